@@ -1,0 +1,93 @@
+//! Time: conversions that all stores share, and a clock for stores that have no server.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Longest duration that stores handle, about 292 years; longer ones are cut to this. Small
+/// enough that adding it to any present time does not overflow.
+const MAX_MICROS: i64 = i64::MAX / 4;
+
+/// Microseconds since 1970-01-01 UTC: the precision that every store keeps. Earlier times give 0.
+#[must_use]
+pub fn to_micros(time: SystemTime) -> i64 {
+    duration_micros(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// The time that [`to_micros`] gave. Negative values give 1970-01-01.
+#[must_use]
+pub fn from_micros(micros: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros.min(MAX_MICROS)).unwrap_or(0))
+}
+
+/// A duration in microseconds, rounded up so that a positive duration never becomes zero, and cut
+/// to about 292 years.
+#[must_use]
+pub fn duration_micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1000))
+        .unwrap_or(MAX_MICROS)
+        .min(MAX_MICROS)
+}
+
+/// The clock of a store that lives inside the application's own process or on its own host
+/// (memory, SQLite and other embedded stores). Stores with a server use the server's clock.
+///
+/// Clones share one offset, so a test that holds a clone can move a store's time forward without
+/// sleeping.
+#[derive(Clone, Debug, Default)]
+pub struct Clock {
+    offset_micros: Arc<AtomicI64>,
+}
+
+impl Clock {
+    /// The host's clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::default()
+    }
+
+    /// Microseconds since 1970-01-01 UTC.
+    #[must_use]
+    pub fn now_micros(&self) -> i64 {
+        to_micros(SystemTime::now()).saturating_add(self.offset_micros.load(Ordering::Relaxed))
+    }
+
+    /// Moves this clock and all its clones forward. For tests.
+    pub fn advance(&self, by: Duration) {
+        self.offset_micros
+            .fetch_add(duration_micros(by), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_round_trip_to_the_microsecond() {
+        let micros = 1_795_000_000_123_456;
+        assert_eq!(to_micros(from_micros(micros)), micros);
+        assert_eq!(to_micros(UNIX_EPOCH - Duration::from_secs(1)), 0);
+        assert_eq!(from_micros(-5), UNIX_EPOCH);
+        assert_eq!(from_micros(i64::MAX), from_micros(MAX_MICROS));
+    }
+
+    #[test]
+    fn durations_round_up_and_saturate() {
+        assert_eq!(duration_micros(Duration::from_nanos(1)), 1);
+        assert_eq!(duration_micros(Duration::ZERO), 0);
+        assert_eq!(duration_micros(Duration::MAX), MAX_MICROS);
+    }
+
+    #[test]
+    fn clones_share_the_offset() {
+        let clock = Clock::system();
+        let before = clock.clone().now_micros();
+        clock.clone().advance(Duration::from_secs(3600));
+        assert!(clock.now_micros() - before >= 3_600_000_000);
+    }
+}

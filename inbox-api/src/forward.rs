@@ -1,0 +1,121 @@
+//! `Arc<S>` is a store wherever `S` is, so that generic code takes `Arc<dyn Inbox>` as well.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{
+    Begun, Capabilities, ClaimRequest, Claims, Expired, Extended, Filter, HandlerName,
+    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress,
+    Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store, Subscription,
+};
+
+#[async_trait]
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        (**self).receive(messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        (**self).claim(request).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        (**self).settle(settlements).await
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        (**self).extend(leases, length).await
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        (**self).begin(message, terms).await
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        (**self).subscribe(handlers).await
+    }
+
+    async fn close(&self) {
+        (**self).close().await;
+    }
+}
+
+#[async_trait]
+impl<S: Schema + ?Sized> Schema for Arc<S> {
+    fn ddl(&self) -> String {
+        (**self).ddl()
+    }
+
+    fn expected_version(&self) -> u32 {
+        (**self).expected_version()
+    }
+
+    async fn version(&self) -> Result<Option<u32>> {
+        (**self).version().await
+    }
+
+    async fn exists(&self) -> Result<bool> {
+        (**self).exists().await
+    }
+
+    async fn create(&self) -> Result<()> {
+        (**self).create().await
+    }
+
+    async fn migrate(&self) -> Result<Migration> {
+        (**self).migrate().await
+    }
+}
+
+#[async_trait]
+impl<S: Operate + ?Sized> Operate for Arc<S> {
+    async fn get(&self, key: &Key) -> Result<Option<Record>> {
+        (**self).get(key).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
+        (**self).list(filter, page).await
+    }
+
+    async fn count(&self, filter: &Filter) -> Result<u64> {
+        (**self).count(filter).await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        (**self).statistics().await
+    }
+
+    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
+        (**self).replay(key, payload).await
+    }
+
+    async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        (**self).replay_slice(filter, slice).await
+    }
+
+    async fn discard(&self, key: &Key) -> Result<Intervention> {
+        (**self).discard(key).await
+    }
+
+    async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        (**self).discard_slice(filter, slice).await
+    }
+
+    async fn purge(&self, expired: &Expired) -> Result<u64> {
+        (**self).purge(expired).await
+    }
+
+    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+        (**self).expired(expired).await
+    }
+
+    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+        (**self).purge_archived(expired, keys).await
+    }
+}

@@ -1,0 +1,95 @@
+//! Recording and completing messages inside the caller's own database transaction.
+
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::{Message, Receipt, Result, Settled, Settlement, Store};
+
+/// The answer to *is this the first time?* inside a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Recorded {
+    /// Yes: it is recorded as processed if and only if this transaction commits. Do the work in
+    /// the same transaction.
+    First,
+    /// No: it was processed; here is the result that was kept.
+    Processed {
+        /// What its first run stored, if anything.
+        result: Option<Bytes>,
+    },
+    /// No: a worker holds it, or it waits for its due time.
+    Busy {
+        /// No sooner than this, by the store's clock.
+        until: SystemTime,
+    },
+    /// No: an earlier message of its ordering key is not finished.
+    Blocked,
+    /// No: it is dead.
+    Dead {
+        /// Why.
+        reason: String,
+    },
+    /// No: an operator discarded it.
+    Discarded,
+}
+
+/// A store whose changes can be part of a database transaction, so that the record of a message,
+/// the handler's own writes and the completion commit together or not at all.
+///
+/// Stores without such transactions do not implement this trait: what cannot work does not
+/// compile.
+///
+/// # Rules for implementors
+/// - What is done in a transaction MUST be visible to others if and only if it commits.
+/// - Two transactions that record one key: exactly one wins. The other waits or fails as
+///   `Conflict`, and then sees the duplicate; a duplicate MUST leave its transaction usable.
+/// - No method here may commit or roll back, except those named so.
+///
+/// # Errors
+/// As [`Store`]. After any error the caller MUST roll back: some databases refuse further
+/// statements in the transaction.
+#[async_trait]
+pub trait Transactional: Store {
+    /// The driver's own transaction type, in which the handler does its writes.
+    type Transaction: Send;
+
+    /// Opens a transaction on a connection of this store, suited to writing.
+    async fn open(&self) -> Result<Self::Transaction>;
+
+    /// Commits. An error with [`Effect::Unknown`](crate::Effect::Unknown) means that it may have
+    /// committed: look at the message, or simply deliver it again.
+    async fn commit(&self, transaction: Self::Transaction) -> Result<()>;
+
+    /// Rolls back.
+    async fn roll_back(&self, transaction: Self::Transaction) -> Result<()>;
+
+    /// [`Store::receive`] within the transaction.
+    async fn receive_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        messages: &[Message],
+    ) -> Result<Vec<Receipt>>;
+
+    /// Records `message` as processed, with `result` for later callers, unless its key was
+    /// handled or is being handled. A pending, due message that was stored earlier is completed
+    /// by this.
+    ///
+    /// # Errors
+    /// Also `Invalid` when the message or the result breaks a rule of this store.
+    async fn record_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        message: &Message,
+        result: Option<Bytes>,
+    ) -> Result<Recorded>;
+
+    /// [`Store::settle`] within the transaction. On [`Settled::LeaseLost`] the caller MUST roll
+    /// back: somebody else is doing, or has done, the same work.
+    async fn settle_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>>;
+}
