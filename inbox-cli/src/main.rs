@@ -1,0 +1,3 @@
+//! The `inbox` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! An inbox store in an SQLite file: durable without a server.

@@ -1,0 +1,1 @@
+//! Handle each message once: an inbox for consumers of at-least-once deliveries.
