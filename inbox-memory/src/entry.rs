@@ -1,0 +1,220 @@
+//! One message and its transitions: the state machine of the inbox contract, and nothing else.
+//!
+//! Times are microseconds by the store's clock. Each transition either happens as a whole or
+//! leaves the entry untouched, as its answer says. Whether an entry's turn has come (its ordering
+//! key) is for the [`Queue`](crate::queue::Queue) to know.
+
+use std::time::Duration;
+
+use inbox_api::{
+    AfterDead, Attempts, Bytes, ContentType, Extended, FencingToken, Headers, Intervention, Key,
+    Kind, Lease, LeaseTerms, Leased, Message, OrderingKey, Outcome, Settled, State, WorkerName,
+    duration_micros, error_text, from_micros,
+};
+
+/// Where an entry stands, as stored: a lease that has run out is still a lease here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Pending,
+    Leased { until: i64 },
+    Processed { at: i64, result: Option<Bytes> },
+    Dead { at: i64, blocks: bool },
+    Discarded { at: i64 },
+}
+
+/// A stored message. Its fields are read everywhere and changed only by the methods below.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) seq: i64,
+    pub(crate) key: Key,
+    pub(crate) kind: Kind,
+    pub(crate) content_type: Option<ContentType>,
+    pub(crate) headers: Headers,
+    pub(crate) ordering_key: Option<OrderingKey>,
+    /// `None` once dropped, which happens only to processed messages.
+    pub(crate) payload: Option<Bytes>,
+    pub(crate) standing: Standing,
+    /// The last one drawn; it outlives its lease, so that a repeated settle is recognised.
+    pub(crate) token: FencingToken,
+    pub(crate) attempts: Attempts,
+    pub(crate) replays: u32,
+    pub(crate) accepted_at: i64,
+    pub(crate) due_at: i64,
+    pub(crate) worker: Option<WorkerName>,
+    pub(crate) last_error: Option<String>,
+}
+
+impl Entry {
+    /// A message accepted now.
+    pub(crate) fn accept(seq: i64, message: &Message, now: i64) -> Self {
+        Self {
+            seq,
+            key: message.key().clone(),
+            kind: message.kind().clone(),
+            content_type: message.content_type().cloned(),
+            headers: message.headers().clone(),
+            ordering_key: message.ordering_key().cloned(),
+            payload: Some(message.payload().clone()),
+            standing: Standing::Pending,
+            token: FencingToken::new(0),
+            attempts: Attempts::default(),
+            replays: 0,
+            accepted_at: now,
+            due_at: message.due().resolve(now),
+            worker: None,
+            last_error: None,
+        }
+    }
+
+    /// The state that the world sees: a lease that has run out is shown as pending.
+    pub(crate) fn shown(&self, now: i64) -> State {
+        match self.standing {
+            Standing::Pending => State::Pending,
+            Standing::Leased { until } if until <= now => State::Pending,
+            Standing::Leased { .. } => State::Leased,
+            Standing::Processed { .. } => State::Processed,
+            Standing::Dead { .. } => State::Dead,
+            Standing::Discarded { .. } => State::Discarded,
+        }
+    }
+
+    /// The final state and since when, if it is final.
+    pub(crate) fn finished(&self) -> Option<(State, i64)> {
+        match self.standing {
+            Standing::Pending | Standing::Leased { .. } => None,
+            Standing::Processed { at, .. } => Some((State::Processed, at)),
+            Standing::Dead { at, .. } => Some((State::Dead, at)),
+            Standing::Discarded { at } => Some((State::Discarded, at)),
+        }
+    }
+
+    /// Whether later messages of its ordering key have to wait for it.
+    pub(crate) fn is_open(&self) -> bool {
+        match self.standing {
+            Standing::Pending | Standing::Leased { .. } => true,
+            Standing::Dead { blocks, .. } => blocks,
+            Standing::Processed { .. } | Standing::Discarded { .. } => false,
+        }
+    }
+
+    /// Takes the lease, under a new token, and counts the attempt as started. The caller has
+    /// made sure that the entry is claimable.
+    pub(crate) fn lease(&mut self, token: FencingToken, terms: &LeaseTerms, now: i64) -> Leased {
+        let until = now.saturating_add(duration_micros(terms.length()));
+        self.standing = Standing::Leased { until };
+        self.token = token;
+        self.attempts.started = self.attempts.started.saturating_add(1);
+        self.worker = Some(terms.worker().clone());
+        Leased {
+            message: self.message(),
+            lease: Lease {
+                key: self.key.clone(),
+                token,
+                locator: self.seq.unsigned_abs(),
+                until: from_micros(until),
+            },
+            attempts: self.attempts,
+            accepted_at: from_micros(self.accepted_at),
+        }
+    }
+
+    /// Ends the lease of `token`. With the newest token but without a lease it is a repetition:
+    /// done already, nothing changes.
+    pub(crate) fn settle(
+        &mut self,
+        token: FencingToken,
+        outcome: &Outcome,
+        drop_payload: bool,
+        now: i64,
+    ) -> Settled {
+        if token != self.token {
+            return Settled::LeaseLost;
+        }
+        if !matches!(self.standing, Standing::Leased { .. }) {
+            return Settled::Done;
+        }
+        match outcome {
+            Outcome::Processed { result } => {
+                self.finish_attempt();
+                self.standing = Standing::Processed {
+                    at: now,
+                    result: result.clone(),
+                };
+                if drop_payload {
+                    self.payload = None;
+                }
+            }
+            Outcome::Retry { after, error } => {
+                self.finish_attempt();
+                self.standing = Standing::Pending;
+                self.due_at = now.saturating_add(duration_micros(*after));
+                self.last_error = Some(error_text(error).into_owned());
+            }
+            Outcome::Dead { reason, after } => {
+                self.finish_attempt();
+                self.standing = Standing::Dead {
+                    at: now,
+                    blocks: *after == AfterDead::Block && self.ordering_key.is_some(),
+                };
+                self.last_error = Some(error_text(reason).into_owned());
+            }
+            Outcome::Release => {
+                // The due time stays, and with it the entry's place among the others.
+                self.standing = Standing::Pending;
+                self.attempts.started = self.attempts.started.saturating_sub(1);
+            }
+        }
+        Settled::Done
+    }
+
+    /// Makes the lease of `token` run for `length` from now, also when it has run out.
+    pub(crate) fn extend(&mut self, token: FencingToken, length: Duration, now: i64) -> Extended {
+        if token != self.token {
+            return Extended::LeaseLost;
+        }
+        let Standing::Leased { until } = &mut self.standing else {
+            return Extended::LeaseLost;
+        };
+        *until = now.saturating_add(duration_micros(length));
+        Extended::Until(from_micros(*until))
+    }
+
+    /// Makes a final entry pending again, as if it had just been accepted. The token stays, so
+    /// that tokens go on growing.
+    pub(crate) fn replay(&mut self, payload: Option<Bytes>, now: i64) -> Intervention {
+        if self.finished().is_none() {
+            return Intervention::WrongState(self.shown(now));
+        }
+        let Some(payload) = payload.or_else(|| self.payload.clone()) else {
+            return Intervention::PayloadDropped;
+        };
+        self.payload = Some(payload);
+        self.standing = Standing::Pending;
+        self.due_at = now;
+        self.attempts = Attempts::default();
+        self.last_error = None;
+        self.replays = self.replays.saturating_add(1);
+        Intervention::Done
+    }
+
+    /// Gives a pending or dead entry up. `token` replaces that of a lease that has run out, so
+    /// that its holder learns that the message is no longer its own.
+    pub(crate) fn discard(&mut self, token: FencingToken, now: i64) -> Intervention {
+        let state = self.shown(now);
+        if !matches!(state, State::Pending | State::Dead) {
+            return Intervention::WrongState(state);
+        }
+        if matches!(self.standing, Standing::Leased { .. }) {
+            self.token = token;
+        }
+        self.standing = Standing::Discarded { at: now };
+        Intervention::Done
+    }
+
+    fn finish_attempt(&mut self) {
+        self.attempts.finished = self.attempts.finished.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! One handler's messages: the entries, their ids and their indexes, kept in step.
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map},
+    ops::Bound,
+    time::Duration,
+};
+
+use inbox_api::{
+    Begun, Bytes, Extended, FencingToken, HandlerName, HandlerStatistics, Intervention, Lease,
+    LeaseTerms, Leased, Message, MessageId, Receipt, Settled, Settlement, State, from_micros,
+};
+
+use crate::{
+    entry::{Entry, Standing},
+    index::{Index, Moment},
+};
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    handler: HandlerName,
+    /// By sequence number: the order of acceptance. Boxed, so that inserting moves pointers.
+    entries: BTreeMap<i64, Box<Entry>>,
+    ids: HashMap<MessageId, i64>,
+    index: Index,
+    /// The greatest token drawn for any message of this handler, purged ones included.
+    token: FencingToken,
+    /// Whether something has become claimable since this was last asked.
+    has_news: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(handler: HandlerName) -> Self {
+        Self {
+            handler,
+            entries: BTreeMap::new(),
+            ids: HashMap::new(),
+            index: Index::default(),
+            token: FencingToken::new(0),
+            has_news: false,
+        }
+    }
+
+    pub(crate) fn handler(&self) -> &HandlerName {
+        &self.handler
+    }
+
+    /// Whether something has become claimable since the last call.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// Stores the message unless its id is known. `next_seq` is called only if it is stored.
+    pub(crate) fn receive(
+        &mut self,
+        message: &Message,
+        next_seq: impl FnOnce() -> i64,
+        now: i64,
+    ) -> Receipt {
+        let hash_map::Entry::Vacant(id) = self.ids.entry(message.id().clone()) else {
+            return Receipt::Duplicate;
+        };
+        let seq = *id.insert(next_seq());
+        let entry = Box::new(Entry::accept(seq, message, now));
+        let due = self.index.put(&entry);
+        self.entries.insert(seq, entry);
+        self.note(due, now);
+        Receipt::Accepted
+    }
+
+    /// The entry that has been claimable for longest.
+    pub(crate) fn first_claimable(&self, now: i64) -> Option<Moment> {
+        self.index.first_claimable(now)
+    }
+
+    /// Leases an entry that is claimable.
+    pub(crate) fn lease(&mut self, seq: i64, terms: &LeaseTerms, now: i64) -> Option<Leased> {
+        let token = self.draw_token(now);
+        self.change(seq, now, |entry| entry.lease(token, terms, now))
+    }
+
+    pub(crate) fn settle(
+        &mut self,
+        settlement: &Settlement,
+        drop_payload: bool,
+        now: i64,
+    ) -> Settled {
+        let Settlement { lease, outcome } = settlement;
+        self.leased_entry(lease)
+            .and_then(|seq| {
+                self.change(seq, now, |entry| {
+                    entry.settle(lease.token, outcome, drop_payload, now)
+                })
+            })
+            .unwrap_or(Settled::LeaseLost)
+    }
+
+    pub(crate) fn extend(&mut self, lease: &Lease, length: Duration, now: i64) -> Extended {
+        self.leased_entry(lease)
+            .and_then(|seq| self.change(seq, now, |entry| entry.extend(lease.token, length, now)))
+            .unwrap_or(Extended::LeaseLost)
+    }
+
+    /// Decides whether the handler of a stored message may run now, and leases it if so. `None`
+    /// when the message is not stored.
+    pub(crate) fn begin(&mut self, id: &MessageId, terms: &LeaseTerms, now: i64) -> Option<Begun> {
+        let entry = self.get(id)?;
+        let busy = |until| {
+            Some(Begun::Busy {
+                until: from_micros(until),
+            })
+        };
+        match entry.standing {
+            Standing::Processed { .. } => {
+                return Some(Begun::Processed {
+                    result: entry.result(),
+                });
+            }
+            Standing::Dead { .. } => {
+                return Some(Begun::Dead {
+                    reason: entry.last_error.clone().unwrap_or_default(),
+                });
+            }
+            Standing::Discarded { .. } => return Some(Begun::Discarded),
+            Standing::Leased { until } if until > now => return busy(until),
+            Standing::Pending if entry.due_at > now => return busy(entry.due_at),
+            Standing::Pending if !self.index.is_head(entry) => return Some(Begun::Blocked),
+            Standing::Leased { .. } | Standing::Pending => {}
+        }
+        let seq = entry.seq;
+        let leased = self.lease(seq, terms, now)?;
+        Some(Begun::Run(Box::new(leased)))
+    }
+
+    pub(crate) fn get(&self, id: &MessageId) -> Option<&Entry> {
+        self.entries.get(self.ids.get(id)?).map(|entry| &**entry)
+    }
+
+    /// The entries behind `after` in order of acceptance, or before it in the opposite order.
+    pub(crate) fn walk(
+        &self,
+        after: Option<i64>,
+        newest_first: bool,
+    ) -> Box<dyn Iterator<Item = &Entry> + '_> {
+        let place = after.map_or(Bound::Unbounded, Bound::Excluded);
+        if newest_first {
+            let before = self.entries.range((Bound::Unbounded, place));
+            Box::new(before.rev().map(|(_, entry)| &**entry))
+        } else {
+            let behind = self.entries.range((place, Bound::Unbounded));
+            Box::new(behind.map(|(_, entry)| &**entry))
+        }
+    }
+
+    pub(crate) fn replay(
+        &mut self,
+        id: &MessageId,
+        payload: Option<Bytes>,
+        now: i64,
+    ) -> Intervention {
+        self.intervene(id, now, |entry| entry.replay(payload, now))
+    }
+
+    pub(crate) fn discard(&mut self, id: &MessageId, now: i64) -> Intervention {
+        let token = self.draw_token(now);
+        self.intervene(id, now, |entry| entry.discard(token, now))
+    }
+
+    /// The entries that became `state` no later than `cutoff`, the longest-finished first.
+    pub(crate) fn finished_by(
+        &self,
+        state: State,
+        cutoff: i64,
+    ) -> impl Iterator<Item = (Moment, &Entry)> {
+        self.index
+            .finished_by(state, cutoff)
+            .filter_map(|moment| Some((moment, &**self.entries.get(&moment.1)?)))
+    }
+
+    /// Deletes an entry and ends the protection of its id, if it became `state` no later than
+    /// `cutoff`.
+    pub(crate) fn purge(&mut self, id: &MessageId, state: State, cutoff: i64, now: i64) -> bool {
+        let expired = self
+            .get(id)
+            .filter(|entry| {
+                entry
+                    .finished()
+                    .is_some_and(|(is, at)| is == state && at <= cutoff)
+            })
+            .map(|entry| entry.seq);
+        let Some(entry) = expired.and_then(|seq| self.entries.remove(&seq)) else {
+            return false;
+        };
+        self.ids.remove(id);
+        self.index.take(&entry);
+        let due = entry
+            .ordering_key
+            .as_ref()
+            .and_then(|key| self.index.advance(key));
+        self.note(due, now);
+        true
+    }
+
+    /// Counts and lag; `None` without messages.
+    pub(crate) fn statistics(&self, now: i64) -> Option<HandlerStatistics> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let finished = |state| self.index.finished(state) as u64;
+        let leased = (self.index.leased() - self.index.run_out(now)) as u64;
+        let oldest = self.index.first_claimable(now);
+        let since = |at: i64| Duration::from_micros(now.saturating_sub(at).unsigned_abs());
+        let mut statistics = HandlerStatistics {
+            leased,
+            processed: finished(State::Processed),
+            dead: finished(State::Dead),
+            discarded: finished(State::Discarded),
+            lag: oldest.map(|(at, _)| since(at)),
+            oldest_due_age: oldest
+                .and_then(|(_, seq)| self.entries.get(&seq))
+                .map(|entry| since(entry.accepted_at)),
+            ..HandlerStatistics::empty(self.handler.clone())
+        };
+        // Whatever is not counted so far is pending.
+        let others: u64 = State::ALL
+            .iter()
+            .map(|state| statistics.count(*state))
+            .sum();
+        statistics.pending = self.entries.len() as u64 - others;
+        Some(statistics)
+    }
+
+    /// The entry that `lease` was drawn for, if it still exists. A new life of the same key is
+    /// another entry.
+    fn leased_entry(&self, lease: &Lease) -> Option<i64> {
+        let seq = i64::try_from(lease.locator).ok()?;
+        let entry = self.entries.get(&seq)?;
+        (entry.key == lease.key).then_some(seq)
+    }
+
+    fn intervene(
+        &mut self,
+        id: &MessageId,
+        now: i64,
+        transition: impl FnOnce(&mut Entry) -> Intervention,
+    ) -> Intervention {
+        self.ids
+            .get(id)
+            .copied()
+            .and_then(|seq| self.change(seq, now, transition))
+            .unwrap_or(Intervention::NotFound)
+    }
+
+    /// The only way in which a stored entry changes: out of the indexes, through a transition,
+    /// and back in.
+    fn change<R>(
+        &mut self,
+        seq: i64,
+        now: i64,
+        transition: impl FnOnce(&mut Entry) -> R,
+    ) -> Option<R> {
+        let entry = self.entries.get_mut(&seq)?;
+        self.index.take(entry);
+        let answer = transition(entry);
+        let due = self.index.put(entry);
+        self.note(due, now);
+        Some(answer)
+    }
+
+    /// Takes note of an entry that is waiting from `due` on.
+    fn note(&mut self, due: Option<i64>, now: i64) {
+        self.has_news |= due.is_some_and(|due| due <= now);
+    }
+
+    fn draw_token(&mut self, now: i64) -> FencingToken {
+        self.token = FencingToken::after(self.token.get(), now);
+        self.token
+    }
+}
+
+#[cfg(test)]
+mod tests;
