@@ -1,0 +1,130 @@
+//! From a URL to a store.
+
+use std::sync::Arc;
+
+use crate::{Error, ErrorKind, Inbox, Result};
+
+/// Every scheme that the project has a store for, with the Cargo feature that adds it.
+const KNOWN: &[(&str, &str)] = &[("memory", "memory"), ("sqlite", "sqlite")];
+
+const BUILT: &[&str] = &[
+    #[cfg(feature = "memory")]
+    "memory",
+    #[cfg(feature = "sqlite")]
+    "sqlite",
+];
+
+/// The URL schemes that this build can [`connect`] to, for help texts.
+#[must_use]
+pub fn schemes() -> &'static [&'static str] {
+    BUILT
+}
+
+/// Connects to the store that `url` names.
+///
+/// | URL | store | Cargo feature |
+/// |---|---|---|
+/// | `memory://` | a new, empty one in this process | `memory` |
+/// | `sqlite://path?…` | a SQLite file; the parameters are those of its options | `sqlite` |
+///
+/// Does not set the inbox up: call [`create`](crate::Schema::create) or
+/// [`migrate`](crate::Schema::migrate) on the result, or let a deployment step do it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> inbox::Result<()> {
+/// let inbox = inbox::connect("memory://").await?;
+/// inbox.create().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] when the URL has no scheme, one that this build has no store for (the
+/// message lists those it has, and the feature that adds a known one), or parameters that the
+/// store does not take; otherwise what the store's own connecting fails with. No error repeats
+/// the URL, which may hold credentials.
+pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
+    let Some((scheme, _)) = url.split_once("://") else {
+        return Err(invalid(format!(
+            "the URL has no scheme; {}",
+            available(BUILT)
+        )));
+    };
+    match scheme.to_ascii_lowercase().as_str() {
+        #[cfg(feature = "memory")]
+        "memory" => memory(url),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => sqlite(url).await,
+        other => Err(invalid(unknown_scheme(other, BUILT))),
+    }
+}
+
+#[cfg(feature = "memory")]
+fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
+    if !url.ends_with("://") {
+        return Err(invalid(
+            "nothing may follow memory://; every connection is a new, empty inbox".into(),
+        ));
+    }
+    Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite(url: &str) -> Result<Arc<dyn Inbox>> {
+    let options = inbox_sqlite::SqliteOptions::from_url(url)?;
+    Ok(Arc::new(inbox_sqlite::SqliteStore::connect(options).await?))
+}
+
+fn invalid(context: String) -> Error {
+    Error::new(ErrorKind::Invalid, "connect", context)
+}
+
+fn available(built: &[&str]) -> String {
+    if built.is_empty() {
+        return "this build has no stores (enable a Cargo feature such as `memory`)".into();
+    }
+    let list: Vec<String> = built.iter().map(|scheme| format!("{scheme}://")).collect();
+    format!("this build has {}", list.join(", "))
+}
+
+/// Repeats the scheme only when it looks like one: what stands there may be a misplaced secret.
+fn unknown_scheme(scheme: &str, built: &[&str]) -> String {
+    if let Some((_, feature)) = KNOWN.iter().find(|(known, _)| *known == scheme) {
+        return format!(
+            "{scheme}:// is not in this build (enable the Cargo feature `{feature}`); {}",
+            available(built)
+        );
+    }
+    let plain = scheme.len() <= 16
+        && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    let name = if plain { scheme } else { "this URL" };
+    format!("there is no store for {name}; {}", available(built))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_scheme_that_is_not_built_in_names_its_feature() {
+        assert_eq!(
+            unknown_scheme("sqlite", &["memory"]),
+            "sqlite:// is not in this build (enable the Cargo feature `sqlite`); \
+             this build has memory://"
+        );
+        assert!(unknown_scheme("memory", &[]).contains("no stores"));
+    }
+
+    #[test]
+    fn what_does_not_look_like_a_scheme_is_not_repeated() {
+        let text = unknown_scheme("user:hunter2@host", &["memory", "sqlite"]);
+        assert_eq!(
+            text,
+            "there is no store for this URL; this build has memory://, sqlite://"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! The loop that gathers one batch while another is being stored.
+
+use std::{pin::pin, sync::Mutex};
+
+use futures_util::future::OptionFuture;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Receiver, ReceiverError, Summary,
+    batch::{lock, process},
+    outage::Outage,
+    source::{Source, SourceError},
+};
+
+/// How the source stands.
+enum Supply {
+    Open,
+    Ended,
+    Failed(SourceError),
+}
+
+pub(super) async fn run<S: Source>(
+    receiver: &Receiver,
+    source: &mut S,
+    shutdown: CancellationToken,
+) -> Result<Summary, ReceiverError> {
+    let summary = Mutex::new(Summary::default());
+    let mut puller = Puller::new(source);
+    let mut supply = Supply::Open;
+    let mut gathered = Vec::new();
+    // Deliveries in the batch that is being stored; zero when none is.
+    let mut storing_now = 0;
+    let mut storing = pin!(OptionFuture::from(None));
+    let mut linger_over = false;
+    let mut linger = pin!(sleep_until(Instant::now()));
+    let mut stopping = false;
+    let mut cancelled = pin!(shutdown.cancelled());
+    let mut drain_limit = pin!(sleep_until(Instant::now()));
+
+    loop {
+        // Sources and stores that are always ready must not keep the thread to themselves.
+        tokio::task::consume_budget().await;
+        let room = gathered.len() < receiver.batch_size
+            && gathered.len() + storing_now < receiver.max_unacknowledged;
+        let open = matches!(supply, Supply::Open) && !stopping;
+        tokio::select! {
+            biased;
+            () = cancelled.as_mut(), if !stopping => {
+                stopping = true;
+                drain_limit.as_mut().reset(Instant::now() + receiver.drain_limit);
+            }
+            () = drain_limit.as_mut(), if stopping => break,
+            Some(stored) = storing.as_mut(), if storing_now > 0 => {
+                storing.set(None.into());
+                storing_now = 0;
+                let stored: crate::Result<()> = stored;
+                stored.map_err(ReceiverError::Store)?;
+            }
+            () = linger.as_mut(), if !linger_over && !gathered.is_empty() => linger_over = true,
+            pulled = puller.next(), if open && room => match pulled {
+                Ok(Some(delivery)) => {
+                    if gathered.is_empty() {
+                        linger_over = false;
+                        linger.as_mut().reset(Instant::now() + receiver.linger);
+                    }
+                    gathered.push(delivery);
+                    lock(&summary).received += 1;
+                }
+                Ok(None) => supply = Supply::Ended,
+                Err(error) => supply = Supply::Failed(error),
+            },
+        }
+        let open = matches!(supply, Supply::Open) && !stopping;
+        let full = gathered.len() >= receiver.batch_size.min(receiver.max_unacknowledged);
+        if storing_now == 0 && !gathered.is_empty() && (full || linger_over || !open) {
+            let batch = std::mem::take(&mut gathered);
+            storing_now = batch.len();
+            storing.set(Some(process(receiver, batch, &summary)).into());
+        }
+        if !open && storing_now == 0 {
+            break;
+        }
+    }
+
+    let summary = lock(&summary).clone();
+    if summary.abandoned() > 0 {
+        tracing::warn!(
+            deliveries = summary.abandoned(),
+            "receiver stopped at its drain limit; the broker will deliver these again"
+        );
+    }
+    match supply {
+        Supply::Failed(error) => Err(ReceiverError::Source(error)),
+        Supply::Open | Supply::Ended => Ok(summary),
+    }
+}
+
+/// Takes from the source, with a pause after each transient failure. Cancel-safe like the source.
+struct Puller<'a, S> {
+    source: &'a mut S,
+    outage: Outage,
+    paused_until: Option<Instant>,
+}
+
+impl<'a, S: Source> Puller<'a, S> {
+    fn new(source: &'a mut S) -> Self {
+        Self {
+            source,
+            outage: Outage::none("source"),
+            paused_until: None,
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<S::Delivery>, SourceError> {
+        loop {
+            if let Some(until) = self.paused_until {
+                sleep_until(until).await;
+                self.paused_until = None;
+            }
+            match self.source.next().await {
+                Ok(delivery) => {
+                    self.outage.over();
+                    return Ok(delivery);
+                }
+                Err(error) if error.is_transient() => {
+                    self.paused_until = Some(Instant::now() + self.outage.failed(&error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The receiver: stores deliveries in batches, and only then acknowledges them.
+//!
+//! A [`Receiver`] takes [deliveries](Delivery) from a [`Source`], stores them under their keys in
+//! one call per batch, and acknowledges each only after the store has answered. While one batch
+//! is being stored the next is gathered, within a bound on what is unacknowledged.
+//!
+//! - **Nothing is acknowledged before it is stored**, and deliveries are finished in the order in
+//!   which they came, also across batches: committing an offset is safe.
+//! - **A store outage** holds the source up and loses nothing: the batch is stored again, with
+//!   growing pauses, until it succeeds or the receiver is shut down.
+//! - **Fan-out**: one delivery can be stored for several handlers; it is acknowledged only when
+//!   all copies are stored, and all copies go to the store in one call.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use inbox::{HandlerName, Kind, Message, MessageId};
+//! use inbox::receiver::{ChannelSource, Receiver, Submission};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let inbox = inbox::connect("memory://").await?;
+//! inbox.create().await?;
+//!
+//! // Web handlers send submissions and answer 200 when theirs is stored.
+//! let (sender, channel) = tokio::sync::mpsc::channel(100);
+//! let receiver = Receiver::builder(inbox).build();
+//! let running = tokio::spawn(async move {
+//!     let mut source = ChannelSource::new(channel);
+//!     receiver.run(&mut source, CancellationToken::new()).await
+//! });
+//!
+//! let message = Message::new(
+//!     HandlerName::new("billing")?,
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! let (submission, answer) = Submission::new(message);
+//! sender.send(submission).await?;
+//! assert_eq!(answer.await?, Ok(()));
+//!
+//! drop(sender);
+//! assert_eq!(running.await??.accepted, 1);
+//! # Ok(())
+//! # }
+//! ```
+
+mod batch;
+mod intake;
+mod outage;
+mod report;
+mod source;
+mod sources;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+pub use report::{BatchReport, ReceiverError, Summary};
+pub use source::{Delivery, Rejection, Source, SourceError};
+pub use sources::{ChannelSource, StreamSource, Submission};
+
+use crate::{HandlerName, Store};
+
+type OnBatch = Arc<dyn Fn(&BatchReport) + Send + Sync>;
+
+/// Stores deliveries in batches, and only then acknowledges them. See the
+/// [module](crate::receiver).
+#[derive(Clone)]
+pub struct Receiver {
+    store: Arc<dyn Store>,
+    batch_size: usize,
+    linger: Duration,
+    max_unacknowledged: usize,
+    drain_limit: Duration,
+    fan_out: Vec<HandlerName>,
+    on_batch: Option<OnBatch>,
+}
+
+impl Receiver {
+    /// Begins to configure a receiver for `store`.
+    pub fn builder(store: Arc<dyn Store>) -> ReceiverBuilder {
+        ReceiverBuilder {
+            batch_size: 500,
+            linger: Duration::from_millis(5),
+            max_unacknowledged: None,
+            drain_limit: Duration::from_secs(10),
+            fan_out: Vec::new(),
+            on_batch: None,
+            store,
+        }
+    }
+
+    /// Takes deliveries from `source` until it ends or `shutdown` is cancelled, and returns what
+    /// became of them.
+    ///
+    /// On shutdown it stops pulling, and stores and acknowledges what it has gathered, within
+    /// [`drain_limit`](ReceiverBuilder::drain_limit). When the source ends it does the same
+    /// without a limit.
+    ///
+    /// May be dropped at any await point: deliveries that were taken and not acknowledged by then
+    /// are dropped, and the broker delivers them again.
+    ///
+    /// # Errors
+    /// [`ReceiverError::Store`] when the store fails in a way that waiting does not mend (schema
+    /// missing, permission denied…); nothing of that batch or a later one is acknowledged.
+    /// [`ReceiverError::Source`] when the source fails permanently; what it handed out before is
+    /// stored and acknowledged first. Unavailability and conflicts of the store, and transient
+    /// failures of the source, are retried for ever.
+    pub async fn run<S: Source>(
+        &self,
+        source: &mut S,
+        shutdown: CancellationToken,
+    ) -> Result<Summary, ReceiverError> {
+        intake::run(self, source, shutdown).await
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("batch_size", &self.batch_size)
+            .field("linger", &self.linger)
+            .field("max_unacknowledged", &self.max_unacknowledged)
+            .field("drain_limit", &self.drain_limit)
+            .field("fan_out", &self.fan_out)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Configures a [`Receiver`].
+#[must_use]
+pub struct ReceiverBuilder {
+    store: Arc<dyn Store>,
+    batch_size: usize,
+    linger: Duration,
+    max_unacknowledged: Option<usize>,
+    drain_limit: Duration,
+    fan_out: Vec<HandlerName>,
+    on_batch: Option<OnBatch>,
+}
+
+impl ReceiverBuilder {
+    /// The most deliveries to store in one call; 500 unless set, at least 1. With fan-out a call
+    /// has a message per delivery and handler.
+    pub fn batch_size(mut self, deliveries: usize) -> Self {
+        self.batch_size = deliveries.max(1);
+        self
+    }
+
+    /// How long the first delivery of a batch that is not full waits for company; 5 ms unless
+    /// set. While another batch is being stored it waits for that in any case.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.linger = linger;
+        self
+    }
+
+    /// The most deliveries that are taken from the source and not yet acknowledged or rejected;
+    /// twice the batch size unless set, at least 1. The payloads of that many may be in memory.
+    pub fn max_unacknowledged(mut self, deliveries: usize) -> Self {
+        self.max_unacknowledged = Some(deliveries.max(1));
+        self
+    }
+
+    /// How long after shutdown gathered deliveries may still be stored and acknowledged; 10 s
+    /// unless set. What is left then is for the broker to deliver again.
+    pub fn drain_limit(mut self, limit: Duration) -> Self {
+        self.drain_limit = limit;
+        self
+    }
+
+    /// Stores each delivery once for each of `handlers` instead of for its own message's handler.
+    ///
+    /// Each copy has its own state. The delivery is acknowledged only when every copy is stored
+    /// (or was before); it is rejected when the store refuses any copy. A handler that is named
+    /// twice counts once; none at all means the message's own.
+    pub fn fan_out(mut self, handlers: impl IntoIterator<Item = HandlerName>) -> Self {
+        self.fan_out.clear();
+        for handler in handlers {
+            if !self.fan_out.contains(&handler) {
+                self.fan_out.push(handler);
+            }
+        }
+        self
+    }
+
+    /// Calls `observer` after each batch, from within [`Receiver::run`]: keep it quick. A panic in
+    /// it is not caught and ends the run; what was acknowledged by then is stored.
+    pub fn on_batch(mut self, observer: impl Fn(&BatchReport) + Send + Sync + 'static) -> Self {
+        self.on_batch = Some(Arc::new(observer));
+        self
+    }
+
+    /// The receiver.
+    #[must_use]
+    pub fn build(self) -> Receiver {
+        Receiver {
+            max_unacknowledged: self
+                .max_unacknowledged
+                .unwrap_or(self.batch_size.saturating_mul(2)),
+            store: self.store,
+            batch_size: self.batch_size,
+            linger: self.linger,
+            drain_limit: self.drain_limit,
+            fan_out: self.fan_out,
+            on_batch: self.on_batch,
+        }
+    }
+}
+
+impl fmt::Debug for ReceiverBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiverBuilder").finish_non_exhaustive()
+    }
+}

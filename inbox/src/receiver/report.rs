@@ -1,0 +1,73 @@
+//! What a receiver tells about its work.
+
+use std::time::Duration;
+
+use super::source::SourceError;
+use crate::Error;
+
+/// What became of one batch, for progress bars and logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchReport {
+    /// Deliveries in the batch.
+    pub deliveries: usize,
+    /// Deliveries of which at least one copy was new. After a lost reply the receiver stores
+    /// again, and what the first call stored then counts as duplicate.
+    pub accepted: usize,
+    /// Deliveries that were known already, for every handler.
+    pub duplicates: usize,
+    /// Deliveries that were no valid messages or that the store refused.
+    pub rejected: usize,
+    /// Acknowledgements and rejections that the broker did not take.
+    pub failed_acknowledgements: usize,
+    /// From the beginning of storing to the last acknowledgement, outages included.
+    pub elapsed: Duration,
+}
+
+/// What became of everything that one run took from its source.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Deliveries taken from the source.
+    pub received: u64,
+    /// As [`BatchReport::accepted`].
+    pub accepted: u64,
+    /// As [`BatchReport::duplicates`].
+    pub duplicates: u64,
+    /// As [`BatchReport::rejected`].
+    pub rejected: u64,
+    /// Batches stored.
+    pub batches: u64,
+    /// As [`BatchReport::failed_acknowledgements`].
+    pub failed_acknowledgements: u64,
+}
+
+impl Summary {
+    /// Deliveries that were taken but not known to be stored when the run ended; the broker will
+    /// deliver them again. Zero unless the drain limit cut a shutdown short.
+    #[must_use]
+    pub fn abandoned(&self) -> u64 {
+        self.received
+            .saturating_sub(self.accepted + self.duplicates + self.rejected)
+    }
+
+    pub(super) fn add_stored(&mut self, report: &BatchReport) {
+        self.accepted += report.accepted as u64;
+        self.duplicates += report.duplicates as u64;
+        self.rejected += report.rejected as u64;
+        self.batches += 1;
+    }
+}
+
+/// Why a run ended early. Everything that was acknowledged is stored; everything else the broker
+/// will deliver again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiverError {
+    /// The store failed in a way that waiting does not mend.
+    #[error("the receiver's store failed")]
+    Store(#[source] Error),
+    /// The source failed for good. What it had handed out before was stored and acknowledged.
+    #[error("the receiver's source failed")]
+    Source(#[source] SourceError),
+}

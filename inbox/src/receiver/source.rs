@@ -1,0 +1,150 @@
+//! Where deliveries come from.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, future::Future};
+
+use crate::{Invalid, Message};
+
+/// A stream of deliveries: a queue's consumer, a topic's partition, a channel.
+pub trait Source: Send {
+    /// What it hands out.
+    type Delivery: Delivery;
+
+    /// Waits for the next delivery; `None` means that there will be no more.
+    ///
+    /// MUST be cancel-safe: a future that is dropped before it is ready must not lose a delivery.
+    /// The receiver drops it whenever something else is to be done first.
+    ///
+    /// # Errors
+    /// A transient [`SourceError`] makes the receiver pause and call again; a permanent one makes
+    /// it finish what it has and end.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Self::Delivery>, SourceError>> + Send;
+}
+
+/// One delivery, to be acknowledged or rejected. Dropping it means neither: the broker is
+/// expected to deliver it again.
+///
+/// The receiver finishes deliveries strictly in the order in which the source handed them out, so
+/// acknowledging one may mean (as a committed offset does) that all earlier ones are finished too.
+pub trait Delivery: Send + 'static {
+    /// The message that it carries.
+    ///
+    /// # Errors
+    /// [`Rejection`] when it cannot be one; the delivery is then rejected with that reason.
+    fn message(&self) -> Result<Message, Rejection>;
+
+    /// Tells the broker that the message is safe. Called only after the store said so.
+    ///
+    /// # Errors
+    /// Counted and logged, nothing more: the broker delivers it again and the inbox refuses the
+    /// copy.
+    fn acknowledge(self) -> impl Future<Output = Result<(), SourceError>> + Send;
+
+    /// Tells the broker that the message will never be accepted, so that it goes to the broker's
+    /// own dead letters rather than round for ever.
+    ///
+    /// # Errors
+    /// As [`acknowledge`](Self::acknowledge).
+    fn reject(self, rejection: Rejection) -> impl Future<Output = Result<(), SourceError>> + Send;
+
+    /// Acknowledges a run of consecutive deliveries, in order, and returns the failures, one per
+    /// delivery that was not acknowledged. Brokers that acknowledge *up to here* in one request
+    /// should override it; the provided form calls [`acknowledge`](Self::acknowledge) for each.
+    fn acknowledge_all(run: Vec<Self>) -> impl Future<Output = Vec<SourceError>> + Send
+    where
+        Self: Sized,
+    {
+        async move {
+            let mut failures = Vec::new();
+            for delivery in run {
+                if let Err(error) = delivery.acknowledge().await {
+                    failures.push(error);
+                }
+            }
+            failures
+        }
+    }
+}
+
+/// Why a delivery will never be accepted: it is no valid message, or the store refused it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejection {
+    reason: Cow<'static, str>,
+}
+
+impl Rejection {
+    /// A rejection for `reason`, which is logged and must not contain payloads or credentials.
+    #[must_use]
+    pub fn new(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            reason: reason.into(),
+        }
+    }
+
+    /// The reason, for people to read.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+}
+
+impl From<Invalid> for Rejection {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(invalid.to_string())
+    }
+}
+
+/// Why a source or its broker failed.
+///
+/// `Display` is the text of the error it was made from, and is logged.
+pub struct SourceError {
+    transient: bool,
+    error: Box<dyn StdError + Send + Sync>,
+}
+
+impl SourceError {
+    /// A failure that may pass by itself: a lost connection, a broker that restarts.
+    #[must_use]
+    pub fn transient(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self {
+            transient: true,
+            error: error.into(),
+        }
+    }
+
+    /// A failure that will not pass until somebody changes something.
+    #[must_use]
+    pub fn permanent(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self {
+            transient: false,
+            error: error.into(),
+        }
+    }
+
+    /// Whether it may pass by itself.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.transient
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl fmt::Debug for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceError")
+            .field("transient", &self.transient)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+impl StdError for SourceError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}

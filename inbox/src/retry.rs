@@ -1,0 +1,174 @@
+//! When a failed message is tried again.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+/// How often, and after how long, a failed message is tried again.
+///
+/// The delay before the next attempt doubles with each attempt, up to a ceiling, and is drawn
+/// from the upper half of that, so that messages which failed together do not come back together.
+/// The policy only computes: the store keeps the due time, so a restart neither forgets nor
+/// shortens a delay.
+///
+/// ```
+/// use std::time::Duration;
+/// use inbox::RetryPolicy;
+///
+/// let policy = RetryPolicy::default()
+///     .with_max_attempts(4)
+///     .with_delays(Duration::from_secs(10), Duration::from_secs(30));
+/// assert_eq!(policy.delay_bounds(1), Duration::from_secs(5)..=Duration::from_secs(10));
+/// assert_eq!(policy.delay_bounds(3), Duration::from_secs(15)..=Duration::from_secs(30));
+/// assert_eq!(policy.longest_window(), Duration::from_secs(10 + 20 + 30));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    max_attempts: u32,
+    first_delay: Duration,
+    max_delay: Duration,
+}
+
+impl Default for RetryPolicy {
+    /// Ten attempts; delays from 5 seconds up to an hour: about 43 minutes from first to last.
+    fn default() -> Self {
+        Self {
+            max_attempts: 10,
+            first_delay: Duration::from_secs(5),
+            max_delay: Duration::from_secs(60 * 60),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// Sets after how many attempts a message is dead. Attempts that crashed their worker count.
+    /// Zero is taken as one.
+    #[must_use]
+    pub fn with_max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts.max(1);
+        self
+    }
+
+    /// Sets the longest delay after the first attempt, and the longest of all. A `first` above
+    /// `max` is cut to it.
+    #[must_use]
+    pub fn with_delays(mut self, first: Duration, max: Duration) -> Self {
+        self.first_delay = first.min(max);
+        self.max_delay = max;
+        self
+    }
+
+    /// After how many attempts a message is dead; at least one.
+    #[must_use]
+    pub fn max_attempts(&self) -> u32 {
+        self.max_attempts
+    }
+
+    /// A delay after the failed attempt of this number (the first is 1), drawn at random within
+    /// [`delay_bounds`](Self::delay_bounds).
+    #[must_use]
+    pub fn delay(&self, attempt: u32) -> Duration {
+        self.delay_at(attempt, fastrand::u32(..))
+    }
+
+    /// The delay that a given draw from the whole range of `u32` leads to: the pure function
+    /// behind [`delay`](Self::delay).
+    #[must_use]
+    pub fn delay_at(&self, attempt: u32, draw: u32) -> Duration {
+        let (least, most) = self.delay_bounds(attempt).into_inner();
+        // At most 2^95 nanoseconds times 2^32: no overflow in 128 bits.
+        let spread = (most - least).as_nanos() * u128::from(draw) / u128::from(u32::MAX);
+        least.saturating_add(Duration::from_nanos_u128(spread))
+    }
+
+    /// The shortest and the longest delay after the failed attempt of this number (the first is
+    /// 1).
+    #[must_use]
+    pub fn delay_bounds(&self, attempt: u32) -> RangeInclusive<Duration> {
+        let doublings = attempt.saturating_sub(1);
+        let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        let most = self.first_delay.saturating_mul(factor).min(self.max_delay);
+        most / 2..=most
+    }
+
+    /// The longest time that the delays of one message can add up to. Time spent in handlers,
+    /// in the backlog and in leases that run out after a crash comes on top.
+    #[must_use]
+    pub fn longest_window(&self) -> Duration {
+        let mut window = Duration::ZERO;
+        for attempt in 1..self.max_attempts {
+            let delay = *self.delay_bounds(attempt).end();
+            // The factor stops growing after 32 doublings at the latest.
+            if delay == self.max_delay || attempt > 32 {
+                let rest = delay.saturating_mul(self.max_attempts - attempt);
+                return window.saturating_add(rest);
+            }
+            window = window.saturating_add(delay);
+        }
+        window
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn duration() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            Just(Duration::ZERO),
+            Just(Duration::MAX),
+            (0..10_u64, 0..1_000_000_000_u32).prop_map(|(s, n)| Duration::new(s, n)),
+            (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(s, n)| Duration::new(s, n)),
+        ]
+    }
+
+    fn policy() -> impl Strategy<Value = RetryPolicy> {
+        let attempts = prop_oneof![0..50_u32, any::<u32>()];
+        (attempts, duration(), duration()).prop_map(|(attempts, first, max)| {
+            RetryPolicy::default()
+                .with_max_attempts(attempts)
+                .with_delays(first, max)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn delays_keep_their_bounds_and_the_bounds_grow(
+            policy in policy(),
+            attempt in prop_oneof![0..70_u32, any::<u32>()],
+            draw in any::<u32>(),
+        ) {
+            let bounds = policy.delay_bounds(attempt);
+            prop_assert!(bounds.contains(&policy.delay_at(attempt, draw)));
+            prop_assert_eq!(policy.delay_at(attempt, 0), *bounds.start());
+            prop_assert_eq!(policy.delay_at(attempt, u32::MAX), *bounds.end());
+            prop_assert!(*bounds.end() <= policy.max_delay);
+            let next = policy.delay_bounds(attempt.saturating_add(1));
+            prop_assert!(next.start() >= bounds.start() && next.end() >= bounds.end());
+            prop_assert!(policy.delay_at(attempt, draw) <= policy.delay_at(attempt, u32::MAX));
+        }
+
+        #[test]
+        fn the_window_is_the_sum_of_the_longest_delays(policy in policy()) {
+            let policy = policy.clone().with_max_attempts(policy.max_attempts() % 200);
+            let sum = (1..policy.max_attempts())
+                .map(|attempt| *policy.delay_bounds(attempt).end())
+                .fold(Duration::ZERO, Duration::saturating_add);
+            prop_assert_eq!(policy.longest_window(), sum);
+        }
+    }
+
+    #[test]
+    fn a_window_of_very_many_attempts_is_found_at_once() {
+        let policy = RetryPolicy::default().with_max_attempts(u32::MAX);
+        assert!(policy.longest_window() > Duration::from_secs(u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn there_is_always_a_first_attempt() {
+        assert_eq!(
+            RetryPolicy::default().with_max_attempts(0).max_attempts(),
+            1
+        );
+    }
+}

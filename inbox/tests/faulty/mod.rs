@@ -1,0 +1,180 @@
+//! A store that fails on command, around a real one.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "test helper")]
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use inbox::{
+    Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
+    Inbox, Invalid, Key, Kind, Lease, LeaseTerms, Message, MessageId, Receipt, Result, Settled,
+    Settlement, Store, Subscription,
+};
+use tokio::sync::Semaphore;
+
+/// What happens to the next call of an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// Nothing.
+    Pass,
+    /// It fails and certainly changed nothing.
+    Before(ErrorKind),
+    /// It is done, and its reply is lost.
+    After(ErrorKind),
+    /// It is done, and the answer never comes.
+    Hang,
+}
+
+pub(crate) struct FaultyStore {
+    pub(crate) inner: Arc<dyn Inbox>,
+    faults: Mutex<VecDeque<(&'static str, Fault)>>,
+    calls: Mutex<Vec<&'static str>>,
+    batches: Mutex<Vec<Vec<String>>>,
+    /// One permit per receive, when there is a gate.
+    pub(crate) gate: Option<Arc<Semaphore>>,
+    /// A key that receive refuses.
+    pub(crate) refused: Option<Key>,
+}
+
+impl FaultyStore {
+    pub(crate) fn new(inner: Arc<dyn Inbox>) -> Self {
+        Self {
+            inner,
+            faults: Mutex::default(),
+            calls: Mutex::default(),
+            batches: Mutex::default(),
+            gate: None,
+            refused: None,
+        }
+    }
+
+    /// Appends to what happens to calls of `operation`, in order.
+    pub(crate) fn plan(&self, operation: &'static str, faults: impl IntoIterator<Item = Fault>) {
+        let planned = faults.into_iter().map(|fault| (operation, fault));
+        self.faults.lock().unwrap().extend(planned);
+    }
+
+    /// Forgets what is planned and has not happened.
+    pub(crate) fn forget_plans(&self) {
+        self.faults.lock().unwrap().clear();
+    }
+
+    pub(crate) fn calls(&self, operation: &str) -> usize {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|call| **call == operation).count()
+    }
+
+    /// The keys of each receive so far.
+    pub(crate) fn batches(&self) -> Vec<Vec<String>> {
+        self.batches.lock().unwrap().clone()
+    }
+
+    async fn receive_unrefused(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        let is_refused = |message: &&Message| Some(message.key()) == self.refused.as_ref();
+        let passed: Vec<Message> = messages
+            .iter()
+            .filter(|m| !is_refused(m))
+            .cloned()
+            .collect();
+        let mut receipts = self.inner.receive(&passed).await?.into_iter();
+        let answer = |message| {
+            if is_refused(&message) {
+                return Receipt::Refused(Invalid::Empty { what: "planned" });
+            }
+            receipts.next().unwrap()
+        };
+        Ok(messages.iter().map(answer).collect())
+    }
+
+    fn next_fault(&self, operation: &'static str) -> Fault {
+        self.calls.lock().unwrap().push(operation);
+        let mut faults = self.faults.lock().unwrap();
+        match faults.iter().position(|(of, _)| *of == operation) {
+            Some(index) => faults.remove(index).unwrap().1,
+            None => Fault::Pass,
+        }
+    }
+
+    async fn with<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match self.next_fault(operation) {
+            Fault::Pass => work.await,
+            Fault::Before(kind) => Err(Error::new(kind, operation, "planned, before")),
+            Fault::After(kind) => {
+                work.await?;
+                Err(Error::new(kind, operation, "planned, reply lost").with_effect(Effect::Unknown))
+            }
+            Fault::Hang => {
+                work.await?;
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        let keys = messages.iter().map(|m| m.key().to_string()).collect();
+        self.batches.lock().unwrap().push(keys);
+        if let Some(gate) = &self.gate {
+            gate.acquire().await.unwrap().forget();
+        }
+        self.with("receive", self.receive_unrefused(messages)).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        self.with("claim", self.inner.claim(request)).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.with("settle", self.inner.settle(settlements)).await
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        self.with("extend", self.inner.extend(leases, length)).await
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        self.with("begin", self.inner.begin(message, terms)).await
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        self.inner.subscribe(handlers).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// A memory inbox that is set up.
+pub(crate) async fn memory() -> Arc<dyn Inbox> {
+    let inbox = inbox::connect("memory://").await.unwrap();
+    inbox.create().await.unwrap();
+    inbox
+}
+
+pub(crate) fn handler(name: &str) -> HandlerName {
+    HandlerName::new(name).unwrap()
+}
+
+pub(crate) fn message(id: impl std::fmt::Display) -> Message {
+    Message::new(
+        handler("billing"),
+        MessageId::new(id.to_string()).unwrap(),
+        Kind::new("order.placed").unwrap(),
+        format!("payload of {id}"),
+    )
+}
