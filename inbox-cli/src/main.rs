@@ -1,3 +1,82 @@
-//! The `inbox` command.
+//! The `inbox` command: ingest, process, look into and repair an inbox.
 
-fn main() {}
+mod archive;
+mod args;
+mod commands;
+mod exit;
+mod handler;
+mod input;
+mod interrupt;
+mod output;
+mod progress;
+mod store;
+
+use std::{io::IsTerminal, process::ExitCode};
+
+use anyhow::Result;
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::{
+    args::{Cli, Command},
+    exit::Exit,
+};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("inbox: cannot start: {e}");
+            return ExitCode::from(exit::FAILURE);
+        }
+    };
+    let result = runtime.block_on(dispatch(cli));
+    // Not dropped: a read of standard input that still waits would hold the process up.
+    runtime.shutdown_background();
+    match result {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            // One line: what was tried, then the causes.
+            eprintln!("inbox: {error:#}");
+            ExitCode::from(exit::FAILURE)
+        }
+    }
+}
+
+async fn dispatch(cli: Cli) -> Result<Exit> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Run(args) => commands::run::run(global, args).await,
+        Command::Ingest(args) => commands::ingest::run(global, args).await,
+        Command::Process(args) => commands::process::run(global, args).await,
+        Command::List(args) => commands::list::run(global, args).await,
+        Command::Show(args) => commands::show::run(global, args).await,
+        Command::Stats => commands::stats::run(global).await,
+        Command::Replay(args) => commands::replay::run(global, args).await,
+        Command::Discard(args) => commands::discard::run(global, args).await,
+        Command::Purge(args) => commands::purge::run(global, args).await,
+        Command::Schema(command) => commands::schema::run(global, &command).await,
+        Command::Demo(args) => commands::demo::run(global, args).await,
+        Command::Completions { shell } => commands::completions::run(shell),
+        Command::DemoWorker(args) => commands::demo::worker(args).await,
+    }
+}
+
+/// Logs go to standard error, so that standard output stays for results.
+fn log_to_stderr() {
+    let filter = EnvFilter::builder()
+        .with_env_var("INBOX_LOG")
+        .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into())
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .init();
+}

@@ -1,0 +1,67 @@
+//! Measures what the stores and the runtime cost. Build it with `--release`.
+
+mod backlog;
+mod primitives;
+mod report;
+mod target;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::{report::Report, target::Target};
+
+/// Measure what the stores and the runtime cost.
+#[derive(Debug, Parser)]
+#[command(name = "benchmarks", version)]
+struct Cli {
+    #[command(subcommand)]
+    scenario: Scenario,
+    /// Print JSON lines instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+    /// Which stores
+    #[arg(long = "store", global = true, value_enum, value_delimiter = ',', default_values_t = [Target::Memory, Target::Sqlite])]
+    stores: Vec<Target>,
+    /// Payload size in bytes
+    #[arg(long, global = true, default_value_t = 1024)]
+    payload: usize,
+    /// Messages per call
+    #[arg(long, global = true, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
+}
+
+#[derive(Debug, Subcommand)]
+enum Scenario {
+    /// Receive, claim and settle, each by itself, batch after batch
+    Primitives {
+        /// Messages per run
+        #[arg(long, default_value_t = 50_000)]
+        messages: u64,
+        /// Runs, of which the median counts
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        runs: u32,
+    },
+    /// Drain a large backlog with the processor and watch its memory
+    Backlog {
+        /// Pending messages
+        #[arg(long, default_value_t = 1_000_000)]
+        messages: u64,
+    },
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let mut report = Report::new(cli.json);
+    for target in &cli.stores {
+        match cli.scenario {
+            Scenario::Primitives { messages, runs } => {
+                primitives::measure(&mut report, *target, &cli, messages, runs).await?;
+            }
+            Scenario::Backlog { messages } => {
+                backlog::measure(&mut report, *target, &cli, messages).await?;
+            }
+        }
+    }
+    report.print()
+}

@@ -1,0 +1,102 @@
+//! Tables for people, JSON lines for machines.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+/// One measured figure: median and spread of several runs, in messages a second.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) store: &'static str,
+    pub(crate) step: String,
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) unit: &'static str,
+}
+
+pub(crate) struct Report {
+    json: bool,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) fn new(json: bool) -> Self {
+        Self {
+            json,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds the rates of several runs over `messages` messages each.
+    pub(crate) fn rates(
+        &mut self,
+        store: &'static str,
+        step: impl Into<String>,
+        messages: u64,
+        runs: &[Duration],
+    ) {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "rates need no more than 52 bits"
+        )]
+        let rates = runs
+            .iter()
+            .map(|run| messages as f64 / run.as_secs_f64())
+            .collect();
+        self.figures(store, step, rates, "msg/s");
+    }
+
+    /// Adds figures of several runs.
+    pub(crate) fn figures(
+        &mut self,
+        store: &'static str,
+        step: impl Into<String>,
+        mut figures: Vec<f64>,
+        unit: &'static str,
+    ) {
+        figures.sort_by(f64::total_cmp);
+        let at = |i: usize| figures.get(i).copied().unwrap_or_default();
+        self.rows.push(Row {
+            store,
+            step: step.into(),
+            median: at(figures.len() / 2),
+            min: at(0),
+            max: at(figures.len().saturating_sub(1)),
+            unit,
+        });
+    }
+
+    pub(crate) fn print(self) -> Result<()> {
+        if self.json {
+            for row in &self.rows {
+                println!("{}", serde_json::to_string(row)?);
+            }
+            return Ok(());
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["STORE", "STEP", "MEDIAN", "MIN", "MAX", "UNIT"]);
+        for row in &self.rows {
+            table.add_row([
+                row.store.to_owned(),
+                row.step.clone(),
+                format!("{:.0}", row.median),
+                format!("{:.0}", row.min),
+                format!("{:.0}", row.max),
+                row.unit.to_owned(),
+            ]);
+        }
+        for column in 2..5 {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        for line in table.lines() {
+            println!("{}", line.trim_end());
+        }
+        Ok(())
+    }
+}

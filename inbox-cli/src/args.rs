@@ -1,0 +1,432 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use inbox::{HandlerName, Kind, OrderingKey, State};
+
+use crate::exit;
+
+/// Handle each message once: ingest deliveries, process them, look after what went wrong.
+#[derive(Debug, Parser)]
+#[command(name = "inbox", version, after_help = exit::HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the inbox is
+    #[arg(
+        long,
+        global = true,
+        env = "INBOX_STORE",
+        hide_env = true,
+        default_value = "sqlite://inbox.db",
+        value_name = "URL"
+    )]
+    pub(crate) store: String,
+    /// Print JSON for machines
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print errors only
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Ingest a file or standard input and process until nothing is left
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Store the messages of a file or of standard input
+    Ingest(IngestArgs),
+    /// Process stored messages with a command or by HTTP
+    #[command(after_help = HANDLER_HELP)]
+    Process(ProcessCommandArgs),
+    /// List messages
+    List(ListArgs),
+    /// Show one message
+    Show(ShowArgs),
+    /// Count messages by handler and state, and show how far behind each handler is
+    Stats,
+    /// Make dead (or other final) messages pending again
+    Replay(ReplayArgs),
+    /// Give messages up: they are not worked on, and duplicates are still refused
+    Discard(DiscardArgs),
+    /// Delete final messages older than a given age, and with them their protection
+    Purge(PurgeArgs),
+    /// Set the inbox up, or check that it is
+    #[command(subcommand)]
+    Schema(SchemaCommand),
+    /// Watch an inbox survive duplicates, failures and killed workers, on real webhooks
+    Demo(DemoArgs),
+    /// Print shell completions
+    Completions {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// A worker process of the demo.
+    #[command(hide = true)]
+    DemoWorker(DemoWorkerArgs),
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  inbox run events.ndjson -- ./charge-card
+  cat events.ndjson | inbox run - --post http://localhost:8080/hook
+
+See `inbox process --help` for what a handler is given and how it answers.";
+
+const HANDLER_HELP: &str = "\
+A command is run once per message, with the payload on its standard input and in its environment:
+  INBOX_ID, INBOX_HANDLER, INBOX_KIND, INBOX_ATTEMPT, INBOX_FENCING_TOKEN,
+  INBOX_CONTENT_TYPE and INBOX_ORDERING_KEY (if any), INBOX_HEADER_<NAME> for each header
+Its exit code is its answer:
+  0   processed
+  65  dead at once (the message is bad, do not try again)
+  any other, or a signal: try again later; the end of its standard error is kept as the error
+
+A URL gets an HTTP POST with the payload as its body, the same facts as headers (inbox-id, …; the
+message's own headers as inbox-header-<name>) and an idempotency-key:
+  2xx                      processed
+  400, 410, 413, 415, 422  dead at once
+  any other, or no answer: try again later, after Retry-After if given";
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    #[command(flatten)]
+    pub(crate) processing: ProcessingArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    /// Store each message for this handler; repeat it to store each for several
+    #[arg(long = "handler", value_name = "NAME", default_value = "default")]
+    pub(crate) handlers: Vec<HandlerName>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProcessCommandArgs {
+    #[command(flatten)]
+    pub(crate) processing: ProcessingArgs,
+    /// End when no message is pending or leased any more, rather than wait for new ones
+    #[arg(long)]
+    pub(crate) drain: bool,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// NDJSON: CloudEvents 1.0, or anything with --id-field; - is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Take the message id from this field rather than from CloudEvents `id`, and the whole line
+    /// as payload. A field name, or a JSON pointer such as /order/id. Repeat it to join several
+    /// with `#` (ids of several producers: `--id-field source --id-field id`)
+    #[arg(long = "id-field", value_name = "FIELD", requires = "kind_field")]
+    pub(crate) id_fields: Vec<String>,
+    /// Take the kind from this field rather than from CloudEvents `type`
+    #[arg(long, value_name = "FIELD", requires = "id_fields")]
+    pub(crate) kind_field: Option<String>,
+    /// Keep messages with the same value of this field in order
+    #[arg(long, value_name = "FIELD")]
+    pub(crate) ordering_field: Option<String>,
+    /// Stop at the first bad line, rather than report it and go on
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Store up to this many messages at a time
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) batch: u32,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, id = "target")]
+pub(crate) struct TargetArgs {
+    /// POST each message to this URL
+    #[arg(long, value_name = "URL", group = "target")]
+    pub(crate) post: Option<String>,
+    /// Run this command for each message
+    #[arg(last = true, value_name = "COMMAND", group = "target")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProcessingArgs {
+    /// Process messages of this handler
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) handler: HandlerName,
+    /// Run at most this many handlers at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) concurrency: u32,
+    /// How long a message stays with a worker that has vanished
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) lease: Duration,
+    /// End a handler that runs longer than this, and try again later
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Dead-letter a message after this many attempts
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_attempts: u32,
+    /// Wait this long before the first retry, then twice as long each time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    pub(crate) retry_delay: Duration,
+    /// When interrupted, let running handlers go on for this long
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(crate) grace: Duration,
+}
+
+/// Which messages a command means.
+#[derive(Debug, Args)]
+pub(crate) struct FilterArgs {
+    /// Only messages in this state; repeat it for several
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<StateArg>,
+    /// Only messages of this kind
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Option<Kind>,
+    /// Only messages with this ordering key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) ordering_key: Option<OrderingKey>,
+    /// Only messages accepted at least this long ago, such as 90s, 12h or 7d
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) older_than: Option<Duration>,
+    /// Only messages accepted less than this long ago
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) newer_than: Option<Duration>,
+    /// Only messages whose last error contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only messages of this handler
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Print at most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+    /// Go on behind this place, as printed at the end of an earlier list
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) after: Option<String>,
+    /// Latest accepted first
+    #[arg(long)]
+    pub(crate) newest: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The message id
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Its handler
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) handler: HandlerName,
+    /// Print the payload alone, byte for byte
+    #[arg(long, conflicts_with = "result")]
+    pub(crate) payload: bool,
+    /// Print the handler's stored result alone, byte for byte
+    #[arg(long)]
+    pub(crate) result: bool,
+}
+
+/// Messages by id, or all that a filter means.
+#[derive(Debug, Args)]
+pub(crate) struct SelectionArgs {
+    /// The message ids
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "all",
+        conflicts_with = "all"
+    )]
+    pub(crate) ids: Vec<String>,
+    /// All messages that the options below mean; dead ones, unless --state says otherwise
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// The handler; with --all, without it: any
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Only say how many it would be
+    #[arg(long, requires = "all")]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    /// Replace the payload by this file's bytes (for a single id); - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "all")]
+    pub(crate) payload: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiscardArgs {
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PurgeArgs {
+    /// Delete messages that became final at least this long ago, such as 12h or 30d
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) older_than: Duration,
+    /// Which messages; repeat it for several
+    #[arg(long = "state", value_name = "STATE", default_value = "processed")]
+    pub(crate) states: Vec<FinalStateArg>,
+    /// Append them to this NDJSON file first; nothing is deleted that is not on disk there
+    #[arg(long, value_name = "FILE")]
+    pub(crate) archive: Option<PathBuf>,
+    /// Delete up to this many at a time
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) slice: u32,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchemaCommand {
+    /// Print the statements that set the inbox up
+    Ddl,
+    /// Check that a complete inbox of this version is there (exit code 4 if not)
+    Exists,
+    /// Set the inbox up if there is none
+    Create,
+    /// Bring the inbox to this version, or set it up
+    Migrate,
+    /// Print the version of the inbox
+    Version,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How many worker processes
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) workers: u32,
+    /// How many of them to kill while they work
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) kills: u32,
+    /// Repeat an earlier run's order of deliveries and kills
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Keep the database here, rather than in a temporary folder
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keep: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoWorkerArgs {
+    /// The inbox's file
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum StateArg {
+    Pending,
+    Leased,
+    Processed,
+    Dead,
+    Discarded,
+}
+
+impl From<StateArg> for State {
+    fn from(arg: StateArg) -> Self {
+        match arg {
+            StateArg::Pending => Self::Pending,
+            StateArg::Leased => Self::Leased,
+            StateArg::Processed => Self::Processed,
+            StateArg::Dead => Self::Dead,
+            StateArg::Discarded => Self::Discarded,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FinalStateArg {
+    Processed,
+    Dead,
+    Discarded,
+}
+
+impl From<FinalStateArg> for State {
+    fn from(arg: FinalStateArg) -> Self {
+        match arg {
+            FinalStateArg::Processed => Self::Processed,
+            FinalStateArg::Dead => Self::Dead,
+            FinalStateArg::Discarded => Self::Discarded,
+        }
+    }
+}
+
+/// A duration as people write it: `500ms`, `30s`, `12h`, `7d`. A bare number is refused, since
+/// it does not say its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let span: jiff::Span = text
+        .parse()
+        .map_err(|_| "expected a time such as 500ms, 30s, 12h or 7d".to_owned())?;
+    // Days and weeks are 24 hours and 7 days here: ages, not calendar arithmetic.
+    let exact = span
+        .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
+        .map_err(|_| "months and years have no fixed length; use days".to_owned())?;
+    Duration::try_from(exact).map_err(|_| "a time cannot be negative".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_need_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert_eq!(duration("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert!(duration("30").is_err());
+        assert!(duration("-5s").is_err());
+        assert!(duration("1y").is_err());
+    }
+
+    #[test]
+    fn a_handler_needs_exactly_one_target() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args).is_ok();
+        assert!(parse(&["inbox", "process", "--", "true"]));
+        assert!(parse(&["inbox", "process", "--post", "http://localhost"]));
+        assert!(!parse(&["inbox", "process"]));
+        assert!(!parse(&[
+            "inbox",
+            "process",
+            "--post",
+            "http://localhost",
+            "--",
+            "true"
+        ]));
+    }
+
+    #[test]
+    fn interventions_need_ids_or_all() {
+        let parse = |args: &[&str]| Cli::try_parse_from(args).is_ok();
+        assert!(parse(&["inbox", "replay", "a", "b"]));
+        assert!(parse(&["inbox", "replay", "--all"]));
+        assert!(!parse(&["inbox", "replay"]));
+        assert!(!parse(&["inbox", "replay", "a", "--all"]));
+    }
+}

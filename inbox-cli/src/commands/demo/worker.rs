@@ -1,0 +1,98 @@
+//! A worker process of the demo: a processor whose handler works in the transaction that
+//! completes the message.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Result;
+use async_trait::async_trait;
+use inbox::{
+    Completion, Context, Failure, Handler, HandlerName, Processor, RetryPolicy, Router,
+    TransactionalHandler, in_transaction,
+};
+use inbox_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::{Sqlite, Transaction};
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
+
+use super::effects;
+use crate::{args::DemoWorkerArgs, exit::Exit};
+
+/// The handler of all messages of the demo.
+pub(super) const HANDLER: &str = "demo";
+/// Messages of this kind fail twice before they succeed.
+const FAILS_AT_FIRST: &str = "com.github.issues.opened";
+/// Messages of this kind never succeed.
+const ALWAYS_FAILS: &str = "com.github.ping";
+/// More than kills and failures together can use up, so that only what always fails is dead.
+const MAX_ATTEMPTS: u32 = 12;
+/// Short, so that what a killed worker held is soon worked on again.
+const LEASE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn worker(args: DemoWorkerArgs) -> Result<Exit> {
+    let options = SqliteOptions::new(&args.file).busy_timeout(Duration::from_secs(30));
+    let store = SqliteStore::connect(options).await?;
+    let work = Work {
+        effect: in_transaction(store.clone(), WriteEffect),
+    };
+    let router = Router::new(HandlerName::new(HANDLER)?).fallback_handler(work);
+    let processor = Processor::builder(Arc::new(store))
+        .router(router)
+        .concurrency(4)
+        .lease(LEASE)
+        .retry(
+            RetryPolicy::default()
+                .with_max_attempts(MAX_ATTEMPTS)
+                .with_delays(Duration::from_millis(50), Duration::from_millis(300)),
+        )
+        .build()?;
+    processor.run(parent_gone()).await?;
+    Ok(Exit::Ok)
+}
+
+/// Cancelled when the demo ends, however it ends: it holds the other end of our standard input.
+fn parent_gone() -> CancellationToken {
+    let token = CancellationToken::new();
+    let cancel = token.clone();
+    tokio::spawn(async move {
+        let mut nothing = [0; 1];
+        let _ = tokio::io::stdin().read(&mut nothing).await;
+        cancel.cancel();
+    });
+    token
+}
+
+/// Some work outside the database, then the effect.
+struct Work<H> {
+    effect: H,
+}
+
+#[async_trait]
+impl<H: Handler> Handler for Work<H> {
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(20..120))).await;
+        self.effect.handle(context).await
+    }
+}
+
+/// Writes a row in the transaction that completes the message.
+struct WriteEffect;
+
+#[async_trait]
+impl TransactionalHandler<Transaction<'static, Sqlite>> for WriteEffect {
+    async fn handle(
+        &self,
+        transaction: &mut Transaction<'static, Sqlite>,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        let message = context.message();
+        // Written before the failures below: a roll-back must take it back.
+        effects::write(transaction, message.id().as_str()).await?;
+        match message.kind().as_str() {
+            ALWAYS_FAILS => Err(Failure::retry("this kind always fails")),
+            FAILS_AT_FIRST if context.attempts().finished < 2 => {
+                Err(Failure::retry("this kind fails at first"))
+            }
+            _ => Ok(Completion::default()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `inbox ingest`: store the messages of a file or of standard input.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Result, anyhow};
+use inbox::{
+    HandlerName, Inbox,
+    receiver::{Receiver, ReceiverError},
+};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::{Global, IngestArgs, InputArgs},
+    exit::Exit,
+    input::{self, Refusals},
+    interrupt, output, progress, store,
+};
+
+/// What became of the input.
+#[derive(Debug)]
+pub(crate) struct Ingested {
+    pub(crate) accepted: u64,
+    pub(crate) duplicates: u64,
+    /// Lines that could not be stored.
+    pub(crate) refused: u64,
+}
+
+pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
+    let store = store::open_or_create(&global.store).await?;
+    let token = interrupt::token()?;
+    let (stored, _) = watch::channel(());
+    let input = &args.input;
+    let ingested = ingest(global, store, input, &args.handlers, token.clone(), stored).await?;
+    if global.json {
+        output::json(&json!({
+            "accepted": ingested.accepted,
+            "duplicates": ingested.duplicates,
+            "refused": ingested.refused,
+        }))?;
+    } else if !global.quiet {
+        output::line(ingested.sentence())?;
+    }
+    Ok(interrupt::exit(&token, ingested.exit()))
+}
+
+/// Stores the input for `handlers`, and signals each batch on `stored`, which closes at the end.
+pub(crate) async fn ingest(
+    global: &Global,
+    store: Arc<dyn Inbox>,
+    args: &InputArgs,
+    handlers: &[HandlerName],
+    shutdown: CancellationToken,
+    stored: watch::Sender<()>,
+) -> Result<Ingested> {
+    let refusals = Arc::new(Refusals::default());
+    let first = handlers
+        .first()
+        .ok_or_else(|| anyhow!("no handler to store for"))?;
+    let limit = store.capabilities().payload_limit;
+    let mut source = input::open(args, first, limit, Arc::clone(&refusals)).await?;
+    let bar = progress::counter(global, "messages stored");
+    // Counted batch by batch, so that the figures are right when reading ends with an error.
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let (counter, counted) = (bar.clone(), Arc::clone(&counts));
+    let receiver = Receiver::builder(store)
+        .batch_size(args.batch as usize)
+        .fan_out(handlers.iter().cloned())
+        .on_batch(move |batch| {
+            counter.inc(batch.deliveries as u64);
+            let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.0 += batch.accepted as u64;
+            counts.1 += batch.duplicates as u64;
+            stored.send_replace(());
+        })
+        .build();
+    let result = receiver.run(&mut source, shutdown).await;
+    bar.finish_and_clear();
+    let stopped = match result {
+        Ok(_) => false,
+        Err(ReceiverError::Source(error)) => {
+            eprintln!("stopped at {error}");
+            true
+        }
+        Err(e) => return Err(e.into()),
+    };
+    let (accepted, duplicates) = *counts.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Ingested {
+        accepted,
+        duplicates,
+        refused: refusals.count() + u64::from(stopped),
+    })
+}
+
+impl Ingested {
+    pub(crate) fn sentence(&self) -> String {
+        let mut sentence = format!(
+            "{} accepted, {} duplicates",
+            output::count(self.accepted),
+            output::count(self.duplicates)
+        );
+        if self.refused > 0 {
+            sentence.push_str(&format!(", {} lines refused", output::count(self.refused)));
+        }
+        sentence
+    }
+
+    /// The exit that the input alone deserves.
+    pub(crate) fn exit(&self) -> Exit {
+        if self.refused > 0 {
+            Exit::InputRefused
+        } else {
+            Exit::Ok
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `inbox purge`: retention by hand, with an archive if wanted.
+
+use anyhow::Result;
+use inbox::{Janitor, State};
+use serde_json::json;
+
+use crate::{
+    archive::ArchiveFile,
+    args::{Global, PurgeArgs},
+    exit::Exit,
+    interrupt, output, progress, store,
+};
+
+pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
+    let store = store::open(&global.store).await?;
+    let token = interrupt::token()?;
+    let mut janitor = Janitor::builder(store).slice(args.slice);
+    for state in &args.states {
+        janitor = match State::from(*state) {
+            State::Processed => janitor.keep_processed(args.older_than),
+            State::Dead => janitor.keep_dead(args.older_than),
+            _ => janitor.keep_discarded(args.older_than),
+        };
+    }
+    if let Some(file) = &args.archive {
+        janitor = janitor.archiver(ArchiveFile::open(file).await?);
+    }
+    let janitor = janitor.build()?;
+    let spinner = progress::spinner(global, "purging");
+    let sweep = tokio::select! {
+        sweep = janitor.sweep() => sweep?,
+        // What is purged is purged; a slice under way is whole or not at all.
+        () = token.cancelled() => return Ok(Exit::Interrupted),
+    };
+    spinner.finish_and_clear();
+    if global.json {
+        output::json(&json!({ "purged": sweep.purged(), "corrupt_left": sweep.corrupt }))?;
+    } else if !global.quiet {
+        output::line(format!("{} purged", output::messages(sweep.purged())))?;
+        if sweep.corrupt > 0 {
+            output::line(format!(
+                "{} corrupt rows were left: they cannot be archived",
+                output::count(sweep.corrupt)
+            ))?;
+        }
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,85 @@
+//! `inbox schema`: setting up, and checking that it is.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::{
+    args::{Global, SchemaCommand},
+    exit::Exit,
+    output,
+    store::{connect, shown, without_creating},
+};
+
+pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit> {
+    let url = &global.store;
+    match command {
+        SchemaCommand::Ddl => {
+            output::line(inbox::ddl(url)?.trim_end())?;
+        }
+        SchemaCommand::Exists => {
+            let exists = match connect(&without_creating(url)).await {
+                Ok(store) => store.exists().await?,
+                // The file itself may be what does not exist.
+                Err(e) if missing(&e) => false,
+                Err(e) => return Err(e),
+            };
+            if global.json {
+                output::json(&json!({ "exists": exists }))?;
+            } else if !global.quiet {
+                output::line(if exists { "yes" } else { "no" })?;
+            }
+            return Ok(if exists { Exit::Ok } else { Exit::No });
+        }
+        SchemaCommand::Create => {
+            let store = connect(url).await?;
+            store.create().await?;
+            say(global, &format!("the inbox at {} is set up", shown(url)))?;
+        }
+        SchemaCommand::Migrate => {
+            let store = connect(url).await?;
+            let migration = store.migrate().await?;
+            let from = migration
+                .from
+                .map_or_else(|| "nothing".to_owned(), |v| format!("version {v}"));
+            let to = migration.to;
+            if global.json {
+                output::json(&json!({ "from": migration.from, "to": to }))?;
+            } else if migration.from == Some(to) {
+                say(global, &format!("already at version {to}"))?;
+            } else {
+                say(global, &format!("from {from} to version {to}"))?;
+            }
+        }
+        SchemaCommand::Version => {
+            let store = connect(&without_creating(url)).await?;
+            let (found, expected) = (store.version().await?, store.expected_version());
+            if global.json {
+                output::json(&json!({ "version": found, "expected": expected }))?;
+            } else {
+                match found {
+                    Some(found) => output::line(found.to_string())?,
+                    None => output::line("none")?,
+                }
+            }
+            return Ok(if found == Some(expected) {
+                Exit::Ok
+            } else {
+                Exit::No
+            });
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn missing(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<inbox::Error>()
+        .is_some_and(|e| e.kind() == inbox::ErrorKind::SchemaMissing)
+}
+
+fn say(global: &Global, text: &str) -> Result<()> {
+    if global.quiet {
+        return Ok(());
+    }
+    output::line(text)
+}

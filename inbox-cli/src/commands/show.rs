@@ -1,0 +1,118 @@
+//! `inbox show`: all about one message.
+
+use anyhow::{Result, bail};
+use inbox::{Key, MessageId, Record, State};
+
+use crate::{
+    args::{Global, ShowArgs},
+    exit::Exit,
+    output::{self, RecordView},
+    store,
+};
+
+pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
+    let key = Key::new(args.handler, MessageId::new(&args.id)?);
+    let store = store::open(&global.store).await?;
+    let Some(record) = store.get(&key).await? else {
+        eprintln!("no message {}", output::cell(&key.to_string(), usize::MAX));
+        return Ok(Exit::No);
+    };
+    if args.payload {
+        match &record.payload {
+            Some(payload) => output::bytes(payload)?,
+            None => bail!("its payload was dropped after processing"),
+        }
+    } else if args.result {
+        output::bytes(record.result.as_deref().unwrap_or_default())?;
+    } else if global.json {
+        output::json(&RecordView::from(&record))?;
+    } else {
+        print(&record)?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn print(record: &Record) -> Result<()> {
+    let text = |text: &str| output::cell(text, usize::MAX);
+    let mut rows = vec![
+        ("handler", text(record.key.handler.as_str())),
+        ("id", text(record.key.id.as_str())),
+        ("kind", text(record.kind.as_str())),
+        ("state", state(record)),
+        ("attempts", attempts(record)),
+        ("accepted", moment(record.accepted_at)),
+    ];
+    if !record.state.is_final() {
+        rows.push(("due", output::time(record.due_at)));
+    }
+    if let Some(finished) = record.finished_at {
+        rows.push(("finished", moment(finished)));
+    }
+    if let Some(worker) = &record.worker {
+        let label = if record.state == State::Leased {
+            "worker"
+        } else {
+            "last worker"
+        };
+        rows.push((label, text(worker.as_str())));
+    }
+    if let Some(error) = &record.last_error {
+        rows.push(("last error", text(error)));
+    }
+    if record.replays > 0 {
+        rows.push(("replays", record.replays.to_string()));
+    }
+    if let Some(key) = &record.ordering_key {
+        rows.push(("ordering key", text(key.as_str())));
+    }
+    if let Some(content_type) = &record.content_type {
+        rows.push(("content type", text(content_type.as_str())));
+    }
+    rows.push((
+        "payload",
+        record.payload_bytes.map_or_else(
+            || "dropped after processing".to_owned(),
+            |bytes| format!("{} bytes; print it with --payload", output::count(bytes)),
+        ),
+    ));
+    if let Some(result) = &record.result {
+        rows.push((
+            "result",
+            format!(
+                "{} bytes; print it with --result",
+                output::count(result.len() as u64)
+            ),
+        ));
+    }
+    for (label, value) in rows {
+        output::line(format!("{label:<13}{value}"))?;
+    }
+    for (name, value) in record.headers.iter() {
+        output::line(format!("{:<13}{}: {}", "header", text(name), text(value)))?;
+    }
+    Ok(())
+}
+
+fn moment(time: std::time::SystemTime) -> String {
+    format!("{} ({})", output::time(time), output::ago(time))
+}
+
+fn state(record: &Record) -> String {
+    match (record.state, record.lease_until) {
+        (State::Leased, Some(until)) => format!("leased until {}", output::time(until)),
+        (State::Dead, _) if record.blocks_ordering_key => {
+            "dead, blocks its ordering key".to_owned()
+        }
+        (state, _) => state.to_string(),
+    }
+}
+
+fn attempts(record: &Record) -> String {
+    let crashed = record.attempts.crashed(record.state == State::Leased);
+    let started = record.attempts.started;
+    if crashed == 0 {
+        started.to_string()
+    } else {
+        format!("{started}, of which {crashed} crashed or lost their lease")
+    }
+}

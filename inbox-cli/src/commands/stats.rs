@@ -1,0 +1,52 @@
+//! `inbox stats`: counts, and how far behind each handler is.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::{args::Global, exit::Exit, output, store};
+
+pub(crate) async fn run(global: &Global) -> Result<Exit> {
+    let store = store::open(&global.store).await?;
+    let statistics = store.statistics().await?;
+    if global.json {
+        for handler in &statistics.handlers {
+            output::json(&json!({
+                "handler": handler.handler,
+                "pending": handler.pending,
+                "leased": handler.leased,
+                "processed": handler.processed,
+                "dead": handler.dead,
+                "discarded": handler.discarded,
+                "oldest_due_age_seconds": handler.oldest_due_age.map(|d| d.as_secs_f64()),
+                "lag_seconds": handler.lag.map(|d| d.as_secs_f64()),
+            }))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    if statistics.handlers.is_empty() {
+        output::line("the inbox is empty")?;
+        return Ok(Exit::Ok);
+    }
+    let mut table = output::table(&[
+        "handler",
+        "pending",
+        "leased",
+        "processed",
+        "dead",
+        "discarded",
+        "behind",
+    ]);
+    for handler in &statistics.handlers {
+        table.add_row([
+            output::cell(handler.handler.as_str(), 60),
+            output::count(handler.pending),
+            output::count(handler.leased),
+            output::count(handler.processed),
+            output::count(handler.dead),
+            output::count(handler.discarded),
+            handler.lag.map_or_else(|| "-".to_owned(), output::duration),
+        ]);
+    }
+    output::print(&table)?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,152 @@
+//! A command run once per message.
+
+use std::{ffi::OsString, path::PathBuf, process::Stdio};
+
+use anyhow::{Result, bail};
+use async_trait::async_trait;
+use inbox::{Completion, Context, Failure, Handler};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::Command,
+};
+
+/// The exit code that means *never try again*: `EX_DATAERR` of sysexits.h.
+const DEAD: i32 = 65;
+
+/// How much of the end of a command's standard error is kept as the message's error, in bytes.
+const KEPT_ERROR: usize = 1024;
+
+/// Runs a command for each message.
+#[derive(Debug)]
+pub(super) struct Run {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Run {
+    pub(super) fn new(program: &str, arguments: &[String]) -> Result<Self> {
+        Ok(Self {
+            program: find(program)?,
+            arguments: arguments.iter().map(OsString::from).collect(),
+        })
+    }
+}
+
+/// Looks the program up as the shell would, so that a mistyped name is an error before the first
+/// message is claimed rather than a failed attempt of every message.
+fn find(program: &str) -> Result<PathBuf> {
+    match which::which(program) {
+        Ok(path) => Ok(path),
+        Err(which::Error::CannotFindBinaryPath) => {
+            bail!("cannot run {program}: no such command, or not executable")
+        }
+        Err(e) => bail!("cannot run {program}: {e}"),
+    }
+}
+
+#[async_trait]
+impl Handler for Run {
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // A handler that is given up (time-out, shutdown, lost lease) must not go on unseen.
+            .kill_on_drop(true)
+            // Ctrl-C is for us: we let running handlers finish.
+            .process_group(0);
+        for (name, value) in super::facts(context.leased()) {
+            command.env(variable(&name), value);
+        }
+        let mut child = command
+            .spawn()
+            .map_err(|e| Failure::retry(format!("cannot run the command: {e}")))?;
+        let payload = context.message().payload().clone();
+        let stdin = child.stdin.take();
+        let write = async move {
+            // A command that does not read its input closes it early; its exit code decides.
+            if let Some(mut stdin) = stdin {
+                let _ = stdin.write_all(&payload).await;
+            }
+        };
+        let stderr = child.stderr.take();
+        let read = async move {
+            match stderr {
+                Some(stderr) => tail(stderr).await,
+                None => String::new(),
+            }
+        };
+        let (status, error, ()) = tokio::join!(child.wait(), read, write);
+        let status =
+            status.map_err(|e| Failure::retry(format!("cannot wait for the command: {e}")))?;
+        if status.success() {
+            return Ok(Completion::default());
+        }
+        let reason = if error.is_empty() {
+            status.to_string()
+        } else {
+            format!("{status}: {error}")
+        };
+        Err(if status.code() == Some(DEAD) {
+            Failure::dead(reason)
+        } else {
+            Failure::retry(reason)
+        })
+    }
+}
+
+/// `INBOX_` and the fact's name, in the form that environment variables take.
+fn variable(fact: &str) -> String {
+    let mut name = String::from("INBOX_");
+    for c in fact.chars() {
+        name.push(if c.is_ascii_alphanumeric() {
+            c.to_ascii_uppercase()
+        } else {
+            '_'
+        });
+    }
+    name
+}
+
+/// Reads to the end and keeps the last part.
+async fn tail(mut from: impl AsyncRead + Unpin) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        if kept.len() > 2 * KEPT_ERROR {
+            kept.drain(..kept.len() - KEPT_ERROR);
+        }
+    }
+    let start = kept.len().saturating_sub(KEPT_ERROR);
+    String::from_utf8_lossy(kept.get(start..).unwrap_or_default())
+        .trim()
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_become_variables() {
+        assert_eq!(variable("fencing-token"), "INBOX_FENCING_TOKEN");
+        assert_eq!(variable("header-x.y ä"), "INBOX_HEADER_X_Y__");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_long_error_is_kept() {
+        let long = [b"x".repeat(10_000), b"the end\n".to_vec()].concat();
+        let kept = tail(long.as_slice()).await;
+        assert!(kept.ends_with("the end"));
+        assert!(kept.len() <= KEPT_ERROR);
+    }
+
+    #[test]
+    fn an_unknown_command_is_refused() {
+        assert!(Run::new("no-such-command-anywhere", &[]).is_err());
+        assert!(Run::new("true", &[]).is_ok());
+    }
+}

@@ -1,0 +1,303 @@
+//! What a line of NDJSON means as a message.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use inbox::{ContentType, HandlerName, Kind, Message, MessageId, OrderingKey, headers};
+use serde_json::{Value, value::RawValue};
+
+use crate::args::InputArgs;
+
+/// How to read lines.
+#[derive(Clone, Debug)]
+pub(crate) struct Format {
+    /// The fields of other NDJSON; without them, lines are CloudEvents.
+    fields: Option<Fields>,
+    ordering_field: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Fields {
+    ids: Vec<String>,
+    kind: String,
+}
+
+/// The members of a CloudEvent in the JSON format. Values stay the very bytes of the line, since
+/// re-serialising the payload would change it.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+const NOT_AN_EVENT: &str = "not a CloudEvent: needs the texts specversion, id, source and type \
+     (for other NDJSON use --id-field and --kind-field)";
+
+impl Format {
+    pub(crate) fn new(args: &InputArgs) -> Self {
+        let fields = args.kind_field.clone().map(|kind| Fields {
+            ids: args.id_fields.clone(),
+            kind,
+        });
+        Self {
+            fields,
+            ordering_field: args.ordering_field.clone(),
+        }
+    }
+
+    /// The message of one line, for `handler`. Errors say what is wrong without repeating the
+    /// line's contents.
+    pub(crate) fn message(&self, line: &[u8], handler: &HandlerName) -> Result<Message, String> {
+        let message = match &self.fields {
+            None => cloud_event(line, handler)?,
+            Some(fields) => fields.message(line, handler)?,
+        };
+        let Some(field) = &self.ordering_field else {
+            return Ok(message);
+        };
+        let value: Value = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
+        match text_of(&value, field)? {
+            None => Ok(message),
+            Some(text) => {
+                let key = OrderingKey::new(text).map_err(|e| e.to_string())?;
+                Ok(message.with_ordering_key(key))
+            }
+        }
+    }
+}
+
+impl Fields {
+    fn message(&self, line: &[u8], handler: &HandlerName) -> Result<Message, String> {
+        let value: Value = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
+        let mut parts = Vec::with_capacity(self.ids.len());
+        for field in &self.ids {
+            parts.push(text_of(&value, field)?.ok_or_else(|| format!("no field {field}"))?);
+        }
+        let kind = text_of(&value, &self.kind)?.ok_or_else(|| format!("no field {}", self.kind))?;
+        let content_type = ContentType::new("application/json").map_err(|e| e.to_string())?;
+        Ok(Message::new(
+            handler.clone(),
+            MessageId::new(parts.join("#")).map_err(|e| e.to_string())?,
+            Kind::new(kind).map_err(|e| e.to_string())?,
+            line.to_vec(),
+        )
+        .with_content_type(content_type))
+    }
+}
+
+/// The message of a CloudEvent in the JSON format, for `handler`.
+pub(crate) fn cloud_event(line: &[u8], handler: &HandlerName) -> Result<Message, String> {
+    let mut members: Members<'_> = serde_json::from_slice(line).map_err(|e| {
+        if e.is_data() {
+            NOT_AN_EVENT.to_owned()
+        } else {
+            not_json(&e)
+        }
+    })?;
+    let version = required(&mut members, "specversion")?;
+    if version != "1.0" {
+        return Err("not a CloudEvent of version 1.0: specversion differs".into());
+    }
+    let id = required(&mut members, "id")?;
+    let source = required(&mut members, "source")?;
+    let kind = required(&mut members, "type")?;
+    let declared_type = optional(&mut members, "datacontenttype")?;
+    let (payload, default_type) = payload(&mut members, declared_type.as_deref())?;
+    let mut message = Message::new(
+        handler.clone(),
+        MessageId::new(id).map_err(|e| e.to_string())?,
+        Kind::new(kind).map_err(|e| e.to_string())?,
+        payload,
+    );
+    if let Some(content_type) = declared_type.as_deref().or(default_type) {
+        let content_type = ContentType::new(content_type).map_err(|e| e.to_string())?;
+        message = message.with_content_type(content_type);
+    }
+    message = message
+        .with_header(headers::SOURCE, source)
+        .map_err(|e| e.to_string())?;
+    // What is left is `subject`, `time` and extensions.
+    for (name, value) in members {
+        let value: Value = serde_json::from_str(value.get()).map_err(|e| not_json(&e))?;
+        if let Some(value) = scalar(&value) {
+            message = message
+                .with_header(name, value)
+                .map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(message)
+}
+
+fn required(members: &mut Members<'_>, name: &str) -> Result<String, String> {
+    optional(members, name)?.ok_or_else(|| NOT_AN_EVENT.to_owned())
+}
+
+fn optional(members: &mut Members<'_>, name: &str) -> Result<Option<String>, String> {
+    members.remove(name).map_or(Ok(None), |value| {
+        serde_json::from_str(value.get()).map_err(|_| format!("{name} is not a text"))
+    })
+}
+
+/// The payload's bytes, and the content type to assume when the event names none.
+fn payload(
+    members: &mut Members<'_>,
+    content_type: Option<&str>,
+) -> Result<(Vec<u8>, Option<&'static str>), String> {
+    let base64 = optional(members, "data_base64")?;
+    match (members.remove("data"), base64) {
+        (Some(_), Some(_)) => Err("has both data and data_base64".into()),
+        (None, None) => Ok((Vec::new(), None)),
+        (None, Some(text)) => {
+            let bytes = BASE64
+                .decode(text)
+                .map_err(|_| "data_base64 is not base64".to_owned())?;
+            Ok((bytes, None))
+        }
+        (Some(data), None) => {
+            // A JSON string under another content type carries that content as text.
+            if !content_type.is_none_or(is_json)
+                && let Ok(text) = serde_json::from_str::<String>(data.get())
+            {
+                return Ok((text.into_bytes(), None));
+            }
+            Ok((data.get().as_bytes().to_vec(), Some("application/json")))
+        }
+    }
+}
+
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+        || essence.to_ascii_lowercase().ends_with("+json")
+}
+
+/// A field by name, or by JSON pointer if it begins with a slash. Numbers and booleans count as
+/// their text; null as absent.
+fn text_of(value: &Value, field: &str) -> Result<Option<String>, String> {
+    let found = if field.starts_with('/') {
+        value.pointer(field)
+    } else {
+        value.get(field)
+    };
+    match found {
+        None | Some(Value::Null) => Ok(None),
+        Some(found) => scalar(found)
+            .map(Some)
+            .ok_or_else(|| format!("field {field} is not a text or a number")),
+    }
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn not_json(error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return "not JSON: it ends too early".into();
+    }
+    format!("not JSON: column {}", error.column())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(ids: &[&str], kind: Option<&str>, ordering: Option<&str>) -> Format {
+        Format {
+            fields: kind.map(|kind| Fields {
+                ids: ids.iter().map(ToString::to_string).collect(),
+                kind: kind.into(),
+            }),
+            ordering_field: ordering.map(Into::into),
+        }
+    }
+
+    fn read(format: &Format, line: &str) -> Result<Message, String> {
+        format.message(line.as_bytes(), &HandlerName::new("h").unwrap())
+    }
+
+    #[test]
+    fn cloud_event_data_keeps_its_bytes() {
+        let line = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"b": 1.0,  "a":"\u00e4"},"partitionkey":"p","n":7}"#;
+        let message = read(&format(&[], None, Some("partitionkey")), line).unwrap();
+        assert_eq!(message.payload().as_ref(), br#"{"b": 1.0,  "a":"\u00e4"}"#);
+        assert_eq!(message.headers().get("source"), Some("/s"));
+        assert_eq!(message.headers().get("n"), Some("7"));
+        assert_eq!(message.ordering_key().unwrap().as_str(), "p");
+        assert_eq!(message.content_type().unwrap().as_str(), "application/json");
+    }
+
+    #[test]
+    fn cloud_event_text_and_binary_data() {
+        let text = r#"{"specversion":"1.0","id":"1","source":"s","type":"t","datacontenttype":"text/plain","data":"a\nb"}"#;
+        let message = read(&format(&[], None, None), text).unwrap();
+        assert_eq!(message.payload().as_ref(), b"a\nb");
+        let binary =
+            r#"{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"AP8="}"#;
+        let message = read(&format(&[], None, None), binary).unwrap();
+        assert_eq!(message.payload().as_ref(), [0, 255]);
+        let none = r#"{"specversion":"1.0","id":"1","source":"s","type":"t"}"#;
+        assert!(
+            read(&format(&[], None, None), none)
+                .unwrap()
+                .payload()
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn other_ndjson_is_its_own_payload() {
+        let line = r#"{"order":{"id":7},"event":"placed"}"#;
+        let message = read(&format(&["/order/id", "event"], Some("event"), None), line).unwrap();
+        assert_eq!(message.id().as_str(), "7#placed");
+        assert_eq!(message.kind().as_str(), "placed");
+        assert_eq!(message.payload().as_ref(), line.as_bytes());
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        let events = format(&[], None, None);
+        let other = format(&["id"], Some("kind"), None);
+        assert_eq!(
+            read(&events, "{\"a\":").unwrap_err(),
+            "not JSON: it ends too early"
+        );
+        assert_eq!(read(&events, "{]").unwrap_err(), "not JSON: column 2");
+        assert!(
+            read(&events, "{}")
+                .unwrap_err()
+                .starts_with("not a CloudEvent")
+        );
+        assert!(
+            read(&events, "[1]")
+                .unwrap_err()
+                .starts_with("not a CloudEvent")
+        );
+        assert_eq!(
+            read(
+                &events,
+                r#"{"specversion":"0.3","id":"1","source":"s","type":"t"}"#
+            )
+            .unwrap_err(),
+            "not a CloudEvent of version 1.0: specversion differs"
+        );
+        assert_eq!(
+            read(
+                &events,
+                r#"{"specversion":"1.0","id":"","source":"s","type":"t"}"#
+            )
+            .unwrap_err(),
+            "message id is empty"
+        );
+        assert_eq!(read(&other, r#"{"kind":"k"}"#).unwrap_err(), "no field id");
+        assert_eq!(
+            read(&other, r#"{"id":[1],"kind":"k"}"#).unwrap_err(),
+            "field id is not a text or a number"
+        );
+        assert_eq!(
+            read(&other, r#"{"id":"a\u0000","kind":"k"}"#).unwrap_err(),
+            "message id contains a control character"
+        );
+    }
+}

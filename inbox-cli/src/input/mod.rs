@@ -1,0 +1,55 @@
+//! Messages from NDJSON.
+
+mod format;
+mod lines;
+mod source;
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncBufRead, BufReader};
+
+use self::{format::Format, lines::Lines};
+pub(crate) use self::{
+    format::cloud_event,
+    source::{NdjsonSource, Refusals},
+};
+use crate::args::InputArgs;
+
+/// What a line may have besides its payload, in bytes: the envelope, and the blow-up of base64
+/// and escapes is covered by the factor below.
+const ENVELOPE: usize = 128 * 1024;
+
+type Reader = Box<dyn AsyncBufRead + Send + Unpin>;
+
+/// Opens the input that the command line names. `payload_limit` is the store's, in bytes.
+pub(crate) async fn open(
+    args: &InputArgs,
+    handler: &inbox::HandlerName,
+    payload_limit: usize,
+    refusals: Arc<Refusals>,
+) -> Result<NdjsonSource<Reader>> {
+    let reader: Reader = if args.file == Path::new("-") {
+        Box::new(BufReader::new(tokio::io::stdin()))
+    } else {
+        let file = tokio::fs::File::open(&args.file)
+            .await
+            .with_context(|| format!("cannot read {}", args.file.display()))?;
+        let is_folder = file.metadata().await.is_ok_and(|m| m.is_dir());
+        anyhow::ensure!(
+            !is_folder,
+            "cannot read {}: it is a folder",
+            args.file.display()
+        );
+        Box::new(BufReader::with_capacity(256 * 1024, file))
+    };
+    let line_limit = payload_limit.saturating_mul(2).saturating_add(ENVELOPE);
+    Ok(NdjsonSource::new(
+        Lines::new(reader, line_limit),
+        Format::new(args),
+        handler.clone(),
+        payload_limit,
+        args.strict,
+        refusals,
+    ))
+}

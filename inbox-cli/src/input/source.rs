@@ -1,0 +1,126 @@
+//! NDJSON as a source of deliveries.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use inbox::{
+    HandlerName, Message,
+    receiver::{Delivery, Rejection, Source, SourceError},
+};
+use tokio::io::AsyncBufRead;
+
+use super::{
+    format::Format,
+    lines::{Line, Lines},
+};
+
+/// Lines that could not become messages: each is reported on standard error, and counted.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    lines: AtomicU64,
+}
+
+impl Refusals {
+    pub(crate) fn count(&self) -> u64 {
+        self.lines.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, line: u64, reason: &str) {
+        self.lines.fetch_add(1, Ordering::Relaxed);
+        eprintln!("line {line}: {reason}");
+    }
+}
+
+/// Reads messages line by line.
+pub(crate) struct NdjsonSource<R> {
+    lines: Lines<R>,
+    format: Format,
+    handler: HandlerName,
+    payload_limit: usize,
+    strict: bool,
+    refusals: Arc<Refusals>,
+}
+
+impl<R> NdjsonSource<R> {
+    pub(crate) fn new(
+        lines: Lines<R>,
+        format: Format,
+        handler: HandlerName,
+        payload_limit: usize,
+        strict: bool,
+        refusals: Arc<Refusals>,
+    ) -> Self {
+        Self {
+            lines,
+            format,
+            handler,
+            payload_limit,
+            strict,
+            refusals,
+        }
+    }
+
+    fn message(&self, line: &Line) -> Result<Message, String> {
+        let content = line.content.as_ref().map_err(|length| {
+            format!("has {length} bytes, more than any message that this store takes")
+        })?;
+        let message = self.format.message(content, &self.handler)?;
+        message
+            .check_payload(self.payload_limit)
+            .map_err(|e| e.to_string())?;
+        Ok(message)
+    }
+}
+
+impl<R: AsyncBufRead + Unpin + Send> Source for NdjsonSource<R> {
+    type Delivery = LineDelivery;
+
+    async fn next(&mut self) -> Result<Option<LineDelivery>, SourceError> {
+        loop {
+            let Some(line) = self.lines.next().await.map_err(SourceError::permanent)? else {
+                return Ok(None);
+            };
+            match self.message(&line) {
+                Ok(message) => {
+                    return Ok(Some(LineDelivery {
+                        line: line.number,
+                        message,
+                        refusals: Arc::clone(&self.refusals),
+                    }));
+                }
+                Err(reason) if self.strict => {
+                    return Err(SourceError::permanent(format!(
+                        "line {}: {reason}",
+                        line.number
+                    )));
+                }
+                Err(reason) => self.refusals.add(line.number, &reason),
+            }
+        }
+    }
+}
+
+/// A message and the line that it came from. There is nobody to acknowledge.
+#[derive(Debug)]
+pub(crate) struct LineDelivery {
+    line: u64,
+    message: Message,
+    refusals: Arc<Refusals>,
+}
+
+impl Delivery for LineDelivery {
+    fn message(&self) -> Result<Message, Rejection> {
+        Ok(self.message.clone())
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
+        self.refusals.add(self.line, rejection.reason());
+        Ok(())
+    }
+}

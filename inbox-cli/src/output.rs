@@ -1,0 +1,181 @@
+//! What people and machines read on standard output.
+
+use std::{
+    io::{self, Write},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use inbox::{Record, State};
+use serde::Serialize;
+
+/// Writes one line to standard output. A closed pipe (`inbox list | head`) ends the program
+/// quietly, as every other tool does.
+pub(crate) fn line(text: impl AsRef<str>) -> Result<()> {
+    bytes(text.as_ref().as_bytes())?;
+    bytes(b"\n")
+}
+
+/// Writes bytes to standard output as they are.
+pub(crate) fn bytes(content: &[u8]) -> Result<()> {
+    match io::stdout().lock().write_all(content) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => Ok(other?),
+    }
+}
+
+/// Writes one JSON line.
+pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+    line(serde_json::to_string(value)?)
+}
+
+/// A table without borders. Never wrapped: ids are there to be copied, and lines to be grepped.
+pub(crate) fn table(headings: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(headings.iter().map(|heading| heading.to_uppercase()));
+    table
+}
+
+/// Prints a table without trailing spaces.
+pub(crate) fn print(table: &Table) -> Result<()> {
+    for row in table.lines() {
+        line(row.trim_end())?;
+    }
+    Ok(())
+}
+
+/// A count with thousands separated.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 message`, `2 messages`.
+pub(crate) fn messages(number: u64) -> String {
+    let noun = if number == 1 { "message" } else { "messages" };
+    format!("{} {noun}", count(number))
+}
+
+/// A duration in its largest two units: `3d 4h`, `12m 5s`, `250ms`.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes, seconds) {
+        (0, 0, 0, 0) => format!("{}ms", duration.as_millis()),
+        (0, 0, 0, s) => format!("{s}s"),
+        (0, 0, m, s) => format!("{m}m {}s", s % 60),
+        (0, h, m, _) => format!("{h}h {m}m"),
+        (d, h, _, _) => format!("{d}d {h}h"),
+    }
+}
+
+/// A moment, in UTC to the millisecond, as RFC 3339.
+pub(crate) fn time(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map_or_else(|_| "?".to_owned(), |t| format!("{t:.3}"))
+}
+
+/// How long ago, by this machine's clock.
+pub(crate) fn ago(then: SystemTime) -> String {
+    let age = SystemTime::now().duration_since(then).unwrap_or_default();
+    format!("{} ago", duration(age))
+}
+
+/// Text from outside (ids, kinds, errors) for one table cell: control characters replaced, so
+/// that a stored text cannot play tricks on the terminal, and cut.
+pub(crate) fn cell(text: &str, most: usize) -> String {
+    let mut shown: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if let Some((at, _)) = shown.char_indices().nth(most) {
+        shown.truncate(at);
+        shown.push('…');
+    }
+    shown
+}
+
+/// A record as JSON lines show it.
+#[derive(Serialize)]
+pub(crate) struct RecordView<'a> {
+    handler: &'a str,
+    id: &'a str,
+    kind: &'a str,
+    state: State,
+    attempts_started: u32,
+    attempts_finished: u32,
+    replays: u32,
+    content_type: Option<&'a str>,
+    ordering_key: Option<&'a str>,
+    blocks_ordering_key: bool,
+    headers: &'a inbox::Headers,
+    payload_bytes: Option<u64>,
+    accepted_at: String,
+    due_at: String,
+    lease_until: Option<String>,
+    worker: Option<&'a str>,
+    finished_at: Option<String>,
+    last_error: Option<&'a str>,
+    place: &'a str,
+}
+
+impl<'a> From<&'a Record> for RecordView<'a> {
+    fn from(record: &'a Record) -> Self {
+        Self {
+            handler: record.key.handler.as_str(),
+            id: record.key.id.as_str(),
+            kind: record.kind.as_str(),
+            state: record.state,
+            attempts_started: record.attempts.started,
+            attempts_finished: record.attempts.finished,
+            replays: record.replays,
+            content_type: record.content_type.as_ref().map(AsRef::as_ref),
+            ordering_key: record.ordering_key.as_ref().map(AsRef::as_ref),
+            blocks_ordering_key: record.blocks_ordering_key,
+            headers: &record.headers,
+            payload_bytes: record.payload_bytes,
+            accepted_at: time(record.accepted_at),
+            due_at: time(record.due_at),
+            lease_until: record.lease_until.map(time),
+            worker: record.worker.as_ref().map(AsRef::as_ref),
+            finished_at: record.finished_at.map(time),
+            last_error: record.last_error.as_deref(),
+            place: record.cursor.as_str(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_grouped() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(messages(1), "1 message");
+    }
+
+    #[test]
+    fn durations_show_two_units() {
+        assert_eq!(duration(Duration::from_millis(250)), "250ms");
+        assert_eq!(duration(Duration::from_secs(59)), "59s");
+        assert_eq!(duration(Duration::from_secs(725)), "12m 5s");
+        assert_eq!(duration(Duration::from_secs(90_000)), "1d 1h");
+    }
+
+    #[test]
+    fn cells_are_harmless_and_short() {
+        assert_eq!(cell("a\u{1b}[31m\nb", 20), "a [31m b");
+        assert_eq!(cell("äöü", 2), "äö…");
+    }
+}

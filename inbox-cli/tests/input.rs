@@ -1,0 +1,281 @@
+//! Input: good, bad and hostile.
+
+mod support;
+
+use support::{Counts, Place, WEBHOOKS, event, events};
+
+#[test]
+fn a_file_fed_twice_is_accepted_once() {
+    let place = Place::new();
+    let twice = std::fs::read_to_string(WEBHOOKS).unwrap().repeat(2);
+    let number = twice.lines().count() as u64 / 2;
+    place.file("twice.ndjson", &twice);
+    let run = [
+        "run",
+        "twice.ndjson",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "echo $INBOX_ID >> ran",
+    ];
+
+    let first = &place.inbox(&run).exits(0).json()[0];
+    assert_eq!(first["accepted"], number);
+    assert_eq!(first["duplicates"], number);
+    assert_eq!(first["processed"], number);
+    let mut ran = support::lines(&place.path("ran"));
+    assert_eq!(ran.len() as u64, number);
+    ran.sort_unstable();
+    ran.dedup();
+    assert_eq!(
+        ran.len() as u64,
+        number,
+        "a handler ran twice for one message"
+    );
+
+    let second = &place.inbox(&run).exits(0).json()[0];
+    assert_eq!(second["accepted"], 0);
+    assert_eq!(second["duplicates"], 2 * number);
+    assert_eq!(second["processed"], 0);
+    assert_eq!(support::lines(&place.path("ran")).len() as u64, number);
+}
+
+#[test]
+fn payload_and_facts_reach_the_command() {
+    let place = Place::new();
+    let line = r#"{"specversion":"1.0","id":"a 1","source":"/s","type":"k","datacontenttype":"text/plain","data":"h\u00e9\n","x-y":"z","partitionkey":"p"}"#;
+    place
+        .inbox_with(
+            &[
+                "run",
+                "-",
+                "--ordering-field",
+                "partitionkey",
+                "--",
+                "sh",
+                "-c",
+                "cat > payload; env | grep ^INBOX_ | sort > env",
+            ],
+            line.as_bytes(),
+        )
+        .exits(0);
+    assert_eq!(place.read("payload"), "hé\n");
+    let env = place.read("env");
+    for expected in [
+        "INBOX_ID=a 1",
+        "INBOX_HANDLER=default",
+        "INBOX_KIND=k",
+        "INBOX_ATTEMPT=1",
+        "INBOX_CONTENT_TYPE=text/plain",
+        "INBOX_ORDERING_KEY=p",
+        "INBOX_HEADER_SOURCE=/s",
+        "INBOX_HEADER_X_Y=z",
+    ] {
+        assert!(
+            env.lines().any(|line| line == expected),
+            "no {expected} in {env}"
+        );
+    }
+}
+
+#[test]
+fn bad_lines_are_reported_with_their_numbers_and_the_rest_goes_on() {
+    let place = Place::new();
+    let input = [
+        event("good1", "t", "{}"),
+        "{\"broken\": \n".to_owned(),
+        event("", "t", "{}"),
+        event(&"x".repeat(256), "t", "{}"),
+        event("a\\u0000b", "t", "{}"),
+        "\n".to_owned(),
+        "[]\n".to_owned(),
+        "\u{1}\u{2}\n".to_owned(),
+        event("good2", "t", "{}"),
+    ]
+    .concat();
+    place
+        .inbox_with(&["ingest", "-"], input.as_bytes())
+        .exits(3)
+        .says("2 accepted, 0 duplicates, 6 lines refused")
+        .complains("line 2: not JSON")
+        .complains("line 3: message id is empty")
+        .complains("line 4: message id has 256 bytes, the limit is 255")
+        .complains("line 5: message id contains a control character")
+        .complains("line 7: not a CloudEvent")
+        .complains("line 8: not JSON");
+    assert_eq!(place.stats().pending, 2);
+}
+
+#[test]
+fn bytes_that_are_not_utf8_harm_only_their_line() {
+    let place = Place::new();
+    let mut input =
+        b"{\"specversion\":\"1.0\",\"id\":\"\xff\",\"source\":\"s\",\"type\":\"t\"}\n".to_vec();
+    input.extend_from_slice(event("good", "t", "{}").as_bytes());
+    place
+        .inbox_with(&["ingest", "-"], &input)
+        .exits(3)
+        .says("1 accepted")
+        .complains("line 1:");
+}
+
+#[test]
+fn strict_stops_at_the_first_bad_line_and_keeps_what_came_before() {
+    let place = Place::new();
+    let input = [
+        event("1", "t", "{}"),
+        "nonsense\n".into(),
+        event("2", "t", "{}"),
+    ]
+    .concat();
+    place
+        .inbox_with(&["ingest", "-", "--strict"], input.as_bytes())
+        .exits(3)
+        .complains("stopped at line 2: not JSON");
+    assert_eq!(place.stats().pending, 1);
+}
+
+#[test]
+fn a_payload_over_the_limit_harms_only_its_line() {
+    let place = Place::new();
+    let large = format!("\"{}\"", "x".repeat(2000));
+    let input = [event("large", "t", &large), event("small", "t", "{}")].concat();
+    place
+        .inbox_with(
+            &[
+                "ingest",
+                "-",
+                "--store",
+                "sqlite://inbox.db?payload_limit=1000",
+            ],
+            input.as_bytes(),
+        )
+        .exits(3)
+        .says("1 accepted")
+        .complains("line 1: payload has 2002 bytes, this store's limit is 1000");
+}
+
+#[test]
+fn other_ndjson_by_field() {
+    let place = Place::new();
+    let input = "{\"order\":{\"no\":7},\"event\":\"placed\"}\n{\"event\":\"placed\"}\n";
+    place
+        .inbox_with(
+            &[
+                "ingest",
+                "-",
+                "--id-field",
+                "/order/no",
+                "--kind-field",
+                "event",
+            ],
+            input.as_bytes(),
+        )
+        .exits(3)
+        .complains("line 2: no field /order/no");
+    place
+        .inbox(&["show", "7", "--payload"])
+        .exits(0)
+        .says("{\"order\":{\"no\":7},\"event\":\"placed\"}");
+}
+
+#[test]
+fn several_handlers_each_get_their_copy() {
+    let place = Place::new();
+    place
+        .inbox_with(
+            &["ingest", "-", "--handler", "mail", "--handler", "stock"],
+            events(3).as_bytes(),
+        )
+        .exits(0)
+        .says("3 accepted");
+    let stats = place.inbox(&["stats", "--json"]).exits(0).json();
+    assert_eq!(stats.len(), 2);
+    assert!(stats.iter().all(|handler| handler["pending"] == 3));
+}
+
+#[test]
+fn a_missing_input_file_is_an_error() {
+    let place = Place::new();
+    place
+        .inbox(&["ingest", "nowhere.ndjson"])
+        .exits(1)
+        .complains("cannot read nowhere.ndjson");
+    place
+        .inbox(&["ingest", "."])
+        .exits(1)
+        .complains("it is a folder");
+}
+
+#[test]
+fn an_unknown_store_lists_what_there_is() {
+    let place = Place::new();
+    place
+        .inbox(&["stats", "--store", "oracle://scott:tiger@db/x"])
+        .exits(1)
+        .complains("sqlite")
+        .complains("memory");
+    let output = place.inbox(&["stats", "--store", "oracle://scott:tiger@db/x"]);
+    assert!(!output.stderr.contains("tiger"), "{output:?}");
+    place
+        .inbox(&["stats", "--store", "nonsense"])
+        .exits(1)
+        .complains("sqlite");
+}
+
+#[test]
+fn a_file_that_is_not_an_inbox_is_refused() {
+    let place = Place::new();
+    place.file("notes.txt", "These are notes, not a database. ".repeat(100));
+    place
+        .inbox(&["ingest", "-", "--store", "sqlite://notes.txt"])
+        .exits(1)
+        .complains("notes.txt");
+    assert!(place.read("notes.txt").starts_with("These are notes"));
+    place
+        .inbox(&["stats", "--store", "sqlite://nowhere/x.db"])
+        .exits(1)
+        .complains("nowhere");
+}
+
+#[test]
+fn looking_never_creates_a_file() {
+    let place = Place::new();
+    for command in [
+        &["stats"][..],
+        &["list"],
+        &["show", "x"],
+        &["replay", "--all"],
+        &["purge", "--older-than", "1d"],
+        &["process", "--", "true"],
+    ] {
+        place.inbox(command).exits(1);
+        assert!(!place.path("inbox.db").exists(), "{command:?} made a file");
+    }
+    place.inbox(&["schema", "exists"]).exits(4).says("no");
+    assert!(!place.path("inbox.db").exists());
+}
+
+#[test]
+fn a_handler_command_that_does_not_exist_touches_nothing() {
+    let place = Place::new();
+    place.file("in.ndjson", events(2));
+    place
+        .inbox(&["run", "in.ndjson", "--", "no-such-command-anywhere"])
+        .exits(1)
+        .complains("no such command");
+    assert!(!place.path("inbox.db").exists());
+    place.inbox(&["ingest", "in.ndjson"]).exits(0);
+    place
+        .inbox(&["process", "--drain", "--", "./no-such-file"])
+        .exits(1)
+        .complains("no such command");
+    assert_eq!(
+        place.stats(),
+        Counts {
+            pending: 2,
+            ..Counts::default()
+        }
+    );
+}

@@ -1,0 +1,252 @@
+//! Looking, schema, and how the command talks.
+
+mod support;
+
+use support::{Place, event, events};
+
+#[test]
+fn lists_page_without_gaps() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(25).as_bytes())
+        .exits(0);
+    let mut seen = Vec::new();
+    let mut after = None::<String>;
+    loop {
+        let mut args = vec!["list", "--json", "--limit", "10"];
+        if let Some(after) = &after {
+            args.extend(["--after", after]);
+        }
+        let output = place.inbox(&args).exits(0);
+        seen.extend(
+            output
+                .json()
+                .iter()
+                .map(|r| r["id"].as_str().unwrap().to_owned()),
+        );
+        match output.stderr.trim().strip_prefix("more with --after ") {
+            Some(next) => after = Some(next.to_owned()),
+            None => break,
+        }
+    }
+    let expected: Vec<_> = (0..25).map(|n| format!("e{n}")).collect();
+    assert_eq!(seen, expected);
+    place
+        .inbox(&["list", "--limit", "1", "--newest"])
+        .exits(0)
+        .says("e24")
+        .complains("1 of 25 messages; more with --after");
+    place
+        .inbox(&["list", "--after", "nonsense"])
+        .exits(1)
+        .complains("cursor");
+}
+
+#[test]
+fn filters_narrow() {
+    let place = Place::new();
+    let input = [
+        event("a", "x", "{}"),
+        event("b", "y", "{}"),
+        event("c", "y", "{}"),
+    ]
+    .concat();
+    place.file("in.ndjson", input);
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--",
+            "sh",
+            "-c",
+            "[ $INBOX_KIND = x ] || { echo card declined >&2; exit 65; }",
+        ])
+        .exits(4);
+    let count = |args: &[&str]| {
+        let args = [&["list", "--json"], args].concat();
+        place.inbox(&args).exits(0).json().len()
+    };
+    assert_eq!(count(&[]), 3);
+    assert_eq!(count(&["--state", "dead"]), 2);
+    assert_eq!(count(&["--state", "dead", "--state", "processed"]), 3);
+    assert_eq!(count(&["--kind", "x"]), 1);
+    assert_eq!(count(&["--error", "card declined"]), 2);
+    assert_eq!(count(&["--error", "Card Declined"]), 0);
+    assert_eq!(count(&["--handler", "other"]), 0);
+    assert_eq!(count(&["--older-than", "1h"]), 0);
+    assert_eq!(count(&["--newer-than", "1h"]), 3);
+}
+
+#[test]
+fn show_and_stats() {
+    let place = Place::new();
+    place
+        .inbox_with(
+            &["ingest", "-"],
+            event("a", "k", "{\"secret\":1}").as_bytes(),
+        )
+        .exits(0);
+    let shown = place
+        .inbox(&["show", "a"])
+        .exits(0)
+        .says("pending")
+        .says("source: /test");
+    assert!(!shown.stdout.contains("secret"), "{shown:?}");
+    place
+        .inbox(&["show", "a", "--payload"])
+        .exits(0)
+        .says("{\"secret\":1}");
+    place
+        .inbox(&["show", "b"])
+        .exits(4)
+        .complains("no message default/b");
+    place.inbox(&["show", "a", "--handler", "h"]).exits(4);
+    place
+        .inbox(&["stats"])
+        .exits(0)
+        .says("PENDING")
+        .says("default");
+}
+
+#[test]
+fn hostile_ids_cannot_play_with_the_terminal() {
+    let place = Place::new();
+    // U+009B is a control character that some terminals take for an escape sequence.
+    place
+        .inbox_with(&["ingest", "-"], event("a\\u009b31m", "t", "{}").as_bytes())
+        .exits(3)
+        .complains("control character");
+    place
+        .inbox_with(
+            &["ingest", "-"],
+            event("quote'\\\"; --", "t", "{}").as_bytes(),
+        )
+        .exits(0);
+    place
+        .inbox(&["show", "quote'\"; --"])
+        .exits(0)
+        .says("pending");
+}
+
+#[test]
+fn schema_from_nothing_to_there() {
+    let place = Place::new();
+    place
+        .inbox(&["schema", "ddl"])
+        .exits(0)
+        .says("CREATE TABLE");
+    assert!(!place.path("inbox.db").exists());
+    place.inbox(&["schema", "exists"]).exits(4).says("no");
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["schema", "exists"]).exits(0).says("yes");
+    place
+        .inbox(&["schema", "migrate"])
+        .exits(0)
+        .says("already at version 1");
+    place.inbox(&["schema", "version"]).exits(0).says("1");
+    // A second inbox in the same file is none of the first one's business.
+    let second = "sqlite://inbox.db?inbox=second";
+    place
+        .inbox(&["schema", "exists", "--store", second])
+        .exits(4);
+    place
+        .inbox(&["schema", "migrate", "--store", second])
+        .exits(0)
+        .says("from nothing");
+    place
+        .inbox_with(&["ingest", "-", "--store", second], events(2).as_bytes())
+        .exits(0);
+    place.inbox(&["stats"]).exits(0).says("the inbox is empty");
+}
+
+#[test]
+fn a_newer_inbox_is_refused_with_both_versions() {
+    let place = Place::new();
+    place.inbox(&["schema", "create"]).exits(0);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let url = format!("sqlite://{}", place.path("inbox.db").display());
+        let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
+        sqlx::query("UPDATE inbox_meta SET version = 7")
+            .execute(&pool)
+            .await
+            .unwrap();
+        pool.close().await;
+    });
+    for command in [
+        &["stats"][..],
+        &["ingest", "-"],
+        &["schema", "migrate"],
+        &["schema", "exists"],
+    ] {
+        let output = place.inbox(command).exits(1);
+        assert!(
+            output.stderr.contains('7') && output.stderr.contains('1'),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn help_names_every_command_and_exit_code() {
+    let place = Place::new();
+    let help = place.inbox(&["--help"]).exits(0);
+    for word in [
+        "run",
+        "ingest",
+        "process",
+        "list",
+        "show",
+        "stats",
+        "replay",
+        "discard",
+        "purge",
+        "schema",
+        "demo",
+        "completions",
+        "Exit codes",
+        "INBOX_STORE",
+    ] {
+        assert!(help.stdout.contains(word), "no {word}");
+    }
+    assert!(!help.stdout.contains("demo-worker"));
+    place
+        .inbox(&["process", "--help"])
+        .exits(0)
+        .says("INBOX_ATTEMPT")
+        .says("65");
+    place.inbox(&["nonsense"]).exits(2);
+    place.inbox(&["process"]).exits(2);
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        place.inbox(&["completions", shell]).exits(0).says("inbox");
+    }
+}
+
+#[test]
+fn the_demo_keeps_its_promise() {
+    let place = Place::new();
+    let output = place
+        .inbox(&[
+            "demo",
+            "--workers",
+            "2",
+            "--kills",
+            "3",
+            "--keep",
+            "demo.db",
+            "--json",
+        ])
+        .exits(0);
+    let result = &output.json()[0];
+    assert_eq!(result["exactly_once"], true, "{output:?}");
+    assert_eq!(result["crashes"], 3, "{output:?}");
+    assert_eq!(result["effects"], result["processed"], "{output:?}");
+    assert!(result["dead"].as_u64().unwrap() > 0, "{output:?}");
+    assert!(place.path("demo.db").exists());
+}

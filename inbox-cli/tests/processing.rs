@@ -1,0 +1,513 @@
+//! Processing: retries, dead letters, interventions, and workers that are killed.
+
+mod support;
+
+use std::{
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::process::ExitStatusExt,
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill, killpg},
+    unistd::Pid,
+};
+use support::{Counts, Place, event, events, finish};
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
+/// Waits until `condition` holds; fails loudly rather than for ever.
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "waited in vain for {what}"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_failing_command_is_retried_and_then_dead() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    let output = place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--json",
+            "--max-attempts",
+            "3",
+            "--retry-delay",
+            "10ms",
+            "--",
+            "sh",
+            "-c",
+            "echo attempt $INBOX_ATTEMPT >> log; echo the reason >&2; exit 1",
+        ])
+        .exits(4);
+    assert_eq!(output.json()[0]["dead"], 1);
+    assert_eq!(place.read("log"), "attempt 1\nattempt 2\nattempt 3\n");
+    place
+        .inbox(&["list", "--state", "dead"])
+        .exits(0)
+        .says("the reason");
+    place
+        .inbox(&["show", "a"])
+        .exits(0)
+        .says("dead")
+        .says("the reason");
+
+    // Replayed, it starts again from the first attempt.
+    place
+        .inbox(&["replay", "a"])
+        .exits(0)
+        .says("1 message replayed");
+    place
+        .inbox(&[
+            "process",
+            "--drain",
+            "--",
+            "sh",
+            "-c",
+            "echo again $INBOX_ATTEMPT >> log",
+        ])
+        .exits(0);
+    assert!(place.read("log").ends_with("attempt 3\nagain 1\n"));
+    assert_eq!(place.stats().processed, 1);
+}
+
+#[test]
+fn exit_code_65_is_dead_at_once() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--",
+            "sh",
+            "-c",
+            "echo x >> log; exit 65",
+        ])
+        .exits(4);
+    assert_eq!(place.read("log"), "x\n");
+    assert_eq!(place.stats().dead, 1);
+}
+
+#[test]
+fn a_handler_over_its_time_is_ended_and_retried() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--timeout",
+            "200ms",
+            "--retry-delay",
+            "10ms",
+            "--",
+            "sh",
+            "-c",
+            "echo x >> log; [ $INBOX_ATTEMPT = 2 ] || exec sleep 30",
+        ])
+        .exits(0);
+    assert_eq!(place.read("log"), "x\nx\n");
+}
+
+#[test]
+fn a_payload_can_be_edited_on_replay() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{\"amount\":-1}"));
+    place
+        .inbox(&["run", "in.ndjson", "--", "sh", "-c", "exit 65"])
+        .exits(4);
+    place.file("fixed.json", "{\"amount\":1}");
+    place
+        .inbox(&["replay", "a", "--payload", "fixed.json"])
+        .exits(0);
+    place
+        .inbox(&["process", "--drain", "--", "sh", "-c", "cat > got"])
+        .exits(0);
+    assert_eq!(place.read("got"), "{\"amount\":1}");
+}
+
+#[test]
+fn interventions_by_filter_and_their_refusals() {
+    let place = Place::new();
+    let input = [
+        event("a", "bad", "{}"),
+        event("b", "bad", "{}"),
+        event("c", "good", "{}"),
+    ]
+    .concat();
+    place.file("in.ndjson", input);
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--",
+            "sh",
+            "-c",
+            "[ $INBOX_KIND = good ] || exit 65",
+        ])
+        .exits(4);
+    place
+        .inbox(&["replay", "--all", "--kind", "bad", "--dry-run"])
+        .exits(0)
+        .says("2 messages would be replayed");
+    place
+        .inbox(&["discard", "a"])
+        .exits(0)
+        .says("1 message discarded");
+    place
+        .inbox(&["discard", "c"])
+        .exits(4)
+        .complains("it is processed");
+    place
+        .inbox(&["replay", "nobody"])
+        .exits(4)
+        .complains("no such message");
+    place
+        .inbox(&["replay", "--all"])
+        .exits(0)
+        .says("1 message replayed");
+    // Discarded messages go on refusing duplicates.
+    place
+        .inbox(&["ingest", "in.ndjson"])
+        .exits(0)
+        .says("0 accepted, 3 duplicates");
+    assert_eq!(
+        place.stats(),
+        Counts {
+            pending: 1,
+            leased: 0,
+            processed: 1,
+            dead: 0,
+            discarded: 1
+        }
+    );
+}
+
+#[test]
+fn purging_archives_first_and_ends_protection() {
+    let place = Place::new();
+    place.file("in.ndjson", events(5));
+    place.inbox(&["run", "in.ndjson", "--", "true"]).exits(0);
+    place
+        .inbox(&["purge", "--older-than", "1h"])
+        .exits(0)
+        .says("0 messages purged");
+    place
+        .inbox(&[
+            "purge",
+            "--older-than",
+            "0s",
+            "--slice",
+            "2",
+            "--archive",
+            "/nonexistent/a.ndjson",
+        ])
+        .exits(1)
+        .complains("cannot write the archive");
+    assert_eq!(place.stats().processed, 5);
+    place
+        .inbox(&[
+            "purge",
+            "--older-than",
+            "0s",
+            "--slice",
+            "2",
+            "--archive",
+            "old.ndjson",
+        ])
+        .exits(0)
+        .says("5 messages purged");
+    let archived = place.read("old.ndjson");
+    assert_eq!(archived.lines().count(), 5);
+    let line: serde_json::Value = serde_json::from_str(archived.lines().next().unwrap()).unwrap();
+    assert_eq!(line["id"], "e0");
+    assert_eq!(line["payload_base64"], "e30=");
+    place
+        .inbox(&["ingest", "in.ndjson"])
+        .exits(0)
+        .says("5 accepted");
+}
+
+#[test]
+fn http_answers_decide() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let mut seen = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let request = read_request(&mut stream);
+            let kind = ["ok", "bad", "later", "stop"]
+                .into_iter()
+                .find(|kind| request.contains(&format!("inbox-kind: {kind}\r\n")))
+                .unwrap();
+            let first = request.contains("inbox-attempt: 1\r\n");
+            let status = match kind {
+                "bad" => "422 Unprocessable Content",
+                "later" if first => "503 Service Unavailable",
+                _ => "204 No Content",
+            };
+            write!(
+                stream,
+                "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            .unwrap();
+            seen.push(request);
+            if kind == "stop" {
+                return seen;
+            }
+        }
+        seen
+    });
+    let place = Place::new();
+    let input = [
+        event("1", "ok", "{\"a\":1}"),
+        event("2", "bad", "{}"),
+        event("3", "later", "{}"),
+    ]
+    .concat();
+    place.file("in.ndjson", input);
+    let url = format!("http://{address}/hook");
+    place
+        .inbox(&["run", "in.ndjson", "--post", &url, "--retry-delay", "10ms"])
+        .exits(4);
+    let counts = place.stats();
+    assert_eq!((counts.processed, counts.dead), (2, 1));
+    place.file("stop.ndjson", event("4", "stop", "{}"));
+    place
+        .inbox(&["run", "stop.ndjson", "--post", &url])
+        .exits(0);
+    let seen = server.join().unwrap();
+    assert_eq!(seen.len(), 5);
+    let first = seen
+        .iter()
+        .find(|request| request.contains("inbox-id: 1\r\n"))
+        .unwrap();
+    assert!(first.starts_with("POST /hook HTTP/1.1\r\n"), "{first}");
+    assert!(first.contains("idempotency-key: default/1\r\n"), "{first}");
+    assert!(
+        first.contains("content-type: application/json\r\n"),
+        "{first}"
+    );
+    assert!(first.ends_with("{\"a\":1}"), "{first}");
+}
+
+/// One request, headers and body.
+fn read_request(stream: &mut impl Read) -> String {
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+        request.push(byte[0]);
+    }
+    let head = String::from_utf8(request).unwrap();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    head + &String::from_utf8(body).unwrap()
+}
+
+#[test]
+fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    let output = place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--max-attempts",
+            "1",
+            "--post",
+            "http://user:secret@127.0.0.1:1/",
+        ])
+        .exits(4);
+    let shown = place.inbox(&["show", "a"]).exits(0);
+    assert!(shown.stdout.contains("refused"), "{shown:?}");
+    assert!(!format!("{output:?}{shown:?}").contains("secret"));
+    place
+        .inbox(&["process", "--post", "ftp://x"])
+        .exits(1)
+        .complains("http or https");
+}
+
+/// Twenty kills at arbitrary moments: nothing is lost, nothing is left unfinished.
+#[test]
+fn workers_killed_at_random_lose_nothing() {
+    let place = Place::new();
+    let number = 60;
+    place
+        .inbox_with(&["ingest", "-"], events(number).as_bytes())
+        .exits(0);
+    let process = [
+        "process",
+        "--drain",
+        "--lease",
+        "400ms",
+        "--max-attempts",
+        "100",
+        "--retry-delay",
+        "1ms",
+        "--",
+        "sh",
+        "-c",
+        "sleep 0.02; echo $INBOX_ID >> done",
+    ];
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20 {
+        let mut child = place.start(&process);
+        thread::sleep(Duration::from_millis(random.u64(1..150)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    place.inbox(&process).exits(0);
+    assert_eq!(
+        place.stats(),
+        Counts {
+            processed: number as u64,
+            ..Counts::default()
+        }
+    );
+    let mut done = support::lines(&place.path("done"));
+    done.sort_unstable();
+    done.dedup();
+    assert_eq!(done.len(), number, "a message was lost");
+}
+
+#[test]
+fn an_interrupt_finishes_what_runs_and_hands_the_rest_back() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(20).as_bytes())
+        .exits(0);
+    let child = place.start(&[
+        "process",
+        "--concurrency",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "echo started >> started; sleep 0.5; echo done >> done",
+    ]);
+    wait_for("two handlers to start", || {
+        place.read("started").lines().count() >= 2
+    });
+    signal(&child, Signal::SIGINT);
+    let output = finish(child.wait_with_output().unwrap()).exits(130);
+    assert!(output.stderr.contains("finishing"), "{output:?}");
+    let (started, done) = (place.read("started"), place.read("done"));
+    assert_eq!(started.lines().count(), done.lines().count());
+    let counts = place.stats();
+    assert_eq!(counts.processed, done.lines().count() as u64);
+    assert_eq!(counts.pending, 20 - counts.processed, "{counts:?}");
+    assert_eq!(counts.leased, 0);
+    // Handed back means not counted.
+    let listed = place
+        .inbox(&["list", "--json", "--state", "pending"])
+        .json();
+    assert!(
+        listed.iter().all(|record| record["attempts_started"] == 0),
+        "{listed:?}"
+    );
+}
+
+#[test]
+fn an_interrupt_while_reading_standard_input_ends_the_command() {
+    let place = Place::new();
+    let mut child = place
+        .command(&["ingest", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(events(3).as_bytes()).unwrap();
+    wait_for("three messages", || {
+        place.path("inbox.db").exists()
+            && place
+                .inbox(&["stats", "--json"])
+                .json()
+                .first()
+                .is_some_and(|s| s["pending"] == 3)
+    });
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap())
+        .exits(130)
+        .says("3 accepted");
+    drop(stdin);
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(1).as_bytes())
+        .exits(0);
+    let mut child = place
+        .command(&[
+            "process",
+            "--lease",
+            "300ms",
+            "--",
+            "sh",
+            "-c",
+            "echo $$ > pid; exec sleep 60",
+        ])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the handler", || place.read("pid").ends_with('\n'));
+    signal(&child, Signal::SIGINT);
+    thread::sleep(Duration::from_millis(300));
+    signal(&child, Signal::SIGINT);
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130), "{:?}", status.signal());
+    // The handler is in a group of its own, so it is ours to end.
+    let group = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+    let _ = killpg(group, Signal::SIGKILL);
+    // Its lease runs out, and the message is worked on again.
+    place.inbox(&["process", "--drain", "--", "true"]).exits(0);
+    assert_eq!(place.stats().processed, 1);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_loses_nothing_that_was_stored() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(3).as_bytes())
+        .exits(0);
+    // A limit on the file's pages is how SQLite itself plays a full disk; a limit on file sizes
+    // is what a process can have from outside.
+    let large = event("large", "t", &format!("\"{}\"", "x".repeat(4_000_000)));
+    place.file("large.ndjson", large);
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .arg("-c")
+        .arg(format!(
+            "ulimit -f 2000; trap '' XFSZ; timeout 5 {} ingest large.ndjson",
+            env!("CARGO_BIN_EXE_inbox")
+        ))
+        .current_dir(place.path(""));
+    let output = finish(limited.output().unwrap());
+    assert_ne!(output.code, Some(0), "{output:?}");
+    assert_eq!(place.stats().pending, 3);
+    place
+        .inbox(&["ingest", "large.ndjson"])
+        .exits(0)
+        .says("1 accepted");
+}
