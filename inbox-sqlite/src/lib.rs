@@ -1,1 +1,122 @@
 //! An inbox store in an SQLite file: durable without a server.
+//!
+//! ```
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
+//! use inbox_sqlite::{SqliteOptions, SqliteStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::TempDir::new()?;
+//! # let path = folder.path().join("orders.db");
+//! let store = SqliteStore::connect(SqliteOptions::new(path)).await?;
+//! store.create().await?;
+//! let message = Message::new(
+//!     HandlerName::new("billing")?,
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What survives what
+//! | [`Synchronous`] | process killed | power cut or kernel crash |
+//! |---|---|---|
+//! | `Full` (default), `Extra` | everything answered with `Ok` | everything answered with `Ok` |
+//! | `Normal` | everything answered with `Ok` | the last transactions may be lost; the file stays sound |
+//! | `Off` | everything answered with `Ok` | the file may be damaged |
+//!
+//! A power cut is survived as far as the disk and the file system keep their promise about
+//! flushed data. The file is always in WAL mode; connecting switches it, and the mode stays with
+//! the file.
+//!
+//! # Transactional use
+//! The inbox's tables live beside the application's own, so the record of a message and the
+//! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
+//! caller's own on the same file; begin it with `BEGIN IMMEDIATE`.
+//!
+//! ```
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Recorded, Schema, Transactional};
+//! use inbox_sqlite::{SqliteOptions, SqliteStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::TempDir::new()?;
+//! # let path = folder.path().join("orders.db");
+//! # let store = SqliteStore::connect(SqliteOptions::new(path)).await?;
+//! # store.create().await?;
+//! # let message = Message::new(
+//! #     HandlerName::new("billing")?, MessageId::new("evt-1")?, Kind::new("order.placed")?, "",
+//! # );
+//! # let mut transaction = store.open().await?;
+//! # sqlx::query("CREATE TABLE invoice (order_number INTEGER)").execute(&mut *transaction).await?;
+//! # store.commit(transaction).await?;
+//! let mut transaction = store.open().await?;
+//! if store.record_in(&mut transaction, &message, None).await? == Recorded::First {
+//!     sqlx::query("INSERT INTO invoice (order_number) VALUES (?1)")
+//!         .bind(7)
+//!         .execute(&mut *transaction)
+//!         .await?;
+//! }
+//! store.commit(transaction).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! SQLite has one writer at a time. While a transaction is open, all other writers of the file,
+//! this store's own operations included, wait for up to
+//! [`busy_timeout`](SqliteOptions::busy_timeout) and then fail as `Unavailable`: keep transactions
+//! short, and do not call the store's other writing operations while holding one. Readers never
+//! wait.
+//!
+//! # Several processes
+//! Any number of processes on one host can use one file. Wake-ups reach all of them: within a
+//! process by a signal, across processes by a look at SQLite's change counter every 25
+//! milliseconds, as long as anybody is subscribed. They may come without cause.
+//!
+//! Time is the host's clock, which all processes on the file share.
+//!
+//! **Not on a network file system**: WAL mode needs shared memory and locks that work, and a file
+//! on one would be damaged sooner or later.
+//!
+//! # Layout, and why
+//! For an inbox named `inbox`:
+//!
+//! - `inbox_message` holds what was received and hardly ever changes; `inbox_state` holds where
+//!   it stands, in a narrow row of the same `seq`. Claiming and settling rewrite only the second.
+//! - `inbox_state.claimable` marks the rows that a claim may look at: those without an ordering
+//!   key, and the head of each ordering key. A partial index over them, in order of due times and
+//!   ends of leases, is all that a claim reads; a blocked message is not in it. A unique partial
+//!   index makes two heads of one key impossible.
+//! - `inbox_count` holds the number of messages by handler and state, so that statistics count
+//!   nothing.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema.
+//!
+//! Triggers keep the state row, the counts and the heads of ordering keys. They are what makes
+//! receive, settle, extend and purge one statement each, committed by itself: the alternative,
+//! further statements, takes a transaction around them and a trip to SQLite's thread for each.
+//! They also keep every writer right, including one on the caller's own connection.
+//!
+//! A batch goes to SQLite as one JSON array and, for payloads and results, one blob that the
+//! statement cuts up. So there is one statement text whatever the size of the batch.
+//!
+//! [`open`]: inbox_api::Transactional::open
+
+mod begin;
+mod error;
+mod operate;
+mod options;
+mod rows;
+mod schema;
+mod settle;
+mod statements;
+mod store;
+mod transactional;
+mod wakeups;
+mod work;
+
+pub use options::{SqliteOptions, Synchronous};
+pub use store::SqliteStore;

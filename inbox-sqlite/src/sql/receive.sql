@@ -1,0 +1,14 @@
+-- ?1 messages as JSON arrays, ?2 all their payloads one behind the other, ?3 now.
+-- json_each walks the array in order, which makes the first copy of a key the one that counts
+-- and the order of the batch the order of acceptance.
+INSERT INTO {inbox}_message (
+    handler, id, kind, content_type, headers, ordering_key,
+    accepted_at, first_due_at, payload_bytes, payload
+)
+SELECT
+    m.value ->> 0, m.value ->> 1, m.value ->> 2, m.value ->> 3, m.value ->> 4, m.value ->> 5,
+    ?3, m.value ->> 6, m.value ->> 8, substr(?2, m.value ->> 7, m.value ->> 8)
+FROM json_each(?1) AS m
+WHERE true
+ON CONFLICT (handler, id) DO NOTHING
+RETURNING handler, id

@@ -1,0 +1,21 @@
+-- ?1 settlements as JSON arrays, ?2 all results one behind the other, ?3 now.
+UPDATE {inbox}_state
+SET state = j.new_state,
+    claimable = j.new_state = 0,
+    lease_until = NULL,
+    due_at = coalesce(j.due, due_at),
+    visible_at = coalesce(j.due, due_at),
+    started = max(started - 1 + j.finishes, 0),
+    finished = finished + j.finishes,
+    finished_at = iif(j.new_state = 0, NULL, ?3),
+    last_error = coalesce(j.error, last_error),
+    blocks = j.blocks = 1 AND ordering_key IS NOT NULL,
+    result = iif(j.result_at IS NULL, NULL, substr(?2, j.result_at, j.result_bytes))
+FROM (
+    SELECT value ->> 0 AS row, value ->> 1 AS held, value ->> 2 AS new_state,
+        value ->> 3 AS finishes, value ->> 4 AS due, value ->> 5 AS error, value ->> 6 AS blocks,
+        value ->> 7 AS result_at, value ->> 8 AS result_bytes
+    FROM json_each(?1)
+) AS j
+WHERE seq = j.row AND token = j.held AND state = 1
+RETURNING seq, token, ordering_key IS NOT NULL

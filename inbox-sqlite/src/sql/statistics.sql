@@ -1,0 +1,25 @@
+-- ?1 now. The message that has been due for longest stands at the head of the claim index.
+SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, c.lost,
+    d.visible_at, m.accepted_at
+FROM (
+    SELECT n.handler,
+        sum(iif(n.state = 0, n.n, 0)) AS pending,
+        sum(iif(n.state = 1, n.n, 0)) AS leased,
+        sum(iif(n.state = 2, n.n, 0)) AS processed,
+        sum(iif(n.state = 3, n.n, 0)) AS dead,
+        sum(iif(n.state = 4, n.n, 0)) AS discarded,
+        (
+            SELECT count(*) FROM {inbox}_state AS l
+            WHERE l.state = 1 AND l.handler = n.handler AND l.lease_until <= ?1
+        ) AS lost,
+        (
+            SELECT q.seq FROM {inbox}_state AS q
+            WHERE q.claimable = 1 AND q.handler = n.handler AND q.visible_at <= ?1
+            ORDER BY q.visible_at, q.seq LIMIT 1
+        ) AS due
+    FROM {inbox}_count AS n
+    GROUP BY n.handler
+    HAVING sum(n.n) > 0
+) AS c
+LEFT JOIN {inbox}_state AS d ON d.seq = c.due
+LEFT JOIN {inbox}_message AS m ON m.seq = c.due

@@ -1,0 +1,250 @@
+//! The SQL texts of one inbox, expanded once. The only place where a name gets into SQL: it is an
+//! [`InboxName`], which is a plain identifier by construction.
+
+use inbox_api::InboxName;
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+/// Every text is fixed for the life of the store, whatever the length of a batch, so that each
+/// connection prepares it once.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) receive: SqlStr,
+    pub(crate) begin: SqlStr,
+    pub(crate) record: SqlStr,
+    pub(crate) get: SqlStr,
+    pub(crate) claim_select: SqlStr,
+    pub(crate) claim_lease: SqlStr,
+    pub(crate) set_aside: SqlStr,
+    pub(crate) settle: SqlStr,
+    pub(crate) extend: SqlStr,
+    pub(crate) tokens: SqlStr,
+    pub(crate) drop_payloads: SqlStr,
+    pub(crate) list: ByStates,
+    pub(crate) list_newest: ByStates,
+    pub(crate) count: ByStates,
+    pub(crate) eligible: ByStates,
+    pub(crate) statistics: SqlStr,
+    pub(crate) replay: SqlStr,
+    pub(crate) edit_payload: SqlStr,
+    pub(crate) discard: SqlStr,
+    pub(crate) expired: SqlStr,
+    pub(crate) purge: SqlStr,
+    pub(crate) purge_keys: SqlStr,
+}
+
+/// One text for dead letters, which have an index of their own, and one for everything else.
+#[derive(Debug)]
+pub(crate) struct ByStates {
+    pub(crate) any: SqlStr,
+    pub(crate) dead: SqlStr,
+}
+
+/// `template` for the inbox of that name.
+pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
+    AssertSqlSafe(std::sync::Arc::<str>::from(
+        template
+            .replace("{columns}", include_str!("sql/columns.sql").trim_end())
+            .replace("{inbox}", inbox.as_str()),
+    ))
+    .into_sql_str()
+}
+
+impl Statements {
+    pub(crate) fn new(inbox: &InboxName) -> Self {
+        let plain = |template: &str| expand(template, inbox);
+        let after_insert = |template: &str| {
+            expand(
+                &format!("{}{template}", include_str!("sql/insert.sql")),
+                inbox,
+            )
+        };
+        let by_states = |template: &str| {
+            let filter = include_str!("sql/filter.sql").trim_end();
+            let template = template.replace("{filter}", filter);
+            ByStates {
+                any: expand(&template.replace("{states}", "true"), inbox),
+                dead: expand(&template.replace("{states}", "s.state = 3"), inbox),
+            }
+        };
+        let list = |beyond: &str, direction: &str| {
+            by_states(
+                &include_str!("sql/list.sql")
+                    .replace("{beyond}", beyond)
+                    .replace("{direction}", direction),
+            )
+        };
+        Self {
+            receive: plain(include_str!("sql/receive.sql")),
+            begin: after_insert(include_str!("sql/begin.sql")),
+            record: after_insert(include_str!("sql/record.sql")),
+            get: plain(include_str!("sql/get.sql")),
+            claim_select: plain(include_str!("sql/claim_select.sql")),
+            claim_lease: plain(include_str!("sql/claim_lease.sql")),
+            set_aside: plain(include_str!("sql/set_aside.sql")),
+            settle: plain(include_str!("sql/settle.sql")),
+            extend: plain(include_str!("sql/extend.sql")),
+            tokens: plain(include_str!("sql/tokens.sql")),
+            drop_payloads: plain(include_str!("sql/drop_payloads.sql")),
+            list: list(">", "ASC"),
+            list_newest: list("<", "DESC"),
+            count: by_states(include_str!("sql/count.sql")),
+            eligible: by_states(include_str!("sql/eligible.sql")),
+            statistics: plain(include_str!("sql/statistics.sql")),
+            replay: plain(include_str!("sql/replay.sql")),
+            edit_payload: plain(include_str!("sql/edit_payload.sql")),
+            discard: plain(include_str!("sql/discard.sql")),
+            expired: plain(include_str!("sql/expired.sql")),
+            purge: plain(include_str!("sql/purge.sql")),
+            purge_keys: plain(include_str!("sql/purge_keys.sql")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{ConnectOptions as _, Row as _, SqliteConnection, sqlite::SqliteConnectOptions};
+
+    use super::*;
+
+    async fn plan(connection: &mut SqliteConnection, sql: &str) -> Vec<String> {
+        let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}")))
+            .fetch_all(connection)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        rows.iter().map(|row| row.get(3)).collect()
+    }
+
+    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, `c` what
+    /// a subquery gave.
+    fn scans(plan: &[String]) -> Vec<&String> {
+        plan.iter()
+            .filter(|line| line.starts_with("SCAN"))
+            .filter(|line| !line.contains("VIRTUAL TABLE") && !line.contains("CONSTANT ROW"))
+            .filter(|line| *line != "SCAN n" && *line != "SCAN c")
+            .collect()
+    }
+
+    async fn set_up(inbox: &InboxName) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().in_memory(true);
+        let mut connection = options.connect().await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(crate::schema::ddl(inbox)))
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        connection
+    }
+
+    #[tokio::test]
+    async fn no_statement_reads_the_backlog_or_the_history() {
+        let inbox = InboxName::default();
+        let mut connection = set_up(&inbox).await;
+        let s = Statements::new(&inbox);
+        for (sql, parts) in [
+            (&s.receive, &[][..]),
+            (&s.begin, &["sqlite_autoindex_inbox_message_1"][..]),
+            (&s.record, &["sqlite_autoindex_inbox_message_1"]),
+            (&s.get, &["sqlite_autoindex_inbox_message_1"]),
+            (
+                &s.claim_select,
+                &["INDEX inbox_claim (handler=? AND visible_at<?)"],
+            ),
+            (&s.claim_lease, &["INTEGER PRIMARY KEY"]),
+            (&s.set_aside, &["INTEGER PRIMARY KEY"]),
+            (&s.settle, &["INTEGER PRIMARY KEY"]),
+            (&s.extend, &["INTEGER PRIMARY KEY"]),
+            (&s.tokens, &["INTEGER PRIMARY KEY"]),
+            (&s.drop_payloads, &["INTEGER PRIMARY KEY"]),
+            (&s.list.any, &["rowid>?"]),
+            (&s.list.dead, &["INDEX inbox_dead"]),
+            (&s.list_newest.any, &["rowid<?"]),
+            (&s.list_newest.dead, &["INDEX inbox_dead"]),
+            (&s.count.dead, &["INDEX inbox_dead"]),
+            (&s.eligible.any, &["rowid>?"]),
+            (&s.eligible.dead, &["INDEX inbox_dead"]),
+            (
+                &s.statistics,
+                &[
+                    "INDEX inbox_claim",
+                    "INDEX inbox_leased (handler=? AND lease_until<?)",
+                ],
+            ),
+            (&s.replay, &["INTEGER PRIMARY KEY"]),
+            (&s.edit_payload, &["INTEGER PRIMARY KEY"]),
+            (&s.discard, &["INTEGER PRIMARY KEY"]),
+            (
+                &s.expired,
+                &["INDEX inbox_final (state=? AND finished_at<?)"],
+            ),
+            (&s.purge, &["INDEX inbox_final (state=? AND finished_at<?)"]),
+            (&s.purge_keys, &["sqlite_autoindex_inbox_message_1"]),
+        ] {
+            let mut lines = Vec::new();
+            for statement in sql.as_str().split(";\n") {
+                lines.extend(plan(&mut connection, statement).await);
+            }
+            assert_eq!(scans(&lines), [""; 0], "{}", sql.as_str());
+            for part in parts {
+                assert!(
+                    lines.iter().any(|line| line.contains(part)),
+                    "{part}: {lines:#?}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_and_purges_are_not_sorted() {
+        let inbox = InboxName::default();
+        let mut connection = set_up(&inbox).await;
+        let s = Statements::new(&inbox);
+        for sql in [
+            &s.list.any,
+            &s.list.dead,
+            &s.eligible.dead,
+            &s.expired,
+            &s.purge,
+        ] {
+            let lines = plan(&mut connection, sql.as_str()).await;
+            assert!(
+                !lines.iter().any(|line| line.contains("TEMP B-TREE")),
+                "{lines:#?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn no_trigger_reads_more_than_its_key() {
+        let inbox = InboxName::default();
+        let mut connection = set_up(&inbox).await;
+        let triggers: Vec<String> =
+            sqlx::query_scalar("SELECT sql FROM sqlite_master WHERE type = 'trigger'")
+                .fetch_all(&mut connection)
+                .await
+                .unwrap();
+        assert_eq!(triggers.len(), 5);
+        let mut statements = 0;
+        for trigger in triggers {
+            let (_, body) = trigger.split_once("BEGIN\n").unwrap();
+            let body = body.rsplit_once("END").unwrap().0;
+            for statement in body
+                .split(';')
+                .filter(|statement| !statement.trim().is_empty())
+            {
+                // Stands for the changed row's values, which a trigger knows as constants.
+                let mut sql = statement.to_owned();
+                for row in ["NEW.", "OLD."] {
+                    while let Some(at) = sql.find(row) {
+                        let rest = &sql[at + row.len()..];
+                        let name = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
+                        let end = at + row.len() + name.unwrap_or(rest.len());
+                        sql.replace_range(at..end, "?1");
+                    }
+                }
+                let lines = plan(&mut connection, &sql).await;
+                assert_eq!(scans(&lines), [""; 0], "{sql}");
+                statements += 1;
+            }
+        }
+        assert_eq!(statements, 9);
+    }
+}

@@ -1,0 +1,219 @@
+//! The conformance suite, over the SQLite store.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use conformance_tests::{
+    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Need, Offered,
+    Restart, SchemaVariant, Settings, Transactions, Unable,
+};
+use inbox_api::{Clock, Inbox, Key, Schema, Store};
+use inbox_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::{
+    Connection as _, Executor as _, Sqlite, SqliteConnection, sqlite::SqliteConnectOptions,
+};
+use tempfile::TempDir;
+
+struct File;
+
+#[async_trait]
+impl Harness for File {
+    fn name(&self) -> String {
+        "sqlite".into()
+    }
+
+    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+        let place = Place::new(settings).await?;
+        place.store().create().await?;
+        place
+            .run("CREATE TABLE effects (note TEXT NOT NULL)")
+            .await?;
+        Ok(Box::new(place))
+    }
+
+    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        let place = Place::new(&Settings::default()).await?;
+        match variant {
+            SchemaVariant::Missing => {}
+            SchemaVariant::Incomplete => {
+                place.store().create().await?;
+                place.run("DROP INDEX inbox_claim").await?;
+            }
+            SchemaVariant::Newer => {
+                place.store().create().await?;
+                place.run("UPDATE inbox_meta SET version = 4711").await?;
+            }
+            SchemaVariant::Foreign => {
+                place
+                    .run("CREATE TABLE inbox_message (id TEXT, text TEXT)")
+                    .await?;
+            }
+            // The first version is the only one so far.
+            SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
+        }
+        Ok(Box::new(place))
+    }
+
+    fn expected_not_checked(&self) -> Vec<Need> {
+        vec![
+            Need::Schema(SchemaVariant::Older),
+            // There is no server to kill, only an orderly restart.
+            Need::Restart,
+        ]
+    }
+}
+
+struct Place {
+    store: Mutex<Arc<SqliteStore>>,
+    options: SqliteOptions,
+    clock: Clock,
+    path: PathBuf,
+    /// Holds SQLite's write lock during an outage.
+    lock: tokio::sync::Mutex<Option<SqliteConnection>>,
+    _directory: TempDir,
+}
+
+impl Place {
+    async fn new(settings: &Settings) -> Offered<Self> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("inbox.db");
+        let clock = Clock::system();
+        let mut options = SqliteOptions::new(&path)
+            .busy_timeout(Duration::from_secs(1))
+            .drop_processed_payloads(settings.drop_processed_payloads)
+            .clock(clock.clone());
+        if let Some(limit) = settings.payload_limit {
+            options = options.payload_limit(limit);
+        }
+        let store = SqliteStore::connect(options.clone()).await?;
+        Ok(Self {
+            store: Mutex::new(Arc::new(store)),
+            options,
+            clock,
+            path,
+            lock: tokio::sync::Mutex::new(None),
+            _directory: directory,
+        })
+    }
+
+    fn store(&self) -> Arc<SqliteStore> {
+        Arc::clone(&self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn connection(&self) -> Offered<SqliteConnection> {
+        connection(&self.path).await.map_err(Unable::failed)
+    }
+
+    async fn run(&self, sql: &'static str) -> Offered<()> {
+        let mut connection = self.connection().await?;
+        connection.execute(sql).await.map_err(Unable::failed)?;
+        connection.close().await.map_err(Unable::failed)
+    }
+}
+
+async fn connection(path: &std::path::Path) -> sqlx::Result<SqliteConnection> {
+    SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(path)).await
+}
+
+#[async_trait]
+impl Fixture for Place {
+    fn inbox(&self) -> Arc<dyn Inbox> {
+        self.store()
+    }
+
+    async fn advance_clock(&self, by: Duration) -> Offered<()> {
+        self.clock.advance(by);
+        Ok(())
+    }
+
+    async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
+        Ok(Arc::new(SqliteStore::connect(self.options.clone()).await?))
+    }
+
+    async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
+        let sql = match corruption {
+            Corruption::Headers => {
+                "UPDATE inbox_message SET headers = '[1' WHERE handler = ?1 AND id = ?2"
+            }
+        };
+        let mut connection = self.connection().await?;
+        sqlx::query(sql)
+            .bind(key.handler.as_str())
+            .bind(key.id.as_str())
+            .execute(&mut connection)
+            .await
+            .map_err(Unable::failed)?;
+        connection.close().await.map_err(Unable::failed)
+    }
+
+    async fn begin_outage(&self) -> Offered<()> {
+        let mut connection = self.connection().await?;
+        connection
+            .execute("BEGIN EXCLUSIVE")
+            .await
+            .map_err(Unable::failed)?;
+        *self.lock.lock().await = Some(connection);
+        Ok(())
+    }
+
+    async fn end_outage(&self) -> Offered<()> {
+        if let Some(mut connection) = self.lock.lock().await.take() {
+            connection
+                .execute("ROLLBACK")
+                .await
+                .map_err(Unable::failed)?;
+            connection.close().await.map_err(Unable::failed)?;
+        }
+        Ok(())
+    }
+
+    async fn restart(&self, how: Restart) -> Offered<()> {
+        if how == Restart::Killed {
+            return Err(Unable::NotOffered(Need::Restart));
+        }
+        self.store().close().await;
+        let store = SqliteStore::connect(self.options.clone()).await?;
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
+        Ok(())
+    }
+
+    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
+        let effects = Arc::new(Effects(self.path.clone()));
+        Ok(Arc::new(
+            Transactions::new(self.store()).with_writes(effects),
+        ))
+    }
+}
+
+/// A table of the handler's own.
+struct Effects(PathBuf);
+
+#[async_trait]
+impl BusinessWrites<sqlx::Transaction<'static, Sqlite>> for Effects {
+    async fn write(
+        &self,
+        transaction: &mut sqlx::Transaction<'static, Sqlite>,
+        note: &str,
+    ) -> Result<(), BoxError> {
+        sqlx::query("INSERT INTO effects (note) VALUES (?1)")
+            .bind(note)
+            .execute(&mut **transaction)
+            .await?;
+        Ok(())
+    }
+
+    async fn written(&self) -> Result<Vec<String>, BoxError> {
+        let mut connection = connection(&self.0).await?;
+        let notes = sqlx::query_scalar("SELECT note FROM effects")
+            .fetch_all(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(notes)
+    }
+}
+
+conformance_tests::conformance!(File);

@@ -1,0 +1,307 @@
+//! Setting up, and what connect refuses.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{fs, time::Duration};
+
+use common::*;
+use inbox_api::{ErrorKind, InboxName, Operate, Receipt, Schema, Store, StoreExt};
+use inbox_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+
+async fn raw(place: &Place) -> SqliteConnection {
+    let options = SqliteConnectOptions::new()
+        .filename(place.path())
+        .create_if_missing(true);
+    SqliteConnection::connect_with(&options).await.unwrap()
+}
+
+async fn run(place: &Place, sql: &str) {
+    let mut connection = raw(place).await;
+    let sql = AssertSqlSafe(sql.to_owned());
+    sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn setting_up_twice_is_harmless() {
+    let place = empty_place().await;
+    let store = &place.store;
+    assert_eq!(store.version().await.unwrap(), None);
+    assert!(!store.exists().await.unwrap());
+    store.create().await.unwrap();
+    assert!(store.exists().await.unwrap());
+    assert_eq!(store.version().await.unwrap(), Some(1));
+    assert_eq!(store.expected_version(), 1);
+    store.receive(&[message("1")]).await.unwrap();
+    store.create().await.unwrap();
+    let migration = store.migrate().await.unwrap();
+    assert_eq!((migration.from, migration.to), (Some(1), 1));
+    let receipt = store.receive_one(&message("1")).await.unwrap();
+    assert_eq!(receipt, Receipt::Duplicate);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_can_set_up_at_once() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("inbox.db");
+    // The stores connect at once, too: the file is new and not yet in WAL mode.
+    let tasks: Vec<_> = (0..8)
+        .map(|n| {
+            let options = SqliteOptions::new(&path);
+            tokio::spawn(async move {
+                let store = SqliteStore::connect(options).await?;
+                if n % 2 == 0 {
+                    store.create().await?;
+                } else {
+                    store.migrate().await?;
+                }
+                store.receive_one(&message(&n.to_string())).await
+            })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap(), Receipt::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn the_ddl_text_sets_up_the_same() {
+    let place = empty_place().await;
+    let ddl = place.store.ddl();
+    assert_eq!(ddl, place.options().ddl());
+    // As a reviewer's tool may have reformatted it.
+    run(&place, &ddl.replace("    ", "\t")).await;
+    assert!(place.store.exists().await.unwrap());
+    place.store.receive(&[message("1")]).await.unwrap();
+}
+
+#[tokio::test]
+async fn two_inboxes_in_one_file_are_independent() {
+    let place = place().await;
+    let other = place.options().inbox_name(InboxName::new("other").unwrap());
+    let other = SqliteStore::connect(other).await.unwrap();
+    assert!(!other.exists().await.unwrap());
+    other.create().await.unwrap();
+    for store in [&place.store, &other] {
+        let receipt = store.receive_one(&message("1")).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+    }
+}
+
+#[tokio::test]
+async fn without_an_inbox_everything_says_so() {
+    let place = empty_place().await;
+    let store = &place.store;
+    let kinds = [
+        store.receive(&[message("1")]).await.unwrap_err().kind(),
+        store.claim(&request(1)).await.unwrap_err().kind(),
+        store
+            .begin(&message("1"), &terms())
+            .await
+            .unwrap_err()
+            .kind(),
+        store.statistics().await.unwrap_err().kind(),
+        store.get(&key("1")).await.unwrap_err().kind(),
+    ];
+    assert_eq!(kinds, [ErrorKind::SchemaMissing; 5]);
+    // Also when it goes away later.
+    store.create().await.unwrap();
+    store.receive(&[message("1")]).await.unwrap();
+    run(&place, "DROP TABLE inbox_meta; DROP TABLE inbox_message; DROP TABLE inbox_state; DROP TABLE inbox_count;").await;
+    let error = store.receive(&[message("2")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaMissing);
+    store.create().await.unwrap();
+    store.receive(&[message("2")]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_part_that_is_missing_or_different_is_noticed() {
+    for damage in [
+        "DROP INDEX inbox_claim",
+        "DROP INDEX inbox_head",
+        "DROP TRIGGER inbox_reheaded",
+        "DROP TABLE inbox_count",
+        "ALTER TABLE inbox_state DROP COLUMN worker",
+        "ALTER TABLE inbox_message ADD COLUMN extra TEXT",
+        "DROP INDEX inbox_final; CREATE INDEX inbox_final ON inbox_state (state, seq)",
+    ] {
+        let place = place().await;
+        run(&place, damage).await;
+        assert!(!place.store.exists().await.unwrap(), "{damage}");
+        for error in [
+            place.store.create().await.unwrap_err(),
+            place.store.migrate().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{damage}: {error}");
+            assert!(error.context().contains("inbox_"), "{error}");
+        }
+    }
+    // A user's own index is the user's business.
+    let place = place().await;
+    run(&place, "CREATE INDEX mine ON inbox_message (kind)").await;
+    assert!(place.store.exists().await.unwrap());
+}
+
+#[tokio::test]
+async fn newer_and_foreign_tables_are_refused_by_everything() {
+    let newer = place().await;
+    run(&newer, "UPDATE inbox_meta SET version = 7").await;
+    let foreign = empty_place().await;
+    run(&foreign, "CREATE TABLE inbox_message (id TEXT)").await;
+    let other_product = empty_place().await;
+    run(
+        &other_product,
+        "CREATE TABLE inbox_meta (marker TEXT, version TEXT);
+         INSERT INTO inbox_meta VALUES ('x', 'y')",
+    )
+    .await;
+    let index = empty_place().await;
+    run(
+        &index,
+        "CREATE TABLE t (a); CREATE INDEX inbox_claim ON t (a)",
+    )
+    .await;
+    for (place, expected) in [
+        (&newer, "version 7, this build works with 1"),
+        (&foreign, "not an inbox's"),
+        (&other_product, "not an inbox's"),
+    ] {
+        let store = place.other().await;
+        let mut errors = vec![
+            store.exists().await.unwrap_err(),
+            store.create().await.unwrap_err(),
+            store.migrate().await.unwrap_err(),
+            store.receive(&[message("1")]).await.unwrap_err(),
+            store.statistics().await.unwrap_err(),
+        ];
+        if expected.contains("not") {
+            errors.push(store.version().await.unwrap_err());
+        } else {
+            assert_eq!(store.version().await.unwrap(), Some(7));
+        }
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
+            assert!(error.context().contains(expected), "{error}");
+        }
+    }
+    let error = index.store.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
+    assert!(!index.store.exists().await.unwrap());
+}
+
+#[tokio::test]
+async fn connect_refuses_what_cannot_be_an_inbox() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(
+        at("text"),
+        "not a database, but longer than one header ".repeat(50),
+    )
+    .unwrap();
+    fs::write(at("short"), "x").unwrap();
+    fs::write(at("readonly"), "").unwrap();
+    let mut permissions = fs::metadata(at("readonly")).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(at("readonly"), permissions).unwrap();
+    fs::create_dir(at("folder")).unwrap();
+
+    let missing = SqliteOptions::new(at("missing")).create_if_missing(false);
+    for (options, kind, reason) in [
+        (
+            SqliteOptions::new(at("text")),
+            ErrorKind::Invalid,
+            "not an SQLite database",
+        ),
+        (
+            SqliteOptions::new(at("short")),
+            ErrorKind::Invalid,
+            "not an SQLite database",
+        ),
+        (
+            SqliteOptions::new(at("folder")),
+            ErrorKind::Invalid,
+            "folder",
+        ),
+        (
+            SqliteOptions::new(at("readonly")),
+            ErrorKind::Denied,
+            "read-only",
+        ),
+        (
+            SqliteOptions::new(at("no/inbox.db")),
+            ErrorKind::Unavailable,
+            "folder does not exist",
+        ),
+        (missing, ErrorKind::SchemaMissing, "does not exist"),
+        (SqliteOptions::new(""), ErrorKind::Invalid, "empty"),
+        (
+            SqliteOptions::new(":memory:"),
+            ErrorKind::Invalid,
+            "memory store",
+        ),
+    ] {
+        let path = format!("{options:?}");
+        let error = SqliteStore::connect(options).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+        if kind != ErrorKind::Invalid || reason == "folder" {
+            assert!(
+                path.contains("inbox")
+                    && error
+                        .to_string()
+                        .contains(&*folder.path().to_string_lossy())
+            );
+        }
+    }
+    assert!(!at("missing").exists());
+}
+
+#[tokio::test]
+async fn odd_file_names_are_names() {
+    let folder = tempfile::TempDir::new().unwrap();
+    for name in ["file:x?mode=memory", "ä b%20.db", "-wal"] {
+        let path = folder.path().join(name);
+        let store = SqliteStore::connect(SqliteOptions::new(&path))
+            .await
+            .unwrap();
+        store.create().await.unwrap();
+        store.receive(&[message("1")]).await.unwrap();
+        store.close().await;
+        assert!(path.exists(), "{name}");
+        let store = SqliteStore::connect(SqliteOptions::new(&path))
+            .await
+            .unwrap();
+        assert_eq!(
+            store.receive_one(&message("1")).await.unwrap(),
+            Receipt::Duplicate
+        );
+    }
+}
+
+#[tokio::test]
+async fn closing_refuses_further_work() {
+    let place = place().await;
+    let store = &place.store;
+    let clone = store.clone();
+    store.receive(&[message("1")]).await.unwrap();
+    let started = std::time::Instant::now();
+    clone.close().await;
+    clone.close().await;
+    assert!(started.elapsed() < Duration::from_secs(2));
+    let kinds = [
+        store.receive(&[message("2")]).await.unwrap_err().kind(),
+        store.claim(&request(1)).await.unwrap_err().kind(),
+        store.get(&key("1")).await.unwrap_err().kind(),
+        store.create().await.unwrap_err().kind(),
+        store.subscribe(&[]).await.err().unwrap().kind(),
+    ];
+    assert_eq!(kinds, [ErrorKind::Unavailable; 5]);
+    assert!(
+        !place.folder.path().join("inbox.db-wal").exists(),
+        "checkpointed"
+    );
+}
