@@ -45,19 +45,35 @@ pub fn schemes() -> &'static [&'static str] {
 /// store does not take; otherwise what the store's own connecting fails with. No error repeats
 /// the URL, which may hold credentials.
 pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
-    let Some((scheme, _)) = url.split_once("://") else {
-        return Err(invalid(format!(
-            "the URL has no scheme; {}",
-            available(BUILT)
-        )));
-    };
-    match scheme.to_ascii_lowercase().as_str() {
+    match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
         #[cfg(feature = "sqlite")]
         "sqlite" => sqlite(url).await,
         other => Err(invalid(unknown_scheme(other, BUILT))),
     }
+}
+
+/// The statements that set up an inbox at `url`, without connecting: what
+/// [`Schema::ddl`](crate::Schema::ddl) of the connected store would give.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`], as [`connect`].
+pub fn ddl(url: &str) -> Result<String> {
+    match scheme(url)?.as_str() {
+        #[cfg(feature = "memory")]
+        "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.ddl()),
+        other => Err(invalid(unknown_scheme(other, BUILT))),
+    }
+}
+
+fn scheme(url: &str) -> Result<String> {
+    let (scheme, _) = url
+        .split_once("://")
+        .ok_or_else(|| invalid(format!("the URL has no scheme; {}", available(BUILT))))?;
+    Ok(scheme.to_ascii_lowercase())
 }
 
 #[cfg(feature = "memory")]

@@ -1,1 +1,85 @@
 //! Handle each message once: an inbox for consumers of at-least-once deliveries.
+//!
+//! Brokers and webhooks deliver *at least once*: a consumer that crashes between doing its work
+//! and acknowledging gets the message again. An inbox stores each message under a unique key
+//! before the broker is acknowledged, refuses the second copy, and sees the first through to
+//! *processed* or *dead*.
+//!
+//! # Which way to use it
+//! | when | use |
+//! |---|---|
+//! | messages come from a broker, work may be slow or fail | a [`Receiver`](receiver::Receiver) that stores and acknowledges, and a [`Processor`] that works |
+//! | the caller waits for the answer, as in HTTP | an [`InlineConsumer`](inline::InlineConsumer), or the tower layer [`InboxLayer`](layer::InboxLayer) |
+//! | the handler writes to the inbox's own database | the same with [`in_transaction`] or [`consume_in_transaction`](inline::consume_in_transaction): effects happen exactly once |
+//!
+//! In the first two, a handler can run twice if its process dies between its effect and the record
+//! of it, so effects elsewhere should be idempotent (by the message's key or the
+//! [`FencingToken`]); in the third it cannot.
+//!
+//! # From a message to its effect
+//! ```
+//! use inbox::{
+//!     CancellationToken, HandlerName, Kind, Message, MessageId, Processor, Receipt, Router,
+//!     StoreExt,
+//! };
+//!
+//! #[derive(serde::Deserialize)]
+//! struct OrderPlaced { order: u64 }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = inbox::connect("memory://").await?;
+//! store.migrate().await?; // sets up or upgrades; harmless every time
+//!
+//! let billing = HandlerName::new("billing")?;
+//! let message = Message::new(
+//!     billing.clone(),
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//!
+//! let router = Router::new(billing).on_json("order.placed", |event: OrderPlaced, _| async move {
+//!     println!("charging for order {}", event.order); // an error would be retried
+//!     Ok(())
+//! });
+//! let processor = Processor::builder(store).router(router).build()?;
+//! let summary = processor.run_until_idle(CancellationToken::new()).await?;
+//! assert_eq!(summary.processed, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Looking after it
+//! A [`Janitor`] purges by age, with an [`Archiver`] if wanted. [`Hooks`] tell of dead letters,
+//! lost leases and a growing backlog. [`Operate`] lists, replays and discards, and so does the
+//! command `inbox`. Spans and events go to `tracing`; with the feature `metrics`, counters and
+//! histograms go to the `metrics` facade.
+//!
+//! # Stores
+//! One Cargo feature each: `memory` (the default), `sqlite`. Any other database: implement the
+//! traits of `inbox-api`, which this crate re-exports, and run the crate `conformance-tests` on
+//! it.
+
+mod connect;
+mod hooks;
+pub mod inline;
+mod janitor;
+pub mod layer;
+mod processor;
+pub mod receiver;
+mod retry;
+mod telemetry;
+
+pub use connect::{connect, ddl, schemes};
+pub use hooks::Hooks;
+pub use inbox_api::*;
+pub use janitor::{Archiver, Janitor, JanitorBuilder, RetentionWarning, Sweep, SweepError};
+pub use processor::{
+    Completion, Context, Failure, Fallback, Handler, Processor, ProcessorBuilder, Router, Summary,
+    TransactionalHandler, in_transaction, in_transaction_fn,
+};
+pub use retry::RetryPolicy;
+pub use tokio_util::sync::CancellationToken;

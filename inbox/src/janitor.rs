@@ -1,0 +1,418 @@
+//! Retention: deletes final messages that are old enough, in bounded slices.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State};
+
+/// The most corrupt rows that a sweep with an archiver looks past.
+const CORRUPT_LIMIT: u32 = 10_000;
+
+/// Takes messages over before they are deleted.
+#[async_trait]
+pub trait Archiver: Send + Sync + 'static {
+    /// Stores the records durably. Only those of a call that returned `Ok` are deleted.
+    ///
+    /// The same record can come again: when the deletion failed, when this future was dropped, or
+    /// when two janitors sweep at the same time. It then has the same key and times.
+    ///
+    /// # Errors
+    /// Any; the sweep ends with it and nothing of this slice is deleted.
+    async fn archive(&self, records: &[Record]) -> Result<(), Box<dyn StdError + Send + Sync>>;
+}
+
+/// Deletes final messages when their retention is over. Nothing is deleted of states that no
+/// retention was set for, and never a pending or leased message.
+///
+/// Safe to run in every replica, beside live traffic: each works in small slices, and none waits
+/// for another.
+///
+/// Deleting a message ends its key's protection: a redelivery that comes later is accepted as
+/// new. So retention has to be longer than the longest time after which a copy can still arrive.
+///
+/// ```
+/// use std::time::Duration;
+/// use inbox::{CancellationToken, Janitor};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = inbox::connect("memory://").await?;
+/// store.create().await?;
+/// let janitor = Janitor::builder(store)
+///     .keep_processed(Duration::from_secs(14 * 24 * 60 * 60))
+///     .keep_dead(Duration::from_secs(90 * 24 * 60 * 60))
+///     .build()?;
+/// assert_eq!(janitor.sweep().await?.purged(), 0);
+///
+/// let shutdown = CancellationToken::new();
+/// let task = tokio::spawn({
+///     let shutdown = shutdown.clone();
+///     async move { janitor.run(shutdown).await }
+/// });
+/// shutdown.cancel();
+/// task.await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Janitor {
+    operate: Arc<dyn Operate>,
+    archiver: Option<Arc<dyn Archiver>>,
+    retention: Vec<(State, Duration)>,
+    slice: u32,
+    interval: Duration,
+    warnings: Vec<RetentionWarning>,
+}
+
+/// Sets up a [`Janitor`]; from [`Janitor::builder`].
+pub struct JanitorBuilder {
+    operate: Arc<dyn Operate>,
+    archiver: Option<Arc<dyn Archiver>>,
+    processed: Option<Duration>,
+    dead: Option<Duration>,
+    discarded: Option<Duration>,
+    slice: u32,
+    interval: Duration,
+    retry: Option<RetryPolicy>,
+}
+
+/// A retention that is shorter than the longest retry window: if the producer retries for as long
+/// as the consumer does, copies can arrive after their key was deleted, and are handled again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionWarning {
+    /// Whose retention it is.
+    pub state: State,
+    /// The retention.
+    pub retention: Duration,
+    /// The longest retry window.
+    pub window: Duration,
+}
+
+impl fmt::Display for RetentionWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            state,
+            retention,
+            window,
+        } = self;
+        write!(
+            f,
+            "{state} messages are kept for {retention:?}, less than the longest retry window \
+             of {window:?}: a late copy would be handled again"
+        )
+    }
+}
+
+/// What one sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sweep {
+    /// Processed messages deleted.
+    pub processed: u64,
+    /// Dead messages deleted.
+    pub dead: u64,
+    /// Discarded messages deleted.
+    pub discarded: u64,
+    /// Old rows that could not be read, and so not archived; they stay.
+    pub corrupt: u64,
+}
+
+impl Sweep {
+    /// All messages deleted.
+    #[must_use]
+    pub fn purged(&self) -> u64 {
+        self.processed + self.dead + self.discarded
+    }
+}
+
+/// Why a sweep ended early. What it deleted before stays deleted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The archiver failed; what it was given is still in the inbox.
+    #[error("the archiver failed")]
+    Archiver(#[source] Box<dyn StdError + Send + Sync>),
+}
+
+impl JanitorBuilder {
+    /// Deletes processed messages this long after they were processed.
+    #[must_use]
+    pub fn keep_processed(mut self, retention: Duration) -> Self {
+        self.processed = Some(retention);
+        self
+    }
+
+    /// Deletes dead messages this long after they died.
+    #[must_use]
+    pub fn keep_dead(mut self, retention: Duration) -> Self {
+        self.dead = Some(retention);
+        self
+    }
+
+    /// Deletes discarded messages this long after they were discarded.
+    #[must_use]
+    pub fn keep_discarded(mut self, retention: Duration) -> Self {
+        self.discarded = Some(retention);
+        self
+    }
+
+    /// Sets the most messages to delete in one step. Default: 1,000.
+    #[must_use]
+    pub fn slice(mut self, messages: u32) -> Self {
+        self.slice = messages;
+        self
+    }
+
+    /// Sets the pause between sweeps, of which up to a tenth more or less is drawn at random so
+    /// that replicas spread. Default: 5 minutes.
+    #[must_use]
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Has messages archived before they are deleted.
+    #[must_use]
+    pub fn archiver(mut self, archiver: impl Archiver) -> Self {
+        self.archiver = Some(Arc::new(archiver));
+        self
+    }
+
+    /// Checks retention against this policy; see [`Janitor::warnings`].
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// Builds the janitor, and logs its [`warnings`](Janitor::warnings). No I/O happens yet.
+    ///
+    /// # Errors
+    /// [`Invalid::OutOfRange`] when the slice is empty or the interval shorter than a
+    /// millisecond.
+    pub fn build(self) -> Result<Janitor, Invalid> {
+        if self.slice == 0 {
+            return Err(Invalid::OutOfRange {
+                what: "slice",
+                expected: "at least 1",
+            });
+        }
+        if self.interval < Duration::from_millis(1) {
+            return Err(Invalid::OutOfRange {
+                what: "interval",
+                expected: "at least a millisecond",
+            });
+        }
+        let states = [
+            (State::Processed, self.processed),
+            (State::Dead, self.dead),
+            (State::Discarded, self.discarded),
+        ];
+        let retention: Vec<_> = states
+            .into_iter()
+            .filter_map(|(state, retention)| Some((state, retention?)))
+            .collect();
+        let window = self
+            .retry
+            .map(|policy| policy.longest_window())
+            .unwrap_or_default();
+        let warnings: Vec<_> = retention
+            .iter()
+            .filter(|(_, retention)| *retention < window)
+            .map(|&(state, retention)| RetentionWarning {
+                state,
+                retention,
+                window,
+            })
+            .collect();
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(Janitor {
+            operate: self.operate,
+            archiver: self.archiver,
+            retention,
+            slice: self.slice,
+            interval: self.interval,
+            warnings,
+        })
+    }
+}
+
+impl Janitor {
+    /// A janitor that as yet deletes nothing.
+    #[must_use]
+    pub fn builder(operate: Arc<impl Operate + ?Sized + 'static>) -> JanitorBuilder {
+        JanitorBuilder {
+            // An Arc of an operator's side is one itself; the second Arc erases its type.
+            operate: Arc::new(operate),
+            archiver: None,
+            processed: None,
+            dead: None,
+            discarded: None,
+            slice: 1000,
+            interval: Duration::from_secs(5 * 60),
+            retry: None,
+        }
+    }
+
+    /// Retentions that are too short for the retry policy that was given.
+    #[must_use]
+    pub fn warnings(&self) -> &[RetentionWarning] {
+        &self.warnings
+    }
+
+    /// Sweeps once per interval until `shutdown` is cancelled. A sweep that fails is logged, and
+    /// tried again at the next interval.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        let sweeps = async {
+            loop {
+                match self.sweep().await {
+                    Ok(sweep) => tracing::debug!(?sweep, "swept"),
+                    Err(error) => {
+                        let cause = error.source().map(ToString::to_string);
+                        tracing::warn!(%error, cause, "sweep failed");
+                    }
+                }
+                let tenths = 0.9 + 0.2 * fastrand::f64();
+                let pause = self.interval.as_secs_f64() * tenths;
+                // Longer than a clock can count means never.
+                tokio::time::sleep(Duration::try_from_secs_f64(pause).unwrap_or(Duration::MAX))
+                    .await;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = sweeps => {}
+        }
+    }
+
+    /// Deletes all that is old enough now, slice by slice, and returns when nothing is left.
+    ///
+    /// The future may be dropped at any time; what was deleted stays deleted.
+    ///
+    /// # Errors
+    /// [`SweepError`] of the store, after a few repetitions if it may pass, or of the archiver.
+    pub async fn sweep(&self) -> Result<Sweep, SweepError> {
+        let mut sweep = Sweep::default();
+        for &(state, retention) in &self.retention {
+            let purged = match &self.archiver {
+                None => self.purge(state, retention).await?,
+                Some(archiver) => {
+                    let (purged, corrupt) = self.archive(&**archiver, state, retention).await?;
+                    sweep.corrupt += corrupt;
+                    purged
+                }
+            };
+            match state {
+                State::Processed => sweep.processed += purged,
+                State::Dead => sweep.dead += purged,
+                _ => sweep.discarded += purged,
+            }
+        }
+        Ok(sweep)
+    }
+
+    async fn purge(&self, state: State, retention: Duration) -> Result<u64, SweepError> {
+        let expired = expired(state, retention, self.slice)?;
+        let mut purged = 0;
+        loop {
+            let step = (|| self.operate.purge(&expired))
+                .retry(a_few_times())
+                .when(Error::is_retryable)
+                .await?;
+            purged += step;
+            if step < u64::from(self.slice) {
+                return Ok(purged);
+            }
+        }
+    }
+
+    /// Returns how many messages were archived and deleted, and how many rows are corrupt.
+    async fn archive(
+        &self,
+        archiver: &dyn Archiver,
+        state: State,
+        retention: Duration,
+    ) -> Result<(u64, u64), SweepError> {
+        let mut purged = 0;
+        let mut corrupt = 0;
+        loop {
+            // Corrupt rows stay, at the front of every slice: look past them.
+            let limit = self.slice.saturating_add(corrupt);
+            let expired = expired(state, retention, limit)?;
+            let listing = (|| self.operate.expired(&expired))
+                .retry(a_few_times())
+                .when(Error::is_retryable)
+                .await?;
+            let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
+            for row in listing.corrupt.iter().skip(corrupt as usize) {
+                tracing::error!(
+                    place = row.place,
+                    reason = row.reason,
+                    "corrupt row cannot be archived and stays"
+                );
+            }
+            let has_more_corrupt = seen > corrupt && seen <= CORRUPT_LIMIT;
+            corrupt = seen;
+            let keys: Vec<Key> = listing.records.iter().map(|r| r.key.clone()).collect();
+            let mut step = 0;
+            if !keys.is_empty() {
+                let archived = archiver.archive(&listing.records).await;
+                archived.map_err(SweepError::Archiver)?;
+                step = (|| self.operate.purge_archived(&expired, &keys))
+                    .retry(a_few_times())
+                    .when(Error::is_retryable)
+                    .await?;
+                purged += step;
+            }
+            let found = listing.records.len() + listing.corrupt.len();
+            let is_last = found < limit as usize;
+            // Without progress another janitor is at the same slice, and goes on with the rest.
+            if is_last || step == 0 && !has_more_corrupt {
+                return Ok((purged, corrupt.into()));
+            }
+        }
+    }
+}
+
+fn expired(state: State, retention: Duration, limit: u32) -> Result<Expired, Error> {
+    Expired::new(state, retention, limit).map_err(|invalid| invalid.in_operation("purge"))
+}
+
+/// Up to five repetitions within about three seconds.
+fn a_few_times() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(1))
+        .with_max_times(5)
+        .with_jitter()
+}
+
+impl fmt::Debug for Janitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Janitor")
+            .field("retention", &self.retention)
+            .field("slice", &self.slice)
+            .field("interval", &self.interval)
+            .field("archives", &self.archiver.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for JanitorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JanitorBuilder")
+            .field("processed", &self.processed)
+            .field("dead", &self.dead)
+            .field("discarded", &self.discarded)
+            .field("slice", &self.slice)
+            .field("interval", &self.interval)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,263 @@
+//! What can be chosen about a processor.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use super::{Config, HandlerConfig, Processor, Router, monitor::Monitor};
+use crate::{
+    AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName, hooks::NoHooks,
+    telemetry::HandlerMetrics,
+};
+
+/// Sets up a [`Processor`]; from [`Processor::builder`].
+pub struct ProcessorBuilder {
+    store: Arc<dyn Store>,
+    routers: Vec<Router>,
+    hooks: Arc<dyn Hooks>,
+    retry: RetryPolicy,
+    after_dead: AfterDead,
+    concurrency: usize,
+    batch: u32,
+    lease: Duration,
+    handler_timeout: Option<Duration>,
+    poll: (Duration, Duration),
+    settle_batch: usize,
+    settle_linger: Duration,
+    drain_limit: Duration,
+    worker: Option<WorkerName>,
+    monitor: Option<Monitor>,
+}
+
+impl ProcessorBuilder {
+    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            routers: Vec::new(),
+            hooks: Arc::new(NoHooks),
+            retry: RetryPolicy::default(),
+            after_dead: AfterDead::default(),
+            concurrency: 64,
+            batch: 100,
+            lease: Duration::from_secs(60),
+            handler_timeout: None,
+            poll: (Duration::from_millis(20), Duration::from_secs(1)),
+            settle_batch: 250,
+            settle_linger: Duration::from_millis(2),
+            drain_limit: Duration::from_secs(30),
+            worker: None,
+            monitor: None,
+        }
+    }
+
+    /// Adds a handler name with its handlers. At least one is needed, and each name once.
+    #[must_use]
+    pub fn router(mut self, router: Router) -> Self {
+        self.routers.push(router);
+        self
+    }
+
+    /// Sets how many messages this processor holds at most, from their claim until their outcome
+    /// is stored; so also how many handlers run at a time. Default: 64. Up to 65,536.
+    #[must_use]
+    pub fn concurrency(mut self, messages: usize) -> Self {
+        self.concurrency = messages;
+        self
+    }
+
+    /// Sets the most messages to take in one claim. Default: 100. Never more are taken than can
+    /// be run at once, so `concurrency` should be about twice as large for the best throughput.
+    #[must_use]
+    pub fn batch(mut self, messages: u32) -> Self {
+        self.batch = messages;
+        self
+    }
+
+    /// Sets the length of leases. Default: 60 seconds. They are renewed for as long as a handler
+    /// runs, so this is not a limit on its work but the time after which the messages of a
+    /// crashed worker are run again.
+    #[must_use]
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.lease = length;
+        self
+    }
+
+    /// Sets for how long a handler may run: then its future is dropped, and the attempt has
+    /// failed. Default: no limit.
+    #[must_use]
+    pub fn handler_timeout(mut self, limit: Duration) -> Self {
+        self.handler_timeout = Some(limit);
+        self
+    }
+
+    /// Sets how often and when failed messages are tried again.
+    ///
+    /// A message whose last attempt is due, and which has crashed a worker before, runs alone in
+    /// its processor, so that what it does does not count against others. (With a single attempt
+    /// there is no such second chance.)
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Sets whether later messages of the same ordering key may pass a dead one.
+    #[must_use]
+    pub fn after_dead(mut self, after: AfterDead) -> Self {
+        self.after_dead = after;
+        self
+    }
+
+    /// Sets how often to look for work when there is none: at `min` after the last work, then
+    /// less and less often, down to once per `max`. Default: 20 milliseconds to one second. With
+    /// a store that has wake-ups, new work is found at once all the same.
+    #[must_use]
+    pub fn poll_intervals(mut self, min: Duration, max: Duration) -> Self {
+        self.poll = (min, max);
+        self
+    }
+
+    /// Sets how many outcomes are stored in one round trip at most, and how long the first waits
+    /// for others while handlers run. Default: 250, and 2 milliseconds. When no handler runs,
+    /// nothing waits.
+    #[must_use]
+    pub fn settle_batching(mut self, messages: usize, linger: Duration) -> Self {
+        self.settle_batch = messages;
+        self.settle_linger = linger;
+        self
+    }
+
+    /// Sets for how long handlers may go on after shutdown. Default: 30 seconds. After that they
+    /// are told to stop, and dropped a second later; within at most five seconds more the
+    /// processor returns.
+    #[must_use]
+    pub fn drain_limit(mut self, limit: Duration) -> Self {
+        self.drain_limit = limit;
+        self
+    }
+
+    /// Sets the name that leases show to operators. Default: the process id and a random number.
+    #[must_use]
+    pub fn worker(mut self, name: WorkerName) -> Self {
+        self.worker = Some(name);
+        self
+    }
+
+    /// Sets whom to tell about dead letters, lost leases and the like.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Arc::new(hooks);
+        self
+    }
+
+    /// Looks at the statistics once per `interval` while running, and calls
+    /// [`Hooks::backlog_age`] for each of this processor's handlers whose lag is over `limit`.
+    #[must_use]
+    pub fn backlog_monitor(
+        mut self,
+        operate: Arc<dyn Operate>,
+        limit: Duration,
+        interval: Duration,
+    ) -> Self {
+        self.monitor = Some(Monitor {
+            operate,
+            limit,
+            interval,
+        });
+        self
+    }
+
+    /// Builds the processor. No I/O happens yet.
+    ///
+    /// # Errors
+    /// [`Invalid`] without a router, with two of one name or one with an invalid kind, and for
+    /// numbers and durations out of range.
+    pub fn build(self) -> Result<Processor, Invalid> {
+        in_range(self.concurrency, 65_536, "concurrency")?;
+        in_range(self.batch as usize, 65_536, "batch")?;
+        in_range(self.settle_batch, 65_536, "settle batch")?;
+        let (poll_min, poll_max) = self.poll;
+        if poll_min < Duration::from_millis(1) || poll_max < poll_min {
+            return Err(Invalid::OutOfRange {
+                what: "poll intervals",
+                expected: "at least a millisecond, the second at least the first",
+            });
+        }
+        if let Some(monitor) = &self.monitor
+            && monitor.interval < Duration::from_millis(1)
+        {
+            return Err(Invalid::OutOfRange {
+                what: "backlog monitor's interval",
+                expected: "at least a millisecond",
+            });
+        }
+        let worker = self.worker.map_or_else(default_worker, Ok)?;
+        let config = Config {
+            terms: LeaseTerms::new(self.lease, worker)?,
+            handlers: handlers(self.routers)?,
+            store: self.store,
+            hooks: self.hooks,
+            retry: self.retry,
+            after_dead: self.after_dead,
+            concurrency: self.concurrency,
+            batch: self.batch as usize,
+            handler_timeout: self.handler_timeout,
+            poll_min,
+            poll_max,
+            settle_batch: self.settle_batch,
+            settle_linger: self.settle_linger,
+            drain_limit: self.drain_limit,
+        };
+        Ok(Processor {
+            config: Arc::new(config),
+            monitor: self.monitor,
+        })
+    }
+}
+
+fn in_range(number: usize, most: usize, what: &'static str) -> Result<(), Invalid> {
+    if number == 0 || number > most {
+        return Err(Invalid::OutOfRange {
+            what,
+            expected: "between 1 and 65536",
+        });
+    }
+    Ok(())
+}
+
+fn handlers(routers: Vec<Router>) -> Result<HashMap<crate::HandlerName, HandlerConfig>, Invalid> {
+    if routers.is_empty() {
+        return Err(Invalid::Empty {
+            what: "the list of routers",
+        });
+    }
+    let mut handlers = HashMap::with_capacity(routers.len());
+    for router in routers {
+        router.check()?;
+        let name = router.name().clone();
+        let metrics = HandlerMetrics::new(&name);
+        let handler = HandlerConfig { router, metrics };
+        if handlers.insert(name, handler).is_some() {
+            return Err(Invalid::Malformed {
+                what: "the list of routers",
+                expected: "one router per handler name",
+            });
+        }
+    }
+    Ok(handlers)
+}
+
+fn default_worker() -> Result<WorkerName, Invalid> {
+    let (process, random) = (std::process::id(), fastrand::u32(..));
+    WorkerName::new(format!("process-{process}-{random:08x}"))
+}
+
+impl fmt::Debug for ProcessorBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessorBuilder")
+            .field("routers", &self.routers)
+            .field("concurrency", &self.concurrency)
+            .field("batch", &self.batch)
+            .field("lease", &self.lease)
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,267 @@
+//! When to claim, how much, and what to do with what was claimed.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, Context, driver::Driver, table::Phase};
+use crate::{
+    ClaimRequest, Claims, Leased, Outcome, Result,
+    hooks::contained,
+    telemetry::{Count, Timer},
+};
+
+/// How long a few free slots wait for more, so that a busy processor claims in batches.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+pub(super) struct Claimed {
+    /// From before the call: leases run for their length from here, at the least.
+    started: Instant,
+    limit: usize,
+    /// Whether nothing was held when the call was made.
+    was_empty: bool,
+    result: Result<Claims>,
+}
+
+/// The state of claiming.
+///
+/// A *suspect* is a message that has crashed a worker before and is on its last allowed attempt.
+/// If it were run beside others and one of those killed the process, the suspect would be dead
+/// although it did nothing. So a suspect is run only when nothing else is held, and until then is
+/// handed back, which takes its attempt back too. Others run beside a killer only while they have
+/// attempts left.
+pub(super) struct Claiming {
+    pub(super) call: Option<BoxFuture<'static, Claimed>>,
+    /// A suspect that waits until all else is handed back.
+    pub(super) held: Option<usize>,
+    /// The last claim that began with nothing held has found nothing.
+    pub(super) found_nothing: bool,
+    /// There are suspects: claim only when nothing is held, one message at a time.
+    solo: bool,
+    /// When to claim next, apart from hints.
+    next: Instant,
+    /// When something is known or likely to be due.
+    hint: Option<Instant>,
+    /// Since when a few slots have been free although there is work.
+    waiting_since: Option<Instant>,
+    /// The pause after the next empty claim.
+    pause: Duration,
+    /// The pauses of the present outage.
+    outage: Option<ExponentialBackoff>,
+}
+
+impl Claiming {
+    pub(super) fn new(config: &Config, now: Instant) -> Self {
+        Self {
+            call: None,
+            held: None,
+            found_nothing: false,
+            solo: false,
+            next: now,
+            hint: None,
+            waiting_since: None,
+            pause: config.poll_min,
+            outage: None,
+        }
+    }
+
+    /// Says that something is likely to be due then. Ignored during an outage.
+    pub(super) fn hint(&mut self, at: Instant) {
+        self.hint = Some(self.hint.map_or(at, |hint| hint.min(at)));
+    }
+
+    fn due(&self) -> Instant {
+        match self.hint {
+            Some(hint) if self.outage.is_none() => hint.min(self.next),
+            _ => self.next,
+        }
+    }
+}
+
+impl Driver {
+    /// How many messages to claim when claiming is due.
+    fn wanted(&self) -> usize {
+        let is_occupied = self.claiming.call.is_some() || self.claiming.held.is_some();
+        if is_occupied || self.stop.is_some() || self.claiming.solo && !self.table.is_empty() {
+            0
+        } else if self.claiming.solo {
+            1
+        } else {
+            self.table.free().min(self.config.batch)
+        }
+    }
+
+    /// How many slots are enough for a claim without waiting for more.
+    fn enough(&self) -> usize {
+        let half = (self.config.concurrency / 2).max(1);
+        if self.claiming.solo {
+            1
+        } else {
+            half.min(self.config.batch)
+        }
+    }
+
+    /// When the next claim is to be made; `None` when something else has to happen first.
+    pub(super) fn claim_time(&self) -> Option<Instant> {
+        let wanted = self.wanted();
+        if wanted == 0 {
+            return None;
+        }
+        let due = self.claiming.due();
+        if wanted >= self.enough() {
+            return Some(due);
+        }
+        Some(
+            self.claiming
+                .waiting_since
+                .map_or(due, |since| due.max(since + PATIENCE)),
+        )
+    }
+
+    pub(super) fn start_claim(&mut self, now: Instant) {
+        let limit = self.wanted();
+        if limit == 0 || now < self.claiming.due() {
+            return;
+        }
+        if limit < self.enough() {
+            let since = *self.claiming.waiting_since.get_or_insert(now);
+            if now < since + PATIENCE {
+                return;
+            }
+        }
+        self.claiming.waiting_since = None;
+        self.claiming.hint = self.claiming.hint.filter(|hint| *hint > now);
+        let was_empty = self.table.is_empty();
+        let config = self.config.clone();
+        self.claiming.call = Some(Box::pin(async move {
+            let request = ClaimRequest {
+                handlers: config.handlers.keys().cloned().collect(),
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+                terms: config.terms.clone(),
+            };
+            let started = Instant::now();
+            let timer = Timer::start();
+            let result = config.store.claim(&request).await;
+            timer.claimed();
+            Claimed {
+                started,
+                limit,
+                was_empty,
+                result,
+            }
+        }));
+    }
+
+    pub(super) fn claimed(&mut self, claimed: Claimed) {
+        let Claimed {
+            started,
+            limit,
+            was_empty,
+            result,
+        } = claimed;
+        let now = Instant::now();
+        let claims = match result {
+            Ok(claims) => claims,
+            Err(error) if error.is_retryable() => {
+                let outage = self.claiming.outage.get_or_insert_with(|| {
+                    tracing::warn!(%error, "cannot claim; trying again until it works");
+                    ExponentialBuilder::new()
+                        .with_min_delay(Duration::from_millis(50))
+                        .with_max_delay(Duration::from_secs(10))
+                        .with_jitter()
+                        .without_max_times()
+                        .build()
+                });
+                self.claiming.next = now + outage.next().unwrap_or(PATIENCE);
+                return;
+            }
+            Err(error) => return self.fail(error),
+        };
+        if self.claiming.outage.take().is_some() {
+            tracing::info!("claiming works again");
+        }
+        for row in &claims.corrupt {
+            tracing::error!(
+                place = row.place,
+                reason = row.reason,
+                "corrupt row set aside"
+            );
+            contained("corrupt_row", || self.config.hooks.corrupt_row(row));
+        }
+        let count = claims.leased.len();
+        tracing::debug!(count, limit, "claimed");
+        self.summary.claimed += count as u64;
+        self.schedule(now, count + claims.corrupt.len(), limit);
+        self.claiming.found_nothing = was_empty && count == 0 && claims.corrupt.is_empty();
+        self.accept(claims.leased, started + self.config.terms.length());
+    }
+
+    /// Decides when to claim next after `count` of `limit` messages were found.
+    fn schedule(&mut self, now: Instant, count: usize, limit: usize) {
+        let config = &self.config;
+        if count > 0 {
+            self.claiming.pause = config.poll_min;
+        }
+        if count >= limit {
+            self.claiming.next = now;
+        } else {
+            let pause = self.claiming.pause;
+            self.claiming.next = now + pause;
+            self.claiming.pause = pause.saturating_mul(2).min(config.poll_max);
+        }
+    }
+
+    fn accept(&mut self, leased: Vec<Leased>, expires: Instant) {
+        let is_alone = self.table.is_empty();
+        let is_stopping = self.stop.is_some();
+        let suspects = leased
+            .iter()
+            .filter(|leased| self.is_suspect(leased))
+            .count();
+        // Whether the first suspect is to be run now, and all others to be handed back for it.
+        let hold = is_alone && suspects > 0 && !is_stopping;
+        self.claiming.solo = suspects > 0;
+        if suspects > 0 {
+            self.claiming.hint(Instant::now());
+        }
+        for leased in leased {
+            let is_spent = leased.attempts.started > self.config.retry.max_attempts();
+            let is_suspect = self.is_suspect(&leased);
+            let context = Context::new(leased, CancellationToken::new());
+            self.count(&context, Count::Claimed);
+            if is_spent {
+                let outcome = spent(&self.config, &context);
+                let slot = self.admit(context, expires, Phase::Ended);
+                self.settle(slot, outcome);
+            } else if hold && is_suspect && self.claiming.held.is_none() {
+                self.claiming.held = Some(self.admit(context, expires, Phase::Held));
+            } else if is_stopping || is_suspect || hold {
+                let slot = self.admit(context, expires, Phase::Ended);
+                self.settle(slot, Outcome::Release);
+            } else {
+                self.admit(context, expires, Phase::Running);
+            }
+        }
+    }
+
+    fn is_suspect(&self, leased: &Leased) -> bool {
+        leased.attempts.crashed(true) > 0
+            && leased.attempts.started == self.config.retry.max_attempts()
+    }
+}
+
+/// The end of a message whose attempts were used up before this claim.
+fn spent(config: &Config, context: &Context) -> Outcome {
+    let attempts = context.attempts();
+    let (before, crashed) = (attempts.started.saturating_sub(1), attempts.crashed(true));
+    Outcome::Dead {
+        reason: format!(
+            "attempts used up: of {before}, {crashed} began and never ended \
+             (the worker crashed or lost its lease)"
+        ),
+        after: config.after_dead,
+    }
+}

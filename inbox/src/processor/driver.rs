@@ -1,0 +1,406 @@
+//! The processor's loop: one task that owns all state and talks to the store, while handlers run
+//! in tasks of their own and report back over a channel.
+//!
+//! At most one claim, one settlement and one renewal are under way at a time; outcomes gather
+//! while a settlement is under way. None of these calls is dropped before its answer is there,
+//! except when the time after a shutdown is over.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Config, Context, Failure, Summary, Until,
+    claims::{Claimed, Claiming},
+    leases::{Extension, Renewal},
+    settling::{SettledBatch, Settling},
+    table::{Phase, Slot, Table},
+    task::{self, End},
+    wakeups,
+};
+use crate::{Error, Outcome, Result, hooks::contained, telemetry::Count};
+
+/// How long a handler that was told to stop may go on before it is dropped.
+const CANCEL_GRACE: Duration = Duration::from_secs(1);
+
+/// How long after the drain limit everything is given up.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// How many reports are taken in one go.
+const REPORTS: usize = 256;
+
+pub(super) struct Driver {
+    pub(super) config: Arc<Config>,
+    pub(super) table: Table,
+    /// Handlers that run.
+    pub(super) running: usize,
+    pub(super) claiming: Claiming,
+    pub(super) settling: Settling,
+    pub(super) renewal: Renewal,
+    pub(super) stop: Option<Stop>,
+    pub(super) summary: Summary,
+    until: Until,
+    /// The error that stopped this processor.
+    fatal: Option<Error>,
+    sender: mpsc::UnboundedSender<(usize, End)>,
+    reports: mpsc::UnboundedReceiver<(usize, End)>,
+}
+
+/// The stages of a shutdown.
+pub(super) struct Stop {
+    cancel_at: Instant,
+    is_cancelled: bool,
+    give_up_at: Instant,
+}
+
+enum Event {
+    Reports,
+    Claimed(Claimed),
+    Settled(SettledBatch),
+    Extended(Extension),
+    Woken,
+    Time,
+}
+
+/// The value of a call that is under way, once; pending for ever when there is none. Dropping
+/// this future does not drop the call.
+async fn answer<T>(call: &mut Option<BoxFuture<'static, T>>) -> T {
+    let Some(future) = call else {
+        return std::future::pending().await;
+    };
+    let value = future.await;
+    *call = None;
+    value
+}
+
+impl Driver {
+    pub(super) fn new(config: Arc<Config>, until: Until) -> Self {
+        let (sender, reports) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        Self {
+            table: Table::new(config.concurrency),
+            running: 0,
+            claiming: Claiming::new(&config, now),
+            settling: Settling::default(),
+            renewal: Renewal::new(&config, now),
+            stop: None,
+            summary: Summary::default(),
+            until,
+            fatal: None,
+            sender,
+            reports,
+            config,
+        }
+    }
+
+    pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<Summary> {
+        let woken = Arc::new(Notify::new());
+        let mut wakeups = pin!(wakeups::watch(self.config.clone(), woken.clone()));
+        let mut alarm = pin!(tokio::time::sleep(Duration::ZERO));
+        let mut batch = Vec::with_capacity(REPORTS);
+        loop {
+            let now = Instant::now();
+            if self.stop.is_none() && shutdown.is_cancelled() {
+                self.begin_stop(now);
+            }
+            self.enforce(now);
+            self.start_held();
+            self.start_settling(now);
+            self.start_claim(now);
+            if self.is_over(now) || self.is_idle(&shutdown).await {
+                break;
+            }
+            // An alarm that is set for too early costs one turn; setting it anew costs every turn.
+            let next = self.next_time(now);
+            if alarm.deadline() <= now || alarm.deadline() > next {
+                alarm.as_mut().reset(next);
+            }
+            let event = tokio::select! {
+                biased;
+                claimed = answer(&mut self.claiming.call) => Event::Claimed(claimed),
+                settled = answer(&mut self.settling.call) => Event::Settled(settled),
+                extended = answer(&mut self.renewal.call) => Event::Extended(extended),
+                _ = self.reports.recv_many(&mut batch, REPORTS) => Event::Reports,
+                () = woken.notified() => Event::Woken,
+                () = shutdown.cancelled(), if self.stop.is_none() => Event::Time,
+                () = &mut wakeups => Event::Time,
+                () = &mut alarm => Event::Time,
+            };
+            match event {
+                Event::Reports => {
+                    for (slot, end) in batch.drain(..) {
+                        self.ended(slot, end);
+                    }
+                }
+                Event::Claimed(claimed) => self.claimed(claimed),
+                Event::Settled(settled) => self.settled(settled),
+                Event::Extended(extended) => self.extended(extended),
+                Event::Woken => self.claiming.hint(Instant::now()),
+                Event::Time => {}
+            }
+        }
+        self.summary.abandoned += self.table.len() as u64;
+        match self.fatal.take() {
+            Some(error) => Err(error),
+            None => Ok(self.summary),
+        }
+    }
+
+    /// Puts a claimed message into a slot and, unless it is held, runs its handler.
+    pub(super) fn admit(&mut self, context: Context, expires: Instant, phase: Phase) -> usize {
+        let slot = self.table.insert(Slot {
+            context,
+            expires,
+            phase,
+            task: None,
+            drop_at: None,
+        });
+        if phase == Phase::Running {
+            self.start(slot);
+        }
+        slot
+    }
+
+    fn start(&mut self, index: usize) {
+        if let Some(slot) = self.table.get_mut(index) {
+            slot.phase = Phase::Running;
+            let context = slot.context.clone();
+            slot.task = Some(task::spawn(&self.config, index, context, &self.sender));
+            self.running += 1;
+        }
+    }
+
+    /// Runs the held message once it is alone.
+    fn start_held(&mut self) {
+        if self.table.len() == 1
+            && let Some(slot) = self.claiming.held.take()
+        {
+            self.start(slot);
+        }
+    }
+
+    /// Takes note that the handler in a slot has ended.
+    fn ended(&mut self, index: usize, end: End) {
+        self.running = self.running.saturating_sub(1);
+        let config = self.config.clone();
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
+        };
+        let was_told_to_stop = slot.drop_at.is_some();
+        slot.drop_at = None;
+        if slot.phase == Phase::Lost {
+            self.table.remove(index);
+            return;
+        }
+        slot.phase = Phase::Ended;
+        let end = match end {
+            End::Dropped if was_told_to_stop => {
+                let error = "shut down while running";
+                task::failed(
+                    &config,
+                    &slot.context,
+                    Failure::retry_after(Duration::ZERO, error),
+                )
+            }
+            End::Dropped => {
+                let error = "panicked while it was dropped";
+                task::failed(&config, &slot.context, Failure::retry(error))
+            }
+            end => end,
+        };
+        match end {
+            End::Outcome(outcome) => self.settle(index, outcome),
+            End::Settled => self.done(index, &Outcome::Processed { result: None }),
+            End::LeaseLost | End::Dropped => self.lost(index),
+        }
+    }
+
+    /// Takes note that an outcome is durable.
+    pub(super) fn done(&mut self, index: usize, outcome: &Outcome) {
+        let Some(slot) = self.table.remove(index) else {
+            return;
+        };
+        let message = slot.context.message();
+        let now = Instant::now();
+        let is_last = self.table.is_empty() && !matches!(self.until, Until::Shutdown);
+        if message.ordering_key().is_some() || is_last {
+            // The next message of the key may be due now; or this may be all.
+            self.claiming.hint(now);
+        }
+        let count = match outcome {
+            Outcome::Processed { .. } => {
+                self.summary.processed += 1;
+                Count::Processed
+            }
+            Outcome::Retry { after, .. } => {
+                self.summary.retried += 1;
+                if let Some(due) = now.checked_add(*after) {
+                    self.claiming.hint(due);
+                }
+                Count::Retried
+            }
+            Outcome::Dead { reason, .. } => {
+                self.summary.dead += 1;
+                contained("dead_lettered", || {
+                    let leased = slot.context.leased();
+                    self.config.hooks.dead_lettered(leased, reason);
+                });
+                Count::Dead
+            }
+            Outcome::Release => {
+                self.summary.released += 1;
+                return;
+            }
+        };
+        self.count(&slot.context, count);
+    }
+
+    /// Takes note that somebody else has the message. A handler that still runs is told, and
+    /// keeps its slot until it has ended.
+    pub(super) fn lost(&mut self, index: usize) {
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
+        };
+        let context = slot.context.clone();
+        tracing::warn!(key = %context.message().key(), "lease lost");
+        if slot.phase == Phase::Running {
+            slot.phase = Phase::Lost;
+            let drop_at = Instant::now() + CANCEL_GRACE;
+            slot.drop_at = Some(drop_at);
+            self.renewal.look_at(drop_at);
+            context.cancellation().cancel();
+        } else {
+            self.table.remove(index);
+            if self.claiming.held == Some(index) {
+                self.claiming.held = None;
+            }
+        }
+        self.summary.lease_lost += 1;
+        self.count(&context, Count::LeaseLost);
+        contained("lease_lost", || {
+            self.config.hooks.lease_lost(context.leased());
+        });
+    }
+
+    pub(super) fn count(&self, context: &Context, what: Count) {
+        if let Some(handler) = self.config.handlers.get(context.message().handler()) {
+            handler.metrics.count(what);
+        }
+    }
+
+    /// Stops because of an error that is not worth repeating.
+    pub(super) fn fail(&mut self, error: Error) {
+        tracing::error!(%error, "the processor stops");
+        self.fatal.get_or_insert(error);
+        if self.stop.is_none() {
+            self.begin_stop(Instant::now());
+        }
+    }
+
+    fn begin_stop(&mut self, now: Instant) {
+        // Far enough for any drain limit that means *for ever*, and safe to add to a clock.
+        let limit = self
+            .config
+            .drain_limit
+            .min(Duration::from_secs(365 * 24 * 60 * 60));
+        tracing::info!(running = self.running, ?limit, "the processor shuts down");
+        let cancel_at = now + limit;
+        self.stop = Some(Stop {
+            cancel_at,
+            is_cancelled: false,
+            give_up_at: cancel_at + GIVE_UP,
+        });
+        if let Some(held) = self.claiming.held.take() {
+            self.settle(held, Outcome::Release);
+        }
+    }
+
+    /// Does what is due by time: renewals, and the end of handlers that were told to stop.
+    fn enforce(&mut self, now: Instant) {
+        if let Some(stop) = &mut self.stop
+            && !stop.is_cancelled
+            && now >= stop.cancel_at
+        {
+            stop.is_cancelled = true;
+            for (_, slot) in self.table.iter_mut() {
+                if slot.phase == Phase::Running {
+                    slot.drop_at = Some(now + CANCEL_GRACE);
+                    slot.context.cancellation().cancel();
+                }
+            }
+            self.renewal.look_at(now + CANCEL_GRACE);
+        }
+        if now < self.renewal.next_look {
+            return;
+        }
+        self.renewal.looked(now);
+        for (_, slot) in self.table.iter_mut() {
+            if let (Some(at), Some(task)) = (slot.drop_at, &slot.task) {
+                if at <= now {
+                    task.abort();
+                } else {
+                    self.renewal.look_at(at);
+                }
+            }
+        }
+        self.renew(now);
+    }
+
+    /// Whether a shutdown is complete or its time is over.
+    fn is_over(&self, now: Instant) -> bool {
+        self.stop.as_ref().is_some_and(|stop| {
+            let is_done = self.table.is_empty() && self.claiming.call.is_none();
+            is_done || now >= stop.give_up_at
+        })
+    }
+
+    /// Whether there is nothing left of what this run was asked for.
+    async fn is_idle(&mut self, shutdown: &CancellationToken) -> bool {
+        if !std::mem::take(&mut self.claiming.found_nothing) {
+            return false;
+        }
+        let statistics = match &self.until {
+            Until::Shutdown => return false,
+            Until::Idle => return true,
+            // Nothing is held here, so the loop can wait.
+            Until::Drained(operate) => tokio::select! {
+                statistics = operate.statistics() => statistics,
+                () = shutdown.cancelled() => return false,
+            },
+        };
+        match statistics {
+            Ok(statistics) => !statistics.handlers.iter().any(|handler| {
+                handler.backlog() > 0 && self.config.handlers.contains_key(&handler.handler)
+            }),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "backlog not known; looking again");
+                false
+            }
+            Err(error) => {
+                self.fail(error);
+                false
+            }
+        }
+    }
+
+    /// When the loop has to look again if nothing happens.
+    fn next_time(&self, now: Instant) -> Instant {
+        let mut next = self.renewal.next_look;
+        let mut consider = |time: Option<Instant>| next = time.map_or(next, |time| next.min(time));
+        consider(self.settling_time());
+        consider(self.claim_time());
+        consider(self.stop.as_ref().map(|stop| {
+            if stop.is_cancelled {
+                stop.give_up_at
+            } else {
+                stop.cancel_at
+            }
+        }));
+        next.max(now)
+    }
+}

@@ -1,0 +1,260 @@
+//! What handlers are given and what they answer.
+
+use std::{
+    fmt::{self, Display},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Attempts, FencingToken, Leased, Message, error_text};
+
+/// Works on one message.
+///
+/// The inbox sees to it that a message is worked on until its handler has completed, by one
+/// worker at a time. It cannot make a crash between an effect and its record impossible: a handler
+/// whose effects are in another system should be idempotent there (by the message's key or the
+/// fencing token), or do its writes in the store's own transaction
+/// ([`in_transaction`](crate::in_transaction)).
+///
+/// Closures `Fn(Context) -> impl Future<Output = Result<impl Into<Completion>, Failure>>` are
+/// handlers too.
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Works on the message.
+    ///
+    /// A panic, and a time-out if the processor has one, count as [`Failure::retry`]. The future
+    /// is dropped at the time-out, and some time after [`Context::cancellation`] has fired.
+    ///
+    /// # Errors
+    /// [`Failure`]: what is to happen to the message now. Any error that can be displayed turns
+    /// into a [`Failure::retry`] by `?`.
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure>;
+}
+
+#[async_trait]
+impl<F, Fut, C> Handler for F
+where
+    F: Fn(Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<C, Failure>> + Send + 'static,
+    C: Into<Completion>,
+{
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        self(context.clone()).await.map(Into::into)
+    }
+}
+
+#[async_trait]
+impl<H: Handler + ?Sized> Handler for Arc<H> {
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        (**self).handle(context).await
+    }
+}
+
+/// A message under its lease, as a handler sees it. Cloning is cheap (a reference count).
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    leased: Leased,
+    cancellation: CancellationToken,
+}
+
+impl Context {
+    /// Puts a context together. Processors do this; tests of handlers may.
+    #[must_use]
+    pub fn new(leased: Leased, cancellation: CancellationToken) -> Self {
+        Self(Arc::new(Inner {
+            leased,
+            cancellation,
+        }))
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn message(&self) -> &Message {
+        &self.0.leased.message
+    }
+
+    /// The message with its lease.
+    #[must_use]
+    pub fn leased(&self) -> &Leased {
+        &self.0.leased
+    }
+
+    /// Attempts so far, this one included.
+    #[must_use]
+    pub fn attempts(&self) -> Attempts {
+        self.0.leased.attempts
+    }
+
+    /// A number that is greater than in every earlier run of this message: systems that remember
+    /// the greatest they have seen can refuse a worker that has been overtaken.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.leased.lease.token
+    }
+
+    /// Fires when the handler should stop: its lease is lost or has run out without having been
+    /// renewed, or the processor's drain limit is over. A handler whose lease is lost, or that
+    /// outlives the drain limit, is dropped a second later.
+    #[must_use]
+    pub fn cancellation(&self) -> &CancellationToken {
+        &self.0.cancellation
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("leased", &self.0.leased)
+            .field("cancelled", &self.0.cancellation.is_cancelled())
+            .finish()
+    }
+}
+
+/// A handler's success.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Completion(Completed);
+
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Completed {
+    /// To be settled by the processor.
+    Here { result: Option<Bytes> },
+    /// Settled in a transaction that has committed.
+    Already,
+}
+
+impl Default for Completed {
+    fn default() -> Self {
+        Self::Here { result: None }
+    }
+}
+
+impl Completion {
+    /// Completed, with bytes that the store keeps for those who begin the key again. A result
+    /// over the store's payload limit is left out, with a warning: the work is done all the same.
+    #[must_use]
+    pub fn with_result(result: impl Into<Bytes>) -> Self {
+        Self(Completed::Here {
+            result: Some(result.into()),
+        })
+    }
+
+    /// Completed, and the lease has been settled durably in the handler's own transaction
+    /// ([`Transactional::settle_in`](crate::Transactional::settle_in), then commit); the processor
+    /// is not to settle it again. [`in_transaction`](crate::in_transaction) does all this.
+    #[must_use]
+    pub fn already_settled() -> Self {
+        Self(Completed::Already)
+    }
+
+    pub(super) fn into_inner(self) -> Completed {
+        self.0
+    }
+}
+
+impl From<()> for Completion {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
+
+impl From<Bytes> for Completion {
+    fn from(result: Bytes) -> Self {
+        Self::with_result(result)
+    }
+}
+
+impl From<Vec<u8>> for Completion {
+    fn from(result: Vec<u8>) -> Self {
+        Self::with_result(result)
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Completed::Here { result } => f
+                .debug_struct("Completion")
+                .field("result_bytes", &result.as_ref().map(Bytes::len))
+                .finish(),
+            Completed::Already => f.write_str("Completion(already settled)"),
+        }
+    }
+}
+
+/// A handler's failure, and what is to happen to the message.
+///
+/// Every error that implements `Display` turns into [`Failure::retry`] by `?`. (For that, a
+/// `Failure` itself cannot implement `Display`.) The text is kept as the message's last error and
+/// appears in logs: it should not repeat the payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    remedy: Remedy,
+    error: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    Retry,
+    RetryAfter(Duration),
+    Dead,
+    LeaseLost,
+}
+
+impl Failure {
+    /// Try again as the processor's retry policy says; dead when its attempts are used up.
+    #[must_use]
+    pub fn retry(error: impl Display) -> Self {
+        Self::new(Remedy::Retry, &error)
+    }
+
+    /// Try again, no sooner than `after` from now; dead when the policy's attempts are used up.
+    #[must_use]
+    pub fn retry_after(after: Duration, error: impl Display) -> Self {
+        Self::new(Remedy::RetryAfter(after), &error)
+    }
+
+    /// Never try again by itself: the message will not succeed as it stands.
+    #[must_use]
+    pub fn dead(error: impl Display) -> Self {
+        Self::new(Remedy::Dead, &error)
+    }
+
+    /// The handler's own settlement was answered with
+    /// [`Settled::LeaseLost`](crate::Settled::LeaseLost) and its transaction rolled back: somebody
+    /// else has the message, and there is nothing to settle.
+    #[must_use]
+    pub fn lease_lost() -> Self {
+        Self::new(Remedy::LeaseLost, &"the lease was lost")
+    }
+
+    /// The error's text, cut to what stores keep.
+    #[must_use]
+    pub fn error(&self) -> &str {
+        &self.error
+    }
+
+    fn new(remedy: Remedy, error: &dyn Display) -> Self {
+        // The alternate form lets error types that know how (such as anyhow's) add their causes.
+        let text = format!("{error:#}");
+        Self {
+            remedy,
+            error: error_text(&text).into_owned(),
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (Remedy, String) {
+        (self.remedy, self.error)
+    }
+}
+
+impl<E: Display> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::retry(error)
+    }
+}

@@ -1,0 +1,122 @@
+//! Renewing leases, in batches.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::{Config, driver::Driver, table::Phase};
+use crate::{Extended, Lease, Result};
+
+pub(super) struct Renewal {
+    pub(super) call: Option<BoxFuture<'static, Extension>>,
+    /// When leases, and handlers that were told to stop, are to be looked at next.
+    pub(super) next_look: Instant,
+    /// Between looks: a sixth of the lease, so that a lease is renewed when between a third and
+    /// a half of it has passed, and a failed renewal can be repeated a few times.
+    interval: Duration,
+    is_failing: bool,
+}
+
+pub(super) struct Extension {
+    started: Instant,
+    slots: Vec<usize>,
+    leases: Vec<Lease>,
+    result: Result<Vec<Extended>>,
+}
+
+impl Renewal {
+    pub(super) fn new(config: &Config, now: Instant) -> Self {
+        let interval = (config.terms.length() / 6).max(Duration::from_millis(1));
+        Self {
+            call: None,
+            next_look: now + interval,
+            interval,
+            is_failing: false,
+        }
+    }
+
+    pub(super) fn look_at(&mut self, time: Instant) {
+        self.next_look = self.next_look.min(time);
+    }
+
+    pub(super) fn looked(&mut self, now: Instant) {
+        self.next_look = now + self.interval;
+    }
+}
+
+impl Driver {
+    /// Renews the leases of which a third has passed, also those of messages whose outcome is
+    /// not stored yet.
+    pub(super) fn renew(&mut self, now: Instant) {
+        let length = self.config.terms.length();
+        let (mut slots, mut leases) = (Vec::new(), Vec::new());
+        for (index, slot) in self.table.iter_mut() {
+            if slot.phase == Phase::Lost {
+                continue;
+            }
+            let left = slot.expires.saturating_duration_since(now);
+            if left.is_zero() && !slot.context.cancellation().is_cancelled() {
+                // Perhaps nobody has claimed it yet. If so its outcome still counts.
+                let key = slot.context.message().key();
+                tracing::warn!(%key, "lease ran out before it could be renewed");
+                slot.context.cancellation().cancel();
+            }
+            if left <= length * 2 / 3 {
+                slots.push(index);
+                leases.push(slot.context.leased().lease.clone());
+            }
+        }
+        if leases.is_empty() || self.renewal.call.is_some() {
+            return;
+        }
+        let store = self.config.store.clone();
+        self.renewal.call = Some(Box::pin(async move {
+            let started = Instant::now();
+            let result = store.extend(&leases, length).await;
+            Extension {
+                started,
+                slots,
+                leases,
+                result,
+            }
+        }));
+    }
+
+    pub(super) fn extended(&mut self, extension: Extension) {
+        let Extension {
+            started,
+            slots,
+            leases,
+            result,
+        } = extension;
+        let answers = match result {
+            Ok(answers) => answers,
+            Err(error) if error.is_retryable() => {
+                if !std::mem::replace(&mut self.renewal.is_failing, true) {
+                    tracing::warn!(%error, "cannot renew leases; trying again until it works");
+                }
+                return;
+            }
+            Err(error) => return self.fail(error),
+        };
+        self.renewal.is_failing = false;
+        let expires = started + self.config.terms.length();
+        for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {
+            let Some(slot) = self.table.get_mut(index) else {
+                continue;
+            };
+            // The slot may hold another message by now.
+            let held = &slot.context.leased().lease;
+            if held.token != lease.token || held.key != lease.key {
+                continue;
+            }
+            match (answer, slot.phase) {
+                (Extended::Until(_), _) => slot.expires = expires,
+                (Extended::LeaseLost, Phase::Running | Phase::Held) => self.lost(index),
+                // A settled lease cannot be extended either; its settlement tells which it is.
+                (Extended::LeaseLost, Phase::Ended | Phase::Lost) => {}
+            }
+        }
+    }
+}

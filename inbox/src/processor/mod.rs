@@ -1,0 +1,200 @@
+//! The processor: claims due messages, runs their handlers and settles them.
+
+mod builder;
+mod claims;
+mod driver;
+mod handler;
+mod leases;
+mod monitor;
+mod router;
+mod settling;
+mod table;
+mod task;
+mod transaction;
+mod wakeups;
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use tokio_util::sync::CancellationToken;
+
+pub use builder::ProcessorBuilder;
+pub use handler::{Completion, Context, Failure, Handler};
+pub use router::{Fallback, Router};
+pub use transaction::{TransactionalHandler, in_transaction, in_transaction_fn};
+
+use self::{driver::Driver, monitor::Monitor};
+use crate::{
+    AfterDead, HandlerName, Hooks, LeaseTerms, Operate, Result, RetryPolicy, Store,
+    telemetry::HandlerMetrics,
+};
+
+/// Claims due messages in batches, runs a handler for each, and settles the outcomes in batches.
+/// Run as many as you like, in one process or in many.
+///
+/// - A message is held from its claim until its outcome is stored, at most
+///   [`concurrency`](ProcessorBuilder::concurrency) at a time: memory does not grow with the
+///   backlog.
+/// - Leases are renewed while handlers run. When one is lost all the same, the handler is told
+///   through [`Context::cancellation`], its outcome is discarded, and whoever holds the message
+///   now decides.
+/// - Panics and time-outs are failed attempts. An attempt that ends with its process is counted
+///   too: a message that has used up its attempts is dead without being run again.
+/// - While the store cannot be reached, outcomes are kept and tried again, and nothing new is
+///   claimed.
+///
+/// ```
+/// use inbox::{
+///     CancellationToken, HandlerName, Kind, Message, MessageId, Processor, Router, StoreExt,
+/// };
+///
+/// #[derive(serde::Deserialize)]
+/// struct OrderPlaced { order: u64 }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = inbox::connect("memory://").await?;
+/// store.create().await?;
+/// let billing = HandlerName::new("billing")?;
+/// let (id, kind) = (MessageId::new("evt-1")?, Kind::new("order.placed")?);
+/// let message = Message::new(billing.clone(), id, kind, r#"{"order": 7}"#);
+/// let _ = store.receive_one(&message).await?;
+///
+/// let router = Router::new(billing).on_json("order.placed", |event: OrderPlaced, _| async move {
+///     println!("charging for order {}", event.order);
+///     Ok(())
+/// });
+/// let processor = Processor::builder(store).router(router).build()?;
+/// let shutdown = CancellationToken::new();
+/// let summary = processor.run_until_idle(shutdown).await?;
+/// assert_eq!(summary.processed, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Processor {
+    config: Arc<Config>,
+    monitor: Option<Monitor>,
+}
+
+/// What a processor works with; shared with the tasks of its handlers.
+struct Config {
+    store: Arc<dyn Store>,
+    handlers: HashMap<HandlerName, HandlerConfig>,
+    hooks: Arc<dyn Hooks>,
+    retry: RetryPolicy,
+    after_dead: AfterDead,
+    terms: LeaseTerms,
+    concurrency: usize,
+    batch: usize,
+    handler_timeout: Option<Duration>,
+    poll_min: Duration,
+    poll_max: Duration,
+    settle_batch: usize,
+    settle_linger: Duration,
+    drain_limit: Duration,
+}
+
+struct HandlerConfig {
+    router: Router,
+    metrics: HandlerMetrics,
+}
+
+/// When a run ends.
+enum Until {
+    Shutdown,
+    Idle,
+    Drained(Arc<dyn Operate>),
+}
+
+/// What a processor did in one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Messages claimed.
+    pub claimed: u64,
+    /// Messages settled as processed.
+    pub processed: u64,
+    /// Attempts that failed and will be made again.
+    pub retried: u64,
+    /// Messages settled as dead.
+    pub dead: u64,
+    /// Messages handed back without having been run.
+    pub released: u64,
+    /// Messages that somebody else had taken over.
+    pub lease_lost: u64,
+    /// Messages whose outcome could not be stored before the end; their leases run out by
+    /// themselves.
+    pub abandoned: u64,
+}
+
+impl Processor {
+    /// A processor on `store`, with default settings and as yet without handlers.
+    #[must_use]
+    pub fn builder(store: Arc<impl Store + ?Sized>) -> ProcessorBuilder {
+        // An Arc of a store is a store itself; the second Arc erases its type.
+        ProcessorBuilder::new(Arc::new(store))
+    }
+
+    /// Runs until `shutdown` is cancelled. Then it claims nothing more, hands back what it has
+    /// not started, lets running handlers finish within the
+    /// [`drain_limit`](ProcessorBuilder::drain_limit), and returns.
+    ///
+    /// Handlers that outlive the limit are dropped, and their attempts settled as failed, to be
+    /// tried again at once: they may have had effects, so they are not handed back as untouched.
+    ///
+    /// Dropping the future drops the running handlers; their messages are run again when the
+    /// leases have run out.
+    ///
+    /// # Errors
+    /// An error of the store that is not worth repeating, such as missing permissions. What runs
+    /// then is finished and settled, as far as possible, as at shutdown.
+    pub async fn run(&self, shutdown: CancellationToken) -> Result<Summary> {
+        self.run_until(Until::Shutdown, shutdown).await
+    }
+
+    /// As [`run`](Self::run), but also ends when nothing is due and nothing is running. Messages
+    /// that wait for a retry or a later due time remain.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until_idle(&self, shutdown: CancellationToken) -> Result<Summary> {
+        self.run_until(Until::Idle, shutdown).await
+    }
+
+    /// As [`run`](Self::run), but also ends when none of its handlers' messages is pending or
+    /// leased, by any worker: scheduled retries are waited for. `operate` has to be of the same
+    /// inbox.
+    ///
+    /// Messages behind a dead one that blocks their ordering key stay pending; with them, this
+    /// goes on until an operator intervenes or `shutdown` is cancelled.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until_drained(
+        &self,
+        operate: Arc<dyn Operate>,
+        shutdown: CancellationToken,
+    ) -> Result<Summary> {
+        self.run_until(Until::Drained(operate), shutdown).await
+    }
+
+    async fn run_until(&self, until: Until, shutdown: CancellationToken) -> Result<Summary> {
+        let driver = Driver::new(self.config.clone(), until).run(shutdown);
+        match &self.monitor {
+            None => driver.await,
+            Some(monitor) => tokio::select! {
+                summary = driver => summary,
+                () = monitor.watch(&self.config) => Ok(Summary::default()),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Processor")
+            .field("handlers", &self.config.handlers.keys())
+            .field("worker", self.config.terms.worker())
+            .field("concurrency", &self.config.concurrency)
+            .finish_non_exhaustive()
+    }
+}

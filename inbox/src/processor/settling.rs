@@ -1,0 +1,140 @@
+//! Storing outcomes, in batches.
+
+use backon::{ExponentialBuilder, Retryable as _};
+use futures_util::future::BoxFuture;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+use super::{Config, driver::Driver, table::Phase};
+use crate::{Error, ErrorKind, Outcome, Result, Settled, Settlement, telemetry::Timer};
+
+/// Outcomes on their way to the store. There is at most one per slot, so an outage makes this no
+/// longer than the table.
+#[derive(Default)]
+pub(super) struct Settling {
+    pub(super) call: Option<BoxFuture<'static, SettledBatch>>,
+    slots: Vec<usize>,
+    settlements: Vec<Settlement>,
+    /// When the first of them was added.
+    since: Option<Instant>,
+}
+
+pub(super) struct SettledBatch {
+    slots: Vec<usize>,
+    settlements: Vec<Settlement>,
+    result: Result<Vec<Settled>>,
+}
+
+impl Driver {
+    /// Adds the outcome of a slot to the next batch.
+    pub(super) fn settle(&mut self, index: usize, outcome: Outcome) {
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
+        };
+        slot.phase = Phase::Ended;
+        let lease = slot.context.leased().lease.clone();
+        self.settling.slots.push(index);
+        self.settling
+            .settlements
+            .push(Settlement { lease, outcome });
+        self.settling.since.get_or_insert_with(Instant::now);
+    }
+
+    /// When the present batch is to be sent; `None` when there is none or one is under way.
+    pub(super) fn settling_time(&self) -> Option<Instant> {
+        let since = self
+            .settling
+            .since
+            .filter(|_| self.settling.call.is_none())?;
+        let is_full = self.settling.slots.len() >= self.config.settle_batch;
+        let is_last = self.running == 0 || self.stop.is_some();
+        if is_full || is_last {
+            return Some(since);
+        }
+        since.checked_add(self.config.settle_linger)
+    }
+
+    pub(super) fn start_settling(&mut self, now: Instant) {
+        if self.settling_time().is_none_or(|time| now < time) {
+            return;
+        }
+        let queue = &mut self.settling;
+        let count = queue.slots.len().min(self.config.settle_batch);
+        let rest = queue.slots.split_off(count);
+        let slots = std::mem::replace(&mut queue.slots, rest);
+        let rest = queue.settlements.split_off(count);
+        let settlements = std::mem::replace(&mut queue.settlements, rest);
+        queue.since = (!queue.slots.is_empty()).then_some(now);
+        queue.call = Some(Box::pin(send(self.config.clone(), slots, settlements)));
+    }
+
+    pub(super) fn settled(&mut self, batch: SettledBatch) {
+        let SettledBatch {
+            slots,
+            settlements,
+            result,
+        } = batch;
+        let answers = match result {
+            Ok(answers) if answers.len() == slots.len() => answers,
+            other => {
+                // Nobody else holds these messages; they are run again when their leases end.
+                for slot in slots {
+                    self.table.remove(slot);
+                    self.summary.abandoned += 1;
+                }
+                let short = || {
+                    let context = "the store did not answer for each message";
+                    Error::new(ErrorKind::Other, "settle", context)
+                };
+                return self.fail(other.err().unwrap_or_else(short));
+            }
+        };
+        tracing::debug!(count = answers.len(), "settled");
+        for ((slot, settlement), answer) in slots.into_iter().zip(settlements).zip(answers) {
+            match answer {
+                Settled::Done => self.done(slot, &settlement.outcome),
+                Settled::LeaseLost => self.lost(slot),
+                Settled::Refused(invalid) => {
+                    // The work is done: dead, it would be replayed and done again.
+                    let key = &settlement.lease.key;
+                    tracing::warn!(%key, reason = %invalid, "result not kept");
+                    self.settle(slot, Outcome::Processed { result: None });
+                }
+            }
+        }
+    }
+}
+
+/// Settling is idempotent, so a batch is sent until its answer arrives, however long that takes:
+/// the outcomes of handlers that have run must not be lost to an outage.
+async fn send(
+    config: Arc<Config>,
+    slots: Vec<usize>,
+    settlements: Vec<Settlement>,
+) -> SettledBatch {
+    let timer = Timer::start();
+    let mut is_first = true;
+    let pauses = ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(5))
+        .with_jitter()
+        .without_max_times();
+    let result = (|| config.store.settle(&settlements))
+        .retry(pauses)
+        .when(Error::is_retryable)
+        .notify(|error, _| {
+            if std::mem::take(&mut is_first) {
+                tracing::warn!(%error, "cannot settle; trying again until it works");
+            }
+        })
+        .await;
+    if !is_first && result.is_ok() {
+        tracing::info!("settling works again");
+    }
+    timer.settled();
+    SettledBatch {
+        slots,
+        settlements,
+        result,
+    }
+}

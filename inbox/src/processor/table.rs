@@ -1,0 +1,95 @@
+//! The messages that a processor holds: one slot each, a fixed number of slots.
+
+use tokio::{task::AbortHandle, time::Instant};
+
+use super::Context;
+
+/// A claimed message.
+pub(super) struct Slot {
+    pub context: Context,
+    /// When its lease runs out, by this worker's monotonic clock, counted from before the call
+    /// that took or renewed it.
+    pub expires: Instant,
+    pub phase: Phase,
+    /// Present once the handler was started; also when it has ended.
+    pub task: Option<AbortHandle>,
+    /// When the handler is to be dropped, if it was told to stop.
+    pub drop_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits until everything else is settled.
+    Held,
+    /// Its handler runs.
+    Running,
+    /// Its outcome is decided and on its way to the store.
+    Ended,
+    /// Its handler runs, but somebody else has the lease.
+    Lost,
+}
+
+pub(super) struct Table {
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+}
+
+impl Table {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            slots: std::iter::repeat_with(|| None).take(capacity).collect(),
+            free: (0..capacity).rev().collect(),
+        }
+    }
+
+    /// Takes a slot. A store may answer a claim with more messages than were asked for, so the
+    /// table grows rather than lose one.
+    pub(super) fn insert(&mut self, slot: Slot) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        if let Some(place) = self.slots.get_mut(index) {
+            *place = Some(slot);
+        }
+        index
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(index)?.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Slot> {
+        let slot = self.slots.get_mut(index)?.take()?;
+        self.free.push(index);
+        Some(slot)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {
+        let slots = self.slots.iter_mut().enumerate();
+        slots.filter_map(|(index, slot)| Some((index, slot.as_mut()?)))
+    }
+
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Drop for Table {
+    /// When the processor's future is dropped, its handlers do not go on unseen.
+    fn drop(&mut self) {
+        for (_, slot) in self.iter_mut() {
+            if let Some(task) = &slot.task {
+                task.abort();
+            }
+        }
+    }
+}

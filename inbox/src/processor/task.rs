@@ -1,0 +1,152 @@
+//! One handler's run, in a task of its own.
+
+use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::FutureExt as _;
+use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle};
+use tracing::Instrument as _;
+
+use super::{
+    Completion, Config, Context, Failure, Fallback,
+    handler::{Completed, Remedy},
+    router::Route,
+};
+use crate::{Outcome, headers::TRACEPARENT, telemetry::Timer};
+
+/// How a run ended.
+pub(super) enum End {
+    /// With an outcome to settle.
+    Outcome(Outcome),
+    /// The handler's own transaction has settled it.
+    Settled,
+    /// The handler's own transaction has found the lease lost.
+    LeaseLost,
+    /// The task was dropped.
+    Dropped,
+}
+
+/// Tells the processor how the run in `slot` ended: exactly once, whichever way the task ends,
+/// and only when the handler's future is gone. The processor therefore never settles a message
+/// whose handler may still act; otherwise a transaction that commits after its message was given
+/// back would do the message's work a second time.
+struct Report {
+    reports: UnboundedSender<(usize, End)>,
+    slot: usize,
+    end: End,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let end = std::mem::replace(&mut self.end, End::Dropped);
+        // There is no receiver when the processor's future was dropped.
+        let _ = self.reports.send((self.slot, end));
+    }
+}
+
+pub(super) fn spawn(
+    config: &Arc<Config>,
+    slot: usize,
+    context: Context,
+    reports: &UnboundedSender<(usize, End)>,
+) -> AbortHandle {
+    let mut report = Report {
+        reports: reports.clone(),
+        slot,
+        end: End::Dropped,
+    };
+    let config = config.clone();
+    let span = span(&context);
+    let run = async move {
+        report.end = run(&config, &context).await;
+        // Frees the message before the report lets the processor claim another.
+        drop(context);
+        drop(report);
+    };
+    tokio::spawn(run.instrument(span)).abort_handle()
+}
+
+fn span(context: &Context) -> tracing::Span {
+    let message = context.message();
+    let span = tracing::info_span!(
+        "handle",
+        handler = message.handler().as_str(),
+        kind = message.kind().as_str(),
+        id = message.id().as_str(),
+        attempt = context.attempts().started,
+        traceparent = tracing::field::Empty,
+    );
+    if let Some(traceparent) = message.headers().get(TRACEPARENT) {
+        span.record("traceparent", traceparent);
+    }
+    span
+}
+
+async fn run(config: &Config, context: &Context) -> End {
+    let message = context.message();
+    let Some(handler) = config.handlers.get(message.handler()) else {
+        // Only a store that answers for handlers it was not asked for leads here.
+        return End::Outcome(Outcome::Release);
+    };
+    let timer = Timer::start();
+    let result = match handler.router.route(message.kind()) {
+        Route::Handler(handler) => {
+            let running = AssertUnwindSafe(async { handler.handle(context).await }).catch_unwind();
+            let caught = match config.handler_timeout {
+                None => Some(running.await),
+                Some(limit) => tokio::time::timeout(limit, running).await.ok(),
+            };
+            match caught {
+                Some(Ok(result)) => result,
+                Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
+                None => Err(Failure::retry("timed out")),
+            }
+        }
+        Route::Fallback(Fallback::Ignore) => Ok(Completion::default()),
+        Route::Fallback(Fallback::DeadLetter) => {
+            Err(Failure::dead("no handler for messages of this kind"))
+        }
+        Route::Fallback(Fallback::Retry) => {
+            Err(Failure::retry("no handler for messages of this kind"))
+        }
+    };
+    handler.metrics.handled(&timer);
+    match result.map(Completion::into_inner) {
+        Ok(Completed::Here { result }) => End::Outcome(Outcome::Processed { result }),
+        Ok(Completed::Already) => End::Settled,
+        Err(failure) => failed(config, context, failure),
+    }
+}
+
+/// What becomes of a message whose attempt failed.
+pub(super) fn failed(config: &Config, context: &Context, failure: Failure) -> End {
+    let attempt = context.attempts().started;
+    let (remedy, error) = failure.into_parts();
+    let after = match remedy {
+        Remedy::LeaseLost => return End::LeaseLost,
+        Remedy::Retry => Some(config.retry.delay(attempt)),
+        Remedy::RetryAfter(after) => Some(after),
+        Remedy::Dead => None,
+    };
+    End::Outcome(match after {
+        Some(after) if attempt < config.retry.max_attempts() => {
+            tracing::info!(key = %context.message().key(), %error, ?after, "attempt failed");
+            Outcome::Retry { after, error }
+        }
+        _ => {
+            tracing::warn!(key = %context.message().key(), %error, "attempt failed; giving up");
+            Outcome::Dead {
+                reason: error,
+                after: config.after_dead,
+            }
+        }
+    })
+}
+
+/// The text of a panic, as far as it has one.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("panicked: {}", text.unwrap_or("no text"))
+}

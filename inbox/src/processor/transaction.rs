@@ -1,0 +1,194 @@
+//! Handlers whose writes commit together with the completion of their message.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable as _};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, future::BoxFuture};
+
+use super::{Completion, Context, Failure, Handler, handler::Completed, task::panic_text};
+use crate::{Error, Outcome, Result, Settled, Settlement, Transactional};
+
+/// Works on one message within a database transaction.
+#[async_trait]
+pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
+    /// Works on the message, with all writes in `transaction`. They become visible, together with
+    /// the completion of the message, if and only if this returns `Ok` and the lease still holds.
+    ///
+    /// # Errors
+    /// As [`Handler::handle`]; the transaction is rolled back then.
+    async fn handle(&self, transaction: &mut T, context: &Context) -> Result<Completion, Failure>;
+}
+
+/// Makes a handler that runs `handler` in a transaction of `store`, which has to be (a clone of)
+/// the store that the processor works on.
+///
+/// When `handler` succeeds, the message is settled as processed in the same transaction and all
+/// commits as one: the handler's writes are there exactly once, whatever crashes. When it fails,
+/// panics, is cancelled or timed out, or when the lease turns out to be lost, nothing of it is.
+///
+/// The transaction is open while the handler runs, so the handler should be short. A processor's
+/// [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for the
+/// transaction too.
+pub fn in_transaction<S, H>(store: S, handler: H) -> impl Handler
+where
+    S: Transactional,
+    H: TransactionalHandler<S::Transaction>,
+{
+    InTransaction { store, handler }
+}
+
+/// [`in_transaction`] for a closure that returns a boxed future.
+///
+/// ```
+/// use inbox::{Completion, Handler, Transactional, in_transaction_fn};
+///
+/// fn ledger<S: Transactional>(store: S) -> impl Handler {
+///     in_transaction_fn(store, |transaction, context| {
+///         Box::pin(async move {
+///             // Write to the ledger through `transaction` here.
+///             let _ = (transaction, context.message().payload());
+///             Ok(Completion::default())
+///         })
+///     })
+/// }
+/// ```
+pub fn in_transaction_fn<S, F>(store: S, handler: F) -> impl Handler
+where
+    S: Transactional,
+    F: for<'a> Fn(
+            &'a mut S::Transaction,
+            &'a Context,
+        ) -> BoxFuture<'a, Result<Completion, Failure>>
+        + Send
+        + Sync
+        + 'static,
+{
+    in_transaction(store, Closure(handler))
+}
+
+struct Closure<F>(F);
+
+#[async_trait]
+impl<T, F> TransactionalHandler<T> for Closure<F>
+where
+    T: Send,
+    F: for<'a> Fn(&'a mut T, &'a Context) -> BoxFuture<'a, Result<Completion, Failure>>
+        + Send
+        + Sync
+        + 'static,
+{
+    async fn handle(&self, transaction: &mut T, context: &Context) -> Result<Completion, Failure> {
+        (self.0)(transaction, context).await
+    }
+}
+
+struct InTransaction<S, H> {
+    store: S,
+    handler: H,
+}
+
+#[async_trait]
+impl<S, H> Handler for InTransaction<S, H>
+where
+    S: Transactional,
+    H: TransactionalHandler<S::Transaction>,
+{
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        let mut transaction = self.open(context).await?;
+        match self.work(&mut transaction, context).await {
+            Ok(()) => {
+                // When the commit's effect is unknown, failing is still right: the processor then
+                // settles a retry with the same fencing token. If the commit took place, the
+                // message is no longer leased and that settlement changes nothing; if it did not,
+                // the retry is what should happen. A commit still under way holds the row, so the
+                // settlement waits for its end. A commit future that is dropped is no different.
+                self.store.commit(transaction).await?;
+                Ok(Completion::already_settled())
+            }
+            Err(failure) => {
+                // A transaction that cannot be rolled back was never committed either.
+                if let Err(error) = self.store.roll_back(transaction).await {
+                    tracing::warn!(%error, "transaction not rolled back; its end undoes it");
+                }
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl<S, H> InTransaction<S, H>
+where
+    S: Transactional,
+    H: TransactionalHandler<S::Transaction>,
+{
+    /// Opens a transaction. An outage is no fault of the message and costs it no attempt: it is
+    /// waited for, while the processor renews the lease.
+    async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
+        let pauses = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(50))
+            .with_max_delay(Duration::from_secs(5))
+            .with_jitter()
+            .without_max_times();
+        let opening = (|| self.store.open())
+            .retry(pauses)
+            .when(Error::is_retryable);
+        tokio::select! {
+            biased;
+            () = context.cancellation().cancelled() => Err(cancelled()),
+            opened = opening => Ok(opened?),
+        }
+    }
+
+    /// Runs the handler and settles, up to the commit.
+    async fn work(
+        &self,
+        transaction: &mut S::Transaction,
+        context: &Context,
+    ) -> Result<(), Failure> {
+        let running = AssertUnwindSafe(self.handler.handle(transaction, context)).catch_unwind();
+        let completion = tokio::select! {
+            biased;
+            () = context.cancellation().cancelled() => {
+                return Err(cancelled());
+            }
+            ended = running => ended.map_err(|panic| Failure::retry(panic_text(&*panic)))??,
+        };
+        let Completed::Here { result } = completion.into_inner() else {
+            return Err(Failure::dead(
+                "the handler says that it has settled the message, but its transaction is open",
+            ));
+        };
+        let mut settled = self.complete(transaction, context, result).await?;
+        if let Some(Settled::Refused(invalid)) = &settled {
+            let key = &context.leased().lease.key;
+            tracing::warn!(%key, reason = %invalid, "result not kept");
+            settled = self.complete(transaction, context, None).await?;
+        }
+        match settled {
+            Some(Settled::Done) => Ok(()),
+            Some(Settled::LeaseLost) => Err(Failure::lease_lost()),
+            Some(Settled::Refused(invalid)) => Err(Failure::dead(invalid)),
+            None => Err(Failure::retry("the store gave no answer for the message")),
+        }
+    }
+
+    async fn complete(
+        &self,
+        transaction: &mut S::Transaction,
+        context: &Context,
+        result: Option<Bytes>,
+    ) -> Result<Option<Settled>> {
+        let settlement = Settlement {
+            lease: context.leased().lease.clone(),
+            outcome: Outcome::Processed { result },
+        };
+        let settled = self.store.settle_in(transaction, &[settlement]).await?;
+        Ok(settled.into_iter().next())
+    }
+}
+
+fn cancelled() -> Failure {
+    Failure::retry("cancelled while running")
+}

@@ -1,0 +1,46 @@
+//! The store's wake-up signal, kept alive beside polling.
+
+use std::sync::Arc;
+
+use backon::{ExponentialBuilder, Retryable as _};
+use tokio::sync::Notify;
+
+use super::Config;
+use crate::{Subscription, Wakeups};
+
+/// Passes the store's signals on to `woken`. Never returns.
+pub(super) async fn watch(config: Arc<Config>, woken: Arc<Notify>) {
+    if let Some(mut subscription) = subscribe(&config).await {
+        loop {
+            subscription.woken().await;
+            woken.notify_one();
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Subscribes, however long that takes; polling goes on meanwhile. `None` when the store has no
+/// signals.
+async fn subscribe(config: &Config) -> Option<Box<dyn Subscription>> {
+    if config.store.capabilities().wakeups == Wakeups::None {
+        return None;
+    }
+    let handlers: Vec<_> = config.handlers.keys().cloned().collect();
+    let mut is_first = true;
+    let subscription = (|| config.store.subscribe(&handlers))
+        .retry(ExponentialBuilder::new().with_jitter().without_max_times())
+        .when(crate::Error::is_retryable)
+        .notify(|error, _| {
+            if std::mem::take(&mut is_first) {
+                tracing::warn!(%error, "no wake-ups yet; polling meanwhile");
+            }
+        })
+        .await;
+    match subscription {
+        Ok(subscription) => Some(subscription),
+        Err(error) => {
+            tracing::warn!(%error, "no wake-ups; polling only");
+            None
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What the processor measures. Without the feature `metrics` everything here is empty.
+//!
+//! | metric | type | labels | meaning |
+//! |---|---|---|---|
+//! | `inbox_claimed_total` | counter | `handler` | messages claimed |
+//! | `inbox_processed_total` | counter | `handler` | messages settled as processed |
+//! | `inbox_retried_total` | counter | `handler` | attempts settled as to be tried again |
+//! | `inbox_dead_total` | counter | `handler` | messages settled as dead |
+//! | `inbox_lease_lost_total` | counter | `handler` | leases that somebody else had taken over |
+//! | `inbox_handler_seconds` | histogram | `handler` | time in the handler, per attempt |
+//! | `inbox_claim_seconds` | histogram | | time of a claim, per batch |
+//! | `inbox_settle_seconds` | histogram | | time of a settlement, per batch, repetitions included |
+//! | `inbox_backlog` | gauge | `handler` | messages pending or leased, from the backlog monitor |
+//! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
+
+use crate::{HandlerName, HandlerStatistics};
+
+/// The metrics of one handler name, looked up once so that counting is one atomic addition.
+pub(crate) struct HandlerMetrics {
+    #[cfg(feature = "metrics")]
+    counters: [metrics::Counter; 5],
+    #[cfg(feature = "metrics")]
+    seconds: metrics::Histogram,
+}
+
+/// What is counted per handler.
+#[derive(Clone, Copy)]
+pub(crate) enum Count {
+    Claimed,
+    Processed,
+    Retried,
+    Dead,
+    LeaseLost,
+}
+
+#[cfg(feature = "metrics")]
+impl HandlerMetrics {
+    pub(crate) fn new(handler: &HandlerName) -> Self {
+        let label = || handler.to_string();
+        Self {
+            counters: [
+                metrics::counter!("inbox_claimed_total", "handler" => label()),
+                metrics::counter!("inbox_processed_total", "handler" => label()),
+                metrics::counter!("inbox_retried_total", "handler" => label()),
+                metrics::counter!("inbox_dead_total", "handler" => label()),
+                metrics::counter!("inbox_lease_lost_total", "handler" => label()),
+            ],
+            seconds: metrics::histogram!("inbox_handler_seconds", "handler" => label()),
+        }
+    }
+
+    pub(crate) fn count(&self, what: Count) {
+        let [claimed, processed, retried, dead, lease_lost] = &self.counters;
+        let counter = match what {
+            Count::Claimed => claimed,
+            Count::Processed => processed,
+            Count::Retried => retried,
+            Count::Dead => dead,
+            Count::LeaseLost => lease_lost,
+        };
+        counter.increment(1);
+    }
+
+    pub(crate) fn handled(&self, timer: &Timer) {
+        self.seconds.record(timer.0.elapsed());
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+impl HandlerMetrics {
+    pub(crate) fn new(_: &HandlerName) -> Self {
+        Self {}
+    }
+
+    pub(crate) fn count(&self, _: Count) {}
+
+    pub(crate) fn handled(&self, _: &Timer) {}
+}
+
+/// When something began.
+pub(crate) struct Timer(#[cfg(feature = "metrics")] std::time::Instant);
+
+#[cfg(feature = "metrics")]
+impl Timer {
+    pub(crate) fn start() -> Self {
+        Self(std::time::Instant::now())
+    }
+
+    pub(crate) fn claimed(&self) {
+        metrics::histogram!("inbox_claim_seconds").record(self.0.elapsed());
+    }
+
+    pub(crate) fn settled(&self) {
+        metrics::histogram!("inbox_settle_seconds").record(self.0.elapsed());
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+impl Timer {
+    pub(crate) fn start() -> Self {
+        Self()
+    }
+
+    pub(crate) fn claimed(&self) {}
+
+    pub(crate) fn settled(&self) {}
+}
+
+#[cfg(feature = "metrics")]
+pub(crate) fn backlog(statistics: &HandlerStatistics) {
+    let handler = statistics.handler.to_string();
+    let lag = statistics.lag.unwrap_or_default().as_secs_f64();
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "a gauge holds a floating-point number"
+    )]
+    metrics::gauge!("inbox_backlog", "handler" => handler.clone()).set(statistics.backlog() as f64);
+    metrics::gauge!("inbox_lag_seconds", "handler" => handler).set(lag);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn backlog(_: &HandlerStatistics) {}

@@ -1,0 +1,220 @@
+//! Retention, on a real store in memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's helpers are tests too"
+)]
+
+mod processor_support;
+
+use std::{
+    error::Error,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use inbox::{
+    AfterDead, Archiver, CancellationToken, Intervention, Janitor, Outcome, Receipt, Record,
+    RetryPolicy, State, StoreExt as _, SweepError, WorkerName,
+};
+use processor_support::*;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Ten messages each that are processed, dead, discarded, leased and pending.
+async fn filled() -> Spy {
+    let spy = Spy::new();
+    spy.receive_all((0..40).map(|n| message(format!("{n:02}"))))
+        .await;
+    let worker = WorkerName::new("w").unwrap();
+    let leased = spy
+        .inner
+        .claim_for(&billing(), 40, DAY, &worker)
+        .await
+        .unwrap()
+        .leased;
+    for (n, leased) in leased.iter().enumerate() {
+        let outcome = match n / 10 {
+            0 => Outcome::Processed { result: None },
+            1 => Outcome::Dead {
+                reason: "no".into(),
+                after: AfterDead::Continue,
+            },
+            2 => Outcome::Release,
+            _ => continue,
+        };
+        let _ = spy.inner.settle_one(&leased.lease, outcome).await.unwrap();
+        if n / 10 == 2 {
+            let done = spy.inner.discard(&leased.lease.key).await.unwrap();
+            assert_eq!(done, Intervention::Done);
+        }
+    }
+    spy.receive_all((40..50).map(message)).await;
+    spy
+}
+
+fn keeping(spy: &Spy, processed: Duration, dead: Duration) -> inbox::JanitorBuilder {
+    Janitor::builder(spy.inner.clone())
+        .keep_processed(processed)
+        .keep_dead(dead)
+}
+
+#[tokio::test]
+async fn only_final_messages_of_the_given_states_and_ages_go() {
+    let spy = filled().await;
+    let janitor = keeping(&spy, DAY, 3 * DAY).slice(3).build().unwrap();
+    assert_eq!(janitor.sweep().await.unwrap().purged(), 0);
+    spy.clock.advance(2 * DAY);
+    let sweep = janitor.sweep().await.unwrap();
+    assert_eq!((sweep.processed, sweep.dead, sweep.discarded), (10, 0, 0));
+    spy.clock.advance(2 * DAY);
+    let sweep = janitor.sweep().await.unwrap();
+    assert_eq!((sweep.processed, sweep.dead, sweep.discarded), (0, 10, 0));
+    // The leased ones show as pending by now.
+    assert_eq!(spy.count(State::Discarded).await, 10);
+    assert_eq!(spy.count(State::Pending).await, 20);
+    let all = keeping(&spy, DAY, DAY).keep_discarded(DAY).build().unwrap();
+    assert_eq!(all.sweep().await.unwrap().discarded, 10);
+    // Protection ends with the key.
+    assert_eq!(
+        spy.inner.receive_one(&message("00")).await.unwrap(),
+        Receipt::Accepted
+    );
+}
+
+#[derive(Clone, Default)]
+struct Shelf {
+    kept: Arc<Mutex<Vec<Record>>>,
+    calls: Arc<AtomicUsize>,
+    /// The call that fails.
+    fails_at: Option<usize>,
+}
+
+#[async_trait]
+impl Archiver for Shelf {
+    async fn archive(&self, records: &[Record]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        if Some(self.calls.fetch_add(1, SeqCst)) == self.fails_at {
+            return Err("the shelf is full".into());
+        }
+        self.kept.lock().unwrap().extend_from_slice(records);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_is_deleted_was_archived() {
+    let spy = filled().await;
+    spy.clock.advance(2 * DAY);
+    let shelf = Shelf::default();
+    let janitor = keeping(&spy, DAY, DAY)
+        .slice(4)
+        .archiver(shelf.clone())
+        .build()
+        .unwrap();
+    let sweep = janitor.sweep().await.unwrap();
+    assert_eq!((sweep.processed, sweep.dead, sweep.corrupt), (10, 10, 0));
+    let kept = shelf.kept.lock().unwrap().clone();
+    assert_eq!(kept.len(), 20);
+    assert!(kept.iter().all(|record| record.payload.is_some()));
+    assert_eq!(spy.records().await.len(), 30);
+}
+
+#[tokio::test]
+async fn what_the_archiver_refuses_stays() {
+    let spy = filled().await;
+    spy.clock.advance(2 * DAY);
+    let shelf = Shelf {
+        fails_at: Some(1),
+        ..Shelf::default()
+    };
+    let janitor = keeping(&spy, DAY, DAY)
+        .slice(4)
+        .archiver(shelf.clone())
+        .build()
+        .unwrap();
+    let error = janitor.sweep().await.unwrap_err();
+    assert!(matches!(&error, SweepError::Archiver(e) if e.to_string() == "the shelf is full"));
+    assert_eq!(spy.count(State::Processed).await, 6);
+    assert_eq!(shelf.kept.lock().unwrap().len(), 4);
+    assert_eq!(janitor.sweep().await.unwrap().purged(), 16);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn janitors_of_several_replicas_share_the_work() {
+    let spy = Arc::new(filled().await);
+    spy.clock.advance(2 * DAY);
+    let sweep = |archives: bool| {
+        let mut builder = keeping(&spy, DAY, DAY).slice(2);
+        if archives {
+            builder = builder.archiver(Shelf::default());
+        }
+        let janitor = builder.build().unwrap();
+        tokio::spawn(async move { janitor.sweep().await.unwrap().purged() })
+    };
+    let (one, two, three) = tokio::join!(sweep(false), sweep(true), sweep(true));
+    assert_eq!(one.unwrap() + two.unwrap() + three.unwrap(), 20);
+}
+
+#[tokio::test]
+async fn it_sweeps_again_and_again_until_shutdown() {
+    let spy = filled().await;
+    let janitor = keeping(&spy, DAY, DAY)
+        .interval(Duration::from_millis(5))
+        .build()
+        .unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let task = tokio::spawn(async move { janitor.run(stop).await });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!(spy.count(State::Dead).await, 10);
+    spy.clock.advance(2 * DAY);
+    eventually("swept", async || spy.count(State::Dead).await == 0).await;
+    shutdown.cancel();
+    task.await.unwrap();
+}
+
+#[test]
+fn a_retention_shorter_than_the_retry_window_is_warned_of() {
+    let spy = Spy::new();
+    let policy = RetryPolicy::default()
+        .with_max_attempts(3)
+        .with_delays(Duration::from_secs(100), Duration::from_secs(150));
+    let short = Duration::from_secs(249);
+    let janitor = keeping(&spy, short, Duration::from_secs(250))
+        .retry(policy.clone())
+        .build()
+        .unwrap();
+    let [warning] = janitor.warnings() else {
+        panic!("{:?}", janitor.warnings());
+    };
+    assert_eq!(
+        (warning.state, warning.retention),
+        (State::Processed, short)
+    );
+    assert_eq!(warning.window, policy.longest_window());
+    assert!(warning.to_string().contains("249s"));
+    assert!(
+        keeping(&spy, DAY, DAY)
+            .retry(policy)
+            .build()
+            .unwrap()
+            .warnings()
+            .is_empty()
+    );
+}
+
+#[test]
+fn bad_settings_are_refused() {
+    let spy = Spy::new();
+    assert!(keeping(&spy, DAY, DAY).slice(0).build().is_err());
+    assert!(
+        keeping(&spy, DAY, DAY)
+            .interval(Duration::ZERO)
+            .build()
+            .is_err()
+    );
+}

@@ -1,0 +1,252 @@
+//! What the processor logs and counts.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's helpers are tests too"
+)]
+
+mod processor_support;
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use inbox::{Context, ErrorKind, Failure, Router};
+use processor_support::*;
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One message of each fate.
+async fn eventful() -> (Arc<Spy>, Router) {
+    let spy = Arc::new(Spy::new());
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let traced = message_of("ok", "fine", "secret payload")
+        .with_header(inbox::headers::TRACEPARENT, traceparent)
+        .unwrap()
+        .with_header("authorization", "secret header")
+        .unwrap();
+    let others = [
+        message_of("json", "unreadable", r#"{"order": "secret payload"}"#),
+        message_of("retry", "failing", "secret payload"),
+        message_of("panic", "panicking", "secret payload"),
+        message_of("new", "unknown", "secret payload"),
+    ];
+    spy.receive_all(others.into_iter().chain([traced])).await;
+    let router = Router::new(billing())
+        .on("ok", |_: Context| async {
+            tracing::info!("from within");
+            Ok(b"secret result".to_vec())
+        })
+        .on_json("json", |_: u64, _| async { Ok(()) })
+        .on("retry", |_: Context| async {
+            Err::<(), _>(Failure::retry("try again"))
+        })
+        .on("panic", |_: Context| async {
+            panic!("oh") as Result<(), Failure>
+        });
+    (spy, router)
+}
+
+#[tokio::test]
+async fn logs_name_the_message_and_hide_its_content() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let (spy, router) = eventful().await;
+    spy.corrupt.lock().unwrap().push(inbox::CorruptRow {
+        place: "row 7".into(),
+        reason: "no such state".into(),
+    });
+    let summary = until_idle(processor(&spy, router).retry(at_once(2))).await;
+    assert_eq!(
+        (summary.processed, summary.dead, summary.retried),
+        (1, 4, 2)
+    );
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(!text.contains("secret"), "{text}");
+    let within = text
+        .lines()
+        .find(|line| line.contains("from within"))
+        .unwrap();
+    for field in [
+        "handle{",
+        "handler=\"billing\"",
+        "kind=\"ok\"",
+        "id=\"fine\"",
+        "attempt=1",
+        "traceparent=\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"",
+    ] {
+        assert!(within.contains(field), "{field} in {within}");
+    }
+    for part in [
+        "claimed",
+        "settled",
+        "row 7",
+        "try again",
+        "panicked: oh",
+        "giving up",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_logged_once() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([message(1)]).await;
+    for operation in ["claim", "settle"] {
+        spy.disturb(operation, Trouble::Refuse(ErrorKind::Unavailable));
+    }
+    let router = Router::new(billing()).on("order.placed", |_: Context| async { Ok(()) });
+    let run = until_idle(processor(&spy, router));
+    let recovery = async {
+        eventually("tried", async || spy.claim_limits.lock().unwrap().len() > 3).await;
+        spy.calm("claim");
+        eventually("tried", async || spy.settle_sizes.lock().unwrap().len() > 3).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        spy.calm("settle");
+    };
+    tokio::join!(run, recovery);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    for part in [
+        "cannot claim",
+        "claiming works",
+        "cannot settle",
+        "settling works",
+    ] {
+        assert_eq!(text.matches(part).count(), 1, "{part} in {text}");
+    }
+}
+
+#[cfg(feature = "metrics")]
+mod counted {
+    use std::{collections::BTreeMap, sync::atomic::AtomicU64};
+
+    use metrics::{
+        Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    use super::*;
+
+    /// Keeps counters as they are, and of histograms how many values there were.
+    #[derive(Default)]
+    struct Book(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+    struct Values(Arc<AtomicU64>);
+
+    impl HistogramFn for Values {
+        fn record(&self, _: f64) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    impl Book {
+        fn entry(&self, key: &Key) -> Arc<AtomicU64> {
+            let labels: Vec<_> = key.labels().map(metrics::Label::value).collect();
+            let name = format!("{} {}", key.name(), labels.join(","));
+            self.0.lock().unwrap().entry(name).or_default().clone()
+        }
+    }
+
+    impl Book {
+        fn value(&self, name: &str) -> Option<u64> {
+            let book = self.0.lock().unwrap();
+            let value = book.get(name)?;
+            Some(value.load(std::sync::atomic::Ordering::SeqCst))
+        }
+    }
+
+    impl Recorder for Book {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.entry(key))
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.entry(key))
+        }
+
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(Arc::new(Values(self.entry(key))))
+        }
+    }
+
+    #[test]
+    fn each_outcome_is_counted() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let (spy, router) = eventful().await;
+                let interval = Duration::from_millis(1);
+                let builder = processor(&spy, router).retry(at_once(2)).backlog_monitor(
+                    spy.inner.clone(),
+                    Duration::from_secs(60),
+                    interval,
+                );
+                let processor = builder.build().unwrap();
+                let shutdown = inbox::CancellationToken::new();
+                let stop = async {
+                    eventually("all is done", async || {
+                        let is_final = |record: &inbox::Record| record.state.is_final();
+                        spy.records().await.iter().all(is_final)
+                    })
+                    .await;
+                    eventually("and known", async || {
+                        book.value("inbox_backlog billing") == Some(0)
+                    })
+                    .await;
+                    shutdown.cancel();
+                };
+                let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+                assert_eq!(summary.unwrap().claimed, 7);
+            });
+        });
+        let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_claimed_total billing"), Some(7));
+        assert_eq!(value("inbox_processed_total billing"), Some(1));
+        assert_eq!(value("inbox_retried_total billing"), Some(2));
+        assert_eq!(value("inbox_dead_total billing"), Some(4));
+        assert_eq!(value("inbox_lease_lost_total billing"), Some(0));
+        assert_eq!(value("inbox_handler_seconds billing"), Some(7));
+        assert!(value("inbox_claim_seconds ") >= Some(2));
+        assert!(value("inbox_settle_seconds ") >= Some(2));
+        // Gauges: zero as a floating-point number is zero here too.
+        assert_eq!(value("inbox_backlog billing"), Some(0));
+        assert_eq!(value("inbox_lag_seconds billing"), Some(0));
+    }
+}

@@ -1,0 +1,394 @@
+//! Transactional handlers on SQLite: effects exactly once, whatever goes wrong.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's helpers are tests too"
+)]
+
+mod processor_support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use inbox::{
+    Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims, Clock, Completion,
+    Context, Effect, Error, ErrorKind, Extended, Failure, HandlerName, Lease, LeaseTerms, Message,
+    Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded, Result, Router,
+    Schema as _, Settled, Settlement, State, Store, StoreExt as _, Subscription, Transactional,
+    TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
+};
+use inbox_sqlite::{SqliteOptions, SqliteStore};
+use processor_support::*;
+use sqlx::{Sqlite, Transaction};
+
+/// SQLite, with commits and openings that go wrong on demand.
+#[derive(Clone)]
+struct Fickle {
+    inner: SqliteStore,
+    clock: Clock,
+    /// Somebody else takes the message over before the next transaction is opened.
+    steal: Arc<AtomicBool>,
+    /// So many openings fail.
+    outage: Arc<AtomicUsize>,
+}
+
+struct Fragile {
+    inner: Transaction<'static, Sqlite>,
+    commit: Commit,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Commit {
+    Works,
+    Fails,
+    LosesReply,
+    Hangs,
+}
+
+impl Fragile {
+    /// The effect that has to happen once.
+    async fn write(&mut self, context: &Context) -> std::result::Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO effects (id) VALUES (?)")
+            .bind(context.message().id().as_str())
+            .execute(&mut *self.inner)
+            .await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Fickle {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        self.inner.receive(messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        self.inner.claim(request).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.inner.settle(settlements).await
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        self.inner.extend(leases, length).await
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        self.inner.begin(message, terms).await
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        self.inner.subscribe(handlers).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Transactional for Fickle {
+    type Transaction = Fragile;
+
+    async fn open(&self) -> Result<Fragile> {
+        if self.steal.swap(false, SeqCst) {
+            self.clock.advance(Duration::from_secs(3600));
+            let thief = WorkerName::new("thief").unwrap();
+            let length = Duration::from_secs(24 * 60 * 60);
+            let claims = self.inner.claim_for(&billing(), 1, length, &thief).await?;
+            assert_eq!(claims.leased.len(), 1);
+        }
+        if self
+            .outage
+            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+            .is_ok()
+        {
+            return Err(Error::new(ErrorKind::Unavailable, "open", "planned"));
+        }
+        let inner = self.inner.open().await?;
+        Ok(Fragile {
+            inner,
+            commit: Commit::Works,
+        })
+    }
+
+    async fn commit(&self, transaction: Fragile) -> Result<()> {
+        let error = || Error::new(ErrorKind::Unavailable, "commit", "planned");
+        match transaction.commit {
+            Commit::Works => self.inner.commit(transaction.inner).await,
+            Commit::Fails => Err(error()),
+            Commit::LosesReply => {
+                self.inner.commit(transaction.inner).await?;
+                Err(error().with_effect(Effect::Unknown))
+            }
+            Commit::Hangs => {
+                self.inner.commit(transaction.inner).await?;
+                std::future::pending().await
+            }
+        }
+    }
+
+    async fn roll_back(&self, transaction: Fragile) -> Result<()> {
+        self.inner.roll_back(transaction.inner).await
+    }
+
+    async fn receive_in(&self, to: &mut Fragile, messages: &[Message]) -> Result<Vec<Receipt>> {
+        self.inner.receive_in(&mut to.inner, messages).await
+    }
+
+    async fn record_in(
+        &self,
+        to: &mut Fragile,
+        message: &Message,
+        result: Option<Bytes>,
+    ) -> Result<Recorded> {
+        self.inner.record_in(&mut to.inner, message, result).await
+    }
+
+    async fn settle_in(&self, to: &mut Fragile, all: &[Settlement]) -> Result<Vec<Settled>> {
+        self.inner.settle_in(&mut to.inner, all).await
+    }
+}
+
+struct Place {
+    store: Fickle,
+    _directory: tempfile::TempDir,
+}
+
+impl Place {
+    async fn new(messages: impl IntoIterator<Item = Message>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Clock::system();
+        let options = SqliteOptions::new(directory.path().join("inbox.db"))
+            .payload_limit(1000)
+            .clock(clock.clone());
+        let inner = SqliteStore::connect(options).await.unwrap();
+        inner.create().await.unwrap();
+        let mut transaction = inner.open().await.unwrap();
+        sqlx::query("CREATE TABLE effects (id TEXT NOT NULL)")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        inner.commit(transaction).await.unwrap();
+        let messages: Vec<_> = messages.into_iter().collect();
+        let receipts = inner.receive(&messages).await.unwrap();
+        assert!(receipts.iter().all(|receipt| *receipt == Receipt::Accepted));
+        let store = Fickle {
+            inner,
+            clock,
+            steal: Arc::default(),
+            outage: Arc::default(),
+        };
+        Self {
+            store,
+            _directory: directory,
+        }
+    }
+
+    /// The ids of all effects that are visible, in order.
+    async fn effects(&self) -> Vec<String> {
+        let mut transaction = self.store.inner.open().await.unwrap();
+        let ids = sqlx::query_scalar("SELECT id FROM effects ORDER BY id")
+            .fetch_all(&mut *transaction)
+            .await
+            .unwrap();
+        self.store.inner.roll_back(transaction).await.unwrap();
+        ids
+    }
+
+    async fn record(&self, id: &str) -> Record {
+        self.store.inner.get(&key(id)).await.unwrap().unwrap()
+    }
+
+    fn processor(&self, handler: impl TransactionalHandler<Fragile>) -> ProcessorBuilder {
+        let handler = in_transaction(self.store.clone(), handler);
+        Processor::builder(Arc::new(self.store.clone()))
+            .router(Router::new(billing()).on("order.placed", handler))
+            .poll_intervals(Duration::from_millis(2), Duration::from_millis(10))
+            .concurrency(8)
+            .retry(at_once(5))
+    }
+}
+
+/// Writes, and then does what the message's id asks for on its first attempts.
+struct Ledger;
+
+#[async_trait]
+impl TransactionalHandler<Fragile> for Ledger {
+    async fn handle(
+        &self,
+        transaction: &mut Fragile,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        transaction.write(context).await?;
+        let fate = context
+            .message()
+            .id()
+            .as_str()
+            .split('-')
+            .next()
+            .unwrap_or_default();
+        if fate == "dead" {
+            return Err(Failure::dead("after writing"));
+        }
+        if fate == "large" {
+            return Ok(Completion::with_result(vec![b'x'; 1001]));
+        }
+        if context.attempts().started > 2 {
+            return Ok(Completion::with_result("done"));
+        }
+        match fate {
+            "error" => return Err(Failure::retry("after writing")),
+            "panic" => panic!("after writing"),
+            "slow" => std::future::pending().await,
+            "settled" => return Ok(Completion::already_settled()),
+            "commit" => transaction.commit = Commit::Fails,
+            "reply" => transaction.commit = Commit::LosesReply,
+            "hang" => transaction.commit = Commit::Hangs,
+            _ => {}
+        }
+        Ok(Completion::with_result("done"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn effects_happen_exactly_once() {
+    let fates = ["fine", "error", "panic", "slow", "commit", "reply", "hang"];
+    let never = ["dead-1", "settled-1"].map(String::from);
+    let ids: Vec<_> = fates
+        .iter()
+        .flat_map(|fate| (0..4).map(move |n| format!("{fate}-{n}")))
+        .collect();
+    // Its result is not kept, its effect is.
+    let large = String::from("large-1");
+    let place = Place::new(ids.iter().chain(&never).chain([&large]).map(message)).await;
+    // The time-out covers the wait for SQLite's only write lock, so any attempt can fail.
+    let builder = place
+        .processor(Ledger)
+        .handler_timeout(Duration::from_millis(200));
+    until_idle(builder.retry(at_once(10_000))).await;
+    let mut expected = ids.clone();
+    expected.push(large.clone());
+    expected.sort();
+    assert_eq!(place.effects().await, expected);
+    for id in &ids {
+        let record = place.record(id).await;
+        assert_eq!(
+            record.state,
+            State::Processed,
+            "{id}: {:?}",
+            record.last_error
+        );
+        assert_eq!(record.result.as_deref(), Some(b"done".as_slice()), "{id}");
+        let is_repeated = ["error", "panic", "slow", "commit"]
+            .iter()
+            .any(|f| id.starts_with(f));
+        assert!(
+            record.attempts.started >= if is_repeated { 3 } else { 1 },
+            "{id}"
+        );
+    }
+    let record = place.record(&large).await;
+    assert_eq!((record.state, record.result), (State::Processed, None));
+    for id in &never {
+        assert_eq!(place.record(id).await.state, State::Dead, "{id}");
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_whose_lease_was_lost_is_rolled_back() {
+    let place = Place::new([message("1")]).await;
+    place.store.steal.store(true, SeqCst);
+    let told = Told::default();
+    let summary = until_idle(place.processor(Ledger).hooks(told.clone())).await;
+    assert_eq!(
+        (summary.lease_lost, summary.processed, summary.retried),
+        (1, 0, 0)
+    );
+    assert_eq!(told.all(), ["lost 1"]);
+    assert!(place.effects().await.is_empty());
+    let record = place.record("1").await;
+    assert_eq!(
+        (record.state, record.worker.unwrap().as_str()),
+        (State::Leased, "thief")
+    );
+}
+
+#[tokio::test]
+async fn an_outage_costs_no_attempt() {
+    let place = Place::new([message("fine-1"), message("fine-2")]).await;
+    place.store.outage.store(4, SeqCst);
+    let summary = until_idle(place.processor(Ledger)).await;
+    assert_eq!((summary.claimed, summary.processed), (2, 2));
+    assert_eq!(place.store.outage.load(SeqCst), 0);
+    assert_eq!(place.effects().await, ["fine-1", "fine-2"]);
+}
+
+#[tokio::test]
+async fn a_cancelled_transaction_is_rolled_back() {
+    let place = Place::new([message("slow-1")]).await;
+    let builder = place
+        .processor(Ledger)
+        .drain_limit(Duration::from_millis(300));
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let processor = builder.build().unwrap();
+    let task = tokio::spawn(async move { processor.run(stop).await });
+    eventually("claimed", async || {
+        place.record("slow-1").await.state == State::Leased
+    })
+    .await;
+    shutdown.cancel();
+    let summary = task.await.unwrap().unwrap();
+    assert_eq!((summary.retried, summary.abandoned), (1, 0));
+    let record = place.record("slow-1").await;
+    assert_eq!(record.state, State::Pending);
+    assert_eq!(
+        record.last_error.as_deref(),
+        Some("cancelled while running")
+    );
+    assert!(place.effects().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_processor_that_is_dropped_leaves_no_transaction_open() {
+    let place = Place::new([message("slow-1"), message("fine-1")]).await;
+    let processor = place.processor(Ledger).build().unwrap();
+    let task = tokio::spawn(async move { processor.run(CancellationToken::new()).await });
+    eventually("claimed", async || {
+        place.record("slow-1").await.state == State::Leased
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    // Opening takes the write lock, so this would fail beside an open transaction.
+    let effects = place.effects().await;
+    assert!(effects.iter().all(|id| id == "fine-1"), "{effects:?}");
+}
+
+#[tokio::test]
+async fn a_closure_will_do() {
+    let place = Place::new([message("1")]).await;
+    let handler = in_transaction_fn(place.store.clone(), |transaction, context| {
+        Box::pin(async move {
+            transaction.write(context).await?;
+            Ok(().into())
+        })
+    });
+    let router = Router::new(billing()).on("order.placed", handler);
+    let builder = Processor::builder(Arc::new(place.store.clone())).router(router);
+    assert_eq!(until_idle(builder).await.processed, 1);
+    assert_eq!(place.effects().await, ["1"]);
+}
