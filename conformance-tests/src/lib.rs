@@ -1,1 +1,134 @@
 //! The conformance suite that every inbox store passes, ours or yours.
+//!
+//! The contract of an inbox is the documentation of [`inbox_api`]; each rule of it is a case
+//! here ([`CASES`]). Add this crate as a dev-dependency, say how to get a fresh inbox of your
+//! store, and one line makes a test of every case:
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//!
+//! use async_trait::async_trait;
+//! use conformance_tests::{Fixture, Harness, Need, Offered, SchemaVariant, Settings, Unable};
+//! use inbox_api::{Clock, Inbox};
+//! use inbox_memory::{MemoryOptions, MemoryStore};
+//!
+//! struct MyStore;
+//!
+//! #[async_trait]
+//! impl Harness for MyStore {
+//!     fn name(&self) -> String {
+//!         "my store".into()
+//!     }
+//!
+//!     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+//!         if settings.drop_processed_payloads {
+//!             return Err(Unable::NotOffered(Need::DroppedPayloads));
+//!         }
+//!         let mut options = MemoryOptions::default();
+//!         if let Some(limit) = settings.payload_limit {
+//!             options.payload_limit = limit;
+//!         }
+//!         let clock = options.clock.clone();
+//!         let store = Arc::new(MemoryStore::with(options));
+//!         Ok(Box::new(Place { store, clock }))
+//!     }
+//!
+//!     fn expected_not_checked(&self) -> Vec<Need> {
+//!         vec![Need::DroppedPayloads, Need::SecondConnection, Need::Transactions]
+//!     }
+//! }
+//!
+//! struct Place {
+//!     store: Arc<MemoryStore>,
+//!     clock: Clock,
+//! }
+//!
+//! #[async_trait]
+//! impl Fixture for Place {
+//!     fn inbox(&self) -> Arc<dyn Inbox> {
+//!         self.store.clone()
+//!     }
+//!
+//!     async fn advance_clock(&self, by: Duration) -> Offered<()> {
+//!         self.clock.advance(by);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! // In tests/conformance.rs, this is all the rest:
+//! // conformance_tests::conformance!(MyStore);
+//!
+//! // Outside a test runner, a report:
+//! # fn main() {
+//! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+//! # let runtime = runtime.unwrap_or_else(|error| panic!("{error}"));
+//! # runtime.block_on(async {
+//! let report = conformance_tests::run(Arc::new(MyStore), "fencing::").await;
+//! println!("{report}");
+//! assert!(report.is_conformant());
+//! # });
+//! # }
+//! ```
+//!
+//! # Abilities
+//! Only [`Harness::fresh`] and [`Fixture::inbox`] are required. Every other method is an ability:
+//! something that the suite may do to the store, which lets more cases be checked.
+//!
+//! | ability | lets be checked |
+//! |---|---|
+//! | [`Fixture::advance_clock`] | time, ages and lag; every case that waits becomes quick; the model |
+//! | [`Fixture::second_connection`] | several processes on one inbox; half of the tasks in the concurrent cases use it |
+//! | [`Harness::schema_variant`] | setting up where there is nothing, less, something older, newer or foreign |
+//! | [`Fixture::corrupt`] | rows that cannot be read |
+//! | [`Fixture::begin_outage`] | outages that must not pass for duplicates |
+//! | [`Fixture::restart`] | durability across a restart or a kill |
+//! | [`Fixture::transactions`] | recording and settling in the caller's transaction, through [`Transactions`]; with [`BusinessWrites`], that the handler's effects commit with the record |
+//!
+//! # Nothing is skipped silently
+//! A case that needs what the harness does not offer, or what the store's
+//! [`Capabilities`](inbox_api::Capabilities) say it cannot do, is *not checked*: neither passed
+//! nor failed. A test runner knows only those two, so
+//! - the harness declares what is known to be lacking ([`Harness::expected_not_checked`]), where
+//!   a reader of the test sees it;
+//! - a case that is not checked for a reason that was declared prints `NOT CHECKED` and why on
+//!   standard error, also when the runner captures the output of tests that pass;
+//! - one that is not checked for any other reason fails.
+//!
+//! # Reading the report
+//! [`Report`] shows counts by group, then each failed case with its rule, what was expected and
+//! what was seen, then what was not checked, by what is lacking. [`Report::is_conformant`] is the
+//! verdict; [`Report::to_json`] has every case. A case that panics or hangs has failed.
+//!
+//! # The model
+//! The case `model::random_sequences_agree_with_the_memory_store` draws random sequences of
+//! operations by several actors (with stale leases among them), runs them on the store and on the
+//! memory store side by side, and compares every answer, every record and the statistics after
+//! each step. A sequence whose answers differ is shrunk and printed together with its seed.
+//!
+//! | environment variable | meaning |
+//! |---|---|
+//! | `INBOX_CONFORMANCE_SEED` | run the one sequence of this seed, as the failure printed it |
+//! | `INBOX_CONFORMANCE_SEQUENCES` | how many sequences to draw, instead of 40 |
+//!
+//! ```text
+//! INBOX_CONFORMANCE_SEED=1234 cargo test --test conformance model::
+//! ```
+
+mod cancel;
+mod cases;
+mod check;
+mod harness;
+mod model;
+mod place;
+mod registry;
+mod report;
+mod run;
+mod transactions;
+
+pub use harness::{
+    BoxError, Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
+};
+pub use registry::{CASES, Case};
+pub use report::{CaseReport, Report, Verdict};
+pub use run::{TestFailure, run, run_watched, test};
+pub use transactions::{AnyTransaction, AnyTransactions, BusinessWrites, Transactions};

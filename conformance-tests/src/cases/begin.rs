@@ -1,0 +1,159 @@
+//! Inline use: may I run this message's handler now?
+
+use std::time::Duration;
+
+use inbox_api::{Begun, Bytes, Due, Leased, Message, Outcome, Receipt, State, StoreExt};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    place::{Context, LONG, Place, dead, message, processed, retry, terms},
+};
+
+async fn runs(place: &Place, message: &Message, length: Duration) -> CaseResult<Leased> {
+    match place.begin(message, &terms(length)?).await? {
+        Begun::Run(leased) => Ok(*leased),
+        other => Err(Unmet::Failed(format!("begin: expected Run, saw {other:?}"))),
+    }
+}
+
+pub(crate) async fn a_new_key_runs(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?.with_header("source", "test")?;
+    let leased = runs(&place, &sent, LONG).await?;
+    same("message", &leased.message, &sent)?;
+    same("attempts started", &leased.attempts.started, &1)?;
+    place.has_state(sent.key(), State::Leased).await?;
+    place.nothing_due("it runs inline").await?;
+    place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn a_processed_key_answers_its_result(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (id, result) in [("1", Some(Bytes::from_static(b"receipt"))), ("2", None)] {
+        let sent = message(id)?;
+        let leased = runs(&place, &sent, LONG).await?;
+        place
+            .finish(
+                &leased,
+                Outcome::Processed {
+                    result: result.clone(),
+                },
+            )
+            .await?;
+        let begun = place.begin(&sent, &terms(LONG)?).await?;
+        same("begin again", &begun, &Begun::Processed { result })?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_held_key_is_busy(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    let leased = runs(&place, &sent, LONG).await?;
+    let begun = place.begin(&sent, &terms(LONG)?).await?;
+    same(
+        "begin while held",
+        &begun,
+        &Begun::Busy {
+            until: leased.lease.until,
+        },
+    )
+}
+
+pub(crate) async fn an_expired_lease_runs_anew(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    let first = runs(&place, &sent, place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let second = runs(&place, &sent, LONG).await?;
+    same("attempts started", &second.attempts.started, &2)?;
+    let late = place.settle_one(&first.lease, processed()).await?;
+    same(
+        "settling the first run's lease",
+        &late,
+        &inbox_api::Settled::LeaseLost,
+    )?;
+    place.finish(&second, processed()).await
+}
+
+pub(crate) async fn a_retry_is_busy_until_due(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    let leased = runs(&place, &sent, LONG).await?;
+    place.finish(&leased, retry(place.brief())).await?;
+    let until = place.record(sent.key()).await?.due_at;
+    let begun = place.begin(&sent, &terms(LONG)?).await?;
+    same(
+        "begin before the retry is due",
+        &begun,
+        &Begun::Busy { until },
+    )?;
+    place.pass(place.brief()).await?;
+    runs(&place, &sent, LONG).await.map(drop)
+}
+
+pub(crate) async fn a_delayed_message_is_stored_and_busy(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?.with_due(Due::After(place.brief()));
+    let begun = place.begin(&sent, &terms(LONG)?).await?;
+    let until = place.record(sent.key()).await?.due_at;
+    same(
+        "begin of a message that is not due",
+        &begun,
+        &Begun::Busy { until },
+    )?;
+    place.has_state(sent.key(), State::Pending).await?;
+    place.pass(place.brief()).await?;
+    place.claim_one().await.map(drop)
+}
+
+pub(crate) async fn a_dead_key_says_why(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    let leased = runs(&place, &sent, LONG).await?;
+    place.finish(&leased, dead("card refused")).await?;
+    let begun = place.begin(&sent, &terms(LONG)?).await?;
+    let reason = "card refused".into();
+    same("begin of a dead key", &begun, &Begun::Dead { reason })
+}
+
+pub(crate) async fn a_discarded_key_says_so(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Discarded).await?;
+    let begun = place.begin(&sent, &terms(LONG)?).await?;
+    same("begin of a discarded key", &begun, &Begun::Discarded)
+}
+
+pub(crate) async fn the_stored_message_runs(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Dead).await?;
+    let _ = place
+        .replay(sent.key(), Some(Bytes::from_static(b"edited")))
+        .await?;
+    let leased = runs(&place, &sent, LONG).await?;
+    same(
+        "payload",
+        &leased.message.payload().as_ref(),
+        &b"edited".as_ref(),
+    )
+}
+
+pub(crate) async fn a_received_message_runs_inline(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    same(
+        "receipt",
+        &place.receive_one(&sent).await?,
+        &Receipt::Accepted,
+    )?;
+    let leased = runs(&place, &sent, LONG).await?;
+    ensure!(
+        leased.lease.token.get() > 0,
+        "token: expected a positive one, saw {:?}",
+        leased.lease.token
+    );
+    place.nothing_due("it runs inline").await?;
+    place.finish(&leased, processed()).await
+}

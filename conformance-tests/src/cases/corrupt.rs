@@ -1,0 +1,122 @@
+//! A row that does not read back as what was written.
+
+use inbox_api::{ClaimRequest, ErrorKind, Expired, Filter, Message, Page, State, Store};
+use std::time::Duration;
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    harness::Corruption,
+    place::{Context, HANDLER, LONG, Place, ids, numbered, processed, terms},
+};
+
+/// Three messages, the second of which is spoilt.
+async fn spoilt(cx: &Context) -> CaseResult<(Place, Vec<Message>)> {
+    let place = cx.fresh().await?;
+    let all = numbered(3)?;
+    place.accept_all(&all).await?;
+    place
+        .fixture
+        .corrupt(all[1].key(), Corruption::Headers)
+        .await?;
+    Ok((place, all))
+}
+
+async fn claim(place: &Place) -> CaseResult<inbox_api::Claims> {
+    let request = ClaimRequest {
+        handlers: vec![inbox_api::HandlerName::new(HANDLER)?],
+        limit: 10,
+        terms: terms(LONG)?,
+    };
+    Ok(Store::claim(&*place.inbox, &request).await?)
+}
+
+/// One corrupt row is never a reason to stop the others.
+pub(crate) async fn a_claim_sets_it_aside_and_goes_on(cx: Context) -> CaseResult {
+    let (place, _) = spoilt(&cx).await?;
+    let claims = claim(&place).await?;
+    same(
+        "claimed",
+        &ids(&claims.leased),
+        &vec!["00001".into(), "00003".into()],
+    )?;
+    same("reported as corrupt", &claims.corrupt.len(), &1)?;
+    let dead = place.statistics().await?.count(State::Dead);
+    same("dead in the statistics", &dead, &1)?;
+    for leased in &claims.leased {
+        place.finish(leased, processed()).await?;
+    }
+    same("reported again", &claim(&place).await?.corrupt.len(), &0)
+}
+
+pub(crate) async fn get_says_so(cx: Context) -> CaseResult {
+    let (place, all) = spoilt(&cx).await?;
+    let Err(error) = place.get(all[1].key()).await else {
+        return Err(Unmet::Failed(
+            "get of a corrupt row: expected an error, saw an answer".into(),
+        ));
+    };
+    same("kind of the error", &error.kind(), &ErrorKind::Corrupt)?;
+    place.has_state(all[0].key(), State::Pending).await
+}
+
+pub(crate) async fn a_listing_reports_it_beside_the_others(cx: Context) -> CaseResult {
+    let (place, _) = spoilt(&cx).await?;
+    let listing = place.list(&Filter::default(), &Page::first(10)).await?;
+    same(
+        "records and corrupt rows",
+        &(listing.records.len(), listing.corrupt.len()),
+        &(2, 1),
+    )?;
+    let row = &listing.corrupt[0];
+    ensure!(
+        !row.place.is_empty() && !row.reason.is_empty(),
+        "expected the corrupt row's place and reason, saw {row:?}"
+    );
+    let (mut page, mut seen) = (Page::first(1), 0);
+    for _ in 0..5 {
+        let listing = place.list(&Filter::default(), &page).await?;
+        seen += listing.records.len() + listing.corrupt.len();
+        page.after = listing.next;
+        if page.after.is_none() {
+            break;
+        }
+    }
+    same("rows seen page by page", &seen, &3)
+}
+
+pub(crate) async fn its_key_still_refuses_duplicates(cx: Context) -> CaseResult {
+    let (place, all) = spoilt(&cx).await?;
+    place
+        .refuses_copy(&all[1], "while its row is corrupt")
+        .await?;
+    let _ = claim(&place).await?;
+    place
+        .refuses_copy(&all[1], "after its row was set aside")
+        .await
+}
+
+pub(crate) async fn statistics_and_purge_go_on(cx: Context) -> CaseResult {
+    let (place, _) = spoilt(&cx).await?;
+    same(
+        "pending",
+        &place.statistics().await?.count(State::Pending),
+        &3,
+    )?;
+    same("count", &place.count(&Filter::default()).await?, &3)?;
+    let claims = claim(&place).await?;
+    for leased in &claims.leased {
+        place.finish(leased, processed()).await?;
+    }
+    for (state, expected) in [(State::Processed, 2), (State::Dead, 1)] {
+        let expired = Expired::new(state, Duration::ZERO, 10)?;
+        let listing = place.expired(&expired).await?;
+        let found = (listing.records.len() + listing.corrupt.len()) as u64;
+        same(&format!("expired of {state}"), &found, &expected)?;
+        same(
+            &format!("purged of {state}"),
+            &place.purge(&expired).await?,
+            &expected,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! One holder: a stale token changes nothing.
+
+use std::time::Duration;
+
+use inbox_api::{Expired, Extended, Leased, Outcome, Settled, Settlement, State, StoreExt};
+
+use crate::{
+    check::{CaseResult, ensure, same},
+    place::{Context, LONG, Place, dead, message, numbered, processed, retry},
+};
+
+/// A message whose first lease ran out and that is held under a second one.
+async fn taken_over(place: &Place) -> CaseResult<(Leased, Leased)> {
+    place.accept(&message("1")?).await?;
+    let stale = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let current = place.claim_one().await?;
+    Ok((stale, current))
+}
+
+/// Settles with the stale lease, and checks that the newest holder's message is as it was.
+async fn changes_nothing(cx: &Context, outcome: Outcome) -> CaseResult {
+    let place = cx.fresh().await?;
+    let (stale, current) = taken_over(&place).await?;
+    let before = place.record(&current.lease.key).await?;
+    let what = format!("settling with a stale token, {outcome:?}");
+    same(
+        &what,
+        &place.settle_one(&stale.lease, outcome).await?,
+        &Settled::LeaseLost,
+    )?;
+    let after = place.record(&current.lease.key).await?;
+    same("the record after a stale settlement", &after, &before)?;
+    place.nothing_due("another worker holds it").await?;
+    place.finish(&current, processed()).await
+}
+
+/// Defect: a late acknowledgement completes the message that another worker now runs.
+pub(crate) async fn a_stale_settlement_changes_nothing(cx: Context) -> CaseResult {
+    changes_nothing(&cx, processed()).await
+}
+
+pub(crate) async fn a_stale_retry_changes_nothing(cx: Context) -> CaseResult {
+    changes_nothing(&cx, retry(Duration::ZERO)).await
+}
+
+pub(crate) async fn a_stale_death_changes_nothing(cx: Context) -> CaseResult {
+    changes_nothing(&cx, dead("late")).await
+}
+
+pub(crate) async fn a_stale_release_changes_nothing(cx: Context) -> CaseResult {
+    changes_nothing(&cx, Outcome::Release).await
+}
+
+/// Defect: the worker's name is the fence. Both claims here are by the same worker.
+pub(crate) async fn the_same_worker_name_is_no_fence(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let (stale, current) = taken_over(&place).await?;
+    same(
+        "settling an earlier lease of the same worker",
+        &place.settle_one(&stale.lease, processed()).await?,
+        &Settled::LeaseLost,
+    )?;
+    same(
+        "extending an earlier lease of the same worker",
+        &place.extend_one(&stale.lease, LONG).await?,
+        &Extended::LeaseLost,
+    )?;
+    place.has_state(&current.lease.key, State::Leased).await
+}
+
+/// Defect: a stale heartbeat prolongs somebody else's lease.
+pub(crate) async fn a_stale_extension_changes_nothing(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let (stale, current) = taken_over(&place).await?;
+    let before = place.record(&current.lease.key).await?.lease_until;
+    let extended = place
+        .extend_one(&stale.lease, Duration::from_secs(3600))
+        .await?;
+    same(
+        "extending with a stale token",
+        &extended,
+        &Extended::LeaseLost,
+    )?;
+    let after = place.record(&current.lease.key).await?.lease_until;
+    same("end of the newest lease", &after, &before)
+}
+
+pub(crate) async fn tokens_grow(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let mut last = None;
+    for _ in 0..5 {
+        let leased = place.claim_one().await?;
+        ensure!(
+            last.is_none_or(|last| leased.lease.token > last),
+            "tokens of one key: expected each greater than the one before, saw {:?} after {last:?}",
+            leased.lease.token
+        );
+        last = Some(leased.lease.token);
+        place.finish(&leased, Outcome::Release).await?;
+    }
+    Ok(())
+}
+
+/// Defect: attempt numbers as fence. They start again at a replay; tokens must not.
+pub(crate) async fn tokens_grow_across_a_replay(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let first = place.claim_one().await?;
+    place.finish(&first, dead("gave up")).await?;
+    let _ = place.replay(sent.key(), None).await?;
+    let second = place.claim_one().await?;
+    ensure!(
+        second.lease.token > first.lease.token,
+        "token after a replay: expected more than {:?}, saw {:?}",
+        first.lease.token,
+        second.lease.token
+    );
+    let late = place.settle_one(&first.lease, processed()).await?;
+    same(
+        "settling with the token from before the replay",
+        &late,
+        &Settled::LeaseLost,
+    )
+}
+
+/// Defect: a key that was purged and accepted anew starts its tokens again.
+pub(crate) async fn tokens_grow_across_a_purge(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let first = place.claim_one().await?;
+    place.finish(&first, processed()).await?;
+    let purged = place
+        .purge(&Expired::new(State::Processed, Duration::ZERO, 10)?)
+        .await?;
+    same("purged", &purged, &1)?;
+    let gone = place.settle_one(&first.lease, processed()).await?;
+    same("settling a purged message", &gone, &Settled::LeaseLost)?;
+    place.accept(&sent).await?;
+    let second = place.claim_one().await?;
+    ensure!(
+        second.lease.token > first.lease.token,
+        "token in the key's second life: expected more than {:?}, saw {:?}",
+        first.lease.token,
+        second.lease.token
+    );
+    let late = place.settle_one(&first.lease, processed()).await?;
+    same(
+        "settling with the token of the first life",
+        &late,
+        &Settled::LeaseLost,
+    )?;
+    place.has_state(sent.key(), State::Leased).await
+}
+
+/// A repetition after a lost reply is answered like the first time and changes nothing.
+pub(crate) async fn a_repeated_settlement_is_done(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, retry(LONG)).await?;
+    let before = place.record(sent.key()).await?;
+    place.finish(&leased, retry(LONG)).await?;
+    place.finish(&leased, processed()).await?;
+    same(
+        "the record after repetitions",
+        &place.record(sent.key()).await?,
+        &before,
+    )
+}
+
+pub(crate) async fn settling_twice_in_one_batch_counts_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let settlement = |outcome| Settlement {
+        lease: leased.lease.clone(),
+        outcome,
+    };
+    let batch = [settlement(dead("first")), settlement(processed())];
+    same(
+        "answers",
+        &place.settle(&batch).await?,
+        &vec![Settled::Done, Settled::Done],
+    )?;
+    let record = place.record(sent.key()).await?;
+    same("state", &record.state, &State::Dead)?;
+    same("attempts finished", &record.attempts.finished, &1)
+}
+
+/// Defect: one stale lease fails, or is taken along with, its batch.
+pub(crate) async fn a_stale_lease_affects_only_itself(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let (stale, current) = taken_over(&place).await?;
+    let more: Vec<_> = numbered(2)?;
+    place.accept_all(&more).await?;
+    let others = place.claim_up_to(2, LONG).await?;
+    let mut batch: Vec<Settlement> = others
+        .iter()
+        .map(|leased| Settlement {
+            lease: leased.lease.clone(),
+            outcome: processed(),
+        })
+        .collect();
+    batch.insert(
+        1,
+        Settlement {
+            lease: stale.lease,
+            outcome: processed(),
+        },
+    );
+    let expected = vec![Settled::Done, Settled::LeaseLost, Settled::Done];
+    same("answers", &place.settle(&batch).await?, &expected)?;
+    place.has_state(&current.lease.key, State::Leased).await?;
+    place.has_state(more[0].key(), State::Processed).await?;
+    place.has_state(more[1].key(), State::Processed).await
+}
+
+pub(crate) async fn a_lease_that_ran_out_unclaimed_can_be_settled(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    place.finish(&leased, processed()).await?;
+    place.has_state(&leased.lease.key, State::Processed).await
+}
+
+/// An operator who discards a message whose worker vanished is not overruled by that worker.
+pub(crate) async fn a_discarded_lease_is_lost(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let _ = place.discard(&leased.lease.key).await?;
+    let late = place.settle_one(&leased.lease, processed()).await?;
+    same(
+        "settling what was discarded meanwhile",
+        &late,
+        &Settled::LeaseLost,
+    )?;
+    place.has_state(&leased.lease.key, State::Discarded).await
+}
+
+/// A worker that settles after an operator replayed its message does not end the replay.
+pub(crate) async fn a_settlement_after_a_replay_changes_nothing(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead("gave up")).await?;
+    let _ = place.replay(sent.key(), None).await?;
+    let _ = place.settle_one(&leased.lease, processed()).await?;
+    place.has_state(sent.key(), State::Pending).await
+}

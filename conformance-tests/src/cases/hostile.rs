@@ -1,0 +1,504 @@
+//! Hostile input: whatever a sender can put into a message comes back as it was, or is refused
+//! alone.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use inbox_api::{
+    ContentType, Due, ErrorKind, FencingToken, Headers, Invalid, Kind, Lease, MAX_ERROR_BYTES,
+    Message, OrderingKey, Outcome, Receipt, Settled, State, StoreExt,
+};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    harness::{Need, Settings},
+    place::{
+        Context, LONG, Place, claim, dead, ids, message, message_for, numbered, processed, terms,
+    },
+};
+
+/// Texts that break naive statements, keys and encodings.
+const NASTY: [&str; 12] = [
+    "'; DROP TABLE inbox; --",
+    "\"quoted\"",
+    "back\\slash",
+    "`tick`",
+    "%_%",
+    "$1 ?1 :name @p",
+    "{hash}tag",
+    "*?[a-z]",
+    "NULL",
+    "\u{202e}txet\u{200b}",
+    "\u{fffd}\u{10ffff}",
+    "a\u{301}\u{1f468}\u{200d}\u{1f469}",
+];
+
+async fn round_trips(place: &Place, sent: &Message) -> CaseResult {
+    place.accept(sent).await?;
+    let leased = claim(&*place.inbox, sent.handler().as_str(), 1, LONG).await?;
+    let claimed: Vec<&Message> = leased.iter().map(|l| &l.message).collect();
+    let expected = sent.clone().with_due(Due::Now);
+    same_message("claimed", claimed.first().copied(), &expected)?;
+    let stored = place.record(sent.key()).await?.message();
+    same_message("stored", stored.as_ref(), &expected)
+}
+
+/// Compares all of a message, but shows no payload.
+fn same_message(what: &str, seen: Option<&Message>, expected: &Message) -> CaseResult {
+    ensure!(
+        seen == Some(expected),
+        "message as {what}: expected what was sent, {expected:?}, saw {seen:?}{}",
+        if seen.map(Message::payload) == Some(expected.payload()) {
+            ""
+        } else {
+            " (the payloads differ)"
+        }
+    );
+    Ok(())
+}
+
+/// Defect: statements put together from input.
+pub(crate) async fn quotes_and_wildcards_are_plain_text(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for nasty in NASTY {
+        let mut sent = message_for(nasty, nasty)?.with_header(nasty, nasty)?;
+        sent = sent.with_content_type(ContentType::new(nasty)?);
+        round_trips(&place, &sent).await?;
+        let leased = claim(&*place.inbox, nasty, 10, LONG).await?;
+        same("claimed twice", &ids(&leased), &Vec::new())?;
+    }
+    same(
+        "messages stored",
+        &place.count(&inbox_api::Filter::default()).await?,
+        &(NASTY.len() as u64),
+    )
+}
+
+pub(crate) async fn error_texts_are_plain_text(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (number, nasty) in NASTY.iter().enumerate() {
+        let sent = message(&number.to_string())?;
+        place.accept(&sent).await?;
+        let leased = place.claim_one().await?;
+        place.finish(&leased, dead(nasty)).await?;
+        let record = place.record(sent.key()).await?;
+        same(
+            "reason as stored",
+            &record.last_error.as_deref(),
+            &Some(*nasty),
+        )?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn binary_payloads_come_back_unchanged(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let all: Vec<u8> = (0..=255).cycle().take(4096).collect();
+    for (number, bytes) in [
+        all.as_slice(),
+        b"\0",
+        b"\0\0x",
+        b"\xff\xfe",
+        b"\xc3\x28",
+        b"'",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = number.to_string();
+        let sent = message(&id)?;
+        let sent = Message::new(
+            sent.handler().clone(),
+            sent.id().clone(),
+            sent.kind().clone(),
+            Bytes::copy_from_slice(bytes),
+        );
+        round_trips(&place, &sent).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn an_empty_payload_is_a_payload(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = with_payload("1", 0)?;
+    round_trips(&place, &sent).await?;
+    let record = place.record(sent.key()).await?;
+    same("payload", &record.payload, &Some(Bytes::new()))?;
+    same("payload length", &record.payload_bytes, &Some(0))
+}
+
+pub(crate) async fn an_empty_result_is_a_result(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (id, result) in [
+        ("1", Some(Bytes::new())),
+        ("2", None),
+        ("3", Some(vec![0, 255].into())),
+    ] {
+        let sent = message(id)?;
+        place.accept(&sent).await?;
+        let leased = place.claim_one().await?;
+        place
+            .finish(
+                &leased,
+                Outcome::Processed {
+                    result: result.clone(),
+                },
+            )
+            .await?;
+        same(
+            "result as stored",
+            &place.record(sent.key()).await?.result,
+            &result,
+        )?;
+    }
+    Ok(())
+}
+
+fn with_payload(id: &str, bytes: usize) -> CaseResult<Message> {
+    let plain = message(id)?;
+    let payload: Vec<u8> = (0..=255).cycle().take(bytes).collect();
+    Ok(Message::new(
+        plain.handler().clone(),
+        plain.id().clone(),
+        plain.kind().clone(),
+        payload,
+    ))
+}
+
+pub(crate) async fn a_payload_of_16_mib_is_kept(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let limit = inbox_api::DEFAULT_PAYLOAD_LIMIT;
+    if place.capabilities().payload_limit < limit {
+        return Err(Unmet::NotChecked(Need::LargePayloads));
+    }
+    round_trips(&place, &with_payload("1", limit)?).await
+}
+
+fn small_limit() -> Settings {
+    Settings {
+        payload_limit: Some(1000),
+        ..Settings::default()
+    }
+}
+
+fn too_large(bytes: usize, what: &'static str) -> Invalid {
+    Invalid::TooLarge {
+        what,
+        bytes,
+        limit: 1000,
+    }
+}
+
+pub(crate) async fn the_payload_limit_is_inclusive(cx: Context) -> CaseResult {
+    let place = cx.fresh_with(&small_limit()).await?;
+    same(
+        "payload limit in the capabilities",
+        &place.capabilities().payload_limit,
+        &1000,
+    )?;
+    round_trips(&place, &with_payload("1", 1000)?).await?;
+    let over = with_payload("2", 1001)?;
+    same(
+        "receipt of a payload one byte over the limit",
+        &place.receive_one(&over).await?,
+        &Receipt::Refused(too_large(1001, "payload")),
+    )?;
+    same(
+        "a refused message is stored",
+        &place.get(over.key()).await?.is_some(),
+        &false,
+    )
+}
+
+/// Defect: one bad message fails its whole batch.
+pub(crate) async fn an_oversized_message_is_refused_alone(cx: Context) -> CaseResult {
+    let place = cx.fresh_with(&small_limit()).await?;
+    let batch = [
+        with_payload("1", 10)?,
+        with_payload("2", 2000)?,
+        with_payload("3", 10)?,
+    ];
+    let expected = vec![
+        Receipt::Accepted,
+        Receipt::Refused(too_large(2000, "payload")),
+        Receipt::Accepted,
+    ];
+    same("receipts", &place.receive(&batch).await?, &expected)?;
+    let leased = place.claim_up_to(10, LONG).await?;
+    same("claimed", &ids(&leased), &vec!["1".into(), "3".into()])
+}
+
+pub(crate) async fn a_copy_of_a_refused_message_is_judged_on_its_own(cx: Context) -> CaseResult {
+    let place = cx.fresh_with(&small_limit()).await?;
+    let batch = [
+        with_payload("1", 2000)?,
+        with_payload("1", 10)?,
+        with_payload("1", 2000)?,
+    ];
+    let refused = Receipt::Refused(too_large(2000, "payload"));
+    let receipts = place.receive(&batch).await?;
+    let (Some(first), Some(second), Some(third)) =
+        (receipts.first(), receipts.get(1), receipts.get(2))
+    else {
+        return Err(Unmet::Failed(format!(
+            "expected three receipts, saw {receipts:?}"
+        )));
+    };
+    same("receipt of the oversized copy", first, &refused)?;
+    same("receipt of the copy that fits", second, &Receipt::Accepted)?;
+    ensure!(
+        matches!(third, Receipt::Refused(_) | Receipt::Duplicate),
+        "receipt of a third, oversized copy: expected Refused or Duplicate, saw {third:?}"
+    );
+    let stored = place.record(batch[1].key()).await?.payload_bytes;
+    same("payload length as stored", &stored, &Some(10))
+}
+
+pub(crate) async fn an_oversized_result_is_refused_and_the_lease_stands(cx: Context) -> CaseResult {
+    let place = cx.fresh_with(&small_limit()).await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let outcome = Outcome::Processed {
+        result: Some(vec![7; 1001].into()),
+    };
+    same(
+        "settling with a result over the limit",
+        &place.settle_one(&leased.lease, outcome).await?,
+        &Settled::Refused(too_large(1001, "result")),
+    )?;
+    place.has_state(sent.key(), State::Leased).await?;
+    place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn an_oversized_message_cannot_begin(cx: Context) -> CaseResult {
+    let place = cx.fresh_with(&small_limit()).await?;
+    let over = with_payload("1", 1001)?;
+    let Err(error) = place.begin(&over, &terms(LONG)?).await else {
+        return Err(Unmet::Failed(
+            "begin with an oversized payload: expected an error, saw an answer".into(),
+        ));
+    };
+    same("kind of the error", &error.kind(), &ErrorKind::Invalid)?;
+    same(
+        "a refused message is stored",
+        &place.get(over.key()).await?.is_some(),
+        &false,
+    )
+}
+
+pub(crate) async fn headers_come_back_unchanged(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?
+        .with_header(
+            "traceparent",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        )?
+        .with_header("empty", "")?
+        .with_header("lines", "a\r\nb\tc\u{1}")?
+        .with_header("Case", "1")?
+        .with_header("case", "2")?
+        .with_header("json", r#"{"a":[1,null,"\u0041"]}"#)?
+        .with_header("\u{1f980}", "\u{10ffff}")?;
+    round_trips(&place, &sent).await?;
+    let mut headers = Headers::new();
+    headers.insert(
+        "large",
+        "\u{1f980}".repeat((Headers::MAX_TOTAL_BYTES - 5) / 4),
+    )?;
+    round_trips(&place, &message("2")?.with_headers(headers)).await
+}
+
+pub(crate) async fn the_longest_texts_are_kept_whole(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let plain = message("1")?;
+    let mut sent = Message::new(
+        plain.handler().clone(),
+        plain.id().clone(),
+        Kind::new("ä".repeat(127))?,
+        "x",
+    )
+    .with_content_type(ContentType::new("c".repeat(255))?);
+    if place.capabilities().ordering {
+        sent = sent.with_ordering_key(OrderingKey::new("k".repeat(255))?);
+    }
+    round_trips(&place, &sent).await
+}
+
+pub(crate) async fn long_error_texts_are_cut(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let text = format!("nul \0 {}", "ä".repeat(MAX_ERROR_BYTES));
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead(&text)).await?;
+    let expected = inbox_api::error_text(&text).into_owned();
+    let stored = place.record(sent.key()).await?.last_error;
+    ensure!(
+        stored.as_deref() == Some(expected.as_str()),
+        "reason of {} bytes: expected it cut to {} bytes without NUL, saw {:?} bytes",
+        text.len(),
+        expected.len(),
+        stored.map(|text| text.len())
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_due_time_beyond_all_measure_is_kept(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let far = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(200 * 365 * 86_400));
+    for (id, due) in [
+        ("1", Due::After(Duration::MAX)),
+        ("2", Due::At(far.unwrap_or(SystemTime::UNIX_EPOCH))),
+    ] {
+        let sent = message(id)?.with_due(due);
+        place.accept(&sent).await?;
+        place.has_state(sent.key(), State::Pending).await?;
+    }
+    place
+        .nothing_due("both messages are due in centuries")
+        .await?;
+    place.accept(&message("3")?).await?;
+    let leased = place.claim_one().await?;
+    let forever = Outcome::Retry {
+        after: Duration::MAX,
+        error: "later".into(),
+    };
+    place.finish(&leased, forever).await?;
+    place.nothing_due("all messages are due in centuries").await
+}
+
+pub(crate) async fn empty_input_is_answered(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    same(
+        "receive of nothing",
+        &place.receive(&[]).await?,
+        &Vec::new(),
+    )?;
+    same("settle of nothing", &place.settle(&[]).await?, &Vec::new())?;
+    same(
+        "extend of nothing",
+        &place.extend(&[], LONG).await?,
+        &Vec::new(),
+    )?;
+    let none = inbox_api::ClaimRequest {
+        handlers: Vec::new(),
+        limit: 10,
+        terms: terms(LONG)?,
+    };
+    same(
+        "claim for no handlers",
+        &inbox_api::Store::claim(&*place.inbox, &none)
+            .await?
+            .leased
+            .len(),
+        &0,
+    )?;
+    same(
+        "claim of up to 0",
+        &place.claim_up_to(0, LONG).await?.len(),
+        &0,
+    )?;
+    same(
+        "claim for an unknown handler",
+        &claim(&*place.inbox, "unknown", 5, LONG).await?.len(),
+        &0,
+    )
+}
+
+pub(crate) async fn the_largest_limits_are_taken(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(3)?).await?;
+    same(
+        "claimed with the largest limit",
+        &place.claim_up_to(u32::MAX, LONG).await?.len(),
+        &3,
+    )?;
+    let all = inbox_api::Expired::new(State::Processed, Duration::MAX, u32::MAX)?;
+    same(
+        "purged of what is older than time itself",
+        &place.purge(&all).await?,
+        &0,
+    )
+}
+
+/// Defect: a limit on parameters per statement is met only in production.
+pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let batch = numbered(3000)?;
+    place.accept_all(&batch).await?;
+    let leased = place.claim_up_to(3000, LONG).await?;
+    same("claimed", &leased.len(), &3000)?;
+    let leases: Vec<Lease> = leased.iter().map(|l| l.lease.clone()).collect();
+    let extended = place.extend(&leases, LONG).await?;
+    let until = |e: &inbox_api::Extended| matches!(e, inbox_api::Extended::Until(_));
+    same(
+        "extended",
+        &extended.iter().filter(|e| until(e)).count(),
+        &3000,
+    )?;
+    let settlements: Vec<inbox_api::Settlement> = leases
+        .into_iter()
+        .map(|lease| inbox_api::Settlement {
+            lease,
+            outcome: processed(),
+        })
+        .collect();
+    let settled = place.settle(&settlements).await?;
+    same("settled", &settled, &vec![Settled::Done; 3000])
+}
+
+pub(crate) async fn a_made_up_lease_changes_nothing(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    for (token, locator) in [(0, 0), (-1, 1), (i64::MAX, u64::MAX), (i64::MIN, 1 << 63)] {
+        for key in [sent.key(), message("unknown")?.key()] {
+            let lease = Lease {
+                key: key.clone(),
+                token: FencingToken::new(token),
+                locator,
+                until: SystemTime::now(),
+            };
+            let what = format!("settling with the made-up token {token}");
+            // A message that was never claimed may carry the token 0: nothing to lose then.
+            let settled = place.settle_one(&lease, processed()).await?;
+            ensure!(
+                settled == Settled::LeaseLost || (token == 0 && settled == Settled::Done),
+                "{what}: expected LeaseLost, saw {settled:?}"
+            );
+            let extended = place.extend_one(&lease, LONG).await?;
+            same(
+                "extending the same",
+                &extended,
+                &inbox_api::Extended::LeaseLost,
+            )?;
+        }
+    }
+    place.has_state(sent.key(), State::Pending).await
+}
+
+/// Defect: payloads and header values in logs.
+pub(crate) async fn errors_do_not_show_payloads(cx: Context) -> CaseResult {
+    let place = cx.fresh_with(&small_limit()).await?;
+    let secret = "s3cr3t-".repeat(200);
+    let plain = message("1")?;
+    let sent = Message::new(
+        plain.handler().clone(),
+        plain.id().clone(),
+        plain.kind().clone(),
+        secret,
+    );
+    let Err(error) = place.begin(&sent, &terms(LONG)?).await else {
+        return Err(Unmet::Failed(
+            "begin with an oversized payload: expected an error, saw an answer".into(),
+        ));
+    };
+    let shown = format!("{error} {error:?}");
+    ensure!(
+        !shown.contains("s3cr3t"),
+        "the error shows the payload's bytes"
+    );
+    same("lines of the error", &error.to_string().lines().count(), &1)
+}

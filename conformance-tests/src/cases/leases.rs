@@ -1,0 +1,271 @@
+//! Leases: they hide a message, and they end.
+
+use std::time::Duration;
+
+use inbox_api::{ErrorKind, Extended, Filter, LeaseTerms, State, StoreExt, WorkerName};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    place::{Context, LONG, close, ids, message, numbered, processed, retry, terms},
+};
+
+pub(crate) async fn a_lease_hides_its_message(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    place.nothing_due("its only message is leased").await?;
+    let record = place.record(sent.key()).await?;
+    same("state", &record.state, &State::Leased)?;
+    same(
+        "worker",
+        &record.worker,
+        &Some(WorkerName::new("worker-1")?),
+    )?;
+    same(
+        "end of the lease",
+        &record.lease_until,
+        &Some(leased.lease.until),
+    )
+}
+
+/// Defect: no recovery of messages whose worker vanished.
+pub(crate) async fn a_vanished_worker_gives_its_message_back(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    place.claim_single(place.brief()).await?;
+    place.nothing_due("the lease has not run out").await?;
+    place.pass(place.brief()).await?;
+    same(
+        "claimed",
+        &ids(&place.claim_up_to(10, LONG).await?),
+        &vec!["1".into()],
+    )
+}
+
+pub(crate) async fn a_lease_that_ran_out_is_shown_as_pending(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let record = place.record(sent.key()).await?;
+    same("state by get", &record.state, &State::Pending)?;
+    let with = |state| Filter {
+        states: vec![state],
+        ..Filter::default()
+    };
+    same(
+        "count of pending",
+        &place.count(&with(State::Pending)).await?,
+        &1,
+    )?;
+    same(
+        "count of leased",
+        &place.count(&with(State::Leased)).await?,
+        &0,
+    )?;
+    let page = inbox_api::Page::first(10);
+    same(
+        "listed as pending",
+        &place
+            .list(&with(State::Pending), &page)
+            .await?
+            .records
+            .len(),
+        &1,
+    )?;
+    same(
+        "listed as leased",
+        &place.list(&with(State::Leased), &page).await?.records.len(),
+        &0,
+    )?;
+    let statistics = place.statistics().await?;
+    same(
+        "pending in the statistics",
+        &statistics.count(State::Pending),
+        &1,
+    )?;
+    same(
+        "leased in the statistics",
+        &statistics.count(State::Leased),
+        &0,
+    )
+}
+
+/// Defect: one worker's lost heartbeat frees everything, or nothing.
+pub(crate) async fn leases_run_out_one_by_one(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(3)?).await?;
+    place.claim_single(LONG * 10).await?;
+    place.claim_single(place.brief()).await?;
+    place.claim_single(LONG * 10).await?;
+    place.pass(place.brief()).await?;
+    same(
+        "claimed",
+        &ids(&place.claim_up_to(10, LONG).await?),
+        &vec!["00002".into()],
+    )
+}
+
+pub(crate) async fn an_extension_lengthens_the_lease(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_single(place.brief()).await?;
+    let answer = place.extend_one(&leased.lease, LONG * 10).await?;
+    let until = place.record(&leased.lease.key).await?.lease_until;
+    same("answer", &Some(answer), &until.map(Extended::Until))?;
+    place.pass(place.brief()).await?;
+    place.nothing_due("its lease was extended").await?;
+    place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn an_extension_can_shorten_the_lease(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_single(LONG * 10).await?;
+    let _ = place.extend_one(&leased.lease, place.brief()).await?;
+    place.pass(place.brief()).await?;
+    same(
+        "claimed",
+        &ids(&place.claim_up_to(10, LONG).await?),
+        &vec!["1".into()],
+    )
+}
+
+pub(crate) async fn an_extension_revives_an_unclaimed_lease(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let answer = place.extend_one(&leased.lease, LONG).await?;
+    ensure!(
+        matches!(answer, Extended::Until(_)),
+        "extending a lease that ran out unclaimed: expected Until, saw {answer:?}"
+    );
+    place.nothing_due("its lease was revived").await?;
+    place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn a_settled_lease_cannot_be_extended(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(2)?).await?;
+    let leased = place.claim_up_to(2, LONG).await?;
+    for (leased, outcome) in leased.iter().zip([processed(), retry(LONG)]) {
+        place.finish(leased, outcome).await?;
+        let answer = place.extend_one(&leased.lease, LONG).await?;
+        same("extending after settling", &answer, &Extended::LeaseLost)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn extensions_are_answered_one_by_one(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(3)?).await?;
+    let leased = place.claim_up_to(3, LONG).await?;
+    if let Some(second) = leased.get(1) {
+        place.finish(second, processed()).await?;
+    }
+    let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
+    let answers = place.extend(&leases, LONG).await?;
+    let lost: Vec<bool> = answers.iter().map(|a| *a == Extended::LeaseLost).collect();
+    same(
+        "answers that are LeaseLost",
+        &lost,
+        &vec![false, true, false],
+    )
+}
+
+pub(crate) async fn lengths_out_of_range_are_invalid(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    for length in [
+        Duration::ZERO,
+        Duration::from_micros(999),
+        LeaseTerms::MAX + Duration::from_nanos(1),
+        Duration::MAX,
+    ] {
+        let Err(error) = place.extend_one(&leased.lease, length).await else {
+            return Err(Unmet::Failed(format!(
+                "extending for {length:?}: expected an error, saw an answer"
+            )));
+        };
+        same("kind of the error", &error.kind(), &ErrorKind::Invalid)?;
+    }
+    let until = place.record(&leased.lease.key).await?.lease_until;
+    same(
+        "end of the lease after refused extensions",
+        &until,
+        &Some(leased.lease.until),
+    )?;
+    for length in [LeaseTerms::MAX, LeaseTerms::MIN] {
+        let answer = place.extend_one(&leased.lease, length).await?;
+        ensure!(
+            answer != Extended::LeaseLost,
+            "extending for {length:?}: saw LeaseLost"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) async fn each_lease_has_its_own_length(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let now = place.now().await?;
+    place.accept_all(&numbered(2)?).await?;
+    for length in [LONG, LONG * 60] {
+        let leased = place.claim_single(length).await?;
+        ensure!(
+            close(leased.lease.until, now + length),
+            "end of a lease of {length:?}: expected about {:?}, saw {:?}",
+            now + length,
+            leased.lease.until
+        );
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_claim_serves_several_handlers(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (handler, id) in [("a", "1"), ("b", "2"), ("c", "3"), ("a", "4")] {
+        place
+            .accept(&crate::place::message_for(handler, id)?)
+            .await?;
+    }
+    let request = inbox_api::ClaimRequest {
+        handlers: ["a", "b"]
+            .into_iter()
+            .map(inbox_api::HandlerName::new)
+            .collect::<Result<_, _>>()?,
+        limit: 10,
+        terms: terms(LONG)?,
+    };
+    let claims = inbox_api::Store::claim(&*place.inbox, &request).await?;
+    let mut claimed = ids(&claims.leased);
+    claimed.sort();
+    same(
+        "claimed for a and b",
+        &claimed,
+        &vec!["1".into(), "2".into(), "4".into()],
+    )
+}
+
+pub(crate) async fn a_claim_keeps_to_its_limit(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(5)?).await?;
+    same(
+        "first",
+        &ids(&place.claim_up_to(2, LONG).await?),
+        &vec!["00001".into(), "00002".into()],
+    )?;
+    same(
+        "then",
+        &ids(&place.claim_up_to(2, LONG).await?),
+        &vec!["00003".into(), "00004".into()],
+    )?;
+    same(
+        "last",
+        &ids(&place.claim_up_to(2, LONG).await?),
+        &vec!["00005".into()],
+    )
+}

@@ -1,0 +1,414 @@
+//! Order within an ordering key.
+
+use std::time::Duration;
+
+use inbox_api::{
+    AfterDead, Begun, Due, ErrorKind, Expired, Intervention, OrderingKey, Outcome, Receipt, State,
+    StoreExt,
+};
+
+use crate::{
+    check::{CaseResult, ensure, same},
+    place::{
+        Context, HANDLER, LONG, Place, claim, dead, dead_blocking, ids, message, message_for,
+        ordered, processed, retry, sequence, terms,
+    },
+};
+
+/// Claims and processes until nothing is due; returns the order.
+async fn drain(place: &Place) -> CaseResult<Vec<String>> {
+    let mut order = Vec::new();
+    loop {
+        let leased = place.claim_up_to(10, LONG).await?;
+        if leased.is_empty() {
+            return Ok(order);
+        }
+        order.extend(ids(&leased));
+        for leased in &leased {
+            place.finish(leased, processed()).await?;
+        }
+    }
+}
+
+fn texts(ids: &[&str]) -> Vec<String> {
+    ids.iter().map(|id| (*id).into()).collect()
+}
+
+pub(crate) async fn messages_of_a_key_come_in_order(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(3, "k")?).await?;
+    place.accept(&ordered("4", "k")?).await?;
+    same(
+        "order",
+        &drain(&place).await?,
+        &texts(&["1", "2", "3", "4"]),
+    )
+}
+
+pub(crate) async fn one_message_of_a_key_at_a_time(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(3, "k")?).await?;
+    same(
+        "claimed at once",
+        &ids(&place.claim_up_to(10, LONG).await?),
+        &texts(&["1"]),
+    )?;
+    place
+        .nothing_due("the first of its ordering key is leased")
+        .await?;
+    let other = place.connections(2).await?;
+    let leased = claim(&*other[1], HANDLER, 10, LONG).await?;
+    same("claimed by another worker", &ids(&leased), &Vec::new())
+}
+
+/// Defect: a retry lets later messages of its ordering key overtake.
+pub(crate) async fn a_retry_is_not_overtaken(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(2, "k")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, retry(place.brief())).await?;
+    place
+        .nothing_due("the first of its ordering key waits for a retry")
+        .await?;
+    place.pass(place.brief()).await?;
+    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+}
+
+/// Defect: a lease that ran out lets later messages of its ordering key overtake.
+pub(crate) async fn an_expired_lease_is_not_overtaken(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(2, "k")?).await?;
+    place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+}
+
+pub(crate) async fn a_delayed_message_is_not_overtaken(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place
+        .accept(&ordered("1", "k")?.with_due(Due::After(place.brief())))
+        .await?;
+    place.accept(&ordered("2", "k")?).await?;
+    place
+        .nothing_due("the first of its ordering key is not due")
+        .await?;
+    place.pass(place.brief()).await?;
+    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+}
+
+pub(crate) async fn a_released_message_is_not_overtaken(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(2, "k")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, Outcome::Release).await?;
+    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+}
+
+pub(crate) async fn keys_do_not_hold_each_other_up(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    for (id, key) in [
+        ("1", "a"),
+        ("2", "a"),
+        ("3", "b"),
+        ("4", "b"),
+        ("5", "A"),
+        ("6", "a "),
+    ] {
+        place.accept(&ordered(id, key)?).await?;
+    }
+    same(
+        "claimed",
+        &ids(&place.claim_up_to(10, LONG).await?),
+        &texts(&["1", "3", "5", "6"]),
+    )
+}
+
+pub(crate) async fn messages_without_a_key_are_not_held_up(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    for n in 1..=5 {
+        place.accept(&ordered(&format!("k{n}"), "k")?).await?;
+        place.accept(&message(&format!("{n}"))?).await?;
+    }
+    let claimed = ids(&place.claim_up_to(10, LONG).await?);
+    same(
+        "claimed",
+        &claimed,
+        &texts(&["k1", "1", "2", "3", "4", "5"]),
+    )
+}
+
+pub(crate) async fn handlers_do_not_hold_each_other_up(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let key = OrderingKey::new("k")?;
+    for handler in ["a", "b"] {
+        place
+            .accept(&message_for(handler, "1")?.with_ordering_key(key.clone()))
+            .await?;
+        same(
+            "claimed",
+            &ids(&claim(&*place.inbox, handler, 5, LONG).await?),
+            &texts(&["1"]),
+        )?;
+    }
+    Ok(())
+}
+
+/// Blocked messages must not use a claim's limit up.
+pub(crate) async fn a_long_blocked_key_hides_nothing(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(300, "k")?).await?;
+    place.accept(&message("free")?).await?;
+    same(
+        "first claim",
+        &ids(&place.claim_up_to(1, LONG).await?),
+        &texts(&["1"]),
+    )?;
+    same(
+        "second claim",
+        &ids(&place.claim_up_to(1, LONG).await?),
+        &texts(&["free"]),
+    )
+}
+
+pub(crate) async fn a_dead_message_lets_the_next_through(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(2, "k")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead("gave up")).await?;
+    same(
+        "blocks",
+        &place.record(&leased.lease.key).await?.blocks_ordering_key,
+        &false,
+    )?;
+    same("order", &drain(&place).await?, &texts(&["2"]))
+}
+
+async fn blocked(cx: &Context) -> CaseResult<Place> {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(3, "k")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead_blocking("gave up")).await?;
+    same(
+        "blocks",
+        &place.record(&leased.lease.key).await?.blocks_ordering_key,
+        &true,
+    )?;
+    Ok(place)
+}
+
+pub(crate) async fn a_dead_message_can_block_its_key(cx: Context) -> CaseResult {
+    let place = blocked(&cx).await?;
+    place
+        .nothing_due("a dead message blocks its ordering key")
+        .await?;
+    place.accept(&ordered("4", "k")?).await?;
+    place.accept(&ordered("5", "other")?).await?;
+    same(
+        "claimed",
+        &ids(&place.claim_up_to(10, LONG).await?),
+        &texts(&["5"]),
+    )
+}
+
+pub(crate) async fn a_replay_unblocks_in_order(cx: Context) -> CaseResult {
+    let place = blocked(&cx).await?;
+    same(
+        "replay",
+        &place.replay(ordered("1", "k")?.key(), None).await?,
+        &Intervention::Done,
+    )?;
+    let record = place.record(ordered("1", "k")?.key()).await?;
+    same("blocks after a replay", &record.blocks_ordering_key, &false)?;
+    same("order", &drain(&place).await?, &texts(&["1", "2", "3"]))
+}
+
+pub(crate) async fn a_discard_unblocks(cx: Context) -> CaseResult {
+    let place = blocked(&cx).await?;
+    same(
+        "discard",
+        &place.discard(ordered("1", "k")?.key()).await?,
+        &Intervention::Done,
+    )?;
+    let record = place.record(ordered("1", "k")?.key()).await?;
+    same(
+        "blocks after a discard",
+        &record.blocks_ordering_key,
+        &false,
+    )?;
+    same("order", &drain(&place).await?, &texts(&["2", "3"]))
+}
+
+pub(crate) async fn a_purge_unblocks(cx: Context) -> CaseResult {
+    let place = blocked(&cx).await?;
+    let purged = place
+        .purge(&Expired::new(State::Dead, Duration::ZERO, 10)?)
+        .await?;
+    same("purged", &purged, &1)?;
+    same("order", &drain(&place).await?, &texts(&["2", "3"]))
+}
+
+pub(crate) async fn discarding_the_first_moves_on(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(3, "k")?).await?;
+    for id in ["2", "1"] {
+        same(
+            "discard",
+            &place.discard(ordered(id, "k")?.key()).await?,
+            &Intervention::Done,
+        )?;
+    }
+    same("order", &drain(&place).await?, &texts(&["3"]))
+}
+
+pub(crate) async fn a_replayed_message_returns_to_its_old_place(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(4, "k")?).await?;
+    let first = place.claim_one().await?;
+    place.finish(&first, processed()).await?;
+    let second = place.claim_one().await?;
+    let _ = place.replay(&first.lease.key, None).await?;
+    place
+        .nothing_due("the second of its ordering key is leased")
+        .await?;
+    place.finish(&second, processed()).await?;
+    same("order", &drain(&place).await?, &texts(&["1", "3", "4"]))
+}
+
+pub(crate) async fn blocking_without_a_key_has_no_effect(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&[message("1")?, message("2")?]).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead_blocking("gave up")).await?;
+    same(
+        "blocks",
+        &place.record(&leased.lease.key).await?.blocks_ordering_key,
+        &false,
+    )?;
+    same("order", &drain(&place).await?, &texts(&["2"]))
+}
+
+pub(crate) async fn begin_keeps_the_order(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let (first, second) = (ordered("1", "k")?, ordered("2", "k")?);
+    place.accept(&first).await?;
+    let begun = place.begin(&second, &terms(LONG)?).await?;
+    same(
+        "begin behind an unfinished message",
+        &begun,
+        &Begun::Blocked,
+    )?;
+    place.has_state(second.key(), State::Pending).await?;
+    let leased = place.claim_one().await?;
+    let begun = place.begin(&second, &terms(LONG)?).await?;
+    same("begin behind a leased message", &begun, &Begun::Blocked)?;
+    place.finish(&leased, processed()).await?;
+    let begun = place.begin(&second, &terms(LONG)?).await?;
+    ensure!(
+        matches!(begun, Begun::Run(_)),
+        "begin when its turn has come: saw {begun:?}"
+    );
+    place.nothing_due("it runs inline").await
+}
+
+/// The order holds under load: several workers, retries, expired leases.
+pub(crate) async fn order_holds_among_many_workers(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let mut batch = Vec::new();
+    for n in 0..20 {
+        for key in ["a", "b", "c"] {
+            batch.push(ordered(&format!("{key}{n:02}"), key)?);
+        }
+    }
+    place.accept_all(&batch).await?;
+    let finished = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for inbox in place.connections(4).await? {
+        let finished = std::sync::Arc::clone(&finished);
+        tasks.push(tokio::spawn(async move {
+            let mut idle = 0;
+            while idle < 20 {
+                let handler = inbox_api::HandlerName::new(HANDLER)?;
+                let worker = crate::place::worker()?;
+                let claims =
+                    super::concurrency::persist(|| inbox.claim_for(&handler, 4, LONG, &worker));
+                let leased = claims.await?.leased;
+                idle = if leased.is_empty() { idle + 1 } else { 0 };
+                for leased in leased {
+                    let done =
+                        leased.attempts.started > 1 || leased.message.id().as_str().ends_with('1');
+                    if done {
+                        // Before settling: afterwards another worker may already be on the next.
+                        let mut order = finished
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner);
+                        order.push(leased.message.id().to_string());
+                    }
+                    let outcome = if done {
+                        processed()
+                    } else {
+                        retry(Duration::ZERO)
+                    };
+                    let settled = super::concurrency::persist(|| {
+                        inbox.settle_one(&leased.lease, outcome.clone())
+                    })
+                    .await?;
+                    same("settling a held lease", &settled, &inbox_api::Settled::Done)?;
+                }
+                tokio::task::yield_now().await;
+            }
+            CaseResult::Ok(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    let order = finished
+        .lock()
+        .map(|order| order.clone())
+        .unwrap_or_default();
+    for key in ["a", "b", "c"] {
+        let seen: Vec<_> = order
+            .iter()
+            .filter(|id| id.starts_with(key))
+            .cloned()
+            .collect();
+        let expected: Vec<_> = (0..20).map(|n| format!("{key}{n:02}")).collect();
+        same(&format!("order of ordering key {key}"), &seen, &expected)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn keys_are_honoured_or_refused(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = ordered("1", "k")?;
+    let receipt = place.receive_one(&sent).await;
+    if place.capabilities().ordering {
+        same("receipt", &receipt?, &Receipt::Accepted)?;
+        let stored = place.record(sent.key()).await?.ordering_key;
+        return same(
+            "ordering key as stored",
+            &stored.as_ref(),
+            &sent.ordering_key(),
+        );
+    }
+    let kind = receipt.err().map(|error| error.kind());
+    same("kind of the error", &kind, &Some(ErrorKind::Unsupported))
+}
+
+pub(crate) async fn a_retried_block_is_lifted(cx: Context) -> CaseResult {
+    let place = blocked(&cx).await?;
+    let first = ordered("1", "k")?;
+    let _ = place.replay(first.key(), None).await?;
+    let leased = place.claim_one().await?;
+    let outcome = Outcome::Dead {
+        reason: "again".into(),
+        after: AfterDead::Continue,
+    };
+    place.finish(&leased, outcome).await?;
+    same(
+        "blocks",
+        &place.record(first.key()).await?.blocks_ordering_key,
+        &false,
+    )?;
+    same("order", &drain(&place).await?, &texts(&["2", "3"]))
+}

@@ -1,0 +1,238 @@
+//! The store away, closed, restarted.
+
+use std::time::Duration;
+
+use inbox_api::{
+    ErrorKind, Filter, Inbox, Message, Page, Receipt, Result, Settled, State, StoreExt,
+};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    harness::Restart,
+    place::{Context, HANDLER, LONG, Place, claim, ids, message, processed, terms},
+};
+
+fn retryable<T: std::fmt::Debug>(what: &str, answer: Result<T>) -> CaseResult {
+    match answer {
+        Ok(answer) => Err(Unmet::Failed(format!(
+            "{what} during an outage: expected a retryable error, saw {answer:?}"
+        ))),
+        Err(error) => {
+            ensure!(
+                error.is_retryable(),
+                "{what} during an outage: expected a retryable error, saw {error}"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Defect: an unreachable database is taken for a unique violation.
+pub(crate) async fn an_outage_is_never_a_duplicate(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let (known, new) = (message("known")?, message("new")?);
+    place.accept(&known).await?;
+    place.fixture.begin_outage().await?;
+    let answers = [
+        ("receive of a new key", place.receive_one(&new).await),
+        ("receive of a known key", place.receive_one(&known).await),
+    ];
+    place.fixture.end_outage().await?;
+    for (what, answer) in answers {
+        retryable(what, answer)?;
+    }
+    // Sending again is safe, and loses and doubles nothing.
+    let receipt = recovered(&place, &new).await?;
+    ensure!(
+        matches!(receipt, Receipt::Accepted | Receipt::Duplicate),
+        "receipt of the repetition: saw {receipt:?}"
+    );
+    place.refuses_copy(&new, "after the outage").await?;
+    let mut claimed = ids(&place.claim_up_to(10, LONG).await?);
+    claimed.sort();
+    same("claimed", &claimed, &vec!["known".into(), "new".into()])
+}
+
+/// The first receive that works after an outage; reconnecting may take a moment.
+async fn recovered(place: &Place, message: &Message) -> CaseResult<Receipt> {
+    let mut tries = 0;
+    loop {
+        match place.receive_one(message).await {
+            Err(error) if error.is_retryable() && tries < 50 => {
+                tries += 1;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            answer => return Ok(answer?),
+        }
+    }
+}
+
+pub(crate) async fn writes_fail_as_retryable(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    place.accept(&message("2")?).await?;
+    place.fixture.begin_outage().await?;
+    let settled = place.settle_one(&leased.lease, processed()).await;
+    let begun = place.begin(&message("3")?, &terms(LONG)?).await;
+    let handler = inbox_api::HandlerName::new(HANDLER)?;
+    let claimed = place
+        .claim_for(&handler, 5, LONG, &crate::place::worker()?)
+        .await;
+    place.fixture.end_outage().await?;
+    retryable("settle", settled)?;
+    retryable("begin", begun)?;
+    // A claim may look first, and so find out later; but it never invents an answer.
+    if let Ok(claims) = &claimed {
+        same(
+            "claimed during an outage",
+            &ids(&claims.leased),
+            &Vec::new(),
+        )?;
+    } else {
+        retryable("claim", claimed)?;
+    }
+    let _ = recovered(&place, &message("4")?).await?;
+    same(
+        "settling again",
+        &place.settle_one(&leased.lease, processed()).await?,
+        &Settled::Done,
+    )?;
+    place
+        .has_state(leased.message.key(), State::Processed)
+        .await
+}
+
+/// Defect: messages lost although the inbox is durable, because the database was away for longer
+/// than the retry.
+pub(crate) async fn what_was_accepted_before_is_still_there(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for id in ["1", "2", "3"] {
+        place.accept(&message(id)?).await?;
+    }
+    let leased = place.claim_one().await?;
+    place.fixture.begin_outage().await?;
+    let _ = place.receive_one(&message("4")?).await;
+    place.fixture.end_outage().await?;
+    let _ = recovered(&place, &message("4")?).await?;
+    place.finish(&leased, processed()).await?;
+    let mut claimed = ids(&place.claim_up_to(10, LONG).await?);
+    claimed.sort();
+    same(
+        "claimed",
+        &claimed,
+        &vec!["2".into(), "3".into(), "4".into()],
+    )
+}
+
+fn closed<T>(what: &str, answer: Result<T>) -> CaseResult {
+    let kind = answer.err().map(|error| error.kind());
+    same(
+        &format!("error of {what} after close"),
+        &kind,
+        &Some(ErrorKind::Unavailable),
+    )
+}
+
+pub(crate) async fn a_closed_store_is_unavailable(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let inbox: &dyn Inbox = &*place.inbox;
+    inbox.close().await;
+    inbox.close().await;
+    closed("receive", inbox.receive(std::slice::from_ref(&sent)).await)?;
+    let handler = sent.handler().clone();
+    closed(
+        "claim",
+        inbox
+            .claim_for(&handler, 1, LONG, &crate::place::worker()?)
+            .await,
+    )?;
+    closed("settle", inbox.settle_one(&leased.lease, processed()).await)?;
+    closed("extend", inbox.extend_one(&leased.lease, LONG).await)?;
+    closed("begin", inbox.begin(&sent, &terms(LONG)?).await)?;
+    closed("get", inbox.get(sent.key()).await)?;
+    closed(
+        "list",
+        inbox.list(&Filter::default(), &Page::first(1)).await,
+    )?;
+    closed("count", inbox.count(&Filter::default()).await)?;
+    closed("statistics", inbox.statistics().await)?;
+    closed("replay", inbox.replay(sent.key(), None).await)?;
+    closed("discard", inbox.discard(sent.key()).await)?;
+    let expired = inbox_api::Expired::new(State::Dead, Duration::ZERO, 1)?;
+    closed("purge", inbox.purge(&expired).await)
+}
+
+pub(crate) async fn closing_one_connection_leaves_the_others(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let other = place.fixture.second_connection().await?;
+    place.accept(&message("1")?).await?;
+    place.inbox.close().await;
+    let leased = claim(&*other, HANDLER, 5, LONG).await?;
+    same(
+        "claimed at the other connection",
+        &ids(&leased),
+        &vec!["1".into()],
+    )
+}
+
+async fn survives(cx: &Context, how: Restart) -> CaseResult {
+    let mut place = cx.fresh().await?;
+    for id in ["held", "done", "waiting"] {
+        place.accept(&message(id)?).await?;
+    }
+    let held = place.claim_one().await?;
+    let done = place.claim_one().await?;
+    place.finish(&done, processed()).await?;
+    place.fixture.restart(how).await?;
+    place.inbox = place.fixture.inbox();
+    let _ = recovered(&place, &message("later")?).await?;
+    place.has_state(held.message.key(), State::Leased).await?;
+    place
+        .has_state(done.message.key(), State::Processed)
+        .await?;
+    place.refuses_copy(&done.message, "after a restart").await?;
+    let mut claimed = ids(&place.claim_up_to(10, LONG).await?);
+    claimed.sort();
+    same("claimed", &claimed, &vec!["later".into(), "waiting".into()])?;
+    place.finish(&held, processed()).await
+}
+
+pub(crate) async fn a_restart_loses_nothing(cx: Context) -> CaseResult {
+    survives(&cx, Restart::Orderly).await
+}
+
+pub(crate) async fn a_killed_server_loses_nothing(cx: Context) -> CaseResult {
+    survives(&cx, Restart::Killed).await
+}
+
+/// Another process sees what one has been answered, and goes on when that one is gone.
+pub(crate) async fn another_process_takes_over(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let other = place.fixture.second_connection().await?;
+    place.accept(&message("1")?).await?;
+    let stale = place.claim_single(place.brief()).await?;
+    let held = claim(&*other, HANDLER, 5, LONG).await?;
+    same(
+        "claimed elsewhere while held here",
+        &ids(&held),
+        &Vec::new(),
+    )?;
+    place.pass(place.brief()).await?;
+    let leased = claim(&*other, HANDLER, 5, LONG).await?;
+    same(
+        "claimed elsewhere after the lease",
+        &ids(&leased),
+        &vec!["1".into()],
+    )?;
+    let late = place.settle_one(&stale.lease, processed()).await?;
+    same("settling here afterwards", &late, &Settled::LeaseLost)?;
+    same(
+        "state as shown here",
+        &place.record(&stale.lease.key).await?.state,
+        &State::Leased,
+    )
+}

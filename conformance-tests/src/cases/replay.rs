@@ -1,0 +1,505 @@
+//! Replay and discard: what an operator may do to a message.
+
+use std::time::Duration;
+
+use inbox_api::{
+    Attempts, Bytes, ErrorKind, Filter, Intervention, Kind, Message, Operate, Outcome, Progress,
+    Slice, State,
+};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    harness::Settings,
+    place::{
+        Context, HANDLER, LONG, Place, claim, dead, ids, message, message_for, numbered, processed,
+        retry,
+    },
+};
+
+async fn replayable(cx: &Context, state: State) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, state).await?;
+    same(
+        "replay",
+        &place.replay(sent.key(), None).await?,
+        &Intervention::Done,
+    )?;
+    let record = place.record(sent.key()).await?;
+    same("state", &record.state, &State::Pending)?;
+    same("replays", &record.replays, &1)?;
+    same("finished_at", &record.finished_at, &None)?;
+    same("last error", &record.last_error, &None)?;
+    same("result", &record.result, &None)?;
+    let leased = place.claim_one().await?;
+    same("payload", leased.message.payload(), sent.payload())?;
+    place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn a_dead_message_can_be_replayed(cx: Context) -> CaseResult {
+    replayable(&cx, State::Dead).await
+}
+
+pub(crate) async fn a_processed_message_can_be_replayed(cx: Context) -> CaseResult {
+    replayable(&cx, State::Processed).await
+}
+
+pub(crate) async fn a_discarded_message_can_be_replayed(cx: Context) -> CaseResult {
+    replayable(&cx, State::Discarded).await
+}
+
+/// Defect: a replay that resets nothing, so that the message dies again at once.
+pub(crate) async fn a_replay_resets_the_attempts(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    for outcome in [retry(Duration::ZERO), retry(Duration::ZERO), dead("enough")] {
+        let leased = place.claim_one().await?;
+        place.finish(&leased, outcome).await?;
+    }
+    let _ = place.replay(sent.key(), None).await?;
+    let record = place.record(sent.key()).await?;
+    same(
+        "attempts after a replay",
+        &record.attempts,
+        &Attempts::default(),
+    )?;
+    let leased = place.claim_one().await?;
+    same(
+        "attempts started, as claimed after a replay",
+        &leased.attempts.started,
+        &1,
+    )
+}
+
+pub(crate) async fn unfinished_messages_cannot_be_replayed(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let pending = Intervention::WrongState(State::Pending);
+    same(
+        "replay of a pending message",
+        &place.replay(sent.key(), None).await?,
+        &pending,
+    )?;
+    let leased = place.claim_one().await?;
+    let held = Intervention::WrongState(State::Leased);
+    same(
+        "replay of a leased message",
+        &place.replay(sent.key(), None).await?,
+        &held,
+    )?;
+    same(
+        "replay of an unknown key",
+        &place.replay(message("2")?.key(), None).await?,
+        &Intervention::NotFound,
+    )?;
+    place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn a_replay_can_edit_the_payload(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?.with_header("source", "test")?;
+    place.accept_in(&sent, State::Dead).await?;
+    let edited = Bytes::from_static(b"edited \0");
+    same(
+        "replay",
+        &place.replay(sent.key(), Some(edited.clone())).await?,
+        &Intervention::Done,
+    )?;
+    let record = place.record(sent.key()).await?;
+    same("payload as stored", &record.payload, &Some(edited.clone()))?;
+    same("payload length as stored", &record.payload_bytes, &Some(8))?;
+    let leased = place.claim_one().await?;
+    same("payload as claimed", leased.message.payload(), &edited)?;
+    same(
+        "headers as claimed",
+        leased.message.headers(),
+        sent.headers(),
+    )
+}
+
+pub(crate) async fn an_edited_payload_keeps_to_the_limit(cx: Context) -> CaseResult {
+    let settings = Settings {
+        payload_limit: Some(1000),
+        ..Settings::default()
+    };
+    let place = cx.fresh_with(&settings).await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Dead).await?;
+    let Err(error) = place.replay(sent.key(), Some(vec![0; 1001].into())).await else {
+        return Err(Unmet::Failed(
+            "replay with an oversized payload: expected an error, saw an answer".into(),
+        ));
+    };
+    same("kind of the error", &error.kind(), &ErrorKind::Invalid)?;
+    place.has_state(sent.key(), State::Dead).await
+}
+
+pub(crate) async fn a_dropped_payload_needs_a_new_one(cx: Context) -> CaseResult {
+    let settings = Settings {
+        drop_processed_payloads: true,
+        ..Settings::default()
+    };
+    let place = cx.fresh_with(&settings).await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Processed).await?;
+    same(
+        "replay",
+        &place.replay(sent.key(), None).await?,
+        &Intervention::PayloadDropped,
+    )?;
+    let passed = place
+        .replay_slice(&of(&[State::Processed]), &slice(None, 10))
+        .await?;
+    same("changed by a slice over it", &passed.changed, &0)?;
+    place.has_state(sent.key(), State::Processed).await?;
+    let new = Some(Bytes::from_static(b"new"));
+    same(
+        "replay with a payload",
+        &place.replay(sent.key(), new).await?,
+        &Intervention::Done,
+    )?;
+    same(
+        "payload",
+        &place.claim_one().await?.message.payload().as_ref(),
+        &b"new".as_ref(),
+    )
+}
+
+fn of(states: &[State]) -> Filter {
+    Filter {
+        states: states.to_vec(),
+        ..Filter::default()
+    }
+}
+
+fn slice(after: Option<inbox_api::Cursor>, limit: u32) -> Slice {
+    Slice { after, limit }
+}
+
+/// Two operators at once: one wins, the other is told so.
+pub(crate) async fn two_replays_at_once_count_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Dead).await?;
+    let connections = place.connections(8).await?;
+    let answers = futures_util::future::join_all(
+        connections
+            .iter()
+            .map(|inbox| super::concurrency::persist(|| inbox.replay(sent.key(), None))),
+    )
+    .await
+    .into_iter()
+    .collect::<Result<Vec<_>, _>>()?;
+    let done = answers.iter().filter(|a| **a == Intervention::Done).count();
+    same("replays that answered Done", &done, &1)?;
+    same("replays", &place.record(sent.key()).await?.replays, &1)
+}
+
+/// An operator and a worker at once: the replay and a late settlement never both count.
+pub(crate) async fn a_replay_beside_its_worker_counts_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for n in 0..10 {
+        let sent = message(&format!("{n}"))?;
+        place.accept(&sent).await?;
+        let leased = place.claim_one().await?;
+        let replay = super::concurrency::persist(|| place.replay(sent.key(), None));
+        let settle = super::concurrency::persist(|| {
+            inbox_api::StoreExt::settle_one(&*place.inbox, &leased.lease, dead("gave up"))
+        });
+        let (replayed, settled) = futures_util::future::join(replay, settle).await;
+        let (replayed, settled) = (replayed?, settled?);
+        same("settled", &settled, &inbox_api::Settled::Done)?;
+        let expected = if replayed == Intervention::Done {
+            State::Pending
+        } else {
+            same(
+                "replay",
+                &replayed,
+                &Intervention::WrongState(State::Leased),
+            )?;
+            State::Dead
+        };
+        place.has_state(sent.key(), expected).await?;
+        let _ = place.discard(sent.key()).await?;
+    }
+    Ok(())
+}
+
+async fn dead_ones(place: &Place, n: usize) -> CaseResult<Vec<Message>> {
+    let all = numbered(n)?;
+    place.accept_all(&all).await?;
+    for leased in place.claim_up_to(1000, LONG).await? {
+        place.finish(&leased, dead("gave up")).await?;
+    }
+    Ok(all)
+}
+
+pub(crate) async fn slices_cover_everything_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    dead_ones(&place, 7).await?;
+    let (mut after, mut steps) = (None, Vec::new());
+    loop {
+        let Progress { changed, next } = place
+            .replay_slice(&Filter::default(), &slice(after, 3))
+            .await?;
+        steps.push(changed);
+        ensure!(
+            steps.len() < 10,
+            "slices of 3 over 7 messages: saw no end, {steps:?}"
+        );
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    same("changed by slices of 3", &steps, &vec![3, 3, 1])?;
+    same(
+        "claimed afterwards",
+        &place.claim_up_to(100, LONG).await?.len(),
+        &7,
+    )
+}
+
+/// Defect: a bulk replay that loops, because what it replays dies again behind it.
+pub(crate) async fn slices_end_although_messages_die_again(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    dead_ones(&place, 6).await?;
+    let (mut after, mut replayed, mut steps) = (None, 0, 0);
+    loop {
+        let progress = place
+            .replay_slice(&Filter::default(), &slice(after, 2))
+            .await?;
+        replayed += progress.changed;
+        steps += 1;
+        ensure!(
+            steps < 10,
+            "slices of 2 over 6 messages that die again: saw no end"
+        );
+        for leased in place.claim_up_to(10, LONG).await? {
+            place.finish(&leased, dead("again")).await?;
+        }
+        match progress.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    same("replayed in all", &replayed, &6)
+}
+
+/// Defect: a bulk replay loses messages that die while it runs.
+pub(crate) async fn messages_that_die_meanwhile_stay_dead(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    dead_ones(&place, 3).await?;
+    let first = place
+        .replay_slice(&Filter::default(), &slice(None, 2))
+        .await?;
+    same("changed by the first slice", &first.changed, &2)?;
+    for leased in place.claim_up_to(10, LONG).await? {
+        place.finish(&leased, dead("again")).await?;
+    }
+    let second = place
+        .replay_slice(&Filter::default(), &slice(first.next, 2))
+        .await?;
+    same(
+        "changed by the second slice",
+        &second,
+        &Progress {
+            changed: 1,
+            next: None,
+        },
+    )?;
+    same("dead", &place.count(&of(&[State::Dead])).await?, &2)
+}
+
+pub(crate) async fn slices_mean_dead_messages_by_default(cx: Context) -> CaseResult {
+    for discard in [false, true] {
+        let place = cx.fresh().await?;
+        for (n, state) in State::ALL.into_iter().enumerate() {
+            let sent = message_for(state.as_str(), &format!("{n}"))?;
+            place.accept_in(&sent, state).await?;
+        }
+        let (all, slice) = (Filter::default(), slice(None, 10));
+        let progress = if discard {
+            place.discard_slice(&all, &slice).await?
+        } else {
+            place.replay_slice(&all, &slice).await?
+        };
+        same(
+            "changed without states in the filter",
+            &progress.changed,
+            &1,
+        )?;
+        same("dead left", &place.count(&of(&[State::Dead])).await?, &0)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn slices_pass_over_what_they_must_not_change(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (n, state) in State::ALL.into_iter().enumerate() {
+        place
+            .accept_in(&message_for(state.as_str(), &format!("{n}"))?, state)
+            .await?;
+    }
+    let every = of(&State::ALL);
+    let discarded = place.discard_slice(&every, &slice(None, 10)).await?;
+    same(
+        "discarded of one of each state",
+        &discarded,
+        &Progress {
+            changed: 2,
+            next: None,
+        },
+    )?;
+    place
+        .has_state(message_for("leased", "1")?.key(), State::Leased)
+        .await?;
+    place
+        .has_state(message_for("processed", "2")?.key(), State::Processed)
+        .await?;
+    let replayed = place.replay_slice(&every, &slice(None, 10)).await?;
+    same(
+        "replayed of the final ones",
+        &replayed,
+        &Progress {
+            changed: 4,
+            next: None,
+        },
+    )?;
+    place
+        .has_state(message_for("leased", "1")?.key(), State::Leased)
+        .await
+}
+
+pub(crate) async fn slices_keep_to_their_filter(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let mut other = message("other")?;
+    other = Message::new(
+        other.handler().clone(),
+        other.id().clone(),
+        Kind::new("other")?,
+        "x",
+    );
+    place.accept_in(&other, State::Dead).await?;
+    place.accept_in(&message("1")?, State::Dead).await?;
+    place
+        .accept_in(&message_for("billing", "1")?, State::Dead)
+        .await?;
+    let filter = Filter {
+        handler: Some(inbox_api::HandlerName::new(HANDLER)?),
+        kind: Some(Kind::new("other")?),
+        error_contains: Some("gave".into()),
+        ..Filter::default()
+    };
+    let replayed = place.replay_slice(&filter, &slice(None, 10)).await?;
+    same("changed", &replayed.changed, &1)?;
+    place.has_state(other.key(), State::Pending).await?;
+    place.has_state(message("1")?.key(), State::Dead).await
+}
+
+pub(crate) async fn a_slice_of_nothing_changes_nothing(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    dead_ones(&place, 2).await?;
+    let none = place
+        .replay_slice(&Filter::default(), &slice(None, 0))
+        .await?;
+    same("replayed with the limit 0", &none.changed, &0)?;
+    let none = place
+        .discard_slice(&Filter::default(), &slice(None, 0))
+        .await?;
+    same("discarded with the limit 0", &none.changed, &0)?;
+    same("dead", &place.count(&of(&[State::Dead])).await?, &2)
+}
+
+pub(crate) async fn a_pending_or_dead_message_can_be_discarded(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (id, state) in [("1", State::Pending), ("2", State::Dead)] {
+        let sent = message_for(state.as_str(), id)?;
+        place.accept_in(&sent, state).await?;
+        same(
+            "discard",
+            &place.discard(sent.key()).await?,
+            &Intervention::Done,
+        )?;
+        let record = place.record(sent.key()).await?;
+        same("state", &record.state, &State::Discarded)?;
+        ensure!(
+            record.finished_at.is_some(),
+            "finished_at of a discarded message: saw none"
+        );
+        same(
+            "claimed",
+            &claim(&*place.inbox, state.as_str(), 5, LONG).await?.len(),
+            &0,
+        )?;
+    }
+    let dead = place.record(message_for("dead", "2")?.key()).await?;
+    same(
+        "last error of what was dead",
+        &dead.last_error.as_deref(),
+        &Some("gave up"),
+    )
+}
+
+pub(crate) async fn other_states_cannot_be_discarded(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for (id, state) in [
+        ("1", State::Leased),
+        ("2", State::Processed),
+        ("3", State::Discarded),
+    ] {
+        let sent = message_for(state.as_str(), id)?;
+        place.accept_in(&sent, state).await?;
+        let expected = Intervention::WrongState(state);
+        same("discard", &place.discard(sent.key()).await?, &expected)?;
+        place.has_state(sent.key(), state).await?;
+    }
+    same(
+        "discard of an unknown key",
+        &place.discard(message("9")?.key()).await?,
+        &Intervention::NotFound,
+    )
+}
+
+pub(crate) async fn an_expired_lease_can_be_discarded(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    same(
+        "discard",
+        &place.discard(sent.key()).await?,
+        &Intervention::Done,
+    )?;
+    place.nothing_due("its only message is discarded").await
+}
+
+pub(crate) async fn a_replay_clears_the_result(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let result = Some(Bytes::from_static(b"old"));
+    place.finish(&leased, Outcome::Processed { result }).await?;
+    let _ = Operate::replay(&*place.inbox, sent.key(), None).await?;
+    same(
+        "result after a replay",
+        &place.record(sent.key()).await?.result,
+        &None,
+    )?;
+    let leased = place.claim_one().await?;
+    same(
+        "claimed",
+        &ids(std::slice::from_ref(&leased)),
+        &vec!["1".into()],
+    )?;
+    place.finish(&leased, processed()).await?;
+    same(
+        "result of the second run",
+        &place.record(sent.key()).await?.result,
+        &None,
+    )
+}

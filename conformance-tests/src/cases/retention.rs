@@ -1,0 +1,342 @@
+//! Retention: what a purge takes, and what it leaves.
+
+use std::{sync::Arc, time::Duration};
+
+use inbox_api::{Bytes, Expired, Inbox, Operate, Outcome, State, Store};
+
+use crate::{
+    check::{CaseResult, same},
+    place::{Context, LONG, Place, message, message_for, numbered, processed},
+};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn expired(state: State, older_than: Duration, limit: u32) -> CaseResult<Expired> {
+    Ok(Expired::new(state, older_than, limit)?)
+}
+
+async fn process_all(place: &Place, n: usize) -> CaseResult {
+    place.accept_all(&numbered(n)?).await?;
+    for leased in place.claim_up_to(1000, LONG).await? {
+        place.finish(&leased, processed()).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_purge_takes_final_messages(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for state in [State::Processed, State::Dead, State::Discarded] {
+        let sent = message_for(state.as_str(), "1")?;
+        place.accept_in(&sent, state).await?;
+        let purged = place.purge(&expired(state, Duration::ZERO, 10)?).await?;
+        same(&format!("purged of {state}"), &purged, &1)?;
+        same(
+            "found afterwards",
+            &place.get(sent.key()).await?.is_some(),
+            &false,
+        )?;
+    }
+    Ok(())
+}
+
+/// Defect: a purge that takes messages nobody has worked on.
+pub(crate) async fn a_purge_never_takes_unfinished_messages(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.need_clock()?;
+    let (pending, leased, expiring) = (message("1")?, message("2")?, message("3")?);
+    place.accept(&leased).await?;
+    place.claim_single(LONG).await?;
+    place.accept(&expiring).await?;
+    place.claim_single(Duration::from_secs(1)).await?;
+    place.accept(&pending).await?;
+    place.pass(Duration::from_secs(30)).await?;
+    for state in [State::Processed, State::Dead, State::Discarded] {
+        for older_than in [Duration::ZERO, Duration::from_secs(10)] {
+            let purged = place.purge(&expired(state, older_than, 100)?).await?;
+            same(&format!("purged of {state}"), &purged, &0)?;
+        }
+    }
+    place.has_state(pending.key(), State::Pending).await?;
+    place.has_state(leased.key(), State::Leased).await?;
+    place.has_state(expiring.key(), State::Pending).await
+}
+
+/// Defect: a purge that forgets processed keys before their time, so that redeliveries run again.
+pub(crate) async fn a_purge_leaves_younger_messages(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.need_clock()?;
+    let old = message("old")?;
+    // The age counts from when it became final, not from when it was accepted.
+    let young = message("young")?;
+    place.accept_in(&old, State::Processed).await?;
+    place.accept(&young).await?;
+    place.pass(DAY).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, processed()).await?;
+    place.pass(DAY).await?;
+    let purged = place
+        .purge(&expired(State::Processed, DAY + DAY / 2, 10)?)
+        .await?;
+    same(
+        "purged of what finished over a day and a half ago",
+        &purged,
+        &1,
+    )?;
+    same(
+        "the older is gone",
+        &place.get(old.key()).await?.is_none(),
+        &true,
+    )?;
+    place.has_state(young.key(), State::Processed).await?;
+    place
+        .refuses_copy(&young, "that was processed a day ago")
+        .await
+}
+
+pub(crate) async fn a_purge_takes_only_the_given_state(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let finals = [State::Processed, State::Dead, State::Discarded];
+    for state in finals {
+        place
+            .accept_in(&message_for(state.as_str(), "1")?, state)
+            .await?;
+    }
+    same(
+        "purged",
+        &place
+            .purge(&expired(State::Dead, Duration::ZERO, 10)?)
+            .await?,
+        &1,
+    )?;
+    place
+        .has_state(message_for("processed", "1")?.key(), State::Processed)
+        .await?;
+    place
+        .has_state(message_for("discarded", "1")?.key(), State::Discarded)
+        .await
+}
+
+/// Defect: unbounded deletes.
+pub(crate) async fn a_purge_is_bounded_and_takes_the_oldest(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let all = numbered(5)?;
+    place.accept_all(&all).await?;
+    // Finished in the opposite order of acceptance.
+    for leased in place.claim_up_to(10, LONG).await?.iter().rev() {
+        place.finish(leased, processed()).await?;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    same(
+        "purged",
+        &place
+            .purge(&expired(State::Processed, Duration::ZERO, 2)?)
+            .await?,
+        &2,
+    )?;
+    let mut left = Vec::new();
+    for message in &all {
+        left.push(place.get(message.key()).await?.is_some());
+    }
+    same("left", &left, &vec![true, true, true, false, false])?;
+    same(
+        "purged with the limit 0",
+        &place
+            .purge(&expired(State::Processed, Duration::ZERO, 0)?)
+            .await?,
+        &0,
+    )?;
+    same(
+        "purged then",
+        &place
+            .purge(&expired(State::Processed, Duration::ZERO, 10)?)
+            .await?,
+        &3,
+    )
+}
+
+pub(crate) async fn a_purged_key_is_new_again(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Processed).await?;
+    same(
+        "purged",
+        &place
+            .purge(&expired(State::Processed, Duration::ZERO, 10)?)
+            .await?,
+        &1,
+    )?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    same("attempts started", &leased.attempts.started, &1)?;
+    same("replays", &place.record(sent.key()).await?.replays, &0)
+}
+
+pub(crate) async fn a_replayed_message_is_not_purged(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Dead).await?;
+    let _ = place.replay(sent.key(), None).await?;
+    same(
+        "purged",
+        &place
+            .purge(&expired(State::Dead, Duration::ZERO, 10)?)
+            .await?,
+        &0,
+    )?;
+    place.claim_one().await.map(drop)
+}
+
+pub(crate) async fn what_would_be_purged_can_be_had_first(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?.with_header("source", "test")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let result = Some(Bytes::from_static(b"result"));
+    place
+        .finish(
+            &leased,
+            Outcome::Processed {
+                result: result.clone(),
+            },
+        )
+        .await?;
+    place.accept_in(&message("2")?, State::Dead).await?;
+    let listing = place
+        .expired(&expired(State::Processed, Duration::ZERO, 10)?)
+        .await?;
+    same("records", &listing.records.len(), &1)?;
+    let record = listing.records.first();
+    same(
+        "message",
+        &record.and_then(inbox_api::Record::message),
+        &Some(sent.clone()),
+    )?;
+    same("result", &record.and_then(|r| r.result.clone()), &result)?;
+    place.has_state(sent.key(), State::Processed).await?;
+    let none = place.expired(&expired(State::Processed, LONG, 10)?).await?;
+    same("records older than a minute", &none.records.len(), &0)
+}
+
+/// Nothing is deleted that the archiver has not taken.
+pub(crate) async fn only_what_was_archived_is_purged(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    process_all(&place, 4).await?;
+    let all = numbered(4)?;
+    let what = expired(State::Processed, Duration::ZERO, 1)?;
+    let _ = place.replay(all[1].key(), None).await?;
+    let keys = [
+        all[0].key().clone(),
+        all[1].key().clone(),
+        message("unknown")?.key().clone(),
+    ];
+    same("purged", &place.purge_archived(&what, &keys).await?, &1)?;
+    same(
+        "the archived is gone",
+        &place.get(all[0].key()).await?.is_none(),
+        &true,
+    )?;
+    place.has_state(all[1].key(), State::Pending).await?;
+    place.has_state(all[2].key(), State::Processed).await?;
+    same(
+        "purged of no keys",
+        &place.purge_archived(&what, &[]).await?,
+        &0,
+    )?;
+    let old = expired(State::Processed, LONG, 10)?;
+    let keys = [all[2].key().clone(), all[3].key().clone()];
+    same(
+        "purged of what is too young",
+        &place.purge_archived(&old, &keys).await?,
+        &0,
+    )?;
+    let what = expired(State::Processed, Duration::ZERO, 1)?;
+    same(
+        "purged beyond the limit of a step",
+        &place.purge_archived(&what, &keys).await?,
+        &2,
+    )
+}
+
+/// Defect: purgers that delete the same rows, or deadlock.
+pub(crate) async fn two_purgers_share_the_work(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    process_all(&place, 200).await?;
+    let mut tasks = Vec::new();
+    for inbox in place.connections(4).await? {
+        tasks.push(tokio::spawn(purge_until_empty(inbox)));
+    }
+    let mut total = 0;
+    for task in tasks {
+        total += task.await??;
+    }
+    same("purged by four purgers in all", &total, &200)
+}
+
+async fn purge_until_empty(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
+    let what = expired(State::Processed, Duration::ZERO, 7)?;
+    let (mut total, mut idle) = (0, 0);
+    while idle < 3 {
+        let purged = super::concurrency::persist(|| inbox.purge(&what)).await?;
+        idle = if purged == 0 { idle + 1 } else { 0 };
+        total += purged;
+    }
+    Ok(total)
+}
+
+/// Defect: a purge deadlocks with live traffic.
+pub(crate) async fn a_purge_beside_traffic_disturbs_nothing(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let connections = place.connections(3).await?;
+    let purger = tokio::spawn(purge_while(Arc::clone(&connections[0])));
+    let mut workers = Vec::new();
+    for (n, inbox) in connections.into_iter().enumerate().skip(1) {
+        workers.push(tokio::spawn(async move {
+            let handler = format!("h{n}");
+            for round in 0..20 {
+                let message = message_for(&handler, &format!("{round}"))?;
+                let receipts =
+                    super::concurrency::persist(|| inbox.receive(std::slice::from_ref(&message)))
+                        .await?;
+                same("receipt", &receipts, &vec![inbox_api::Receipt::Accepted])?;
+                let request = inbox_api::ClaimRequest {
+                    handlers: vec![message.handler().clone()],
+                    limit: 5,
+                    terms: crate::place::terms(LONG)?,
+                };
+                let leased = super::concurrency::persist(|| Store::claim(&*inbox, &request))
+                    .await?
+                    .leased;
+                same("claimed", &leased.len(), &1)?;
+                for leased in leased {
+                    let settlement = [inbox_api::Settlement {
+                        lease: leased.lease,
+                        outcome: processed(),
+                    }];
+                    let settled = super::concurrency::persist(|| inbox.settle(&settlement)).await?;
+                    same("settled", &settled, &vec![inbox_api::Settled::Done])?;
+                }
+            }
+            CaseResult::Ok(())
+        }));
+    }
+    for worker in workers {
+        worker.await??;
+    }
+    let purged = purger.await??;
+    let rest = Operate::purge(
+        &*place.inbox,
+        &expired(State::Processed, Duration::ZERO, 1000)?,
+    )
+    .await?;
+    same("purged in all", &(purged + rest), &40)
+}
+
+async fn purge_while(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
+    let what = expired(State::Processed, Duration::ZERO, 3)?;
+    let mut total = 0;
+    for _ in 0..30 {
+        total += super::concurrency::persist(|| inbox.purge(&what)).await?;
+        tokio::task::yield_now().await;
+    }
+    Ok(total)
+}

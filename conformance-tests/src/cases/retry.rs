@@ -1,0 +1,254 @@
+//! Retry, release, and what counts as an attempt.
+
+use std::time::Duration;
+
+use inbox_api::{Attempts, Outcome, Record, State};
+
+use crate::{
+    check::{CaseResult, ensure, same},
+    place::{
+        Context, HANDLER, LONG, Place, claim, close, dead, ids, message, numbered, processed, retry,
+    },
+};
+
+async fn attempts(place: &Place, id: &str) -> CaseResult<(u32, u32)> {
+    let Record { attempts, .. } = place.record(message(id)?.key()).await?;
+    Ok((attempts.started, attempts.finished))
+}
+
+/// Defect: a failed message is claimable again at once.
+pub(crate) async fn a_retry_waits(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let now = place.now().await?;
+    place.finish(&leased, retry(place.brief())).await?;
+    let record = place.record(sent.key()).await?;
+    same("state", &record.state, &State::Pending)?;
+    ensure!(
+        close(record.due_at, now + place.brief()),
+        "due_at after a retry: expected about {:?}, saw {:?}",
+        now + place.brief(),
+        record.due_at
+    );
+    place
+        .nothing_due("the retry's delay has not passed")
+        .await?;
+    place.pass(place.brief()).await?;
+    same(
+        "claimed after the delay",
+        &ids(&place.claim_up_to(5, LONG).await?),
+        &vec!["1".into()],
+    )
+}
+
+pub(crate) async fn a_retry_after_nothing_is_due_at_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, retry(Duration::ZERO)).await?;
+    place.claim_one().await.map(drop)
+}
+
+/// Defect: back-off that is kept only in memory.
+pub(crate) async fn a_retry_waits_for_every_process(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let other = place.fixture.second_connection().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, retry(place.brief())).await?;
+    let early = claim(&*other, HANDLER, 5, LONG).await?;
+    same(
+        "claimed by another process before the delay",
+        &ids(&early),
+        &Vec::new(),
+    )?;
+    place.pass(place.brief()).await?;
+    let due = claim(&*other, HANDLER, 5, LONG).await?;
+    same(
+        "claimed by another process after it",
+        &ids(&due),
+        &vec!["1".into()],
+    )
+}
+
+pub(crate) async fn the_last_error_is_kept(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    same(
+        "last error of a new message",
+        &place.record(sent.key()).await?.last_error,
+        &None,
+    )?;
+    for error in ["first", "second"] {
+        let leased = place.claim_one().await?;
+        let outcome = Outcome::Retry {
+            after: Duration::ZERO,
+            error: error.into(),
+        };
+        place.finish(&leased, outcome).await?;
+        let seen = place.record(sent.key()).await?.last_error;
+        same("last error after a retry", &seen.as_deref(), &Some(error))?;
+    }
+    let leased = place.claim_one().await?;
+    place.finish(&leased, processed()).await?;
+    let record = place.record(sent.key()).await?;
+    same(
+        "last error after success",
+        &record.last_error.as_deref(),
+        &Some("second"),
+    )
+}
+
+pub(crate) async fn a_final_message_has_its_reason_and_time(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    same(
+        "finished_at while pending",
+        &place.record(sent.key()).await?.finished_at,
+        &None,
+    )?;
+    let now = place.now().await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead("card refused")).await?;
+    let record = place.record(sent.key()).await?;
+    same("state", &record.state, &State::Dead)?;
+    same(
+        "reason",
+        &record.last_error.as_deref(),
+        &Some("card refused"),
+    )?;
+    ensure!(
+        record.finished_at.is_some_and(|time| close(time, now)),
+        "finished_at: expected about {now:?}, saw {:?}",
+        record.finished_at
+    );
+    place.nothing_due("its only message is dead").await
+}
+
+/// Defect: a crash does not count as an attempt, so a message that kills its worker never dies.
+pub(crate) async fn a_crash_counts_as_an_attempt(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    for started in 1..=3 {
+        let leased = place.claim_single(place.brief()).await?;
+        let expected = Attempts {
+            started,
+            finished: 0,
+        };
+        same(
+            "attempts as claimed, after crashes only",
+            &leased.attempts,
+            &expected,
+        )?;
+        same("crashes", &leased.attempts.crashed(true), &(started - 1))?;
+        place.pass(place.brief()).await?;
+    }
+    same(
+        "attempts started and finished",
+        &attempts(&place, "1").await?,
+        &(3, 0),
+    )
+}
+
+/// Started and finished attempts are told apart.
+pub(crate) async fn an_error_counts_as_finished(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    for round in 1..=3 {
+        let leased = place.claim_one().await?;
+        same(
+            "attempts started, as claimed",
+            &leased.attempts.started,
+            &round,
+        )?;
+        same(
+            "attempts finished, as claimed",
+            &leased.attempts.finished,
+            &(round - 1),
+        )?;
+        place.finish(&leased, retry(Duration::ZERO)).await?;
+        same(
+            "started and finished",
+            &attempts(&place, "1").await?,
+            &(round, round),
+        )?;
+    }
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead("enough")).await?;
+    same(
+        "started and finished, when dead",
+        &attempts(&place, "1").await?,
+        &(4, 4),
+    )
+}
+
+pub(crate) async fn success_counts_as_finished(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_in(&message("1")?, State::Processed).await?;
+    same(
+        "started and finished",
+        &attempts(&place, "1").await?,
+        &(1, 1),
+    )
+}
+
+pub(crate) async fn crashes_and_errors_are_told_apart(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, retry(Duration::ZERO)).await?;
+    let record = place.record(message("1")?.key()).await?;
+    same(
+        "started and finished",
+        &attempts(&place, "1").await?,
+        &(2, 1),
+    )?;
+    same("crashes", &record.attempts.crashed(false), &1)
+}
+
+pub(crate) async fn a_release_is_due_at_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, Outcome::Release).await?;
+    place.has_state(&leased.lease.key, State::Pending).await?;
+    place.claim_one().await.map(drop)
+}
+
+pub(crate) async fn a_release_does_not_count(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept(&message("1")?).await?;
+    for _ in 0..3 {
+        let leased = place.claim_one().await?;
+        same("attempts started, as claimed", &leased.attempts.started, &1)?;
+        place.finish(&leased, Outcome::Release).await?;
+        same(
+            "started and finished",
+            &attempts(&place, "1").await?,
+            &(0, 0),
+        )?;
+    }
+    let record = place.record(message("1")?.key()).await?;
+    same("last error", &record.last_error, &None)
+}
+
+pub(crate) async fn a_released_message_keeps_its_place(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for message in numbered(3)? {
+        place.accept(&message).await?;
+    }
+    let leased = place.claim_one().await?;
+    place.finish(&leased, Outcome::Release).await?;
+    let expected = ["00001", "00002", "00003"].map(String::from).to_vec();
+    same(
+        "order of the claim",
+        &ids(&place.claim_up_to(3, LONG).await?),
+        &expected,
+    )
+}

@@ -1,0 +1,461 @@
+//! Recording and completing in the caller's own transaction.
+
+use std::{sync::Arc, time::Duration};
+
+use inbox_api::{Bytes, Message, Receipt, Recorded, Settled, Settlement, State};
+
+use crate::{
+    cancel::drop_after,
+    check::{CaseResult, Unmet, ensure, same},
+    harness::{Need, Unable},
+    place::{Context, LONG, Place, dead, ids, message, numbered, ordered, processed, retry},
+    transactions::{AnyTransaction, AnyTransactions},
+};
+
+async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
+    let place = cx.fresh().await?;
+    if !place.capabilities().transactions {
+        return Err(Unmet::NotChecked(Need::Transactions));
+    }
+    let transactions = place.fixture.transactions()?;
+    Ok((place, transactions))
+}
+
+/// Writes where the harness offers it.
+async fn write(transaction: &mut dyn AnyTransaction, note: &str) -> CaseResult {
+    match transaction.write(note).await {
+        Ok(()) | Err(Unable::NotOffered(_)) => Ok(()),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+/// Compares where the harness offers it.
+async fn written(transactions: &dyn AnyTransactions, expected: &[&str]) -> CaseResult {
+    match transactions.written().await {
+        Ok(mut notes) => {
+            notes.sort();
+            let expected: Vec<String> = expected.iter().map(|n| (*n).into()).collect();
+            same("the handler's committed writes", &notes, &expected)
+        }
+        Err(Unable::NotOffered(_)) => Ok(()),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+pub(crate) async fn a_commit_makes_it_visible(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let sent = message("1")?;
+    let result = Some(Bytes::from_static(b"receipt"));
+    let mut transaction = transactions.open().await?;
+    same(
+        "record",
+        &transaction.record(&sent, result.clone()).await?,
+        &Recorded::First,
+    )?;
+    write(&mut *transaction, "1").await?;
+    same(
+        "seen by others before the commit",
+        &place.get(sent.key()).await?.is_some(),
+        &false,
+    )?;
+    transaction.commit().await?;
+    let record = place.record(sent.key()).await?;
+    same("state", &record.state, &State::Processed)?;
+    same("result", &record.result, &result)?;
+    same(
+        "started and finished",
+        &(record.attempts.started, record.attempts.finished),
+        &(1, 1),
+    )?;
+    written(&*transactions, &["1"]).await?;
+    place
+        .refuses_copy(&sent, "after it was recorded in a transaction")
+        .await?;
+    place.nothing_due("it is processed").await
+}
+
+pub(crate) async fn a_roll_back_leaves_nothing(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let sent = message("1")?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "record",
+        &transaction.record(&sent, None).await?,
+        &Recorded::First,
+    )?;
+    write(&mut *transaction, "1").await?;
+    transaction.roll_back().await?;
+    same("found", &place.get(sent.key()).await?.is_some(), &false)?;
+    same(
+        "handlers in the statistics",
+        &place.statistics().await?.count(State::Processed),
+        &0,
+    )?;
+    written(&*transactions, &[]).await?;
+    place.accept(&sent).await
+}
+
+pub(crate) async fn a_dropped_transaction_leaves_nothing(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let sent = message("1")?;
+    // More often than any pool has connections.
+    for _ in 0..30 {
+        let mut transaction = transactions.open().await?;
+        same(
+            "record",
+            &transaction.record(&sent, None).await?,
+            &Recorded::First,
+        )?;
+        write(&mut *transaction, "1").await?;
+        drop(transaction);
+    }
+    same("found", &place.get(sent.key()).await?.is_some(), &false)?;
+    written(&*transactions, &[]).await?;
+    place.accept(&sent).await
+}
+
+/// The handler's effect happens once, whatever the number of copies.
+pub(crate) async fn the_business_writes_commit_once(cx: Context) -> CaseResult {
+    let (_place, transactions) = transactional(&cx).await?;
+    transactions.written().await?;
+    let sent = message("1")?;
+    for _ in 0..3 {
+        let mut transaction = transactions.open().await?;
+        if transaction.record(&sent, None).await? == Recorded::First {
+            transaction.write("effect").await?;
+        }
+        transaction.commit().await?;
+    }
+    same(
+        "effects",
+        &transactions.written().await?,
+        &vec!["effect".into()],
+    )
+}
+
+pub(crate) async fn a_second_record_sees_the_first(cx: Context) -> CaseResult {
+    let (_place, transactions) = transactional(&cx).await?;
+    let sent = message("1")?;
+    let result = Some(Bytes::from_static(b"receipt"));
+    let seen = Recorded::Processed {
+        result: result.clone(),
+    };
+    let mut transaction = transactions.open().await?;
+    same(
+        "record",
+        &transaction.record(&sent, result).await?,
+        &Recorded::First,
+    )?;
+    same(
+        "record again in the transaction",
+        &transaction.record(&sent, None).await?,
+        &seen,
+    )?;
+    // A duplicate leaves its transaction usable.
+    same(
+        "record of another",
+        &transaction.record(&message("2")?, None).await?,
+        &Recorded::First,
+    )?;
+    transaction.commit().await?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "record in the next transaction",
+        &transaction.record(&sent, None).await?,
+        &seen,
+    )?;
+    transaction.roll_back().await?;
+    Ok(())
+}
+
+/// Defect: two racing transactions both do the work.
+pub(crate) async fn of_two_racing_transactions_one_wins(cx: Context) -> CaseResult {
+    let (_place, transactions) = transactional(&cx).await?;
+    for round in 0..5 {
+        let sent = message(&format!("{round}"))?;
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let (transactions, sent) = (Arc::clone(&transactions), sent.clone());
+            tasks.push(tokio::spawn(
+                async move { race(&*transactions, &sent).await },
+            ));
+        }
+        let mut wins = 0;
+        for task in tasks {
+            wins += usize::from(task.await??);
+        }
+        same("transactions that won", &wins, &1)?;
+    }
+    written(&*transactions, &["0", "1", "2", "3", "4"]).await
+}
+
+/// Whether this transaction was the first to record `message`; retries conflicts.
+async fn race(transactions: &dyn AnyTransactions, message: &Message) -> CaseResult<bool> {
+    for tries in 0..100 {
+        let attempt = async {
+            let mut transaction = transactions.open().await?;
+            let recorded = match transaction.record(message, None).await {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    transaction.roll_back().await?;
+                    return Err(error.into());
+                }
+            };
+            let first = recorded == Recorded::First;
+            if first {
+                write(&mut *transaction, message.id().as_str()).await?;
+            }
+            transaction.commit().await.map_err(Tried::Store)?;
+            Ok(first)
+        };
+        match attempt.await {
+            Ok(first) => return Ok(first),
+            Err(Tried::Store(error)) if error.is_retryable() => {
+                tokio::time::sleep(Duration::from_millis(tries)).await;
+            }
+            Err(Tried::Store(error)) => return Err(error.into()),
+            Err(Tried::Unmet(unmet)) => return Err(unmet),
+        }
+    }
+    Err(Unmet::Failed(
+        "a transaction conflicted a hundred times".into(),
+    ))
+}
+
+enum Tried {
+    Store(inbox_api::Error),
+    Unmet(Unmet),
+}
+
+impl From<inbox_api::Error> for Tried {
+    fn from(error: inbox_api::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Unmet> for Tried {
+    fn from(unmet: Unmet) -> Self {
+        Self::Unmet(unmet)
+    }
+}
+
+pub(crate) async fn receiving_commits_or_not(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let batch = numbered(3)?;
+    place.accept(&batch[1]).await?;
+    let expected = vec![Receipt::Accepted, Receipt::Duplicate, Receipt::Accepted];
+    let mut transaction = transactions.open().await?;
+    same("receipts", &transaction.receive(&batch).await?, &expected)?;
+    transaction.roll_back().await?;
+    same(
+        "found after a roll-back",
+        &place.get(batch[0].key()).await?.is_some(),
+        &false,
+    )?;
+    let mut transaction = transactions.open().await?;
+    same("receipts", &transaction.receive(&batch).await?, &expected)?;
+    write(&mut *transaction, "received").await?;
+    transaction.commit().await?;
+    same("claimable", &place.claim_up_to(10, LONG).await?.len(), &3)?;
+    written(&*transactions, &["received"]).await
+}
+
+pub(crate) async fn settling_commits_or_not(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    let settlement = [Settlement {
+        lease: leased.lease.clone(),
+        outcome: processed(),
+    }];
+    let mut transaction = transactions.open().await?;
+    same(
+        "settled",
+        &transaction.settle(&settlement).await?,
+        &vec![Settled::Done],
+    )?;
+    write(&mut *transaction, "1").await?;
+    transaction.roll_back().await?;
+    place.has_state(&leased.lease.key, State::Leased).await?;
+    written(&*transactions, &[]).await?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "settled",
+        &transaction.settle(&settlement).await?,
+        &vec![Settled::Done],
+    )?;
+    write(&mut *transaction, "1").await?;
+    transaction.commit().await?;
+    place.has_state(&leased.lease.key, State::Processed).await?;
+    written(&*transactions, &["1"]).await
+}
+
+pub(crate) async fn a_stale_lease_is_lost_in_a_transaction(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    place.accept(&message("1")?).await?;
+    let stale = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let current = place.claim_one().await?;
+    let settlement = [Settlement {
+        lease: stale.lease,
+        outcome: processed(),
+    }];
+    let mut transaction = transactions.open().await?;
+    same(
+        "settled",
+        &transaction.settle(&settlement).await?,
+        &vec![Settled::LeaseLost],
+    )?;
+    transaction.roll_back().await?;
+    place.has_state(&current.lease.key, State::Leased).await?;
+    place.finish(&current, processed()).await
+}
+
+/// What recording answers about keys in each state.
+pub(crate) async fn a_record_minds_the_state(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let (leased, waiting, gone) = (message("1")?, message("2")?, message("3")?);
+    let (discarded, pending) = (message("4")?, message("5")?);
+    place.accept(&leased).await?;
+    let held = place.claim_one().await?;
+    place.accept(&waiting).await?;
+    let later = place.claim_one().await?;
+    place.finish(&later, retry(LONG)).await?;
+    let due = place.record(waiting.key()).await?.due_at;
+    place.accept(&gone).await?;
+    let last = place.claim_one().await?;
+    place.finish(&last, dead("gave up")).await?;
+    place.accept_in(&discarded, State::Discarded).await?;
+    place.accept(&pending).await?;
+    let mut transaction = transactions.open().await?;
+    let expected = [
+        (
+            &leased,
+            Recorded::Busy {
+                until: held.lease.until,
+            },
+        ),
+        (&waiting, Recorded::Busy { until: due }),
+        (
+            &gone,
+            Recorded::Dead {
+                reason: "gave up".into(),
+            },
+        ),
+        (&discarded, Recorded::Discarded),
+        (&pending, Recorded::First),
+    ];
+    for (message, expected) in expected {
+        same(
+            &format!("record of {}", message.key()),
+            &transaction.record(message, None).await?,
+            &expected,
+        )?;
+    }
+    transaction.commit().await?;
+    place.has_state(pending.key(), State::Processed).await?;
+    place.has_state(leased.key(), State::Leased).await
+}
+
+pub(crate) async fn a_record_keeps_the_order(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    if !place.capabilities().ordering {
+        return Err(Unmet::NotChecked(Need::Ordering));
+    }
+    let (first, second) = (ordered("1", "k")?, ordered("2", "k")?);
+    place.accept_all(&[first.clone(), second.clone()]).await?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "record of the second",
+        &transaction.record(&second, None).await?,
+        &Recorded::Blocked,
+    )?;
+    same(
+        "record of the first",
+        &transaction.record(&first, None).await?,
+        &Recorded::First,
+    )?;
+    same(
+        "record of the second",
+        &transaction.record(&second, None).await?,
+        &Recorded::First,
+    )?;
+    transaction.commit().await?;
+    place.nothing_due("both are processed").await
+}
+
+/// A worker whose lease ran out and whose message was recorded meanwhile is told so.
+pub(crate) async fn a_record_takes_an_expired_lease_over(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let stale = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "record",
+        &transaction.record(&sent, None).await?,
+        &Recorded::First,
+    )?;
+    transaction.commit().await?;
+    let late = inbox_api::StoreExt::settle_one(&*place.inbox, &stale.lease, dead("late")).await?;
+    same(
+        "settling the lease that ran out",
+        &late,
+        &Settled::LeaseLost,
+    )?;
+    place.has_state(sent.key(), State::Processed).await
+}
+
+/// Every step's future dropped at each await point: both the record and the handler's writes are
+/// there, or neither is, and no connection is left with an open transaction.
+pub(crate) async fn a_cancelled_step_leaves_all_or_nothing(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    let (mut expected, mut completed, mut polls) = (Vec::new(), false, 0);
+    while !completed {
+        ensure!(
+            polls < 300,
+            "the steps did not complete within 300 polls each"
+        );
+        let sent = message(&format!("{polls:03}"))?;
+        completed = steps(&*transactions, &sent, polls).await?;
+        polls += 1;
+        // A commit that was dropped may still happen; a receive waits for it or comes after it.
+        let receipt = inbox_api::StoreExt::receive_one(&*place.inbox, &sent).await?;
+        if receipt == Receipt::Duplicate {
+            place.has_state(sent.key(), State::Processed).await?;
+            expected.push(sent.id().as_str().to_owned());
+        } else {
+            let leased = place.claim_one().await?;
+            same(
+                "claimed",
+                &ids(std::slice::from_ref(&leased)),
+                &vec![sent.id().to_string()],
+            )?;
+            place.finish(&leased, processed()).await?;
+        }
+    }
+    let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+    written(&*transactions, &expected).await
+}
+
+/// Opens, records, writes and commits with `polls` polls each; whether all completed.
+async fn steps(
+    transactions: &dyn AnyTransactions,
+    sent: &Message,
+    polls: usize,
+) -> CaseResult<bool> {
+    let Some(transaction) = drop_after(polls, transactions.open()).await else {
+        return Ok(false);
+    };
+    let mut transaction = transaction?;
+    let Some(recorded) = drop_after(polls, transaction.record(sent, None)).await else {
+        return Ok(false);
+    };
+    same("record", &recorded?, &Recorded::First)?;
+    write(&mut *transaction, sent.id().as_str()).await?;
+    match drop_after(polls, transaction.commit()).await {
+        Some(committed) => Ok(committed.map(|()| true)?),
+        None => Ok(false),
+    }
+}

@@ -1,0 +1,230 @@
+//! How a crash run is asked for, next to the arguments that test runners pass to every test
+//! program.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How the processors complete their messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By settling, as a processor does.
+    Plain,
+    /// In the transaction that writes the handler's effect.
+    Transactional,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Plain => "plain",
+            Self::Transactional => "transactional",
+        })
+    }
+}
+
+/// How long a run goes on, in each mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// At least so many kills.
+    pub kills: u64,
+    /// At least so many operations (see [`History::operations`](super::History::operations)).
+    pub operations: u64,
+    /// So many worker processes at a time: a third of them receive, the others process.
+    pub workers: u32,
+    /// From which all random choices derive. The operating system's scheduling does not, so a
+    /// seed repeats the plan of a run and not its every step.
+    pub seed: u64,
+    /// Only this mode; otherwise each that the store has.
+    pub mode: Option<Mode>,
+}
+
+/// What the arguments ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Run(Options),
+    List { terse: bool },
+    /// The filters do not mean this test.
+    Nothing,
+}
+
+/// The name of the one test, as test runners list and filter it.
+pub(crate) const TEST_NAME: &str = "crash";
+
+/// Arguments of Rust's test runner that stand alone and change nothing here.
+const IGNORED: [&str; 14] = [
+    "-q",
+    "--quiet",
+    "--nocapture",
+    "--no-capture",
+    "--show-output",
+    "--test",
+    "--include-ignored",
+    "--force-run-in-process",
+    "--exclude-should-panic",
+    "--report-time",
+    "--ensure-time",
+    "--shuffle",
+    "--fail-fast",
+    "--bench",
+];
+
+/// Those that are followed by a value.
+const IGNORED_WITH_VALUE: [&str; 5] = [
+    "--test-threads",
+    "--logfile",
+    "--color",
+    "--shuffle-seed",
+    "-Z",
+];
+
+impl Wanted {
+    /// Reads the arguments behind the program's name, and the environment for what they leave
+    /// open.
+    pub(crate) fn read(
+        arguments: impl IntoIterator<Item = String>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
+        let mut options = Options {
+            kills: 20,
+            operations: 6_000,
+            workers: 5,
+            seed: fastrand::u64(..),
+            mode: None,
+        };
+        for name in ["kills", "operations", "workers", "seed", "mode"] {
+            if let Some(value) = environment(&format!("INBOX_CRASH_{}", name.to_uppercase())) {
+                options.set(name, &value)?;
+            }
+        }
+        let (mut list, mut terse, mut exact, mut ignored) = (false, false, false, false);
+        let (mut filters, mut skips) = (Vec::new(), Vec::new());
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            let (name, given) = match argument.split_once('=') {
+                Some((name, value)) if name.starts_with('-') => (name, Some(value.to_owned())),
+                _ => (argument.as_str(), None),
+            };
+            let mut value = || {
+                given
+                    .clone()
+                    .or_else(|| arguments.next())
+                    .ok_or_else(|| format!("{name} needs a value"))
+            };
+            match name {
+                "--kills" | "--operations" | "--workers" | "--seed" | "--mode" => {
+                    options.set(name.trim_start_matches('-'), &value()?)?;
+                }
+                "--list" => list = true,
+                "--format" => terse = value()? == "terse",
+                "--exact" => exact = true,
+                "--ignored" => ignored = true,
+                "--skip" => skips.push(value()?),
+                _ if IGNORED.contains(&name) => {}
+                _ if IGNORED_WITH_VALUE.contains(&name) => {
+                    value()?;
+                }
+                _ if name.starts_with('-') => {
+                    return Err(format!(
+                        "unknown argument {name}; a crash run takes --kills, --operations, \
+                         --workers, --seed and --mode plain|transactional"
+                    ));
+                }
+                _ => filters.push(argument),
+            }
+        }
+        let means = |filter: &String| {
+            if exact {
+                filter == TEST_NAME
+            } else {
+                TEST_NAME.contains(filter.as_str())
+            }
+        };
+        // Nothing here is marked as ignored, so asking for ignored tests only asks for none.
+        if ignored || skips.iter().any(means) || !(filters.is_empty() || filters.iter().any(means))
+        {
+            return Ok(Self::Nothing);
+        }
+        Ok(if list {
+            Self::List { terse }
+        } else {
+            Self::Run(options)
+        })
+    }
+}
+
+impl Options {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let number = || -> Result<u64, String> {
+            value
+                .parse()
+                .map_err(|_| format!("{name} must be a number, not {value:?}"))
+        };
+        match name {
+            "kills" => self.kills = number()?,
+            "operations" => self.operations = number()?,
+            "workers" => {
+                self.workers = u32::try_from(number()?)
+                    .ok()
+                    .filter(|workers| (2..=64).contains(workers))
+                    .ok_or("workers must be between 2 and 64")?;
+            }
+            "seed" => self.seed = number()?,
+            _ => {
+                self.mode = Some(match value {
+                    "plain" => Mode::Plain,
+                    "transactional" => Mode::Transactional,
+                    _ => return Err("mode must be plain or transactional".into()),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Wanted, String> {
+        Wanted::read(line.split_whitespace().map(str::to_owned), |name| {
+            (name == "INBOX_CRASH_SEED").then(|| "7".to_owned())
+        })
+    }
+
+    fn options(line: &str) -> Options {
+        match read(line).unwrap() {
+            Wanted::Run(options) => options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn arguments_win_over_the_environment_and_the_defaults() {
+        assert_eq!(options("").seed, 7);
+        let given = options("--kills 200 --operations=100000 --seed 9 --mode transactional");
+        assert_eq!((given.kills, given.operations, given.seed), (200, 100_000, 9));
+        assert_eq!(given.mode, Some(Mode::Transactional));
+        for bad in ["--kills", "--kills x", "--workers 1", "--mode fast", "--kill 3"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_test_runners_arguments_are_understood() {
+        for line in [
+            "-q --test-threads 2 --nocapture",
+            "--test-threads=1 --color always crash",
+            "--exact crash",
+            "other cra --skip kill",
+        ] {
+            assert_eq!(options(line).seed, 7, "{line}");
+        }
+        for line in ["other", "--exact cra", "--skip crash", "--ignored", "--list other"] {
+            assert_eq!(read(line), Ok(Wanted::Nothing), "{line}");
+        }
+        assert_eq!(read("--list"), Ok(Wanted::List { terse: false }));
+        assert_eq!(read("--list --format terse"), Ok(Wanted::List { terse: true }));
+    }
+}

@@ -1,0 +1,290 @@
+//! One run: workers at work and killed, then left to finish, and what they did put together.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use inbox_api::{Filter, Key, Operate as _, Page, Record, State, Store as _};
+
+use super::{
+    check::{Evidence, Findings, check},
+    herd::Herd,
+    history::{Answered, Asked, Follower, History, Log, now, sent},
+    options::{Mode, Options},
+    point::Point,
+    target::{Opened, Site, Target},
+    worker::{Role, handlers, messages, number_of},
+};
+use crate::harness::{BoxError, Need, Restart, Unable};
+
+/// Unfinished messages at which receivers hold new ones back.
+const BACKLOG: u64 = 250;
+/// Kills of workers for each kill of the server, where there is one.
+const KILLS_PER_SERVER_KILL: u64 = 10;
+/// Without any progress for so long, a run is given up.
+const STUCK: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(15);
+/// A receiver's first message is so far behind the last one that was sent.
+const OVERLAP: u64 = 50;
+
+/// What came of one run.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) mode: Mode,
+    pub(crate) took: Duration,
+    pub(crate) history: History,
+    pub(crate) kills: BTreeMap<Point, u64>,
+    pub(crate) server_kills: u64,
+    pub(crate) processes: u32,
+    pub(crate) states: BTreeMap<State, u64>,
+    /// Attempts that started and never finished, over all messages.
+    pub(crate) crashes: u64,
+    /// Messages that were not final when the run was given up.
+    pub(crate) unfinished: u64,
+    pub(crate) findings: Findings,
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    site: &'a dyn Site,
+    opened: Opened,
+    herd: Herd,
+    history: History,
+    /// The calls before this one were looked at by [`Self::next_number`].
+    looked_at: usize,
+    next_number: u64,
+    kills: Vec<(Point, u64)>,
+    server_kills: u64,
+    random: fastrand::Rng,
+}
+
+/// Runs `options` in `mode`; the workers' logs are kept in `directory`.
+pub(crate) async fn run(
+    target: &dyn Target,
+    options: &Options,
+    mode: Mode,
+    directory: &Path,
+) -> Result<Outcome, BoxError> {
+    let began = Instant::now();
+    let site = target.fresh().await?;
+    let opened = target.open(&site.address()).await?;
+    let mut random = fastrand::Rng::with_seed(options.seed);
+    let herd = Herd::start(mode, site.address(), directory, options.workers, &mut random).await?;
+    let mut run = Run {
+        options,
+        site: &*site,
+        opened,
+        herd,
+        history: History::default(),
+        looked_at: 0,
+        next_number: 0,
+        kills: points(mode),
+        server_kills: 0,
+        random,
+    };
+    run.work().await?;
+    let unfinished = run.drain().await?;
+    run.send_all_again(directory).await?;
+    let listing = run.listing().await?;
+    let effects = run.effects(mode).await?;
+    run.opened.inbox.close().await;
+
+    let findings = check(&Evidence {
+        history: &run.history,
+        listing: &listing,
+        effects: effects.as_ref(),
+    });
+    let mut states = BTreeMap::new();
+    let mut crashes = 0;
+    for record in &listing {
+        *states.entry(record.state).or_default() += 1;
+        crashes += u64::from(record.attempts.crashed(record.state == State::Leased));
+    }
+    Ok(Outcome {
+        mode,
+        took: began.elapsed(),
+        kills: run.kills.into_iter().collect(),
+        server_kills: run.server_kills,
+        processes: run.herd.started(),
+        history: run.history,
+        states,
+        crashes,
+        unfinished,
+        findings,
+    })
+}
+
+fn points(mode: Mode) -> Vec<(Point, u64)> {
+    let mut points = [&Point::RECEIVER[..], &Point::PROCESSOR].concat();
+    if mode == Mode::Transactional {
+        points.extend(Point::TRANSACTION);
+    }
+    points.sort_unstable();
+    points.dedup();
+    points.into_iter().map(|point| (point, 0)).collect()
+}
+
+impl Run<'_> {
+    fn killed(&self) -> u64 {
+        self.kills.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Until there were enough operations and kills, the kills spread over the operations.
+    async fn work(&mut self) -> Result<(), BoxError> {
+        let mut progress = (0, Instant::now());
+        let mut next_look = Instant::now();
+        loop {
+            self.herd.follow(&mut self.history)?;
+            let done = self.history.operations();
+            if done > progress.0 {
+                progress = (done, Instant::now());
+            } else if progress.1.elapsed() > STUCK {
+                return Err(format!("nothing happened for {STUCK:?}").into());
+            }
+            let (killed, wanted) = (self.killed(), self.options.kills);
+            if done >= self.options.operations && killed >= wanted {
+                return Ok(());
+            }
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + Duration::from_millis(200);
+                if let Ok(backlog) = self.backlog().await {
+                    self.herd.hold(backlog > BACKLOG).await?;
+                }
+            }
+            let due = u128::from(done) * u128::from(wanted)
+                / u128::from(self.options.operations.max(1));
+            if killed < wanted && done > 0 && u128::from(killed) <= due {
+                self.kill().await?;
+            } else {
+                tokio::time::sleep(TICK).await;
+            }
+        }
+    }
+
+    async fn backlog(&self) -> Result<u64, inbox_api::Error> {
+        let statistics = self.opened.inbox.statistics().await?;
+        Ok(statistics.handlers.iter().map(|one| one.backlog()).sum())
+    }
+
+    async fn kill(&mut self) -> Result<(), BoxError> {
+        let first = self.next_number().saturating_sub(OVERLAP);
+        let point = self
+            .herd
+            .kill(&self.kills, first, &mut self.history, &mut self.random)
+            .await?;
+        if let Some((_, count)) = self.kills.iter_mut().find(|(known, _)| *known == point) {
+            *count += 1;
+        }
+        if self.killed() % KILLS_PER_SERVER_KILL == 0 {
+            match self.site.restart(Restart::Killed).await {
+                Ok(()) => self.server_kills += 1,
+                Err(Unable::NotOffered(_)) => {}
+                Err(failed) => return Err(failed.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The number behind the highest that was ever sent.
+    fn next_number(&mut self) -> u64 {
+        for call in self.history.calls.get(self.looked_at..).unwrap_or_default() {
+            if let Asked::Receive { messages, .. } = &call.asked {
+                let numbers = messages.iter().filter_map(|sent| number_of(&sent.key));
+                let highest = numbers.max().map_or(0, |number| number + 1);
+                self.next_number = self.next_number.max(highest);
+            }
+        }
+        self.looked_at = self.history.calls.len();
+        self.next_number
+    }
+
+    /// Lets the processors finish everything; answers how many messages they did not.
+    async fn drain(&mut self) -> Result<u64, BoxError> {
+        self.herd.finish(Role::Receiver, &mut self.history).await?;
+        let mut progress = (u64::MAX, Instant::now());
+        let left = loop {
+            let left = self.backlog().await?;
+            if left == 0 {
+                break 0;
+            }
+            if left < progress.0 {
+                progress = (left, Instant::now());
+            } else if progress.1.elapsed() > STUCK {
+                break left;
+            }
+            self.herd.follow(&mut self.history)?;
+            tokio::time::sleep(TICK * 4).await;
+        };
+        self.herd.finish(Role::Processor, &mut self.history).await?;
+        Ok(left)
+    }
+
+    /// Sends every message once more. Whatever was stored must be a duplicate now.
+    async fn send_all_again(&mut self, directory: &Path) -> Result<(), BoxError> {
+        let handlers = handlers()?;
+        let path = directory.join("orchestrator.ndjson");
+        let mut log = Log::create(&path)?;
+        let stored: std::collections::HashSet<Key> = self
+            .listing()
+            .await?
+            .into_iter()
+            .map(|record| record.key)
+            .collect();
+        let end = self.next_number();
+        let mut number = 0;
+        while number < end {
+            let mut batch = Vec::new();
+            while number < end && batch.len() < 500 {
+                batch.extend(messages(number, &handlers)?);
+                number += 1;
+            }
+            // What was never stored would be accepted now, and nobody is left to work on it.
+            batch.retain(|message| stored.contains(message.key()));
+            let call = log.start(Asked::Receive {
+                messages: batch.iter().map(sent).collect(),
+                transaction: false,
+            })?;
+            let receipts = self.opened.inbox.receive(&batch).await?;
+            log.end(now()?, call, Answered::receipts(&receipts))?;
+        }
+        drop(log);
+        Follower::new(0, path).read(&mut self.history)
+    }
+
+    /// Everything in the inbox, in order of acceptance.
+    async fn listing(&self) -> Result<Vec<Record>, BoxError> {
+        let mut records = Vec::new();
+        let mut page = Page::first(1_000);
+        loop {
+            let listing = self.opened.inbox.list(&Filter::default(), &page).await?;
+            if let Some(corrupt) = listing.corrupt.first() {
+                let (place, reason) = (&corrupt.place, &corrupt.reason);
+                return Err(format!("the inbox has a corrupt row: {place}: {reason}").into());
+            }
+            records.extend(listing.records);
+            if listing.next.is_none() {
+                return Ok(records);
+            }
+            page.after = listing.next;
+        }
+    }
+
+    /// How often each effect was written, by the text of its key.
+    async fn effects(&self, mode: Mode) -> Result<Option<HashMap<String, u64>>, BoxError> {
+        if mode == Mode::Plain {
+            return Ok(None);
+        }
+        let transactions = self
+            .opened
+            .transactions
+            .as_ref()
+            .ok_or(Unable::NotOffered(Need::Transactions))?;
+        let mut effects = HashMap::new();
+        for note in transactions.written().await? {
+            *effects.entry(note).or_default() += 1;
+        }
+        Ok(Some(effects))
+    }
+}

@@ -1,0 +1,125 @@
+//! The receiver: sends ranges of messages that overlap with those of all other receivers and with
+//! its own, so that most of what it sends is a duplicate.
+
+use std::{io, time::Duration};
+
+use inbox_api::{
+    HandlerName, Invalid, Key, Kind, Message, MessageId, OrderingKey, Receipt, Result as StoreResult,
+};
+
+use super::{Worker, handlers, pause_after};
+use crate::{
+    crash::{
+        history::{Answered, Asked, sent},
+        options::Mode,
+        point::Point,
+    },
+    harness::BoxError,
+};
+
+/// So many messages after each other share their ordering keys.
+const BLOCK: u64 = 300;
+const ORDERING_KEYS: u64 = 10;
+
+/// The copies of the message of that number, always the same: one per handler that wants it.
+pub(crate) fn messages(
+    number: u64,
+    [billing, shipping]: &[HandlerName; 2],
+) -> Result<Vec<Message>, Invalid> {
+    let mut message = Message::new(
+        if number % 2 == 0 { billing } else { shipping }.clone(),
+        MessageId::new(format!("m{number}"))?,
+        Kind::new("crash.test")?,
+        format!("payload of m{number}"),
+    );
+    if number % 3 == 0 {
+        let key = number / BLOCK * ORDERING_KEYS + number / 3 % ORDERING_KEYS;
+        message = message.with_ordering_key(OrderingKey::new(format!("o{key}"))?);
+    }
+    if number % 5 != 0 {
+        return Ok(vec![message]);
+    }
+    // One delivery that fans out.
+    Ok(vec![
+        message.for_handler(billing.clone()),
+        message.for_handler(shipping.clone()),
+    ])
+}
+
+/// The number of a key that [`messages`] made.
+pub(crate) fn number_of(key: &Key) -> Option<u64> {
+    key.id.as_str().strip_prefix('m')?.parse().ok()
+}
+
+pub(super) async fn run(
+    worker: &Worker,
+    mut random: fastrand::Rng,
+    first: u64,
+) -> Result<(), BoxError> {
+    let handlers = handlers()?;
+    let mut next = first;
+    while !worker.finishing() {
+        let size = if random.u8(..4) == 0 {
+            1
+        } else {
+            random.u64(2..=16)
+        };
+        let hold = worker.holding();
+        let start = if hold || random.u8(..3) == 0 {
+            next.saturating_sub(random.u64(1..=60))
+        } else {
+            next
+        };
+        let end = if hold {
+            (start + size).min(next)
+        } else {
+            start + size
+        };
+        let mut batch = Vec::new();
+        for number in start..end {
+            batch.extend(messages(number, &handlers)?);
+        }
+        // A copy within the batch.
+        if random.u8(..4) == 0 {
+            batch.extend(batch.first().cloned());
+        }
+        worker.pass(Point::BeforeReceive)?;
+        match receive(worker, &batch, random.u8(..4) == 0).await? {
+            Ok(_) => next = next.max(end),
+            // Unknown: sending it again is what a broker does.
+            Err(error) => pause_after(&error).await,
+        }
+        let pause = if hold { 40 } else { random.u64(..12) };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+    Ok(())
+}
+
+async fn receive(
+    worker: &Worker,
+    batch: &[Message],
+    in_transaction: bool,
+) -> io::Result<StoreResult<Vec<Receipt>>> {
+    let transactions = worker
+        .opened
+        .transactions
+        .as_ref()
+        .filter(|_| in_transaction && worker.mode == Mode::Transactional);
+    let asked = Asked::Receive {
+        messages: batch.iter().map(sent).collect(),
+        transaction: transactions.is_some(),
+    };
+    let call = async {
+        let Some(transactions) = transactions else {
+            return worker.opened.inbox.receive(batch).await;
+        };
+        let mut transaction = transactions.open().await?;
+        let receipts = transaction.receive(batch).await?;
+        transaction.commit().await?;
+        Ok(receipts)
+    };
+    let points = [Point::DuringReceive, Point::AfterReceive];
+    worker
+        .call(asked, points, call, |receipts| Answered::receipts(receipts))
+        .await
+}

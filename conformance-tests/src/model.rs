@@ -1,0 +1,94 @@
+//! Random sequences of operations from several actors, run on the store and on the memory store
+//! (the model) side by side, and shrunk when their answers differ.
+
+mod compare;
+mod operation;
+mod sequence;
+
+use std::time::{Duration, Instant};
+
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+
+use tokio::runtime::Handle;
+
+use crate::{
+    check::{CaseResult, Unmet},
+    place::Context,
+};
+
+/// Replays the sequence of one seed instead of drawing new ones.
+const SEED: &str = "INBOX_CONFORMANCE_SEED";
+/// How many sequences to draw.
+const SEQUENCES: &str = "INBOX_CONFORMANCE_SEQUENCES";
+const DEFAULT_SEQUENCES: u64 = 40;
+/// How long to look for a shorter sequence that fails too.
+const SHRINKING: Duration = Duration::from_secs(30);
+
+fn number(variable: &str) -> CaseResult<Option<u64>> {
+    match std::env::var(variable) {
+        Ok(text) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| Unmet::Failed(format!("{variable} is not a number: {text}"))),
+        Err(_) => Ok(None),
+    }
+}
+
+pub(crate) async fn check(cx: &Context) -> CaseResult {
+    cx.fresh().await?.need_clock()?;
+    let seeds = match number(SEED)? {
+        Some(seed) => vec![seed],
+        None => (0..number(SEQUENCES)?.unwrap_or(DEFAULT_SEQUENCES))
+            .map(|_| fastrand::u64(..))
+            .collect(),
+    };
+    let (cx, runtime) = (cx.clone(), Handle::current());
+    // What proptest draws from cannot move between threads, so it gets one of its own.
+    tokio::task::spawn_blocking(move || {
+        seeds
+            .into_iter()
+            .try_for_each(|seed| check_seed(&cx, &runtime, seed))
+    })
+    .await?
+}
+
+fn check_seed(cx: &Context, runtime: &Handle, seed: u64) -> CaseResult {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let mut tree = operation::sequences()
+        .new_tree(&mut runner)
+        .map_err(|reason| Unmet::Failed(format!("no sequence for the seed {seed}: {reason}")))?;
+    let Err(first) = runtime.block_on(sequence::run(cx, &tree.current())) else {
+        return Ok(());
+    };
+    let Unmet::Failed(mut seen) = first else {
+        return Err(first);
+    };
+    let mut shortest = tree.current();
+    let started = Instant::now();
+    let mut more = tree.simplify();
+    while more && started.elapsed() < SHRINKING {
+        match runtime.block_on(sequence::run(cx, &tree.current())) {
+            Err(Unmet::Failed(text)) => {
+                (seen, shortest) = (text, tree.current());
+                more = tree.simplify();
+            }
+            _ => more = tree.complicate(),
+        }
+    }
+    let steps: Vec<String> = shortest
+        .iter()
+        .enumerate()
+        .map(|(n, operation)| format!("{:>3}. {operation:?}", n + 1))
+        .collect();
+    Err(Unmet::Failed(format!(
+        "{seen}\nafter this sequence, the shortest found that fails:\n{}\n\
+         Replay it with {SEED}={seed}",
+        steps.join("\n")
+    )))
+}

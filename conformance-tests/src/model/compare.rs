@@ -1,0 +1,156 @@
+//! What must be equal, and what only about equal: times, which two stores read at different
+//! moments. Tokens, locators and cursors are each store's own.
+
+use std::time::{Duration, SystemTime};
+
+use inbox_api::{Begun, Extended, HandlerStatistics, Leased, Record, Statistics};
+
+use crate::check::{CaseResult, ensure, same};
+
+/// Less than half of the five seconds by which the times of a sequence differ.
+const TOLERANCE: Duration = Duration::from_millis(2400);
+
+/// How far the store's clock is ahead of the model's, in one direction or the other.
+#[derive(Clone, Copy)]
+pub(super) struct Offset {
+    ahead: Duration,
+    behind: Duration,
+}
+
+impl Offset {
+    pub(super) fn between(model: SystemTime, store: SystemTime) -> Self {
+        Self {
+            ahead: store.duration_since(model).unwrap_or_default(),
+            behind: model.duration_since(store).unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn time(
+        self,
+        what: &str,
+        store: Option<SystemTime>,
+        model: Option<SystemTime>,
+    ) -> CaseResult {
+        let expected = model.map(|time| time + self.ahead - self.behind);
+        let close = match (store, expected) {
+            (Some(store), Some(expected)) => {
+                let apart = store
+                    .duration_since(expected)
+                    .or_else(|_| expected.duration_since(store));
+                apart.unwrap_or_default() <= TOLERANCE
+            }
+            (store, expected) => store == expected,
+        };
+        ensure!(
+            close,
+            "{what}: expected about {expected:?} as in the model, saw {store:?}"
+        );
+        Ok(())
+    }
+
+    pub(super) fn begun(self, store: &Begun, model: &Begun) -> CaseResult {
+        match (store, model) {
+            (Begun::Run(store), Begun::Run(model)) => self.leased(store, model),
+            (Begun::Busy { until: store }, Begun::Busy { until: model }) => {
+                self.time("begin, busy until", Some(*store), Some(*model))
+            }
+            _ => same("begin", store, model),
+        }
+    }
+
+    pub(super) fn leased(self, store: &Leased, model: &Leased) -> CaseResult {
+        let what = &model.lease.key;
+        same(
+            &format!("{what} as claimed"),
+            &store.message,
+            &model.message,
+        )?;
+        same(
+            &format!("payload of {what}"),
+            store.message.payload(),
+            model.message.payload(),
+        )?;
+        same(
+            &format!("attempts of {what}"),
+            &store.attempts,
+            &model.attempts,
+        )?;
+        self.time(
+            "end of the lease",
+            Some(store.lease.until),
+            Some(model.lease.until),
+        )?;
+        self.time(
+            "accepted_at",
+            Some(store.accepted_at),
+            Some(model.accepted_at),
+        )
+    }
+
+    pub(super) fn extended(self, store: &Extended, model: &Extended) -> CaseResult {
+        match (store, model) {
+            (Extended::Until(store), Extended::Until(model)) => {
+                self.time("extended until", Some(*store), Some(*model))
+            }
+            _ => same("extend", store, model),
+        }
+    }
+
+    pub(super) fn record(self, store: &Record, model: &Record) -> CaseResult {
+        let key = &model.key;
+        for (what, store, model) in [
+            (
+                "accepted_at",
+                Some(store.accepted_at),
+                Some(model.accepted_at),
+            ),
+            ("due_at", Some(store.due_at), Some(model.due_at)),
+            ("lease_until", store.lease_until, model.lease_until),
+            ("finished_at", store.finished_at, model.finished_at),
+        ] {
+            self.time(&format!("{what} of {key}"), store, model)?;
+        }
+        // The rest must be equal: put the model's own times and place in.
+        let rest = Record {
+            accepted_at: model.accepted_at,
+            due_at: model.due_at,
+            lease_until: model.lease_until,
+            finished_at: model.finished_at,
+            cursor: model.cursor.clone(),
+            ..store.clone()
+        };
+        same(
+            &format!("payload of {key}"),
+            &(&rest.payload, &rest.result),
+            &(&model.payload, &model.result),
+        )?;
+        same(&format!("record of {key}"), &rest, model)
+    }
+}
+
+pub(super) fn statistics(store: &Statistics, model: &Statistics) -> CaseResult {
+    let plain = |statistics: &Statistics| -> Vec<HandlerStatistics> {
+        let mut handlers = statistics.handlers.clone();
+        for handler in &mut handlers {
+            (handler.lag, handler.oldest_due_age) = (None, None);
+        }
+        handlers
+    };
+    same("statistics", &plain(store), &plain(model))?;
+    for (store, model) in store.handlers.iter().zip(&model.handlers) {
+        for (what, store, model) in [
+            ("lag", store.lag, model.lag),
+            ("oldest_due_age", store.oldest_due_age, model.oldest_due_age),
+        ] {
+            let close = match (store, model) {
+                (Some(store), Some(model)) => store.abs_diff(model) <= TOLERANCE,
+                (store, model) => store == model,
+            };
+            ensure!(
+                close,
+                "statistics, {what}: expected about {model:?} as in the model, saw {store:?}"
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,501 @@
+//! The one list of all cases, and what it expands to.
+
+use futures_util::future::BoxFuture;
+
+use crate::{check::CaseResult, place::Context};
+
+/// A case: one rule of the contract.
+pub struct Case {
+    /// The group, as the contract groups its rules.
+    pub group: &'static str,
+    /// The name within the group.
+    pub name: &'static str,
+    /// The rule, in words.
+    pub rule: &'static str,
+    pub(crate) run: fn(Context) -> BoxFuture<'static, CaseResult>,
+}
+
+impl Case {
+    /// `group::name`, by which filters and test runners know it.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}::{}", self.group, self.name)
+    }
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Case")
+            .field("id", &self.id())
+            .field("rule", &self.rule)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes both the list and the macro from one text, so that no case is in one and not the other.
+/// `$d` is a dollar sign, which a macro cannot otherwise write into one that it makes.
+macro_rules! register {
+    ($d:tt $($group:ident ($home:ident) { $($name:ident: $rule:literal,)* })*) => {
+        /// Every case, by group.
+        pub static CASES: &[Case] = &[$($(
+            Case {
+                group: stringify!($group),
+                name: stringify!($name),
+                rule: $rule,
+                run: |context| Box::pin(crate::cases::$home::$name(context)),
+            },
+        )*)*];
+
+        /// Expands to one named test per case, `group::name`, of the store behind the
+        /// [`Harness`](crate::Harness) that the expression makes. The expression is evaluated
+        /// once per test.
+        ///
+        /// Each test runs on a multi-threaded tokio runtime of its own, so the crate that uses
+        /// this needs no tokio. A case that could not be checked fails its test, unless the
+        /// harness declares what it lacks
+        /// ([`expected_not_checked`](crate::Harness::expected_not_checked)); then the test says
+        /// so on standard error, past the test runner's capture.
+        ///
+        /// Use it once per module.
+        #[macro_export]
+        macro_rules! conformance {
+            ($d harness:expr) => {
+                fn conformance_harness() -> impl $d crate::Harness {
+                    $d harness
+                }
+
+                $(
+                    mod $group {
+                        $(
+                            #[test]
+                            fn $name() -> ::std::result::Result<(), $d crate::TestFailure> {
+                                $d crate::test(
+                                    super::conformance_harness(),
+                                    concat!(stringify!($group), "::", stringify!($name)),
+                                )
+                            }
+                        )*
+                    }
+                )*
+            };
+        }
+    };
+}
+
+register! { $
+    identity (identity) {
+        a_second_handler_is_independent:
+            "The key is handler and message id together: a second handler of one event has its own state.",
+        one_batch_serves_several_handlers:
+            "One delivery fans out to several handlers in one batch.",
+        case_distinguishes: "Keys compare byte for byte: case distinguishes.",
+        trailing_space_distinguishes:
+            "Keys compare byte for byte: leading and trailing spaces distinguish.",
+        unicode_forms_distinguish:
+            "Keys compare byte for byte: Unicode normalisation forms distinguish.",
+        leading_zeros_distinguish: "Keys compare byte for byte: leading zeros distinguish.",
+        handler_names_are_compared_byte_for_byte: "Handler names compare byte for byte.",
+        the_longest_names_are_kept_whole:
+            "Message ids of 255 bytes and handler names of 128 are kept and compared whole.",
+        the_halves_of_a_key_do_not_run_together:
+            "Handler and id are two values: no choice of both makes another pair equal.",
+        two_inboxes_are_independent: "Two inboxes are independent.",
+        an_unknown_key_is_not_found: "A key that is not known is not found, which is not an error.",
+    }
+    hostile (hostile) {
+        quotes_and_wildcards_are_plain_text:
+            "Whatever is legal in a name or header comes back as it was and means nothing to the store.",
+        error_texts_are_plain_text: "Whatever is in an error text comes back as it was.",
+        binary_payloads_come_back_unchanged:
+            "Payloads come back byte-identical, whatever their bytes.",
+        an_empty_payload_is_a_payload:
+            "An empty payload is legal and stays distinct from a dropped one.",
+        an_empty_result_is_a_result: "An empty result is a result, distinct from none.",
+        a_payload_of_16_mib_is_kept: "A payload of 16 MiB is kept under the default limit.",
+        the_payload_limit_is_inclusive:
+            "The payload limit is inclusive; what is over it is refused and not stored.",
+        an_oversized_message_is_refused_alone:
+            "A message that breaks a rule is refused alone; the rest of its batch goes through.",
+        a_copy_of_a_refused_message_is_judged_on_its_own:
+            "A later copy of a refused message in its batch is judged on its own.",
+        an_oversized_result_is_refused_and_the_lease_stands:
+            "A result over the limit is refused and the lease stands.",
+        an_oversized_message_cannot_begin:
+            "begin fails as invalid for a message over the limit, and stores nothing.",
+        headers_come_back_unchanged: "Headers come back byte-identical.",
+        the_longest_texts_are_kept_whole:
+            "Kind, content type and ordering key are kept whole at their longest.",
+        long_error_texts_are_cut:
+            "Error texts are cut at 4096 bytes, at a character, and lose NUL.",
+        a_due_time_beyond_all_measure_is_kept:
+            "Any due time or delay is taken; a far one overflows nothing.",
+        empty_input_is_answered: "Empty input is answered, and means nothing.",
+        the_largest_limits_are_taken: "Limits and ages of any size are taken.",
+        a_batch_of_thousands_is_handled:
+            "A batch of thousands is handled whole, with an answer for each.",
+        a_made_up_lease_changes_nothing:
+            "A lease that was never drawn changes nothing, whatever its numbers.",
+        errors_do_not_show_payloads: "An error is one line and never shows a payload.",
+    }
+    duplicates (duplicates) {
+        while_pending: "A redelivery of a pending message is a duplicate and changes nothing.",
+        while_leased: "A redelivery of a leased message is a duplicate and changes nothing.",
+        after_the_lease_ran_out: "A redelivery after the lease ran out is a duplicate.",
+        while_waiting_for_a_retry:
+            "A redelivery of a message that waits for a retry is a duplicate and does not bring it forward.",
+        after_processed:
+            "A redelivery after completion is a duplicate: the status is no part of the key.",
+        after_dead: "A redelivery of a dead message is a duplicate.",
+        after_discarded: "A redelivery of a discarded message is a duplicate.",
+        after_a_replay: "A redelivery of a replayed message is a duplicate.",
+        after_its_payload_was_dropped:
+            "A redelivery is a duplicate although the payload was dropped.",
+        inside_one_batch_the_first_copy_wins:
+            "Inside one batch the first copy wins and the others are duplicates.",
+        a_duplicate_does_not_fail_its_batch:
+            "A duplicate is its own answer, never an error of its batch.",
+        every_accepted_member_of_a_batch_is_stored:
+            "After a receive that returned Ok, every message that was not refused is stored and worked on.",
+        the_first_copy_stands:
+            "A duplicate with another content changes nothing: the first copy stands.",
+        across_connections: "A redelivery to another process is a duplicate.",
+        receive_after_begin: "A message that was begun inline is a duplicate for a receiver.",
+        begin_after_receive:
+            "A message that was received and processed is known to begin, with its result.",
+    }
+    concurrency (concurrency) {
+        one_key_is_accepted_once:
+            "Over any number of concurrent receives of one key, one is Accepted.",
+        overlapping_batches_accept_each_key_once:
+            "Overlapping batches in any order accept each key once, without an error that is not retryable.",
+        claims_are_disjoint_and_complete:
+            "Concurrent claims never take one message twice, and together take all.",
+        of_many_begins_one_runs: "Of many concurrent begins of one key, one runs.",
+        begins_and_claims_share_one_lease:
+            "A begin and a claim at the same time never both hold a message.",
+        nothing_is_lost_or_run_twice_under_load:
+            "Under concurrent receives, claims, retries and settlements every message finishes once.",
+        settling_in_opposite_orders_does_not_fail:
+            "Concurrent settlements of the same leases in any order neither deadlock nor count twice.",
+    }
+    fencing (fencing) {
+        a_stale_settlement_changes_nothing:
+            "A late acknowledgement with a stale token changes nothing and reports LeaseLost.",
+        a_stale_retry_changes_nothing:
+            "A retry with a stale token changes nothing and reports LeaseLost.",
+        a_stale_death_changes_nothing:
+            "A dead-letter with a stale token changes nothing and reports LeaseLost.",
+        a_stale_release_changes_nothing:
+            "A release with a stale token changes nothing and reports LeaseLost.",
+        the_same_worker_name_is_no_fence:
+            "The token fences, not the worker: an earlier lease of the same worker is stale.",
+        a_stale_extension_changes_nothing:
+            "An extension with a stale token changes nothing and reports LeaseLost.",
+        tokens_grow: "Every claim of a key draws a greater token.",
+        tokens_grow_across_a_replay: "Tokens grow across a replay, although attempts start again.",
+        tokens_grow_across_a_purge: "Tokens grow across a purge and a new life of the key.",
+        a_repeated_settlement_is_done: "A repeated settlement answers Done and changes nothing.",
+        settling_twice_in_one_batch_counts_once:
+            "Of two settlements of one lease in one batch the first counts.",
+        a_stale_lease_affects_only_itself:
+            "A stale lease in a batch reports LeaseLost for that message only.",
+        a_lease_that_ran_out_unclaimed_can_be_settled:
+            "A lease that ran out can still be settled while nobody has claimed the message since.",
+        a_discarded_lease_is_lost:
+            "A message that was discarded after its lease ran out is lost to the old holder.",
+        a_settlement_after_a_replay_changes_nothing:
+            "A settlement with a lease from before a replay changes nothing.",
+    }
+    leases (leases) {
+        a_lease_hides_its_message:
+            "A leased message is not handed out, and shows who holds it until when.",
+        a_vanished_worker_gives_its_message_back:
+            "A message whose worker vanished becomes claimable when its lease ends.",
+        a_lease_that_ran_out_is_shown_as_pending:
+            "A message whose lease ran out counts as pending everywhere.",
+        leases_run_out_one_by_one:
+            "Each lease ends by itself: one that runs out frees neither everything nor nothing.",
+        an_extension_lengthens_the_lease:
+            "An extension makes the lease run from now for the new length.",
+        an_extension_can_shorten_the_lease: "An extension can shorten a lease.",
+        an_extension_revives_an_unclaimed_lease:
+            "An extension revives a lease that ran out and that nobody has claimed since.",
+        a_settled_lease_cannot_be_extended: "Extending a settled lease reports LeaseLost.",
+        extensions_are_answered_one_by_one:
+            "Each extension of a batch has its own answer, in order.",
+        lengths_out_of_range_are_invalid:
+            "A lease length out of range is invalid and changes nothing; the bounds themselves are taken.",
+        each_lease_has_its_own_length:
+            "A lease runs for the length asked for, from now by the store's clock.",
+        a_claim_serves_several_handlers: "One claim serves several handlers and no others.",
+        a_claim_keeps_to_its_limit: "A claim takes no more than its limit, the longest due first.",
+    }
+    time (time) {
+        leases_run_by_the_stores_clock:
+            "Leases are judged by the store's clock: a worker whose clock is an hour off changes nothing.",
+        delays_run_by_the_stores_clock: "Due times are judged by the store's clock.",
+        stamps_are_by_the_stores_clock: "Recorded times are by the store's clock.",
+        a_delayed_message_waits: "A message with a delay is not handed out before it is due.",
+        a_message_due_at_a_moment_waits_for_it:
+            "A message that is due at a moment is not handed out before, and keeps the moment to the microsecond.",
+        a_moment_in_the_past_means_now: "A due time in the past means now.",
+        the_longest_due_come_first:
+            "Messages are handed out in the order in which they became claimable.",
+    }
+    retry (retry) {
+        a_retry_waits: "A retry is handed out no sooner than after its delay.",
+        a_retry_after_nothing_is_due_at_once: "A retry without a delay is due at once.",
+        a_retry_waits_for_every_process:
+            "A retry's delay is persisted: it holds for every process.",
+        the_last_error_is_kept: "The last error is kept, also after success.",
+        a_final_message_has_its_reason_and_time:
+            "A dead message keeps its reason and when it died.",
+    }
+    poison (retry) {
+        a_crash_counts_as_an_attempt:
+            "Claiming counts the attempt, so a message that kills its worker is seen to.",
+        an_error_counts_as_finished:
+            "An attempt that ends with an error is counted as started and finished.",
+        success_counts_as_finished: "An attempt that ends well is counted as started and finished.",
+        crashes_and_errors_are_told_apart: "Crashes and errors are told apart.",
+    }
+    release (retry) {
+        a_release_is_due_at_once: "A released message is due at once.",
+        a_release_does_not_count: "A release does not count as an attempt.",
+        a_released_message_keeps_its_place: "A released message keeps its place in the queue.",
+    }
+    ordering (ordering) {
+        messages_of_a_key_come_in_order:
+            "Messages with one ordering key are handed out in the order of acceptance.",
+        one_message_of_a_key_at_a_time:
+            "At most one message of an ordering key is leased at a time.",
+        a_retry_is_not_overtaken: "A retry is not overtaken within its ordering key.",
+        an_expired_lease_is_not_overtaken:
+            "A message whose lease ran out is not overtaken within its ordering key.",
+        a_delayed_message_is_not_overtaken:
+            "A message that is not due is not overtaken within its ordering key.",
+        a_released_message_is_not_overtaken:
+            "A released message is not overtaken within its ordering key.",
+        keys_do_not_hold_each_other_up:
+            "Ordering keys do not hold each other up, and compare byte for byte.",
+        messages_without_a_key_are_not_held_up: "Messages without an ordering key are not held up.",
+        handlers_do_not_hold_each_other_up: "One ordering key of two handlers is two keys.",
+        a_long_blocked_key_hides_nothing:
+            "However many messages are blocked, a claim finds those that are not.",
+        a_dead_message_lets_the_next_through:
+            "A dead message lets the next of its ordering key through.",
+        a_dead_message_can_block_its_key: "A dead message blocks its ordering key if asked to.",
+        a_replay_unblocks_in_order:
+            "Replaying the blocking message unblocks its ordering key, itself first.",
+        a_retried_block_is_lifted:
+            "A message that blocked, was replayed and died again blocks only if asked to again.",
+        a_discard_unblocks: "Discarding the blocking message unblocks its ordering key.",
+        a_purge_unblocks: "Purging the blocking message unblocks its ordering key.",
+        discarding_the_first_moves_on:
+            "Discarding the first message of an ordering key hands the next out.",
+        a_replayed_message_returns_to_its_old_place:
+            "A replayed message returns to its old place in its ordering key, behind a lease that is held.",
+        blocking_without_a_key_has_no_effect: "A dead message without ordering key blocks nothing.",
+        begin_keeps_the_order: "begin keeps the order of its ordering key.",
+        order_holds_among_many_workers: "The order holds among many workers with retries.",
+        keys_are_honoured_or_refused:
+            "Ordering keys are honoured, or refused as unsupported, as the capabilities say.",
+    }
+    replay (replay) {
+        a_dead_message_can_be_replayed:
+            "A dead message can be replayed: pending, due, nothing left of its end.",
+        a_processed_message_can_be_replayed: "A processed message can be replayed.",
+        a_discarded_message_can_be_replayed: "A discarded message can be replayed.",
+        a_replay_resets_the_attempts: "A replay resets the attempts.",
+        a_replay_clears_the_result: "A replay clears the result of the earlier run.",
+        unfinished_messages_cannot_be_replayed:
+            "Pending and leased messages cannot be replayed, and unknown ones are not found.",
+        a_replay_can_edit_the_payload:
+            "A replay can edit the payload; all else of the message stays.",
+        an_edited_payload_keeps_to_the_limit:
+            "An edited payload over the limit is invalid and changes nothing.",
+        a_dropped_payload_needs_a_new_one:
+            "A message whose payload was dropped can be replayed only with a new one.",
+        two_replays_at_once_count_once:
+            "Of two operators who replay at once, one wins and the other is told so.",
+        a_replay_beside_its_worker_counts_once:
+            "A replay and a settlement at the same time cannot both win.",
+        slices_cover_everything_once: "Slices cover every matching message once and end.",
+        slices_end_although_messages_die_again:
+            "A loop over all slices ends although messages die again behind it.",
+        messages_that_die_meanwhile_stay_dead:
+            "A message that dies again behind a bulk replay stays dead rather than lost.",
+        slices_mean_dead_messages_by_default:
+            "Without states in the filter, slices mean dead messages.",
+        slices_pass_over_what_they_must_not_change:
+            "Slices pass over messages whose state does not allow it.",
+        slices_keep_to_their_filter: "Slices change only what their filter means.",
+        a_slice_of_nothing_changes_nothing: "A slice with the limit 0 changes nothing.",
+    }
+    discard (replay) {
+        a_pending_or_dead_message_can_be_discarded:
+            "A pending or dead message can be discarded, and is not worked on.",
+        other_states_cannot_be_discarded:
+            "Leased, processed and discarded messages cannot be discarded.",
+        an_expired_lease_can_be_discarded: "A message whose lease ran out can be discarded.",
+    }
+    retention (retention) {
+        a_purge_takes_final_messages: "A purge takes processed, dead and discarded messages.",
+        a_purge_never_takes_unfinished_messages:
+            "A purge never takes pending or leased messages, whatever their age.",
+        a_purge_leaves_younger_messages:
+            "A purge takes only what has been final for the given age; younger keys go on refusing duplicates.",
+        a_purge_takes_only_the_given_state: "A purge takes only the given state.",
+        a_purge_is_bounded_and_takes_the_oldest:
+            "A purge is bounded by its limit and takes the longest-finished first.",
+        a_purged_key_is_new_again: "A purged key is new again.",
+        a_replayed_message_is_not_purged: "A replayed message is not purged.",
+        what_would_be_purged_can_be_had_first:
+            "What a purge would delete can be had first, with payloads and results.",
+        only_what_was_archived_is_purged:
+            "Nothing is deleted that the archiver has not taken, or that has changed since.",
+        two_purgers_share_the_work:
+            "Several purgers at once share the work, without errors and without counting twice.",
+        a_purge_beside_traffic_disturbs_nothing: "A purge beside live traffic disturbs nothing.",
+    }
+    look (look) {
+        a_record_shows_everything: "A record shows all that the store knows about a message.",
+        listings_are_in_order_of_acceptance: "Listings are in order of acceptance, or the reverse.",
+        pages_cover_everything_once: "Pages cover everything once, and the last one says so.",
+        pages_are_stable_while_rows_change: "Pages neither skip nor repeat while messages change.",
+        a_page_without_room_is_empty:
+            "A page of 0 is empty and the last; the largest limit is taken.",
+        payloads_are_listed_when_asked_for:
+            "Listings have payloads and results when asked for, lengths always.",
+        a_listing_agrees_with_get: "A listing and get show the same record.",
+        filters_narrow: "Filters by state, handler and kind narrow lists and counts.",
+        ages_narrow: "Filters by age narrow lists and counts.",
+        error_texts_are_found_byte_for_byte: "Error texts are searched byte for byte.",
+        ordering_keys_narrow: "Filters by ordering key narrow lists and counts.",
+        a_foreign_cursor_is_invalid: "A cursor that is not this store's is invalid.",
+        a_cursor_outlives_its_message: "A cursor is good although its message is gone.",
+    }
+    statistics (statistics) {
+        an_empty_inbox_has_none: "An empty inbox counts nothing.",
+        counts_are_by_handler_and_state:
+            "Statistics count by handler, in order of name, and by state.",
+        counts_follow_every_change: "Statistics agree with counting after every kind of change.",
+        lag_and_age_grow_with_waiting: "Lag and age are those of the longest-due message.",
+        a_leased_message_is_no_lag: "A leased message is no lag until its lease runs out.",
+        a_blocked_message_is_no_lag: "A message behind another of its ordering key is no lag.",
+        a_finished_backlog_has_no_lag: "Final messages are neither backlog nor lag.",
+    }
+    schema (schema) {
+        a_fresh_inbox_is_complete: "An inbox that is set up exists, in the expected version.",
+        setting_up_twice_changes_nothing: "Setting up twice is harmless.",
+        a_missing_inbox_is_told: "Where there is no inbox, operations say so and set nothing up.",
+        create_sets_up: "create sets an inbox up that works.",
+        migrate_sets_up: "migrate sets an inbox up where there is none.",
+        many_processes_can_set_up_at_once: "Setting up from many processes at once is harmless.",
+        an_incomplete_inbox_is_refused:
+            "exists is true only for a complete inbox; create refuses an incomplete one.",
+        an_older_inbox_is_migrated: "An older inbox is refused by create and upgraded by migrate.",
+        a_newer_inbox_is_refused:
+            "A newer inbox is refused with an error that names both versions.",
+        something_foreign_is_refused: "What is not an inbox is refused.",
+    }
+    corrupt (corrupt) {
+        a_claim_sets_it_aside_and_goes_on:
+            "A corrupt row is reported once and set aside, never a reason to stop the others.",
+        get_says_so: "get fails as corrupt for a corrupt row, and only for it.",
+        a_listing_reports_it_beside_the_others:
+            "A listing reports corrupt rows beside the readable ones.",
+        its_key_still_refuses_duplicates: "A corrupt row's key goes on refusing duplicates.",
+        statistics_and_purge_go_on:
+            "Statistics, counts and purges do not stumble over a corrupt row.",
+    }
+    begin (begin) {
+        a_new_key_runs: "A new key is stored and runs under a lease.",
+        a_processed_key_answers_its_result:
+            "A processed key answers with the result that was kept.",
+        a_held_key_is_busy: "A held key is busy until its lease ends.",
+        an_expired_lease_runs_anew: "A key whose lease ran out runs anew.",
+        a_retry_is_busy_until_due: "A key that waits for a retry is busy until it is due.",
+        a_delayed_message_is_stored_and_busy:
+            "A delayed message is stored, and busy until it is due.",
+        a_dead_key_says_why: "A dead key says why.",
+        a_discarded_key_says_so: "A discarded key says so.",
+        the_stored_message_runs: "Run carries the message as it is stored.",
+        a_received_message_runs_inline: "A message that was received can run inline.",
+    }
+    wakeups (wakeups) {
+        a_receive_wakes: "A receive wakes subscribers.",
+        a_signal_before_waiting_is_kept: "A signal that comes before waiting began is kept.",
+        a_dropped_wait_loses_no_signal: "Dropping a wait loses no signal.",
+        work_that_comes_back_wakes: "Retry, release and replay wake subscribers.",
+        the_next_of_an_ordering_key_wakes:
+            "What makes the next of an ordering key claimable wakes subscribers.",
+        every_subscription_is_woken: "Every subscription is woken.",
+        another_process_is_woken: "Wake-ups reach every process.",
+        subscriptions_are_given_or_refused:
+            "Subscriptions are given, or refused as unsupported, as the capabilities say.",
+    }
+    transactions (transactions) {
+        a_commit_makes_it_visible:
+            "What is recorded in a transaction is visible to others if and only if it commits: the commit.",
+        a_roll_back_leaves_nothing:
+            "What is recorded in a transaction is visible to others if and only if it commits: the roll-back.",
+        a_dropped_transaction_leaves_nothing:
+            "A transaction that is dropped is rolled back and its connection is free again.",
+        the_business_writes_commit_once:
+            "The handler's own writes commit once, however many copies come.",
+        a_second_record_sees_the_first:
+            "A duplicate is told so, with the result, and leaves its transaction usable.",
+        of_two_racing_transactions_one_wins:
+            "Of transactions that race on one key exactly one wins; the others then see the duplicate.",
+        receiving_commits_or_not: "Receiving in a transaction commits or rolls back with it.",
+        settling_commits_or_not: "Settling in a transaction commits or rolls back with it.",
+        a_stale_lease_is_lost_in_a_transaction: "A stale lease is lost in a transaction as well.",
+        a_record_minds_the_state:
+            "Recording a known key answers by its state, and completes one that is pending and due.",
+        a_record_keeps_the_order: "Recording keeps the order of an ordering key.",
+        a_record_takes_an_expired_lease_over:
+            "Recording a message whose lease ran out takes it over from its old holder.",
+        a_cancelled_step_leaves_all_or_nothing:
+            "A transaction whose step is dropped at any await point leaves all or nothing.",
+    }
+    outage (outage) {
+        an_outage_is_never_a_duplicate:
+            "An outage is never a duplicate, and sending again is safe.",
+        writes_fail_as_retryable:
+            "During an outage writes fail as retryable, and work again afterwards.",
+        what_was_accepted_before_is_still_there:
+            "What was accepted before an outage is worked on after it.",
+        a_closed_store_is_unavailable:
+            "After close every operation fails as unavailable; closing twice is harmless.",
+        closing_one_connection_leaves_the_others: "Closing one connection leaves the others alone.",
+        another_process_takes_over:
+            "Another process sees what one was answered and takes over when its lease ends.",
+        a_restart_loses_nothing: "A restart loses nothing that was answered with Ok.",
+        a_killed_server_loses_nothing:
+            "A server that is killed loses nothing that was answered with Ok.",
+    }
+    cancellation (cancellation) {
+        receive: "A receive dropped at any await point has happened or not; a repetition works.",
+        receive_of_a_whole_batch:
+            "A dropped receive has stored its whole batch or none of it, where the store says so.",
+        claim: "A claim dropped at any await point leaves no lease beyond its end.",
+        begin: "A begin dropped at any await point leaves no lease beyond its end.",
+        settle:
+            "A settlement dropped at any await point has happened or not; a repetition works and counts once.",
+        extend: "An extension dropped at any await point harms nothing.",
+        replay: "A replay dropped at any await point has happened wholly or not at all.",
+        discard: "A discard dropped at any await point has happened or not; the counts stay right.",
+        slices: "Replay and discard slices dropped at any await point have happened or not.",
+        purge:
+            "Purges dropped at any await point have happened or not; the key is sound afterwards.",
+        looking: "Looking, dropped at any await point, loses no connection.",
+        subscribe: "Subscribing, dropped at any await point, loses nothing.",
+        set_up: "Setting up again, dropped at any await point, harms nothing.",
+        first_set_up: "A first set-up dropped at any await point can be repeated.",
+    }
+    model (model) {
+        random_sequences_agree_with_the_memory_store:
+            "Any sequence of operations of several actors has the answers of the reference model.",
+    }
+}

@@ -1,0 +1,139 @@
+//! Running cases, inside a test runner and outside.
+
+use std::{
+    fmt,
+    io::Write as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    check::{CaseResult, Unmet, panic_text},
+    harness::Harness,
+    place::Context,
+    registry::{CASES, Case},
+    report::{CaseReport, Report, Verdict},
+};
+
+/// The longest that a case may take; one that hangs fails rather than stopping the suite.
+const LONGEST_CASE: Duration = Duration::from_secs(120);
+
+/// Runs the cases whose `group::name` contains `filter`, one after the other, and reports. An
+/// empty filter means all.
+///
+/// Needs a multi-threaded tokio runtime with time enabled.
+pub async fn run(harness: Arc<dyn Harness>, filter: &str) -> Report {
+    run_watched(harness, filter, |_| {}).await
+}
+
+/// As [`run`], and calls `watch` after each case, for a progress display.
+pub async fn run_watched(
+    harness: Arc<dyn Harness>,
+    filter: &str,
+    mut watch: impl FnMut(&CaseReport) + Send,
+) -> Report {
+    let mut cases = Vec::new();
+    for case in CASES.iter().filter(|case| case.id().contains(filter)) {
+        let report = run_case(&harness, case).await;
+        watch(&report);
+        cases.push(report);
+    }
+    Report::new(harness.name(), cases)
+}
+
+async fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> CaseReport {
+    let started = Instant::now();
+    let context = Context {
+        harness: Arc::clone(harness),
+    };
+    // A task of its own, so that a panic ends this case and no other.
+    let mut task = tokio::spawn((case.run)(context));
+    let result = match tokio::time::timeout(LONGEST_CASE, &mut task).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(Unmet::Failed(match error.try_into_panic() {
+            Ok(panic) => format!("it panicked: {}", panic_text(&*panic)),
+            Err(error) => format!("it did not finish: {error}"),
+        })),
+        Err(_) => {
+            task.abort();
+            Err(Unmet::Failed(format!(
+                "it did not finish within {} seconds",
+                LONGEST_CASE.as_secs()
+            )))
+        }
+    };
+    CaseReport {
+        group: case.group,
+        name: case.name,
+        rule: case.rule,
+        verdict: verdict(result, harness.as_ref()),
+        seconds: started.elapsed().as_secs_f64(),
+    }
+}
+
+fn verdict(result: CaseResult, harness: &dyn Harness) -> Verdict {
+    match result {
+        Ok(()) => Verdict::Passed,
+        Err(Unmet::Failed(seen)) => Verdict::Failed { seen },
+        Err(Unmet::NotChecked(need)) => Verdict::NotChecked {
+            need,
+            why: need.to_string(),
+            expected: harness.expected_not_checked().contains(&need),
+        },
+    }
+}
+
+/// Why a generated test failed. `Debug` is what the test runner prints.
+pub struct TestFailure(String);
+
+impl fmt::Debug for TestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Runs the one case `id` on a runtime of its own. This is what [`conformance!`](crate::conformance)
+/// expands to.
+///
+/// # Errors
+/// When the case failed, or could not be checked and the harness did not declare it.
+pub fn test(harness: impl Harness, id: &str) -> Result<(), TestFailure> {
+    let case = CASES
+        .iter()
+        .find(|case| case.id() == id)
+        .ok_or_else(|| TestFailure(format!("there is no case {id}")))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| TestFailure(format!("no runtime: {error}")))?;
+    let name = harness.name();
+    let harness: Arc<dyn Harness> = Arc::new(harness);
+    let report = runtime.block_on(run_case(&harness, case));
+    // A hung case must not hang the test through the runtime's own shutdown.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    match report.verdict {
+        Verdict::Passed => Ok(()),
+        Verdict::Failed { seen } => Err(TestFailure(format!(
+            "\n  case: {id}\n  rule: {}\n  seen: {seen}\n",
+            case.rule
+        ))),
+        Verdict::NotChecked {
+            why,
+            expected: true,
+            ..
+        } => {
+            // Straight to the stream: what goes through the macros is captured when a test
+            // passes, and a case that was not checked must not look like one that passed.
+            // In one piece, so that it does not run into the runner's own lines.
+            let line = format!("conformance of {name}: {id} NOT CHECKED: {why}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            Ok(())
+        }
+        Verdict::NotChecked { need, why, .. } => Err(TestFailure(format!(
+            "\n  case: {id}\n  rule: {}\n  not checked: {why}\n  If that is how it is, add \
+             Need::{need:?} to the harness's expected_not_checked().\n",
+            case.rule
+        ))),
+    }
+}

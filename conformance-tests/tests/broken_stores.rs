@@ -1,0 +1,112 @@
+//! The suite is tested itself: each broken store must be caught by the case that names its
+//! defect, and the same wrapper without a defect must pass everything.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests are tests as well"
+)]
+
+mod broken;
+
+use std::sync::Arc;
+
+use broken::{Correct, Defect, Workshop};
+use conformance_tests::{Harness, Verdict, run};
+
+fn workshop<D: Defect>(name: &'static str, defect: fn() -> D) -> Arc<dyn Harness> {
+    Arc::new(Workshop { name, defect })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_correct_store_passes_everything() {
+    let report = run(workshop("correct", || Correct), "").await;
+    assert!(report.is_conformant(), "{report}");
+    assert!(report.passed > 200, "{report}");
+}
+
+/// The case that names the defect fails; others may, but most pass, since a store that is broken
+/// altogether would prove nothing.
+async fn is_caught(harness: Arc<dyn Harness>, id: &str) {
+    let report = run(harness, "").await;
+    let case = report
+        .cases
+        .iter()
+        .find(|case| format!("{}::{}", case.group, case.name) == id)
+        .unwrap_or_else(|| panic!("there is no case {id}"));
+    assert!(
+        matches!(&case.verdict, Verdict::Failed { seen } if !seen.is_empty()),
+        "{id} did not catch the broken store\n{report}"
+    );
+    assert!(
+        report.failed * 5 < report.passed,
+        "too much is broken to tell the defect from others\n{report}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_model_finds_a_short_sequence_and_its_seed() {
+    let report = run(workshop("retry at once", || broken::RetryAtOnce), "model::").await;
+    let Some(Verdict::Failed { seen }) = report.cases.first().map(|case| &case.verdict) else {
+        panic!("the model did not catch the broken store\n{report}");
+    };
+    assert!(seen.contains("INBOX_CONFORMANCE_SEED="), "{seen}");
+    // Begin and settle, or receive, claim and settle: nothing shorter shows the defect.
+    let steps = seen
+        .lines()
+        .filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    assert!((2..=3).contains(&steps.count()), "{seen}");
+}
+
+macro_rules! caught {
+    ($($test:ident: $defect:expr => $id:literal,)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                is_caught(workshop(stringify!($test), || $defect), $id).await;
+            }
+        )*
+
+        /// A case is renamed or removed together with what is proven by it.
+        #[test]
+        fn there_are_enough_broken_stores() {
+            let ids = [$($id,)*];
+            assert!(ids.len() >= 14, "{ids:?}");
+        }
+    };
+}
+
+caught! {
+    check_then_insert: broken::CheckThenInsert => "concurrency::one_key_is_accepted_once",
+    key_without_handler: broken::KeyWithoutHandler::default()
+        => "identity::a_second_handler_is_independent",
+    collation_that_folds_case: broken::FoldsCase => "identity::case_distinguishes",
+    collation_that_pads: broken::FoldsTrailingSpace => "identity::trailing_space_distinguishes",
+    lost_batch_member: broken::LosesBatchMember
+        => "duplicates::every_accepted_member_of_a_batch_is_stored",
+    duplicate_that_fails_its_batch: broken::DuplicateFailsBatch
+        => "duplicates::a_duplicate_does_not_fail_its_batch",
+    status_in_the_key: broken::StatusInKey => "duplicates::after_processed",
+    put_that_overwrites: broken::Overwrites => "duplicates::the_first_copy_stands",
+    unfenced_settle: broken::UnfencedSettle::default()
+        => "fencing::a_stale_settlement_changes_nothing",
+    worker_name_as_fence: broken::WorkerNameAsFence::default()
+        => "fencing::the_same_worker_name_is_no_fence",
+    unfenced_extend: broken::UnfencedExtend::default()
+        => "fencing::a_stale_extension_changes_nothing",
+    lease_by_local_clock: broken::LocalClock => "time::leases_run_by_the_stores_clock",
+    no_recovery: broken::NoRecovery => "leases::a_vanished_worker_gives_its_message_back",
+    crash_not_counted: broken::CrashNotCounted => "poison::a_crash_counts_as_an_attempt",
+    retry_at_once: broken::RetryAtOnce => "retry::a_retry_waits",
+    overtaking_within_an_ordering_key: broken::Overtakes => "ordering::a_retry_is_not_overtaken",
+    two_beginners: broken::TwoBeginners::default() => "concurrency::of_many_begins_one_runs",
+    purge_that_takes_pending: broken::PurgeTakesPending
+        => "retention::a_purge_never_takes_unfinished_messages",
+    purge_that_forgets_early: broken::PurgeForgetsEarly
+        => "retention::a_purge_leaves_younger_messages",
+    replay_that_keeps_attempts: broken::ReplayKeepsAttempts::default()
+        => "replay::a_replay_resets_the_attempts",
+    slices_that_loop: broken::LoopingSlices => "replay::slices_end_although_messages_die_again",
+    paging_by_offset: broken::PagingByOffset => "look::pages_are_stable_while_rows_change",
+    outage_as_duplicate: broken::OutageAsDuplicate => "outage::an_outage_is_never_a_duplicate",
+}
