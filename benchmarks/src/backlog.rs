@@ -57,7 +57,10 @@ pub(crate) async fn measure(
         .build()?;
     let start = Instant::now();
     let summary = processor
-        .run_until_drained(Arc::clone(&store), CancellationToken::new())
+        .run_until_drained(
+            Arc::<dyn inbox::Inbox>::clone(&store),
+            CancellationToken::new(),
+        )
         .await?;
     report.rates(target.name(), "drain", number, &[start.elapsed()]);
     watcher.abort();

@@ -89,6 +89,9 @@ impl Report {
                 row.unit.to_owned(),
             ]);
         }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
         for column in 2..5 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);

@@ -37,7 +37,7 @@ pub trait Schema: Send + Sync {
     async fn version(&self) -> Result<Option<u32>>;
 
     /// Whether a complete inbox of the expected version is there. `false` when there is none, an
-    /// older one, or one that lacks a part.
+    /// older one, or one that lacks a part; a newer or foreign one is an error (see above).
     ///
     /// Implementors MUST check columns and indexes, not just names.
     async fn exists(&self) -> Result<bool>;

@@ -62,6 +62,9 @@ pub(crate) enum Command {
     /// Set the inbox up, or check that it is
     #[command(subcommand)]
     Schema(SchemaCommand),
+    /// Check the store against the inbox contract, case by case
+    #[command(after_help = CONFORMANCE_HELP)]
+    Conformance(ConformanceArgs),
     /// Watch an inbox survive duplicates, failures and killed workers, on real webhooks
     Demo(DemoArgs),
     /// Print shell completions
@@ -95,6 +98,17 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, after Retry-After if given";
+
+const CONFORMANCE_HELP: &str = "\
+Every case works on a fresh inbox of its own: for SQLite, in a file beside the one that --store
+names, which is not touched. Exit code 4 means that the store does not conform.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ConformanceArgs {
+    /// Only cases whose name contains this, such as `ordering` or `purge`
+    #[arg(value_name = "CASE", default_value = "", hide_default_value = true)]
+    pub(crate) filter: String,
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {

@@ -61,6 +61,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Discard(args) => commands::discard::run(global, args).await,
         Command::Purge(args) => commands::purge::run(global, args).await,
         Command::Schema(command) => commands::schema::run(global, &command).await,
+        Command::Conformance(args) => commands::conformance::run(global, args).await,
         Command::Demo(args) => commands::demo::run(global, args).await,
         Command::Completions { shell } => commands::completions::run(shell),
         Command::DemoWorker(args) => commands::demo::worker(args).await,

@@ -38,8 +38,11 @@ pub(crate) fn table(headings: &[&str]) -> Table {
     table
 }
 
-/// Prints a table without trailing spaces.
-pub(crate) fn print(table: &Table) -> Result<()> {
+/// Prints a table, its columns two spaces apart.
+pub(crate) fn print(mut table: Table) -> Result<()> {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     for row in table.lines() {
         line(row.trim_end())?;
     }
@@ -51,7 +54,7 @@ pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);

@@ -1,5 +1,10 @@
 //! Input: good, bad and hostile.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
 mod support;
 
 use support::{Counts, Place, WEBHOOKS, event, events};

@@ -1,5 +1,10 @@
 //! Looking, schema, and how the command talks.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
 mod support;
 
 use support::{Place, event, events};
@@ -226,6 +231,28 @@ fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         place.inbox(&["completions", shell]).exits(0).says("inbox");
     }
+}
+
+#[test]
+fn conformance_of_a_built_in_store_is_reported() {
+    let place = Place::new();
+    let memory = place
+        .inbox(&["conformance", "--store", "memory://", "--json"])
+        .exits(0);
+    let report = &memory.json()[0];
+    assert_eq!(report["failed"], 0, "{memory:?}");
+    assert!(report["passed"].as_u64().unwrap() > 100, "{memory:?}");
+    // One group on SQLite; the store's own tests run all of them.
+    place
+        .inbox(&["conformance", "fencing"])
+        .exits(0)
+        .says("sqlite: conforms, as far as checked.");
+    let left = std::fs::read_dir(place.path("")).unwrap().count();
+    assert_eq!(left, 0, "files were left behind");
+    place
+        .inbox(&["conformance", "no-such-case"])
+        .exits(4)
+        .says("nothing was checked");
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Processing: retries, dead letters, interventions, and workers that are killed.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
 mod support;
 
 use std::{

@@ -64,7 +64,7 @@ fn print(records: &[Record]) -> Result<()> {
             note(record),
         ]);
     }
-    output::print(&table)
+    output::print(table)
 }
 
 /// What an operator wants to know next about a message in this state.

@@ -47,6 +47,6 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
             handler.lag.map_or_else(|| "-".to_owned(), output::duration),
         ]);
     }
-    output::print(&table)?;
+    output::print(table)?;
     Ok(Exit::Ok)
 }

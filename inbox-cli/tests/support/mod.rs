@@ -2,6 +2,7 @@
 
 // Each test file uses a part of this.
 #![allow(dead_code, reason = "shared by several test binaries")]
+#![allow(clippy::unwrap_used, reason = "a failure here fails the test that asked")]
 
 use std::{
     io::Write,
@@ -11,46 +12,46 @@ use std::{
 
 use tempfile::TempDir;
 
-pub const WEBHOOKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
+pub(crate) const WEBHOOKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
 
 /// A folder with an inbox in it.
-pub struct Place {
+pub(crate) struct Place {
     folder: TempDir,
 }
 
 /// What a command printed, and how it ended.
 #[derive(Debug)]
-pub struct Output {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Output {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Output {
     /// Asserts the exit code.
     #[track_caller]
-    pub fn exits(self, code: i32) -> Self {
+    pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");
         self
     }
 
     /// Asserts that standard output contains `text`.
     #[track_caller]
-    pub fn says(self, text: &str) -> Self {
+    pub(crate) fn says(self, text: &str) -> Self {
         assert!(self.stdout.contains(text), "no {text:?} in {self:#?}");
         self
     }
 
     /// Asserts that standard error contains `text`.
     #[track_caller]
-    pub fn complains(self, text: &str) -> Self {
+    pub(crate) fn complains(self, text: &str) -> Self {
         assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
         self
     }
 
     /// Standard output as JSON lines.
     #[track_caller]
-    pub fn json(&self) -> Vec<serde_json::Value> {
+    pub(crate) fn json(&self) -> Vec<serde_json::Value> {
         self.stdout
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
@@ -59,29 +60,29 @@ impl Output {
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
         }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Writes a file and returns its path.
-    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
         path
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
     /// The command, in this folder.
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inbox"));
         command
             .args(args)
@@ -93,12 +94,12 @@ impl Place {
     }
 
     /// Runs the command to its end.
-    pub fn inbox(&self, args: &[&str]) -> Output {
+    pub(crate) fn inbox(&self, args: &[&str]) -> Output {
         finish(self.command(args).output().unwrap())
     }
 
     /// Runs the command with `input` on its standard input.
-    pub fn inbox_with(&self, args: &[&str], input: &[u8]) -> Output {
+    pub(crate) fn inbox_with(&self, args: &[&str], input: &[u8]) -> Output {
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())
@@ -112,7 +113,7 @@ impl Place {
     }
 
     /// Starts the command without waiting for it.
-    pub fn start(&self, args: &[&str]) -> Child {
+    pub(crate) fn start(&self, args: &[&str]) -> Child {
         self.command(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -121,7 +122,7 @@ impl Place {
     }
 
     /// The counts of handler `default`.
-    pub fn stats(&self) -> Counts {
+    pub(crate) fn stats(&self) -> Counts {
         let output = self.inbox(&["stats", "--json"]).exits(0);
         let Some(line) = output.json().into_iter().next() else {
             return Counts::default();
@@ -138,15 +139,15 @@ impl Place {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub pending: u64,
-    pub leased: u64,
-    pub processed: u64,
-    pub dead: u64,
-    pub discarded: u64,
+pub(crate) struct Counts {
+    pub(crate) pending: u64,
+    pub(crate) leased: u64,
+    pub(crate) processed: u64,
+    pub(crate) dead: u64,
+    pub(crate) discarded: u64,
 }
 
-pub fn finish(output: std::process::Output) -> Output {
+pub(crate) fn finish(output: std::process::Output) -> Output {
     Output {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),
@@ -155,21 +156,21 @@ pub fn finish(output: std::process::Output) -> Output {
 }
 
 /// A CloudEvent line.
-pub fn event(id: &str, kind: &str, data: &str) -> String {
+pub(crate) fn event(id: &str, kind: &str, data: &str) -> String {
     format!(
         "{{\"specversion\":\"1.0\",\"id\":\"{id}\",\"source\":\"/test\",\"type\":\"{kind}\",\"data\":{data}}}\n"
     )
 }
 
 /// `number` events with ids e0, e1, …
-pub fn events(number: usize) -> String {
+pub(crate) fn events(number: usize) -> String {
     (0..number)
         .map(|n| event(&format!("e{n}"), "t", "{}"))
         .collect()
 }
 
 /// The lines of a file.
-pub fn lines(path: &Path) -> Vec<String> {
+pub(crate) fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path)
         .unwrap_or_default()
         .lines()
