@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Runs all tests, on real servers where they can be had, and ends with a line per store.
+#
+# As root on Debian or Ubuntu without Docker it first installs the server packages. What cannot be
+# had is reported as skipped with the reason; INBOX_TEST_REQUIRE=postgres,redis (or all) makes that
+# a failure. Arguments go to `cargo test`.
+set -uo pipefail
+cd "$(dirname "$0")" || exit 1
+target=${CARGO_TARGET_DIR:-target}
+log=$target/test.log
+
+cargo test --workspace --all-features --no-run "$@" || exit 1
+"$target/debug/test-servers" install || echo "test.sh: going on with the servers that are there"
+
+cargo test --workspace --all-features --no-fail-fast "$@" 2>&1 | tee "$log"
+status=${PIPESTATUS[0]}
+
+awk '
+    # Cargo runs package by package; the tests of a library or binary itself come first.
+    /^ *Running unittests / {
+        package = $NF
+        sub(/.*\/deps\//, "", package)
+        sub(/-[0-9a-f]+\)$/, "", package)
+        seen[package] = 1
+    }
+    /^test result: / {
+        passed[package] += $4
+        failed[package] += $6
+        if ($3 != "ok.") bad[package] = 1
+    }
+    / NOT CHECKED: / { unchecked[package]++ }
+    /^test-servers: [a-z-]+: / {
+        kind = $2
+        sub(/:$/, "", kind)
+        about = $0
+        sub(/^test-servers: [a-z-]+: /, "", about)
+        server[kind] = about
+    }
+    function store(package, name) {
+        line = sprintf("%-16s", name)
+        if (!(package in seen)) {
+            print line "not run"
+            return
+        }
+        line = line sprintf("%d passed, %d failed", passed[package], failed[package])
+        if (bad[package] && !failed[package]) line = line ", ended early"
+        if (unchecked[package]) line = line sprintf(", %d not checked (see above)", unchecked[package])
+        print line
+    }
+    END {
+        print "\nStores"
+        store("inbox_memory", "memory")
+        store("inbox_sqlite", "sqlite")
+        store("redb_store", "redb (example)")
+        print "\nServers for tests"
+        for (kind in server) print sprintf("%-16s", kind) server[kind] | "sort"
+    }
+' "$log"
+exit "$status"
