@@ -1,0 +1,229 @@
+//! How every operation runs: as one transaction, on a thread of its own.
+//!
+//! Three rules of the contract are met here, once for all operations:
+//! - **Atomic, and durable before `Ok`.** An operation is one write transaction, committed with
+//!   redb's `Durability::Immediate` (its default): the commit returns when the disk has it.
+//! - **Cancellation.** redb blocks, so the transaction runs under `spawn_blocking`. A blocking task
+//!   goes on when the future that waits for it is dropped: the operation then happens as a whole,
+//!   or, if it had not got its turn yet, not at all.
+//! - **Nothing half-done.** redb undoes a transaction that is dropped without a commit, so every
+//!   `?` in an operation leaves the inbox as it was.
+
+use std::sync::{
+    Arc, PoisonError, RwLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use inbox_api::{Effect, Result};
+use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
+use tokio::{sync::Mutex, task::spawn_blocking};
+
+use crate::{
+    RedbOptions,
+    error::{Failure, in_operation, is_disk_failure, lost_task, unavailable},
+    schema,
+    wakeups::Wakeups,
+    work::Work,
+};
+
+pub(crate) struct Inner {
+    pub(crate) options: RedbOptions,
+    pub(crate) wakeups: Wakeups,
+    /// Operations hold it for reading as long as they run, so closing waits for them.
+    file: RwLock<File>,
+    /// Whether the file is known to hold a complete inbox. It stays true while the file is open:
+    /// redb locks it, so nobody else can change the tables.
+    is_checked: AtomicBool,
+    /// redb lets one writer in at a time anyway. Waiting here, without a thread, keeps a thousand
+    /// waiting writers from taking all of the runtime's blocking threads.
+    turn: Arc<Mutex<()>>,
+}
+
+const CLOSED: &str = "the store is closed";
+
+enum File {
+    Open(Database),
+    /// The disk failed. The next operation opens the file anew.
+    Failed,
+    Closed,
+}
+
+impl Inner {
+    /// Opens the file, and makes an empty one if there is none. Makes no tables.
+    pub(crate) fn open(options: RedbOptions) -> Result<Self> {
+        let database = open_file("open", &options)?;
+        Ok(Self {
+            options,
+            wakeups: Wakeups::new(),
+            file: RwLock::new(File::Open(database)),
+            is_checked: AtomicBool::new(false),
+            turn: Arc::default(),
+        })
+    }
+
+    /// Closes the database when the operations that are running have ended. Twice is harmless.
+    pub(crate) async fn close(self: Arc<Self>) {
+        let closing = spawn_blocking(move || {
+            *self.file.write().unwrap_or_else(PoisonError::into_inner) = File::Closed;
+            self.wakeups.wake();
+        });
+        // Fails only when the runtime is shutting down, and the process's end closes the file too.
+        let _ = closing.await;
+    }
+
+    /// For calls that may be answered without the file. Does not wait: it runs outside of the
+    /// blocking threads, and a file that is just being opened or closed passes for open.
+    pub(crate) fn check_open(&self, operation: &'static str) -> Result<()> {
+        let file = self.file.try_read();
+        if file.is_ok_and(|file| matches!(*file, File::Closed)) {
+            return Err(unavailable(operation, CLOSED));
+        }
+        Ok(())
+    }
+
+    /// Reads one consistent snapshot. Readers wait for nobody.
+    pub(crate) async fn read<T: Send + 'static>(
+        self: Arc<Self>,
+        operation: &'static str,
+        body: impl FnOnce(&ReadTransaction, i64) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
+        let read = move |inner: &Self, database: &Database| {
+            let attempt = || {
+                inner.check_schema(database)?;
+                body(&database.begin_read()?, inner.options.clock.now_micros())
+            };
+            attempt().map_err(in_operation(operation, Effect::None))
+        };
+        self.on_a_thread(operation, read).await
+    }
+
+    /// Does `body` in one write transaction, and then wakes those who wait for what became
+    /// claimable by it. Commits only if something was changed: neither a claim that finds nothing
+    /// nor a batch of duplicates waits for the disk.
+    pub(crate) async fn write<T: Send + 'static>(
+        self: Arc<Self>,
+        operation: &'static str,
+        body: impl FnOnce(&mut Work<'_>) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let write = move |inner: &Self, database: &Database| {
+            // Belongs to the task, not to the future: a dropped future must not let the next in.
+            let _turn = turn;
+            inner
+                .check_schema(database)
+                .map_err(in_operation(operation, Effect::None))?;
+            let mut has_news = false;
+            let answer = transact(operation, database, |transaction| {
+                let mut work = Work::open(transaction, inner.options.clock.now_micros())?;
+                let answer = body(&mut work)?;
+                has_news = work.has_news;
+                Ok((answer, work.is_changed))
+            })?;
+            if has_news {
+                inner.wakeups.wake();
+            }
+            Ok(answer)
+        };
+        self.on_a_thread(operation, write).await
+    }
+
+    /// Does `body` in one write transaction, whatever the file holds: for setting up. `body` says
+    /// whether to commit.
+    pub(crate) async fn set_up<T: Send + 'static>(
+        self: Arc<Self>,
+        operation: &'static str,
+        body: impl FnOnce(&WriteTransaction) -> Result<(T, bool), Failure> + Send + 'static,
+    ) -> Result<T> {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let set_up = move |_: &Self, database: &Database| {
+            let _turn = turn;
+            transact(operation, database, body)
+        };
+        self.on_a_thread(operation, set_up).await
+    }
+
+    async fn on_a_thread<T: Send + 'static>(
+        self: Arc<Self>,
+        operation: &'static str,
+        body: impl FnOnce(&Self, &Database) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let task = move || self.with_database(operation, |database| body(&self, database));
+        spawn_blocking(task)
+            .await
+            .unwrap_or_else(|error| Err(lost_task(operation, error)))
+    }
+
+    /// Lends the database to `body`, having opened it anew if the disk has failed before: so that
+    /// a disk that was full for an hour does not take a restart of the program to be used again.
+    pub(crate) fn with_database<T>(
+        &self,
+        operation: &'static str,
+        body: impl FnOnce(&Database) -> Result<T>,
+    ) -> Result<T> {
+        self.reopen_after_failure(operation)?;
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let answer = match &*file {
+            File::Open(database) => body(database),
+            File::Failed => Err(unavailable(operation, "the disk failed just now")),
+            File::Closed => Err(unavailable(operation, CLOSED)),
+        };
+        drop(file);
+        if answer.as_ref().is_err_and(is_disk_failure) {
+            let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+            if matches!(*file, File::Open(_)) {
+                *file = File::Failed;
+            }
+        }
+        answer
+    }
+
+    fn reopen_after_failure(&self, operation: &'static str) -> Result<()> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*file, File::Failed) {
+            return Ok(());
+        }
+        drop(file);
+        let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*file, File::Failed) {
+            *file = File::Open(open_file(operation, &self.options)?);
+            // It was unlocked for a while.
+            self.is_checked.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Fails unless the file holds a complete inbox of this build's version. Asks once.
+    fn check_schema(&self, database: &Database) -> Result<(), Failure> {
+        if !self.is_checked.load(Ordering::Acquire) {
+            schema::check(&database.begin_write()?)?;
+            self.is_checked.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+fn open_file(operation: &'static str, options: &RedbOptions) -> Result<Database> {
+    let failed = in_operation(operation, Effect::None);
+    (options.open)(&options.path).map_err(|error| failed(error.into()))
+}
+
+/// Does `body` in one write transaction and commits if it says so.
+fn transact<T>(
+    operation: &'static str,
+    database: &Database,
+    body: impl FnOnce(&WriteTransaction) -> Result<(T, bool), Failure>,
+) -> Result<T> {
+    let attempt = || {
+        let transaction = database.begin_write()?;
+        let (answer, is_changed) = body(&transaction)?;
+        Ok((transaction, answer, is_changed))
+    };
+    let (transaction, answer, is_changed) =
+        attempt().map_err(in_operation(operation, Effect::None))?;
+    if is_changed {
+        // A commit that fails may have reached the disk all the same.
+        let lost = in_operation(operation, Effect::Unknown);
+        transaction.commit().map_err(|error| lost(error.into()))?;
+    }
+    Ok(answer)
+}

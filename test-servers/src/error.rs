@@ -1,0 +1,76 @@
+use std::io;
+
+use crate::kind::{Kind, UnknownKind};
+
+/// What can go wrong with a server that was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The server is shared with others, so it is not ours to stop, kill, pause or start.
+    #[error("the {kind} server comes from {variable} and may be in use by others; it is left alone", variable = kind.url_variable())]
+    Shared {
+        /// The kind of server.
+        kind: Kind,
+    },
+    /// The server is stopped or has been killed, so it cannot be paused or resumed.
+    #[error("the {kind} server is not running")]
+    NotRunning {
+        /// The kind of server.
+        kind: Kind,
+    },
+    /// The server was found but did not come up.
+    #[error("the {kind} server did not start: {reason}\nits log ends:\n{log}")]
+    DidNotStart {
+        /// The kind of server.
+        kind: Kind,
+        /// What was wrong when we gave up.
+        reason: String,
+        /// The end of the server's log.
+        log: String,
+    },
+    /// The server was told to stop and did not within the time allowed. It still runs.
+    #[error("the {kind} server did not stop; its log ends:\n{log}")]
+    DidNotStop {
+        /// The kind of server.
+        kind: Kind,
+        /// The end of the server's log.
+        log: String,
+    },
+    /// `INBOX_TEST_REQUIRE` asks for a server that is not to be had.
+    #[error("INBOX_TEST_REQUIRE asks for {kind}, but: {reason}")]
+    Required {
+        /// The kind of server.
+        kind: Kind,
+        /// Why there is none.
+        reason: String,
+    },
+    /// `INBOX_TEST_REQUIRE` names a kind that does not exist. It is refused lest a typing error
+    /// turn a required test into a skipped one.
+    #[error("INBOX_TEST_REQUIRE: {0}")]
+    UnknownRequirement(#[from] UnknownKind),
+    /// Docker refused or failed.
+    #[error("Docker: {0}")]
+    Docker(String),
+    /// The operating system refused something: a directory, a process, a port.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+}
+
+/// Says what was being done when an I/O error happened.
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: &'static str) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|error| Error::System {
+            doing,
+            source: error.into(),
+        })
+    }
+}

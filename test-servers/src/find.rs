@@ -1,0 +1,206 @@
+//! Where a server comes from, and what happens where there is none.
+
+use std::env;
+use std::io::{self, Write as _};
+
+use crate::docker;
+use crate::error::Error;
+use crate::installed::Installed;
+use crate::kind::{Kind, UnknownKind};
+use crate::kinds::recipe;
+use crate::program::Program;
+use crate::server::{Origin, Server};
+
+/// The variable that lists the kinds whose absence is a failure.
+pub const REQUIRE: &str = "INBOX_TEST_REQUIRE";
+
+/// There is no server of a kind on this machine, so tests that need one cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Skipped {
+    /// Everything that was tried and why it did not work, in one line.
+    pub reason: String,
+}
+
+/// Why there is no server to test with.
+#[derive(Debug, thiserror::Error)]
+pub enum NoServer {
+    /// None is to be had here.
+    #[error("skipped: {0}")]
+    Skipped(#[from] Skipped),
+    /// One was found and does not work. That is a failure, never a reason to skip.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// Where the next server of this kind would come from, found without starting one.
+///
+/// # Errors
+/// [`Skipped`] if there is nowhere to take one from.
+pub fn locate(kind: Kind) -> Result<Origin, Skipped> {
+    place(kind).map(|place| place.origin(kind))
+}
+
+/// Gets a server: the one that the environment names, or a new one in a container, or a new one
+/// from an installed program, whichever is there first.
+///
+/// # Errors
+/// [`NoServer::Skipped`] if there is nowhere to take one from; [`NoServer::Failed`] if a new
+/// server does not start.
+pub fn find(kind: Kind) -> Result<Server, NoServer> {
+    let place = place(kind)?;
+    let origin = place.origin(kind);
+    Ok(match place {
+        Place::Environment(url) => Server::shared(kind, origin, url),
+        Place::Docker => Server::in_docker(kind, origin)?,
+        Place::Installed(program) => {
+            Server::installed(kind, origin, Installed::create(kind, program)?)
+        }
+    })
+}
+
+/// [`find`], for use in tests: `None` means that the test is to return at once, as skipped.
+///
+/// Every call writes one line to standard error, where a test runner's capture of output does not
+/// hide it, so that a script can tell what was tested. Whether the tests of a store that was found
+/// passed is the exit status of its test run; several tests may write the same line.
+///
+/// ```text
+/// test-servers: redis: found: /usr/bin/redis-server (Redis server v=7.0.15)
+/// test-servers: mongodb: skipped: INBOX_TEST_MONGODB_URL is not set; no Docker engine answers; no mongod on PATH
+/// test-servers: postgres: failed: the postgres server did not start: …
+/// ```
+///
+/// # Errors
+/// [`Error::Required`] instead of `None` if `INBOX_TEST_REQUIRE` names this kind or is `all`;
+/// [`Error::UnknownRequirement`] if it names something else; whatever kept a server that was found
+/// from starting.
+pub fn require_or_skip(kind: Kind) -> Result<Option<Server>, Error> {
+    let list = env::var(REQUIRE).unwrap_or_default();
+    let found = requires(&list, kind)
+        .map_err(Error::from)
+        .and_then(|required| judge(kind, required, find(kind)));
+    let verdict = match &found {
+        Ok(Ok(server)) => format!("found: {}", server.origin()),
+        Ok(Err(skipped)) => format!("skipped: {skipped}"),
+        Err(error) => format!("failed: {error}"),
+    };
+    report(kind, &verdict);
+    found.map(Result::ok)
+}
+
+fn judge(
+    kind: Kind,
+    required: bool,
+    found: Result<Server, NoServer>,
+) -> Result<Result<Server, Skipped>, Error> {
+    match found {
+        Ok(server) => Ok(Ok(server)),
+        Err(NoServer::Failed(error)) => Err(error),
+        Err(NoServer::Skipped(Skipped { reason })) if required => {
+            Err(Error::Required { kind, reason })
+        }
+        Err(NoServer::Skipped(skipped)) => Ok(Err(skipped)),
+    }
+}
+
+/// Written to the stream itself: the test runner captures what the printing macros write.
+fn report(kind: Kind, verdict: &str) {
+    let verdict = verdict.replace('\n', " | ");
+    // A closed standard error is no reason to fail a test.
+    let _ = writeln!(io::stderr().lock(), "test-servers: {kind}: {verdict}");
+}
+
+/// Whether the value of `INBOX_TEST_REQUIRE` names this kind.
+fn requires(list: &str, kind: Kind) -> Result<bool, UnknownKind> {
+    let mut required = false;
+    for name in list
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+    {
+        required |= name == "all" || name.parse::<Kind>()? == kind;
+    }
+    Ok(required)
+}
+
+enum Place {
+    Environment(String),
+    Docker,
+    Installed(Program),
+}
+
+impl Place {
+    fn origin(&self, kind: Kind) -> Origin {
+        match self {
+            Self::Environment(_) => Origin::Environment {
+                variable: kind.url_variable(),
+            },
+            Self::Docker => Origin::Docker {
+                image: docker::image_name(kind),
+            },
+            Self::Installed(program) => Origin::Installed {
+                program: program.path.clone(),
+                version: program.version.clone(),
+            },
+        }
+    }
+}
+
+fn place(kind: Kind) -> Result<Place, Skipped> {
+    let variable = kind.url_variable();
+    if let Ok(url) = env::var(variable)
+        && !url.is_empty()
+    {
+        return Ok(Place::Environment(url));
+    }
+    if docker::answers().is_ok() {
+        return Ok(Place::Docker);
+    }
+    recipe(kind)
+        .program()
+        .map(Place::Installed)
+        .map_err(|missing| Skipped {
+            reason: format!("{variable} is not set; no Docker engine answers; {missing}"),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn required_kinds_are_listed_by_name_or_all_at_once() {
+        assert!(!requires("", Kind::Redis).unwrap());
+        assert!(requires("postgres, redis", Kind::Redis).unwrap());
+        assert!(!requires("postgres,redis-cluster", Kind::Redis).unwrap());
+        assert!(requires("all", Kind::Mongodb).unwrap());
+    }
+
+    #[test]
+    fn a_misspelt_requirement_is_refused() {
+        assert!(requires("redis,postgers", Kind::Redis).is_err());
+    }
+
+    fn nothing() -> Result<Server, NoServer> {
+        Err(NoServer::Skipped(Skipped {
+            reason: "nothing here".to_owned(),
+        }))
+    }
+
+    #[test]
+    fn a_missing_server_is_skipped_with_the_reason_unless_required() {
+        let skipped = judge(Kind::Redis, false, nothing()).unwrap().unwrap_err();
+        assert_eq!(skipped.reason, "nothing here");
+        let error = judge(Kind::Redis, true, nothing()).unwrap_err();
+        assert!(
+            matches!(error, Error::Required { kind: Kind::Redis, reason } if reason == "nothing here")
+        );
+    }
+
+    #[test]
+    fn a_server_that_does_not_start_is_never_skipped() {
+        let broken = || Err(NoServer::Failed(Error::NotRunning { kind: Kind::Redis }));
+        assert!(judge(Kind::Redis, false, broken()).is_err());
+    }
+}

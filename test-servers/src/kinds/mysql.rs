@@ -1,0 +1,191 @@
+//! MySQL and MariaDB, which differ in their names and in how a data directory is made.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Image, Recipe, command};
+use crate::program::Program;
+use crate::wire;
+
+pub(crate) struct Mysql;
+pub(crate) struct Mariadb;
+
+/// Run at every start, before the first connection is accepted.
+const ACCOUNTS: &str = "\
+CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';
+GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
+CREATE DATABASE IF NOT EXISTS inbox;
+";
+
+/// Durable as in production (a commit is on disk before it is acknowledged), and small.
+const SETTINGS: [&str; 6] = [
+    "--innodb-flush-log-at-trx-commit=1",
+    "--innodb-buffer-pool-size=64M",
+    "--max-allowed-packet=64M",
+    "--max-connections=200",
+    "--skip-name-resolve",
+    "--skip-log-bin",
+];
+
+impl Recipe for Mysql {
+    fn program(&self) -> Result<Program, String> {
+        let servers: Vec<Program> = Program::named("mysqld").collect();
+        let others = servers.len();
+        servers
+            .into_iter()
+            .find(|server| !is_mariadb(server))
+            .ok_or_else(|| match others {
+                0 => "no mysqld on PATH".to_owned(),
+                _ => "the mysqld on PATH is MariaDB's".to_owned(),
+            })
+    }
+
+    fn users(&self) -> &'static [&'static str] {
+        USERS
+    }
+
+    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+        fs::write(home.join("accounts.sql"), ACCOUNTS)?;
+        let mut initialise = command(&program.path, ["--no-defaults", "--initialize-insecure"]);
+        initialise.arg(option("--datadir", &home.join("data")));
+        Ok(vec![initialise])
+    }
+
+    fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
+        let mut server = start(program, home, ports[node]);
+        // A second protocol on a second, fixed port.
+        server.arg("--mysqlx=OFF");
+        server
+    }
+
+    fn image(&self, ports: &[u16]) -> Image {
+        Image {
+            name: "mysql",
+            tag: "8.4",
+            environment: &[
+                ("MYSQL_ALLOW_EMPTY_PASSWORD", "1"),
+                ("MYSQL_ROOT_HOST", "%"),
+                ("MYSQL_DATABASE", "inbox"),
+            ],
+            arguments: containerised("mysqld", ports[0]),
+        }
+    }
+
+    fn answers(&self, port: u16) -> Result<(), String> {
+        greets(port)
+    }
+
+    fn url(&self, ports: &[u16]) -> String {
+        url(ports[0])
+    }
+}
+
+impl Recipe for Mariadb {
+    fn program(&self) -> Result<Program, String> {
+        let server = Program::named("mariadbd")
+            .chain(Program::named("mysqld"))
+            .find(is_mariadb)
+            .ok_or("no mariadbd on PATH")?;
+        match installer(&server) {
+            Some(_) => Ok(server),
+            None => Err("there is a MariaDB server, but no mariadb-install-db".to_owned()),
+        }
+    }
+
+    fn users(&self) -> &'static [&'static str] {
+        USERS
+    }
+
+    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+        fs::write(home.join("accounts.sql"), ACCOUNTS)?;
+        let installer = installer(program).ok_or(io::ErrorKind::NotFound)?;
+        let mut initialise = command(
+            &installer,
+            [
+                "--no-defaults",
+                "--skip-test-db",
+                "--auth-root-authentication-method=normal",
+            ],
+        );
+        initialise.arg(option("--datadir", &home.join("data")));
+        Ok(vec![initialise])
+    }
+
+    fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
+        start(program, home, ports[node])
+    }
+
+    fn image(&self, ports: &[u16]) -> Image {
+        Image {
+            name: "mariadb",
+            tag: "11.4",
+            environment: &[
+                ("MARIADB_ALLOW_EMPTY_ROOT_PASSWORD", "1"),
+                ("MARIADB_ROOT_HOST", "%"),
+                ("MARIADB_DATABASE", "inbox"),
+            ],
+            arguments: containerised("mariadbd", ports[0]),
+        }
+    }
+
+    fn answers(&self, port: u16) -> Result<(), String> {
+        greets(port)
+    }
+
+    fn url(&self, ports: &[u16]) -> String {
+        url(ports[0])
+    }
+}
+
+const USERS: &[&str] = &["mysql", "nobody"];
+
+fn is_mariadb(server: &Program) -> bool {
+    server.version.contains("MariaDB")
+}
+
+fn installer(server: &Program) -> Option<std::path::PathBuf> {
+    server
+        .companion("mariadb-install-db")
+        .or_else(|| server.companion("mysql_install_db"))
+}
+
+fn start(program: &Program, home: &Path, port: u16) -> Command {
+    let mut server = command(&program.path, ["--no-defaults", "--bind-address=127.0.0.1"]);
+    server
+        .arg(format!("--port={port}"))
+        .arg(option("--datadir", &home.join("data")))
+        .arg(option("--socket", &home.join("socket")))
+        .arg(option("--pid-file", &home.join("pid")))
+        .arg(option("--tmpdir", home))
+        .arg(option("--init-file", &home.join("accounts.sql")))
+        .args(SETTINGS);
+    server
+}
+
+fn containerised(program: &str, port: u16) -> Vec<String> {
+    let mut arguments = vec![program.to_owned(), format!("--port={port}")];
+    arguments.extend(SETTINGS.map(str::to_owned));
+    arguments
+}
+
+fn option(name: &str, path: &Path) -> std::ffi::OsString {
+    let mut option = std::ffi::OsString::from(name);
+    option.push("=");
+    option.push(path);
+    option
+}
+
+/// The server speaks first: a packet whose fifth byte is the protocol's version.
+fn greets(port: u16) -> Result<(), String> {
+    match wire::ask(port, b"") {
+        Ok([_, _, _, _, 10]) => Ok(()),
+        Ok(_) => Err("it does not greet with protocol 10".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn url(port: u16) -> String {
+    format!("mysql://root@127.0.0.1:{port}/inbox")
+}

@@ -1,0 +1,86 @@
+//! Real servers for the tests of inbox stores.
+//!
+//! A test asks for a server of a [`Kind`] and gets one that is empty, its own and gone afterwards.
+//! It comes from the first of these that is there:
+//! 1. a URL in the environment, such as `INBOX_TEST_POSTGRES_URL` ([`Kind::url_variable`]). That
+//!    server is shared: isolation is then the test's business ([`Server::is_shared`]);
+//! 2. Docker;
+//! 3. a server program installed on the machine. `cargo run -p test-servers -- install` installs
+//!    those that Debian and Ubuntu have.
+//!
+//! Where there is none, the test is skipped, with a line on standard error that says why.
+//! `INBOX_TEST_REQUIRE=postgres,redis` (or `all`) turns that into a failure, for CI.
+//!
+//! # In a store's tests
+//! One server for all tests of a binary, each in a database of its own:
+//!
+//! ```no_run
+//! use std::sync::LazyLock;
+//! use test_servers::{Error, Kind, Server, require_or_skip};
+//!
+//! static SERVER: LazyLock<Result<Option<Server>, Error>> =
+//!     LazyLock::new(|| require_or_skip(Kind::Postgres));
+//!
+//! fn a_test() -> Result<(), &'static Error> {
+//!     let Some(server) = SERVER.as_ref()? else {
+//!         return Ok(()); // reported as skipped
+//!     };
+//!     let url = server.url(); // create a database, connect, test
+//! #   let _ = url;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A server of its own for a test that harms it:
+//!
+//! ```no_run
+//! # use test_servers::{Error, Kind, require_or_skip};
+//! fn a_crash_test() -> Result<(), Error> {
+//!     let Some(mut server) = require_or_skip(Kind::Redis)? else {
+//!         return Ok(());
+//!     };
+//!     if server.is_shared() {
+//!         return Ok(()); // not ours to kill
+//!     }
+//!     server.kill()?;
+//!     server.start()?; // same data, same URL
+//!     server.pause()?;
+//!     server.resume()
+//! }
+//! ```
+//!
+//! # What a server is like
+//! Durable, so that a crash test may rely on whatever was acknowledged (`fsync`,
+//! `appendfsync always`, `innodb_flush_log_at_trx_commit=1`, a journal), but small, and reachable
+//! from this machine only. Started by root, a server that refuses root runs as a system user.
+//! Everything it writes is in a temporary directory; nothing of it survives the process that asked
+//! for it, not even if that is killed: a watchdog process ends the server when a pipe from its
+//! owner closes.
+//!
+//! Linux is where all of this holds. On other Unix systems a paused or killed PostgreSQL server is
+//! only its main process.
+
+mod docker;
+mod error;
+mod find;
+mod installed;
+mod kind;
+mod kinds;
+mod port;
+mod process;
+mod program;
+mod server;
+mod start_up;
+mod watchdog;
+mod wire;
+
+pub use error::Error;
+pub use find::{NoServer, REQUIRE, Skipped, find, locate, require_or_skip};
+pub use kind::{Kind, UnknownKind};
+pub use server::{Origin, Server};
+
+/// Whether a Docker engine answers, so that every kind can be had without installing anything.
+#[must_use]
+pub fn docker_answers() -> bool {
+    docker::answers().is_ok()
+}

@@ -1,0 +1,47 @@
+//! Waiting until a server takes requests.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::kinds::Recipe;
+
+/// Crash recovery and a container's first start take their time, above all on a busy machine.
+const LIMIT: Duration = Duration::from_secs(90);
+const POLL: Duration = Duration::from_millis(30);
+
+/// Waits until every node answers, makes one server of them if they are `new`, and waits until
+/// that is ready. `alive` says why waiting is pointless, if it is.
+pub(crate) fn wait(
+    recipe: &dyn Recipe,
+    ports: &[u16],
+    new: bool,
+    mut alive: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    let deadline = Instant::now() + LIMIT;
+    for &port in &ports[..recipe.nodes()] {
+        until(deadline, &mut alive, || recipe.answers(port))?;
+    }
+    if new {
+        recipe.form(ports)?;
+    }
+    until(deadline, &mut alive, || recipe.ready(ports))
+}
+
+fn until(
+    deadline: Instant,
+    alive: &mut impl FnMut() -> Result<(), String>,
+    condition: impl Fn() -> Result<(), String>,
+) -> Result<(), String> {
+    loop {
+        let holds = condition();
+        // Asked even if it answers: on the same port, that may be another server.
+        alive()?;
+        match holds {
+            Ok(()) => return Ok(()),
+            Err(reason) if Instant::now() >= deadline => {
+                return Err(format!("not ready after {} s: {reason}", LIMIT.as_secs()));
+            }
+            Err(_) => thread::sleep(POLL),
+        }
+    }
+}

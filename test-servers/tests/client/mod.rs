@@ -1,0 +1,199 @@
+//! Writes a word into a server and reads it again, with the server's own client program.
+
+use std::error::Error;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use test_servers::{Kind, Server};
+
+pub(crate) struct Client {
+    kind: Kind,
+    url: String,
+    port: String,
+}
+
+impl Client {
+    pub(crate) fn of(server: &Server) -> Result<Self, Box<dyn Error>> {
+        let url = server.url().to_owned();
+        let (_, rest) = url
+            .split_once("127.0.0.1:")
+            .ok_or("not on the loopback interface")?;
+        let port = rest.split('/').next().unwrap_or(rest).to_owned();
+        Ok(Self {
+            kind: server.kind(),
+            url,
+            port,
+        })
+    }
+
+    pub(crate) fn write(&self, word: &str) -> Result<(), Box<dyn Error>> {
+        let sql = format!(
+            "DROP TABLE IF EXISTS note; CREATE TABLE note (word VARCHAR(20)); INSERT INTO note VALUES ('{word}');"
+        );
+        match self.kind {
+            Kind::Redis | Kind::RedisCluster => {
+                // Several keys, so that a cluster has some on more than one node.
+                for key in ["note", "a", "b", "c", "d"] {
+                    let answer = self.run(&format!("SET {key} {word}"))?.finish()?;
+                    assert_eq!(answer, "OK");
+                }
+            }
+            Kind::Mongodb => {
+                let script = format!(
+                    "db.note.updateOne({{_id: 1}}, {{$set: {{word: '{word}'}}}}, {{upsert: true}}).acknowledged"
+                );
+                assert_eq!(self.run(&script)?.finish()?, "true");
+            }
+            _ => {
+                self.run(&sql)?.finish()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read(&self) -> Result<String, Box<dyn Error>> {
+        self.start_reading()?.finish()
+    }
+
+    pub(crate) fn start_reading(&self) -> Result<Running, Box<dyn Error>> {
+        self.run(match self.kind {
+            Kind::Postgres | Kind::Mysql | Kind::Mariadb => "SELECT word FROM note",
+            Kind::Redis | Kind::RedisCluster => "GET note",
+            _ => "db.note.findOne({_id: 1}).word",
+        })
+    }
+
+    fn run(&self, statement: &str) -> Result<Running, Box<dyn Error>> {
+        let mut command = match self.kind {
+            Kind::Postgres => {
+                let mut psql = Command::new("psql");
+                psql.args([
+                    "-qAtX",
+                    "-v",
+                    "ON_ERROR_STOP=1",
+                    "-d",
+                    &self.url,
+                    "-c",
+                    statement,
+                ]);
+                psql.env("PGOPTIONS", "--client-min-messages=warning");
+                psql
+            }
+            Kind::Mysql | Kind::Mariadb => {
+                let name = if self.kind == Kind::Mysql {
+                    "mysql"
+                } else {
+                    "mariadb"
+                };
+                let mut mysql = Command::new(name);
+                mysql.args([
+                    "--no-defaults",
+                    "--protocol=tcp",
+                    "-h127.0.0.1",
+                    "-uroot",
+                    "-BN",
+                ]);
+                mysql.args(["-P", &self.port, "-e", statement, "inbox"]);
+                mysql
+            }
+            Kind::Redis | Kind::RedisCluster => {
+                let mut redis = Command::new("redis-cli");
+                redis.args(["-e", "-p", &self.port]);
+                if self.kind == Kind::RedisCluster {
+                    redis.arg("-c");
+                }
+                redis.args(statement.split(' '));
+                redis
+            }
+            _ => {
+                let mut mongosh = Command::new("mongosh");
+                mongosh.args([&self.url, "--quiet", "--eval", statement]);
+                mongosh
+            }
+        };
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        Ok(Running { child })
+    }
+}
+
+/// A client program that has not answered yet.
+pub(crate) struct Running {
+    child: Child,
+}
+
+impl Running {
+    pub(crate) fn is_finished(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        stat.is_ok_and(|stat| stat.contains(") Z "))
+    }
+
+    pub(crate) fn finish(self) -> Result<String, Box<dyn Error>> {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.child.wait_with_output()?;
+        if status.success() {
+            Ok(String::from_utf8(stdout)?.trim().to_owned())
+        } else {
+            Err(format!("{status}: {}", String::from_utf8_lossy(&stderr)).into())
+        }
+    }
+}
+
+/// A raw session, to have one open without a client program that might reconnect.
+pub(crate) struct PostgresSession(TcpStream);
+
+impl PostgresSession {
+    pub(crate) fn open(server: &Server) -> Result<Self, Box<dyn Error>> {
+        let port = Client::of(server)?.port.parse()?;
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        let mut session = Self(stream);
+        session
+            .0
+            .write_all(b"\0\0\0\x29\0\x03\0\0user\0postgres\0database\0postgres\0\0")?;
+        session.finish_answer()?;
+        Ok(session)
+    }
+
+    pub(crate) fn begin(&mut self, query: &str) -> io::Result<()> {
+        let length = u32::try_from(query.len() + 5).map_err(io::Error::other)?;
+        let mut message = vec![b'Q'];
+        message.extend(length.to_be_bytes());
+        message.extend(query.as_bytes());
+        message.push(0);
+        self.0.write_all(&message)
+    }
+
+    pub(crate) fn ask(&mut self, query: &str) -> io::Result<()> {
+        self.begin(query)?;
+        self.finish_answer()
+    }
+
+    /// Reads messages until the server is ready for the next query.
+    pub(crate) fn finish_answer(&mut self) -> io::Result<()> {
+        loop {
+            let mut head = [0; 5];
+            self.0.read_exact(&mut head)?;
+            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
+            let mut body = vec![0; length as usize - 4];
+            self.0.read_exact(&mut body)?;
+            match head[0] {
+                b'Z' => return Ok(()),
+                b'E' => {
+                    return Err(io::Error::other(
+                        String::from_utf8_lossy(&body).into_owned(),
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Every kind of server that this machine has: what is stored survives a crash, nothing answers
+//! while paused, and nothing is left afterwards, not even of a test process that is killed.
+
+mod client;
+
+use std::error::Error;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use client::Client;
+use test_servers::{Kind, Server, require_or_skip};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// A server that may be harmed. `None`: skipped, and reported so.
+fn own(kind: Kind) -> Result<Option<Server>, Box<dyn Error>> {
+    Ok(require_or_skip(kind)?.filter(|server| !server.is_shared()))
+}
+
+fn survives_a_crash(kind: Kind) -> Outcome {
+    let Some(mut server) = own(kind)? else {
+        return Ok(());
+    };
+    let client = Client::of(&server)?;
+    let url = server.url().to_owned();
+    assert!(server.is_running()?);
+    client.write("first")?;
+
+    server.kill()?;
+    assert!(!server.is_running()?);
+    assert!(client.read().is_err(), "it answers although it was killed");
+    server.kill()?;
+    server.stop()?;
+    server.start()?;
+    server.start()?;
+    assert_eq!(server.url(), url);
+    assert_eq!(client.read()?, "first");
+
+    client.write("second")?;
+    server.restart()?;
+    assert!(server.is_running()?);
+    assert_eq!(client.read()?, "second");
+
+    server.stop()?;
+    assert!(!server.is_running()?);
+    assert!(server.pause().is_err());
+    assert!(server.resume().is_err());
+    Ok(())
+}
+
+fn is_silent_while_paused(kind: Kind) -> Outcome {
+    let Some(mut server) = own(kind)? else {
+        return Ok(());
+    };
+    let client = Client::of(&server)?;
+    client.write("before")?;
+
+    server.pause()?;
+    assert!(server.is_running()?);
+    let reading = client.start_reading()?;
+    thread::sleep(Duration::from_millis(500));
+    assert!(!reading.is_finished(), "it answers although it is paused");
+    server.resume()?;
+    assert_eq!(reading.finish()?, "before");
+
+    // The end of a paused server, be it killed, stopped or dropped, must not hang.
+    server.pause()?;
+    server.kill()?;
+    server.start()?;
+    server.pause()?;
+    server.stop()?;
+    server.start()?;
+    assert_eq!(client.read()?, "before");
+    server.pause()?;
+    Ok(())
+}
+
+fn leaves_nothing_behind(kind: Kind) -> Outcome {
+    let Some(server) = own(kind)? else {
+        return Ok(());
+    };
+    let other = own(kind)?.ok_or("there was a server a moment ago")?;
+    assert_ne!(server.url(), other.url());
+    let client = Client::of(&server)?;
+    client.write("first")?;
+    let Some(directory) = server.directory().map(Path::to_owned) else {
+        return Ok(());
+    };
+    assert!(directory.is_dir());
+    assert!(!processes_in(&directory).is_empty());
+    drop(server);
+    assert!(!directory.exists());
+    assert_eq!(processes_in(&directory), [] as [PathBuf; 0]);
+    assert!(client.read().is_err());
+    Client::of(&other)?.write("still-there")
+}
+
+/// What happens to a server when the process that owns it is killed: while the server runs, and
+/// (as the owner never gets to say so) in whatever state it is.
+fn does_not_survive_its_owner(kind: Kind) -> Outcome {
+    if require_or_skip(kind)?.is_none_or(|server| server.directory().is_none()) {
+        return Ok(());
+    }
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_test-servers"))
+        .args(["run", kind.name()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let about = owner.stderr.take().ok_or("no standard error")?;
+    let about = BufReader::new(about).lines().next().ok_or("it ended")??;
+    let directory = about
+        .split(" in ")
+        .last()
+        .and_then(|rest| rest.split_once(';'))
+        .map(|(directory, _)| PathBuf::from(directory))
+        .ok_or(about)?;
+    assert!(!processes_in(&directory).is_empty());
+
+    owner.kill()?;
+    owner.wait()?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while directory.exists() || !processes_in(&directory).is_empty() {
+        assert!(
+            Instant::now() < deadline,
+            "left: {:?}",
+            processes_in(&directory)
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// A test process that is killed while its server is being prepared.
+fn does_not_survive_an_owner_killed_early(kind: Kind) -> Outcome {
+    if require_or_skip(kind)?.is_none_or(|server| server.directory().is_none()) {
+        return Ok(());
+    }
+    let temporary = tempfile::tempdir()?;
+    // The system user a server may run as has to get through.
+    fs::set_permissions(
+        temporary.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )?;
+    for milliseconds in [20, 100, 400, 1200] {
+        let mut owner = Command::new(env!("CARGO_BIN_EXE_test-servers"))
+            .args(["run", kind.name()])
+            .env("TMPDIR", temporary.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        thread::sleep(Duration::from_millis(milliseconds));
+        owner.kill()?;
+        owner.wait()?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while fs::read_dir(temporary.path())?.next().is_some()
+            || !processes_in(temporary.path()).is_empty()
+        {
+            let left = processes_in(temporary.path());
+            assert!(
+                Instant::now() < deadline,
+                "after {milliseconds} ms: {left:?}"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+/// The processes that work in a directory or have it in their arguments.
+fn processes_in(directory: &Path) -> Vec<PathBuf> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .map(|process| process.path())
+        .filter(|process| {
+            let works_there =
+                fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
+            let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
+            works_there
+                || String::from_utf8_lossy(&arguments).contains(&*directory.to_string_lossy())
+        })
+        .collect()
+}
+
+macro_rules! kinds {
+    ($($module:ident: $kind:expr,)*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn survives_a_crash() -> Outcome {
+                super::survives_a_crash($kind)
+            }
+
+            #[test]
+            fn is_silent_while_paused() -> Outcome {
+                super::is_silent_while_paused($kind)
+            }
+
+            #[test]
+            fn leaves_nothing_behind() -> Outcome {
+                super::leaves_nothing_behind($kind)
+            }
+
+            #[test]
+            fn does_not_survive_its_owner() -> Outcome {
+                super::does_not_survive_its_owner($kind)
+            }
+
+            #[test]
+            fn does_not_survive_an_owner_killed_early() -> Outcome {
+                super::does_not_survive_an_owner_killed_early($kind)
+            }
+        }
+    )*};
+}
+
+kinds! {
+    postgres: Kind::Postgres,
+    mysql: Kind::Mysql,
+    mariadb: Kind::Mariadb,
+    redis: Kind::Redis,
+    redis_cluster: Kind::RedisCluster,
+    mongodb: Kind::Mongodb,
+}
+
+/// PostgreSQL's sessions are process groups of their own, which a signal to the server's misses.
+#[test]
+fn an_open_postgres_session_is_paused_and_killed_too() -> Outcome {
+    let Some(mut server) = own(Kind::Postgres)? else {
+        return Ok(());
+    };
+    let mut session = client::PostgresSession::open(&server)?;
+    session.ask("SELECT 1")?;
+    server.pause()?;
+    assert!(
+        session.ask("SELECT 1").is_err(),
+        "it answers although it is paused"
+    );
+    server.resume()?;
+    session.finish_answer()?;
+    session.begin("SELECT pg_sleep(600)")?;
+    server.kill()?;
+    let directory = server.directory().ok_or("not an installed server")?;
+    let busy: Vec<_> = processes_in(directory)
+        .into_iter()
+        .filter(|process| {
+            fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "postgres")
+        })
+        .collect();
+    assert_eq!(busy, [] as [PathBuf; 0]);
+    server.start()?;
+    client::PostgresSession::open(&server)?.ask("SELECT 1")?;
+    Ok(())
+}
+
+/// What the environment says wins over what is installed, and is what `list` shows, without the
+/// password that may be in it.
+#[test]
+fn the_environment_comes_first() -> Outcome {
+    for kind in Kind::ALL {
+        let output = Command::new(env!("CARGO_BIN_EXE_test-servers"))
+            .arg("list")
+            .env(kind.url_variable(), "scheme://user:secret@example.com/")
+            .output()?;
+        let list = String::from_utf8(output.stdout)?;
+        let shared = format!("{} (shared)", kind.url_variable());
+        let line = list
+            .lines()
+            .find(|line| line.starts_with(&format!("{kind} ")));
+        assert!(line.is_some_and(|line| line.ends_with(&shared)), "{list}");
+        assert!(!list.contains("secret"));
+    }
+    Ok(())
+}
+
+/// A program that is found but fails is a failure with the log's end, and leaves nothing.
+#[test]
+fn a_server_that_does_not_start_is_a_failure() -> Outcome {
+    use std::os::unix::fs::PermissionsExt as _;
+    const PROGRAM: &str = "#!/bin/sh\nif [ \"$1\" = --version ]; then echo broken; else echo no such luck; exit 3; fi\n";
+    let directory = tempfile::tempdir()?;
+    let program = directory.path().join("redis-server");
+    fs::write(&program, PROGRAM)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    let servers = tempfile::tempdir()?;
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH")?);
+    let output = Command::new(env!("CARGO_BIN_EXE_test-servers"))
+        .args(["run", "redis"])
+        .env("PATH", path)
+        .env("TMPDIR", servers.path())
+        .env("DOCKER_HOST", "unix:///nonexistent")
+        .env_remove(Kind::Redis.url_variable())
+        .output()?;
+    let error = String::from_utf8(output.stderr)?;
+    assert!(!output.status.success());
+    assert!(
+        error.contains("did not start: it ended with exit status: 3"),
+        "{error}"
+    );
+    assert!(error.contains("no such luck"), "{error}");
+    assert!(fs::read_dir(servers.path())?.next().is_none());
+    Ok(())
+}
+
+/// The functions block, which must not be mistaken for blocking inside a runtime.
+#[test]
+fn works_in_an_asynchronous_test() -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(async {
+        if let Some(mut server) = own(Kind::Redis)? {
+            server.restart()?;
+            assert_eq!(Client::of(&server)?.read()?, "");
+        }
+        Ok(())
+    })
+}
