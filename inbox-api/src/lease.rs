@@ -86,13 +86,22 @@ impl LeaseTerms {
     /// # Errors
     /// [`Invalid::OutOfRange`] when `length` is not within [`Self::MIN`] and [`Self::MAX`].
     pub fn new(length: Duration, worker: WorkerName) -> Result<Self, Invalid> {
+        Self::check_length(length)?;
+        Ok(Self { length, worker })
+    }
+
+    /// Checks a length by itself: for [`Store::extend`](crate::Store::extend).
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn check_length(length: Duration) -> Result<(), Invalid> {
         if length < Self::MIN || length > Self::MAX {
             return Err(Invalid::OutOfRange {
                 what: "lease length",
                 expected: "between 1 millisecond and 24 hours",
             });
         }
-        Ok(Self { length, worker })
+        Ok(())
     }
 
     /// How long the lease runs.

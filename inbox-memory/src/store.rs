@@ -263,13 +263,7 @@ impl Store for MemoryStore {
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
         self.check_open("extend")?;
-        if length < LeaseTerms::MIN || length > LeaseTerms::MAX {
-            let invalid = Invalid::OutOfRange {
-                what: "lease length",
-                expected: "between 1 millisecond and 24 hours",
-            };
-            return Err(invalid.in_operation("extend"));
-        }
+        LeaseTerms::check_length(length).map_err(|invalid| invalid.in_operation("extend"))?;
         let queues = self.queues_of(leases.iter().map(|lease| &lease.key.handler));
         Ok(self.with_queues(&queues, |queues, now| {
             let extend = |lease: &Lease| {

@@ -331,7 +331,7 @@ impl Store for SqliteStore {
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        check_length(length)?;
+        LeaseTerms::check_length(length).map_err(|invalid| invalid.in_operation("extend"))?;
         if leases.is_empty() {
             return Ok(Vec::new());
         }
@@ -387,17 +387,6 @@ impl Store for SqliteStore {
         };
         let _ = tokio::time::timeout(inner.options.busy_timeout, both).await;
     }
-}
-
-fn check_length(length: Duration) -> Result<()> {
-    if length < LeaseTerms::MIN || length > LeaseTerms::MAX {
-        let invalid = inbox_api::Invalid::OutOfRange {
-            what: "lease length",
-            expected: "between 1 millisecond and 24 hours",
-        };
-        return Err(invalid.in_operation("extend"));
-    }
-    Ok(())
 }
 
 /// Each of these is one statement, or one transaction of its own. A dropped future leaves

@@ -52,7 +52,7 @@ pub use transaction::consume_in_transaction;
 
 use crate::{
     AfterDead, Begun, Effect, Error, Extended, Lease, LeaseTerms, Leased, Message, Outcome, Result,
-    Settled, Store, StoreExt as _, retry::RetryPolicy,
+    Settled, Store, StoreExt as _, backoff::a_few_times, retry::RetryPolicy,
 };
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
@@ -310,15 +310,6 @@ impl InlineConsumer {
             .when(Error::is_retryable)
             .await
     }
-}
-
-/// Up to five repetitions within about three seconds.
-fn a_few_times() -> ExponentialBuilder {
-    ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(Duration::from_secs(1))
-        .with_max_times(5)
-        .with_jitter()
 }
 
 impl fmt::Debug for InlineConsumer {

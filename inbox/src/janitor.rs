@@ -3,10 +3,12 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use backon::{ExponentialBuilder, Retryable as _};
+use backon::Retryable as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State};
+use crate::{
+    Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State, backoff::a_few_times,
+};
 
 /// The most corrupt rows that a sweep with an archiver looks past.
 const CORRUPT_LIMIT: u32 = 10_000;
@@ -383,15 +385,6 @@ impl Janitor {
 
 fn expired(state: State, retention: Duration, limit: u32) -> Result<Expired, Error> {
     Expired::new(state, retention, limit).map_err(|invalid| invalid.in_operation("purge"))
-}
-
-/// Up to five repetitions within about three seconds.
-fn a_few_times() -> ExponentialBuilder {
-    ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(Duration::from_secs(1))
-        .with_max_times(5)
-        .with_jitter()
 }
 
 impl fmt::Debug for Janitor {

@@ -63,6 +63,7 @@
 //! traits of `inbox-api`, which this crate re-exports, and run the crate `conformance-tests` on
 //! it.
 
+mod backoff;
 mod connect;
 mod hooks;
 pub mod inline;

@@ -104,11 +104,13 @@ fn judge(
     }
 }
 
-/// Written to the stream itself: the test runner captures what the printing macros write.
+/// Written to the stream itself, because the test runner captures what the printing macros write,
+/// and in one piece, so that the runner's own lines do not end up inside.
 fn report(kind: Kind, verdict: &str) {
     let verdict = verdict.replace('\n', " | ");
+    let line = format!("test-servers: {kind}: {verdict}\n");
     // A closed standard error is no reason to fail a test.
-    let _ = writeln!(io::stderr().lock(), "test-servers: {kind}: {verdict}");
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 /// Whether the value of `INBOX_TEST_REQUIRE` names this kind.

@@ -5,7 +5,7 @@ mod client;
 
 use std::error::Error;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,7 +18,31 @@ type Outcome = Result<(), Box<dyn Error>>;
 
 /// A server that may be harmed. `None`: skipped, and reported so.
 fn own(kind: Kind) -> Result<Option<Server>, Box<dyn Error>> {
-    Ok(require_or_skip(kind)?.filter(|server| !server.is_shared()))
+    let found = require_or_skip(kind)?;
+    if found.as_ref().is_some_and(Server::is_shared) {
+        return skip(kind, "a shared server is not to be harmed");
+    }
+    Ok(found)
+}
+
+/// A server whose processes and directory are to be seen on this machine. `None` as above.
+fn installed(kind: Kind) -> Result<Option<(Server, PathBuf)>, Box<dyn Error>> {
+    let Some(server) = require_or_skip(kind)? else {
+        return Ok(None);
+    };
+    match server.directory().map(Path::to_owned) {
+        Some(directory) => Ok(Some((server, directory))),
+        None => skip(
+            kind,
+            "what is left is only looked for of an installed server",
+        ),
+    }
+}
+
+fn skip<T>(kind: Kind, reason: &str) -> Result<Option<T>, Box<dyn Error>> {
+    let line = format!("test-servers: {kind}: skipped: {reason}\n");
+    std::io::stderr().write_all(line.as_bytes())?;
+    Ok(None)
 }
 
 fn survives_a_crash(kind: Kind) -> Outcome {
@@ -80,16 +104,13 @@ fn is_silent_while_paused(kind: Kind) -> Outcome {
 }
 
 fn leaves_nothing_behind(kind: Kind) -> Outcome {
-    let Some(server) = own(kind)? else {
+    let Some((server, directory)) = installed(kind)? else {
         return Ok(());
     };
-    let other = own(kind)?.ok_or("there was a server a moment ago")?;
+    let (other, _) = installed(kind)?.ok_or("there was a server a moment ago")?;
     assert_ne!(server.url(), other.url());
     let client = Client::of(&server)?;
     client.write("first")?;
-    let Some(directory) = server.directory().map(Path::to_owned) else {
-        return Ok(());
-    };
     assert!(directory.is_dir());
     assert!(!processes_in(&directory).is_empty());
     drop(server);
@@ -99,10 +120,9 @@ fn leaves_nothing_behind(kind: Kind) -> Outcome {
     Client::of(&other)?.write("still-there")
 }
 
-/// What happens to a server when the process that owns it is killed: while the server runs, and
-/// (as the owner never gets to say so) in whatever state it is.
+/// A test process that is killed while its server runs.
 fn does_not_survive_its_owner(kind: Kind) -> Outcome {
-    if require_or_skip(kind)?.is_none_or(|server| server.directory().is_none()) {
+    if installed(kind)?.is_none() {
         return Ok(());
     }
     let mut owner = Command::new(env!("CARGO_BIN_EXE_test-servers"))
@@ -136,7 +156,7 @@ fn does_not_survive_its_owner(kind: Kind) -> Outcome {
 
 /// A test process that is killed while its server is being prepared.
 fn does_not_survive_an_owner_killed_early(kind: Kind) -> Outcome {
-    if require_or_skip(kind)?.is_none_or(|server| server.directory().is_none()) {
+    if installed(kind)?.is_none() {
         return Ok(());
     }
     let temporary = tempfile::tempdir()?;
@@ -230,7 +250,7 @@ kinds! {
 /// PostgreSQL's sessions are process groups of their own, which a signal to the server's misses.
 #[test]
 fn an_open_postgres_session_is_paused_and_killed_too() -> Outcome {
-    let Some(mut server) = own(Kind::Postgres)? else {
+    let Some((mut server, directory)) = installed(Kind::Postgres)? else {
         return Ok(());
     };
     let mut session = client::PostgresSession::open(&server)?;
@@ -244,8 +264,7 @@ fn an_open_postgres_session_is_paused_and_killed_too() -> Outcome {
     session.finish_answer()?;
     session.begin("SELECT pg_sleep(600)")?;
     server.kill()?;
-    let directory = server.directory().ok_or("not an installed server")?;
-    let busy: Vec<_> = processes_in(directory)
+    let busy: Vec<_> = processes_in(&directory)
         .into_iter()
         .filter(|process| {
             fs::read_to_string(process.join("comm")).is_ok_and(|name| name.trim() == "postgres")

@@ -155,13 +155,7 @@ impl Store for RedbStore {
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
         self.inner.check_open("extend")?;
-        if length < LeaseTerms::MIN || length > LeaseTerms::MAX {
-            let invalid = Invalid::OutOfRange {
-                what: "lease length",
-                expected: "between 1 millisecond and 24 hours",
-            };
-            return Err(invalid.in_operation("extend"));
-        }
+        LeaseTerms::check_length(length).map_err(|invalid| invalid.in_operation("extend"))?;
         if leases.is_empty() {
             return Ok(Vec::new());
         }

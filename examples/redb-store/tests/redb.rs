@@ -221,6 +221,18 @@ async fn purging_passes_over_a_state_row_that_does_not_read() {
 }
 
 #[tokio::test]
+async fn purging_what_was_archived_minds_the_state() {
+    let (_directory, store) = inbox().await;
+    let _ = store.receive_one(&message("1")).await.unwrap();
+    process_all(&store).await;
+    let keys = [message("1").key().clone()];
+    let dead = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge_archived(&dead, &keys).await.unwrap(), 0);
+    let processed = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge_archived(&processed, &keys).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn what_was_answered_is_in_the_file() {
     let (directory, store) = inbox().await;
     assert_eq!(

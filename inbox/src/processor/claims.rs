@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
     ClaimRequest, Claims, Leased, Outcome, Result,
+    backoff::through_an_outage,
     hooks::contained,
     telemetry::{Count, Timer},
 };
@@ -168,12 +169,7 @@ impl Driver {
             Err(error) if error.is_retryable() => {
                 let outage = self.claiming.outage.get_or_insert_with(|| {
                     tracing::warn!(%error, "cannot claim; trying again until it works");
-                    ExponentialBuilder::new()
-                        .with_min_delay(Duration::from_millis(50))
-                        .with_max_delay(Duration::from_secs(10))
-                        .with_jitter()
-                        .without_max_times()
-                        .build()
+                    through_an_outage().build()
                 });
                 self.claiming.next = now + outage.next().unwrap_or(PATIENCE);
                 return;

@@ -1,12 +1,15 @@
 //! Storing outcomes, in batches.
 
-use backon::{ExponentialBuilder, Retryable as _};
+use backon::Retryable as _;
 use futures_util::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Config, driver::Driver, table::Phase};
-use crate::{Error, ErrorKind, Outcome, Result, Settled, Settlement, telemetry::Timer};
+use crate::{
+    Error, ErrorKind, Outcome, Result, Settled, Settlement, backoff::through_an_outage,
+    telemetry::Timer,
+};
 
 /// Outcomes on their way to the store. There is at most one per slot, so an outage makes this no
 /// longer than the table.
@@ -114,13 +117,8 @@ async fn send(
 ) -> SettledBatch {
     let timer = Timer::start();
     let mut is_first = true;
-    let pauses = ExponentialBuilder::new()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(Duration::from_secs(5))
-        .with_jitter()
-        .without_max_times();
     let result = (|| config.store.settle(&settlements))
-        .retry(pauses)
+        .retry(through_an_outage())
         .when(Error::is_retryable)
         .notify(|error, _| {
             if std::mem::take(&mut is_first) {

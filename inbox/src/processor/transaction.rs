@@ -1,14 +1,16 @@
 //! Handlers whose writes commit together with the completion of their message.
 
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::panic::AssertUnwindSafe;
 
 use async_trait::async_trait;
-use backon::{ExponentialBuilder, Retryable as _};
+use backon::Retryable as _;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{Completion, Context, Failure, Handler, handler::Completed, task::panic_text};
-use crate::{Error, Outcome, Result, Settled, Settlement, Transactional};
+use crate::{
+    Error, Outcome, Result, Settled, Settlement, Transactional, backoff::through_an_outage,
+};
 
 /// Works on one message within a database transaction.
 #[async_trait]
@@ -126,13 +128,8 @@ where
     /// Opens a transaction. An outage is no fault of the message and costs it no attempt: it is
     /// waited for, while the processor renews the lease.
     async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
-        let pauses = ExponentialBuilder::new()
-            .with_min_delay(Duration::from_millis(50))
-            .with_max_delay(Duration::from_secs(5))
-            .with_jitter()
-            .without_max_times();
         let opening = (|| self.store.open())
-            .retry(pauses)
+            .retry(through_an_outage())
             .when(Error::is_retryable);
         tokio::select! {
             biased;

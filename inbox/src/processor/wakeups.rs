@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use backon::{ExponentialBuilder, Retryable as _};
+use backon::Retryable as _;
 use tokio::sync::Notify;
 
 use super::Config;
-use crate::{Subscription, Wakeups};
+use crate::{Subscription, Wakeups, backoff::through_an_outage};
 
 /// Passes the store's signals on to `woken`. Never returns.
 pub(super) async fn watch(config: Arc<Config>, woken: Arc<Notify>) {
@@ -28,7 +28,7 @@ async fn subscribe(config: &Config) -> Option<Box<dyn Subscription>> {
     let handlers: Vec<_> = config.handlers.keys().cloned().collect();
     let mut is_first = true;
     let subscription = (|| config.store.subscribe(&handlers))
-        .retry(ExponentialBuilder::new().with_jitter().without_max_times())
+        .retry(through_an_outage())
         .when(crate::Error::is_retryable)
         .notify(|error, _| {
             if std::mem::take(&mut is_first) {

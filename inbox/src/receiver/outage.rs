@@ -5,10 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use backon::{BackoffBuilder as _, ExponentialBackoff};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+use crate::backoff::{LONGEST_PAUSE, through_an_outage};
 
 /// One thing that may be away for a while. Logs once when an outage begins and once when it ends.
 pub(super) struct Outage {
@@ -26,13 +25,7 @@ impl Outage {
         let of = self.of;
         let (_, pauses) = self.present.get_or_insert_with(|| {
             tracing::warn!(%error, "{of} unavailable; retrying until it is back");
-            let pauses = ExponentialBuilder::new()
-                .with_min_delay(FIRST_PAUSE)
-                .with_max_delay(LONGEST_PAUSE)
-                .with_jitter()
-                .without_max_times()
-                .build();
-            (Instant::now(), pauses)
+            (Instant::now(), through_an_outage().build())
         });
         let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
         tracing::debug!(%error, ?pause, "{of} still unavailable");

@@ -1,0 +1,27 @@
+//! The pauses between repetitions of a store call. (The delays between attempts at a message are
+//! stored, see [`RetryPolicy`](crate::RetryPolicy).)
+
+use std::time::Duration;
+
+use backon::ExponentialBuilder;
+
+/// The longest pause while waiting for an outage to end.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// For as long as it takes: 50 milliseconds at first, then more, up to [`LONGEST_PAUSE`].
+pub(crate) fn through_an_outage() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(LONGEST_PAUSE)
+        .with_jitter()
+        .without_max_times()
+}
+
+/// Up to five repetitions within about three seconds.
+pub(crate) fn a_few_times() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(1))
+        .with_max_times(5)
+        .with_jitter()
+}
