@@ -52,7 +52,7 @@ pub use transaction::consume_in_transaction;
 
 use crate::{
     AfterDead, Begun, Effect, Error, Extended, Lease, LeaseTerms, Leased, Message, Outcome, Result,
-    Settled, Store, StoreExt as _, backoff::a_few_times, retry::RetryPolicy,
+    Settled, Store, StoreExt as _, backoff::a_few_times, retry::RetryPolicy, telemetry,
 };
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
@@ -138,6 +138,23 @@ impl InlineConsumer {
     /// [`ConsumeError`]: the handler's own error or panic (settled as a retry, or as dead at the
     /// last attempt), a busy message, or a failing store.
     pub async fn consume<F, Fut, E>(
+        &self,
+        message: &Message,
+        handler: F,
+    ) -> Result<Consumed, ConsumeError<E>>
+    where
+        F: FnOnce(Leased) -> Fut,
+        Fut: Future<Output = Result<Option<Bytes>, E>>,
+        E: fmt::Display,
+    {
+        let answer = self.begin_and_run(message, handler).await;
+        let outcome = answer::name(&answer);
+        tracing::debug!(key = %message.key(), outcome, "consumed inline");
+        telemetry::consumed(message.handler(), outcome);
+        answer
+    }
+
+    async fn begin_and_run<F, Fut, E>(
         &self,
         message: &Message,
         handler: F,

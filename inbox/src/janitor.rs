@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State, backoff::a_few_times,
+    telemetry,
 };
 
 /// The most corrupt rows that a sweep with an archiver looks past.
@@ -311,6 +312,7 @@ impl Janitor {
                     purged
                 }
             };
+            telemetry::purged(state, purged);
             match state {
                 State::Processed => sweep.processed += purged,
                 State::Dead => sweep.dead += purged,

@@ -56,7 +56,7 @@
 //! A [`Janitor`] purges by age, with an [`Archiver`] if wanted. [`Hooks`] tell of dead letters,
 //! lost leases and a growing backlog. [`Operate`] lists, replays and discards, and so does the
 //! command `inbox`. Spans and events go to `tracing`; with the feature `metrics`, counters and
-//! histograms go to the `metrics` facade.
+//! histograms go to the `metrics` facade ([`telemetry`]).
 //!
 //! # Stores
 //! One Cargo feature each: `memory` (the default), `sqlite`. Any other database: implement the
@@ -72,7 +72,7 @@ pub mod layer;
 mod processor;
 pub mod receiver;
 mod retry;
-mod telemetry;
+pub mod telemetry;
 
 pub use connect::{connect, ddl, schemes};
 pub use hooks::Hooks;

@@ -1,7 +1,13 @@
-//! What the processor measures. Without the feature `metrics` everything here is empty.
+//! Metrics, through the [`metrics`](https://docs.rs/metrics) facade with the feature `metrics`, and
+//! at no cost without it. Install the recorder before building a
+//! [`Processor`](crate::Processor), which looks its metrics up once.
 //!
 //! | metric | type | labels | meaning |
 //! |---|---|---|---|
+//! | `inbox_received_total` | counter | `outcome`: `accepted`, `duplicate`, `rejected` | deliveries of a receiver |
+//! | `inbox_receive_seconds` | histogram | | from storing to the last acknowledgement, per batch, outages included |
+//! | `inbox_inline_total` | counter | `handler`, `outcome`: `ran`, `duplicate`, `busy`, `dead`, `failed`, … | calls of an inline consumer |
+//! | `inbox_purged_total` | counter | `state` | messages deleted by a janitor |
 //! | `inbox_claimed_total` | counter | `handler` | messages claimed |
 //! | `inbox_processed_total` | counter | `handler` | messages settled as processed |
 //! | `inbox_retried_total` | counter | `handler` | attempts settled as to be tried again |
@@ -13,7 +19,7 @@
 //! | `inbox_backlog` | gauge | `handler` | messages pending or leased, from the backlog monitor |
 //! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
 
-use crate::{HandlerName, HandlerStatistics};
+use crate::{HandlerName, HandlerStatistics, State, receiver::BatchReport};
 
 /// The metrics of one handler name, looked up once so that counting is one atomic addition.
 pub(crate) struct HandlerMetrics {
@@ -120,3 +126,40 @@ pub(crate) fn backlog(statistics: &HandlerStatistics) {
 
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn backlog(_: &HandlerStatistics) {}
+
+/// A receiver has finished a batch.
+#[cfg(feature = "metrics")]
+pub(crate) fn received(report: &BatchReport) {
+    for (outcome, count) in [
+        ("accepted", report.accepted),
+        ("duplicate", report.duplicates),
+        ("rejected", report.rejected),
+    ] {
+        metrics::counter!("inbox_received_total", "outcome" => outcome).increment(count as u64);
+    }
+    metrics::histogram!("inbox_receive_seconds").record(report.elapsed);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn received(_: &BatchReport) {}
+
+/// An inline consumer has answered.
+#[cfg(feature = "metrics")]
+pub(crate) fn consumed(handler: &HandlerName, outcome: &'static str) {
+    metrics::counter!(
+        "inbox_inline_total", "handler" => handler.to_string(), "outcome" => outcome
+    )
+    .increment(1);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn consumed(_: &HandlerName, _: &'static str) {}
+
+/// A janitor has deleted messages.
+#[cfg(feature = "metrics")]
+pub(crate) fn purged(state: State, count: u64) {
+    metrics::counter!("inbox_purged_total", "state" => state.as_str()).increment(count);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn purged(_: State, _: u64) {}

@@ -149,6 +149,22 @@ pub struct HandlerPanic {
     payload: Mutex<Box<dyn Any + Send>>,
 }
 
+/// An answer's name for logs and metrics.
+pub(super) fn name<E>(answer: &Result<Consumed, ConsumeError<E>>) -> &'static str {
+    match answer {
+        Ok(Consumed::Ran { .. }) => "ran",
+        Ok(Consumed::Duplicate { .. }) | Err(ConsumeError::Duplicate) => "duplicate",
+        Ok(Consumed::Busy { .. }) | Err(ConsumeError::Busy { .. }) => "busy",
+        Ok(Consumed::Blocked) | Err(ConsumeError::Blocked) => "blocked",
+        Ok(Consumed::Dead { .. }) => "dead",
+        Ok(Consumed::Discarded) => "discarded",
+        Err(ConsumeError::Handler(_) | ConsumeError::Panicked(_)) => "failed",
+        Err(ConsumeError::LeaseLost) => "lease-lost",
+        Err(ConsumeError::Unrecorded(_)) => "unrecorded",
+        Err(ConsumeError::Store(_)) => "store-failed",
+    }
+}
+
 impl HandlerPanic {
     pub(super) fn new(payload: Box<dyn Any + Send>) -> Self {
         let text = payload

@@ -12,7 +12,7 @@ use super::{
     report::{BatchReport, Summary},
     source::{Delivery, Rejection, SourceError},
 };
-use crate::{Error, ErrorKind, Message, Receipt, Result};
+use crate::{Error, ErrorKind, Message, Receipt, Result, telemetry};
 
 /// What is to be done with one delivery.
 enum Verdict {
@@ -47,6 +47,13 @@ pub(super) async fn process<D: Delivery>(
     report.failed_acknowledgements = finish(deliveries, verdicts).await;
     lock(summary).failed_acknowledgements += report.failed_acknowledgements as u64;
     report.elapsed = began.elapsed();
+    tracing::debug!(
+        accepted = report.accepted,
+        duplicates = report.duplicates,
+        rejected = report.rejected,
+        "batch received"
+    );
+    telemetry::received(&report);
     if let Some(on_batch) = &receiver.on_batch {
         on_batch(&report);
     }

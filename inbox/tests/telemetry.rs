@@ -249,4 +249,48 @@ mod counted {
         assert_eq!(value("inbox_backlog billing"), Some(0));
         assert_eq!(value("inbox_lag_seconds billing"), Some(0));
     }
+
+    #[test]
+    fn receiving_inline_use_and_purging_are_counted() {
+        use inbox::{
+            Janitor, LeaseTerms, WorkerName,
+            inline::InlineConsumer,
+            receiver::{Receiver, StreamSource},
+        };
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let store = Arc::new(inbox_memory::MemoryStore::new());
+                let deliveries = [message(1), message(2), message(1)].map(Ok);
+                let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+                let receiver = Receiver::builder(store.clone()).build();
+                let shutdown = inbox::CancellationToken::new();
+                receiver.run(&mut source, shutdown).await.unwrap();
+
+                let worker = WorkerName::new("inline").unwrap();
+                let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+                let consumer = InlineConsumer::new(store.clone(), terms);
+                for _ in 0..2 {
+                    let handler = async |_| Ok::<_, String>(None);
+                    consumer.consume(&message(1), handler).await.unwrap();
+                }
+
+                let janitor = Janitor::builder(store).keep_processed(Duration::ZERO);
+                janitor.build().unwrap().sweep().await.unwrap();
+            });
+        });
+        let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_received_total accepted"), Some(2));
+        assert_eq!(value("inbox_received_total duplicate"), Some(1));
+        assert_eq!(value("inbox_received_total rejected"), Some(0));
+        assert_eq!(value("inbox_receive_seconds "), Some(1));
+        assert_eq!(value("inbox_inline_total billing,ran"), Some(1));
+        assert_eq!(value("inbox_inline_total billing,duplicate"), Some(1));
+        assert_eq!(value("inbox_purged_total processed"), Some(1));
+    }
 }
