@@ -2,10 +2,17 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use inbox::{HandlerName, Kind, OrderingKey, State};
 
 use crate::exit;
+
+/// Ends the program as clap does for a wrong command line: for rules that clap cannot express.
+pub(crate) fn wrong_usage(problem: impl std::fmt::Display) -> ! {
+    Cli::command()
+        .error(ErrorKind::ValueValidation, problem)
+        .exit()
+}
 
 /// Handle each message once: ingest deliveries, process them, look after what went wrong.
 #[derive(Debug, Parser)]
@@ -18,6 +25,7 @@ pub(crate) struct Cli {
 }
 
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the inbox is
     #[arg(
@@ -40,12 +48,18 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Ingest a file or standard input and process until nothing is left
-    #[command(after_help = RUN_EXAMPLES)]
+    #[command(
+        after_help = RUN_EXAMPLES,
+        override_usage = "inbox run [OPTIONS] <FILE> <--post <URL>|-- <COMMAND>...>"
+    )]
     Run(RunArgs),
     /// Store the messages of a file or of standard input
     Ingest(IngestArgs),
     /// Process stored messages with a command or by HTTP
-    #[command(after_help = HANDLER_HELP)]
+    #[command(
+        after_help = HANDLER_HELP,
+        override_usage = "inbox process [OPTIONS] <--post <URL>|-- <COMMAND>...>"
+    )]
     Process(ProcessCommandArgs),
     /// List messages
     List(ListArgs),
@@ -92,6 +106,7 @@ Its exit code is its answer:
   0   processed
   65  dead at once (the message is bad, do not try again)
   any other, or a signal: try again later; the end of its standard error is kept as the error
+Its standard output is discarded. On a time-out it is killed, with all processes it has started.
 
 A URL gets an HTTP POST with the payload as its body, the same facts as headers (inbox-id, …; the
 message's own headers as inbox-header-<name>) and an idempotency-key:
@@ -146,14 +161,14 @@ pub(crate) struct InputArgs {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Take the message id from this field rather than from CloudEvents `id`, and the whole line
-    /// as payload. A field name, or a JSON pointer such as /order/id. Repeat it to join several
+    /// as payload (needs --kind-field too). A field name, or a JSON pointer such as /order/id. Repeat it to join several
     /// with `#` (ids of several producers: `--id-field source --id-field id`)
     #[arg(long = "id-field", value_name = "FIELD", requires = "kind_field")]
     pub(crate) id_fields: Vec<String>,
     /// Take the kind from this field rather than from CloudEvents `type`
     #[arg(long, value_name = "FIELD", requires = "id_fields")]
     pub(crate) kind_field: Option<String>,
-    /// Keep messages with the same value of this field in order
+    /// Keep messages with the same value of this field in order. A dead one lets the next pass
     #[arg(long, value_name = "FIELD")]
     pub(crate) ordering_field: Option<String>,
     /// Stop at the first bad line, rather than report it and go on
@@ -184,7 +199,7 @@ pub(crate) struct ProcessingArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) concurrency: u32,
     /// How long a message stays with a worker that has vanished
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease)]
     pub(crate) lease: Duration,
     /// End a handler that runs longer than this, and try again later
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -203,9 +218,6 @@ pub(crate) struct ProcessingArgs {
 /// Which messages a command means.
 #[derive(Debug, Args)]
 pub(crate) struct FilterArgs {
-    /// Only messages in this state; repeat it for several
-    #[arg(long = "state", value_name = "STATE")]
-    pub(crate) states: Vec<StateArg>,
     /// Only messages of this kind
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Option<Kind>,
@@ -228,6 +240,9 @@ pub(crate) struct ListArgs {
     /// Only messages of this handler
     #[arg(long, value_name = "NAME")]
     pub(crate) handler: Option<HandlerName>,
+    /// Only messages in this state; repeat it for several
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<StateArg>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Print at most this many
@@ -267,23 +282,44 @@ pub(crate) struct SelectionArgs {
         conflicts_with = "all"
     )]
     pub(crate) ids: Vec<String>,
-    /// All messages that the options below mean; dead ones, unless --state says otherwise
+    /// All messages that the filters mean; dead ones, unless --state says otherwise
     #[arg(long)]
     pub(crate) all: bool,
-    /// The handler; with --all, without it: any
+    /// The handler of the ids (`default` if not given), or with --all: only this handler
     #[arg(long, value_name = "NAME")]
     pub(crate) handler: Option<HandlerName>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Only say how many it would be
-    #[arg(long, requires = "all")]
+    /// Only say how many it would be (with --all)
+    #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+impl SelectionArgs {
+    /// Ends the program when options that belong to --all come with ids: ignoring a filter would
+    /// change messages that it was meant to spare. (Clap drops `requires` where its target
+    /// conflicts with something that is there.)
+    pub(crate) fn check(&self, has_states: bool) {
+        let filter = &self.filter;
+        let narrowed = has_states
+            || filter.kind.is_some()
+            || filter.ordering_key.is_some()
+            || filter.older_than.is_some()
+            || filter.newer_than.is_some()
+            || filter.error.is_some();
+        if !self.all && (self.dry_run || narrowed) {
+            wrong_usage("filters and --dry-run go with --all, not with ids");
+        }
+    }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+    /// Only messages in this state; repeat it for several
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<FinalStateArg>,
     /// Replace the payload by this file's bytes (for a single id); - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub(crate) payload: Option<PathBuf>,
@@ -293,6 +329,9 @@ pub(crate) struct ReplayArgs {
 pub(crate) struct DiscardArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
+    /// Only messages in this state; repeat it for several
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<OpenStateArg>,
 }
 
 #[derive(Debug, Args)]
@@ -303,7 +342,8 @@ pub(crate) struct PurgeArgs {
     /// Which messages; repeat it for several
     #[arg(long = "state", value_name = "STATE", default_value = "processed")]
     pub(crate) states: Vec<FinalStateArg>,
-    /// Append them to this NDJSON file first; nothing is deleted that is not on disk there
+    /// Append them to this NDJSON file first, payloads as base64; nothing is deleted that is not
+    /// on disk there
     #[arg(long, value_name = "FILE")]
     pub(crate) archive: Option<PathBuf>,
     /// Delete up to this many at a time
@@ -385,6 +425,22 @@ impl From<FinalStateArg> for State {
     }
 }
 
+/// The states that a message can be discarded in.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OpenStateArg {
+    Pending,
+    Dead,
+}
+
+impl From<OpenStateArg> for State {
+    fn from(arg: OpenStateArg) -> Self {
+        match arg {
+            OpenStateArg::Pending => Self::Pending,
+            OpenStateArg::Dead => Self::Dead,
+        }
+    }
+}
+
 /// A duration as people write it: `500ms`, `30s`, `12h`, `7d`. A bare number is refused, since
 /// it does not say its unit.
 fn duration(text: &str) -> Result<Duration, String> {
@@ -398,10 +454,14 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(exact).map_err(|_| "a time cannot be negative".to_owned())
 }
 
+fn lease(text: &str) -> Result<Duration, String> {
+    let length = duration(text)?;
+    inbox::LeaseTerms::check_length(length).map_err(|e| e.to_string())?;
+    Ok(length)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -38,7 +38,8 @@ Exit codes:
   2    the command line is wrong
   3    some input lines were refused; all others were stored
   4    the answer is no: not found, does not exist, messages ended dead
-  130  interrupted; running work was finished or handed back
+  130  interrupted. Once: running work was finished or handed back. Twice: handlers were killed,
+       and their messages run again when the leases run out
 
 Environment:
   INBOX_STORE  the store, in place of --store

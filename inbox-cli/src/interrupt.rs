@@ -3,10 +3,10 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::Exit;
+use crate::{exit::Exit, handler};
 
-/// A token that the first Ctrl-C or SIGTERM cancels, for an orderly end. The second ends the
-/// process at once; that is safe too, leases simply run out.
+/// A token that the first Ctrl-C or SIGTERM cancels, for an orderly end. The second kills running
+/// commands and ends the process at once; their leases simply run out.
 pub(crate) fn token() -> anyhow::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -19,6 +19,7 @@ pub(crate) fn token() -> anyhow::Result<CancellationToken> {
                 _ = terminate.recv() => {}
             }
             if press > 0 {
+                handler::kill_all();
                 // The same code as an orderly interruption.
                 std::process::exit(130);
             }

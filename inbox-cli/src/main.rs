@@ -41,11 +41,26 @@ fn main() -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(error) => {
-            // One line: what was tried, then the causes.
-            eprintln!("inbox: {error:#}");
+            eprintln!("inbox: {}", causes(&error));
             ExitCode::from(exit::FAILURE)
         }
     }
+}
+
+/// What was tried, then the causes, in one line. A store's error says in its own words what the
+/// driver said, so the chain ends there.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&cause.to_string());
+        if cause.is::<inbox::Error>() {
+            break;
+        }
+    }
+    text
 }
 
 async fn dispatch(cli: Cli) -> Result<Exit> {

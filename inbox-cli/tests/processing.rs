@@ -17,7 +17,7 @@ use std::{
 };
 
 use nix::{
-    sys::signal::{Signal, kill, killpg},
+    sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use support::{Counts, Place, event, events, finish};
@@ -125,6 +125,71 @@ fn a_handler_over_its_time_is_ended_and_retried() {
         ])
         .exits(0);
     assert_eq!(place.read("log"), "x\nx\n");
+}
+
+#[test]
+fn a_time_out_ends_what_the_command_has_started() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--timeout",
+            "300ms",
+            "--max-attempts",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            "sleep 60 & echo $! > pid; sleep 61; true",
+        ])
+        .exits(4);
+    let started = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+    wait_for("the end of what it started", || {
+        kill(started, None).is_err()
+    });
+}
+
+#[test]
+fn a_command_may_leave_something_running() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--",
+            "sh",
+            "-c",
+            "sleep 20 >/dev/null & echo $! > pid; exit 0",
+        ])
+        .exits(0);
+    let left = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+    kill(left, Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn filters_are_never_ignored() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(2).as_bytes())
+        .exits(0);
+    for command in [
+        &["discard", "e0", "--dry-run"][..],
+        &["discard", "e0", "--kind", "other"],
+        &["discard", "e0", "--state", "dead"],
+        &["replay", "e0", "--error", "x"],
+        &["replay", "e0", "--older-than", "1h"],
+        // States in which nothing can be discarded or replayed.
+        &["discard", "--all", "--state", "processed"],
+        &["replay", "--all", "--state", "pending"],
+        &["replay", "e0", "e1", "--payload", "-"],
+        &["process", "--lease", "0s", "--", "true"],
+    ] {
+        place.inbox(command).exits(2);
+    }
+    assert_eq!(place.stats().pending, 2);
 }
 
 #[test]
@@ -346,7 +411,7 @@ fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
     assert!(!format!("{output:?}{shown:?}").contains("secret"));
     place
         .inbox(&["process", "--post", "ftp://x"])
-        .exits(1)
+        .exits(2)
         .complains("http or https");
 }
 
@@ -482,9 +547,9 @@ fn a_second_interrupt_ends_at_once() {
     signal(&child, Signal::SIGINT);
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130), "{:?}", status.signal());
-    // The handler is in a group of its own, so it is ours to end.
-    let group = Pid::from_raw(place.read("pid").trim().parse().unwrap());
-    let _ = killpg(group, Signal::SIGKILL);
+    // The handler went with it.
+    let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+    wait_for("the handler's end", || kill(handler, None).is_err());
     // Its lease runs out, and the message is worked on again.
     place.inbox(&["process", "--drain", "--", "true"]).exits(0);
     assert_eq!(place.stats().processed, 1);

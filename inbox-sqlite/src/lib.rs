@@ -118,5 +118,8 @@ mod transactional;
 mod wakeups;
 mod work;
 
+/// The driver, whose transactions [`Transactional`](inbox_api::Transactional) use takes.
+pub use sqlx;
+
 pub use options::{SqliteOptions, Synchronous};
 pub use store::SqliteStore;

@@ -214,7 +214,7 @@ pub(crate) async fn check_version(
         Found::Nothing => Err(Error::new(
             ErrorKind::SchemaMissing,
             operation,
-            format!("there is no inbox named {inbox} in the file"),
+            format!("there is no inbox named {inbox} in the file; create or migrate sets one up"),
         )),
     }
 }

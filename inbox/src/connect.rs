@@ -70,9 +70,12 @@ pub fn ddl(url: &str) -> Result<String> {
 }
 
 fn scheme(url: &str) -> Result<String> {
-    let (scheme, _) = url
-        .split_once("://")
-        .ok_or_else(|| invalid(format!("the URL has no scheme; {}", available(BUILT))))?;
+    let (scheme, _) = url.split_once(':').ok_or_else(|| {
+        invalid(format!(
+            "the URL has no scheme (a file is sqlite://PATH); {}",
+            available(BUILT)
+        ))
+    })?;
     Ok(scheme.to_ascii_lowercase())
 }
 

@@ -5,6 +5,10 @@
 //! answers into responses. Of two identical requests, at the same time or not, one reaches the
 //! service.
 //!
+//! A request whose message is busy, with another copy or waiting for its retry after a failure,
+//! waits for up to ten seconds unless the consumer says otherwise: choose
+//! [`OnBusy::Error`](crate::inline::OnBusy::Error) where callers should come back instead.
+//!
 //! ```
 //! use std::{convert::Infallible, time::Duration};
 //!

@@ -8,8 +8,8 @@
 //! # Which way to use it
 //! | when | use |
 //! |---|---|
-//! | messages come from a broker, work may be slow or fail | a [`Receiver`](receiver::Receiver) that stores and acknowledges, and a [`Processor`] that works |
-//! | the caller waits for the answer, as in HTTP | an [`InlineConsumer`](inline::InlineConsumer), or the tower layer [`InboxLayer`](layer::InboxLayer) |
+//! | messages come from a broker, work may be slow or fail | a [`Receiver`] that stores and acknowledges, and a [`Processor`] that works |
+//! | the caller waits for the answer, as in HTTP | an [`InlineConsumer`], or the tower layer [`InboxLayer`] |
 //! | the handler writes to the inbox's own database | the same with [`in_transaction`] or [`consume_in_transaction`](inline::consume_in_transaction): effects happen exactly once |
 //!
 //! In the first two, a handler can run twice if its process dies between its effect and the record
@@ -77,10 +77,27 @@ pub mod telemetry;
 pub use connect::{connect, ddl, schemes};
 pub use hooks::Hooks;
 pub use inbox_api::*;
+pub use inline::InlineConsumer;
 pub use janitor::{Archiver, Janitor, JanitorBuilder, RetentionWarning, Sweep, SweepError};
+pub use layer::InboxLayer;
 pub use processor::{
     Completion, Context, Failure, Fallback, Handler, Processor, ProcessorBuilder, Router, Summary,
     TransactionalHandler, in_transaction, in_transaction_fn,
 };
+pub use receiver::Receiver;
 pub use retry::RetryPolicy;
 pub use tokio_util::sync::CancellationToken;
+
+/// The memory store, with its options.
+#[cfg(feature = "memory")]
+pub use inbox_memory as memory;
+/// The SQLite store, with its options. Transactional use needs it:
+/// [`SqliteStore`](sqlite::SqliteStore) is [`Transactional`], the `Arc<dyn Inbox>` of [`connect`]
+/// is not, since it does not know the driver's transaction type.
+#[cfg(feature = "sqlite")]
+pub use inbox_sqlite as sqlite;
+
+/// The README's example, so that it compiles.
+#[cfg(all(doctest, feature = "sqlite"))]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -28,11 +28,13 @@ const DISCARDED: Verb = Verb {
 };
 
 pub(crate) async fn run(global: &Global, args: DiscardArgs) -> Result<Exit> {
+    args.selection.check(!args.states.is_empty());
     let store = store::open(&global.store).await?;
     intervene(
         global,
         store.as_ref(),
         args.selection,
+        args.states,
         &DISCARDED,
         async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
             store.discard(key).await
@@ -49,6 +51,7 @@ pub(crate) async fn intervene(
     global: &Global,
     store: &dyn Inbox,
     selection: SelectionArgs,
+    states: Vec<impl Into<State>>,
     verb: &Verb,
     one: impl AsyncFn(&dyn Inbox, &Key) -> inbox::Result<Intervention>,
     many: impl AsyncFn(&dyn Inbox, &Filter, &Slice) -> inbox::Result<Progress>,
@@ -56,7 +59,7 @@ pub(crate) async fn intervene(
     let mut changed = 0;
     let mut refused = 0;
     if selection.all {
-        let mut filter = list::filter(selection.handler, selection.filter);
+        let mut filter = list::filter(selection.handler, states, selection.filter);
         if selection.dry_run {
             if filter.states.is_empty() {
                 filter.states.push(State::Dead);

@@ -101,7 +101,9 @@ impl Ingested {
             output::count(self.duplicates)
         );
         if self.refused > 0 {
-            sentence.push_str(&format!(", {} lines refused", output::count(self.refused)));
+            let lines = if self.refused == 1 { "line" } else { "lines" };
+            let refused = output::count(self.refused);
+            sentence.push_str(&format!(", {refused} {lines} refused"));
         }
         sentence
     }

@@ -12,7 +12,7 @@ use crate::{
 
 pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
-    let filter = filter(args.handler, args.filter);
+    let filter = filter(args.handler, args.states, args.filter);
     let page = Page {
         after: args.after.map(Cursor::new),
         limit: args.limit,
@@ -79,9 +79,13 @@ fn note(record: &Record) -> String {
 }
 
 /// The filter of the command line.
-pub(crate) fn filter(handler: Option<HandlerName>, args: FilterArgs) -> Filter {
+pub(crate) fn filter(
+    handler: Option<HandlerName>,
+    states: Vec<impl Into<State>>,
+    args: FilterArgs,
+) -> Filter {
     Filter {
-        states: args.states.into_iter().map(State::from).collect(),
+        states: states.into_iter().map(Into::into).collect(),
         handler,
         kind: args.kind,
         ordering_key: args.ordering_key,

@@ -72,7 +72,7 @@ pub(crate) fn processor(
 pub(crate) fn sentence(summary: &Summary) -> String {
     let mut sentence = format!("{} processed", output::count(summary.processed));
     let others = [
-        (summary.retried, "retries"),
+        (summary.retried, "retried"),
         (summary.dead, "dead"),
         (summary.released, "handed back"),
         (summary.lease_lost, "lost to another worker"),

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use inbox::{Bytes, Inbox, Intervention, Key, Progress, Slice};
 
 use crate::{
-    args::{Global, ReplayArgs},
+    args::{Global, ReplayArgs, wrong_usage},
     commands::discard::{self, Verb},
     exit::Exit,
     store,
@@ -19,10 +19,11 @@ const REPLAYED: Verb = Verb {
 };
 
 pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
+    args.selection.check(!args.states.is_empty());
     let payload = match &args.payload {
         None => None,
         Some(_) if args.selection.ids.len() != 1 => {
-            bail!("--payload replaces the payload of a single message: give exactly one id")
+            wrong_usage("--payload replaces the payload of a single message: give exactly one id")
         }
         Some(file) => Some(read(file).await?),
     };
@@ -31,6 +32,7 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
         global,
         store.as_ref(),
         args.selection,
+        args.states,
         &REPLAYED,
         async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
             store.replay(key, payload.clone()).await

@@ -51,8 +51,11 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
             }
         }
         SchemaCommand::Version => {
-            let store = connect(&without_creating(url)).await?;
-            let (found, expected) = (store.version().await?, store.expected_version());
+            let (found, expected) = match connect(&without_creating(url)).await {
+                Ok(store) => (store.version().await?, Some(store.expected_version())),
+                Err(e) if missing(&e) => (None, None),
+                Err(e) => return Err(e),
+            };
             if global.json {
                 output::json(&json!({ "version": found, "expected": expected }))?;
             } else {
@@ -61,7 +64,7 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
                     None => output::line("none")?,
                 }
             }
-            return Ok(if found == Some(expected) {
+            return Ok(if found.is_some() && found == expected {
                 Exit::Ok
             } else {
                 Exit::No

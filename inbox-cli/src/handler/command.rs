@@ -1,6 +1,6 @@
 //! A command run once per message.
 
-use std::{ffi::OsString, path::PathBuf, process::Stdio};
+use std::{ffi::OsString, path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
@@ -8,13 +8,20 @@ use inbox::{Completion, Context, Failure, Handler};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
+    task::JoinHandle,
+    time::timeout,
 };
+
+use super::group::Group;
 
 /// The exit code that means *never try again*: `EX_DATAERR` of sysexits.h.
 const DEAD: i32 = 65;
 
 /// How much of the end of a command's standard error is kept as the message's error, in bytes.
 const KEPT_ERROR: usize = 1024;
+
+/// How long to wait for the end of standard error once the command itself has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Runs a command for each message.
 #[derive(Debug)]
@@ -53,9 +60,8 @@ impl Handler for Run {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // A handler that is given up (time-out, shutdown, lost lease) must not go on unseen.
             .kill_on_drop(true)
-            // Ctrl-C is for us: we let running handlers finish.
+            // A group of its own: Ctrl-C is for us, who let running commands finish.
             .process_group(0);
         for (name, value) in super::facts(context.leased()) {
             command.env(variable(&name), value);
@@ -63,24 +69,36 @@ impl Handler for Run {
         let mut child = command
             .spawn()
             .map_err(|e| Failure::retry(format!("cannot run the command: {e}")))?;
+        // Dropped with this future, at a time-out for one.
+        let group = Group::led_by(&child);
         let payload = context.message().payload().clone();
         let stdin = child.stdin.take();
-        let write = async move {
+        let writing = Background(tokio::spawn(async move {
             // A command that does not read its input closes it early; its exit code decides.
             if let Some(mut stdin) = stdin {
                 let _ = stdin.write_all(&payload).await;
             }
-        };
+        }));
         let stderr = child.stderr.take();
-        let read = async move {
+        let mut reading = Background(tokio::spawn(async move {
             match stderr {
                 Some(stderr) => tail(stderr).await,
                 None => String::new(),
             }
+        }));
+        let status = child
+            .wait()
+            .await
+            .map_err(|e| Failure::retry(format!("cannot wait for the command: {e}")))?;
+        if let Some(group) = group {
+            group.has_ended();
+        }
+        drop(writing);
+        // What it has left running may hold its standard error open for ever.
+        let error = match timeout(LAST_WORDS, &mut reading.0).await {
+            Ok(Ok(error)) => error,
+            Ok(Err(_)) | Err(_) => String::new(),
         };
-        let (status, error, ()) = tokio::join!(child.wait(), read, write);
-        let status =
-            status.map_err(|e| Failure::retry(format!("cannot wait for the command: {e}")))?;
         if status.success() {
             return Ok(Completion::default());
         }
@@ -94,6 +112,15 @@ impl Handler for Run {
         } else {
             Failure::retry(reason)
         })
+    }
+}
+
+/// A task that ends with whoever waits for it.
+struct Background<T>(JoinHandle<T>);
+
+impl<T> Drop for Background<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

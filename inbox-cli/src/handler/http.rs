@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use inbox::{Completion, Context, Failure, Handler};
 use reqwest::{
@@ -10,6 +10,8 @@ use reqwest::{
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
     redirect,
 };
+
+use crate::args::wrong_usage;
 
 /// The longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -23,9 +25,11 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn new(url: &str) -> Result<Self> {
-        let url: Url = url.parse().context("--post is not a URL")?;
+        let url: Url = url
+            .parse()
+            .unwrap_or_else(|e| wrong_usage(format_args!("--post is not a URL: {e}")));
         if !matches!(url.scheme(), "http" | "https") {
-            bail!("--post must be an http or https URL");
+            wrong_usage("--post must be an http or https URL");
         }
         // Fails only when another part of the process has installed one; then that one serves.
         let _ = rustls::crypto::ring::default_provider().install_default();

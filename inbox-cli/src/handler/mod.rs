@@ -1,6 +1,7 @@
 //! What processes a message for the command line: a command, or an HTTP endpoint.
 
 mod command;
+mod group;
 mod http;
 
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use inbox::{Handler, Leased};
 
+pub(crate) use self::group::kill_all;
 use crate::args::TargetArgs;
 
 /// The handler that the command line asks for. Fails before anything is claimed when it cannot

@@ -2,7 +2,10 @@
 
 // Each test file uses a part of this.
 #![allow(dead_code, reason = "shared by several test binaries")]
-#![allow(clippy::unwrap_used, reason = "a failure here fails the test that asked")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure here fails the test that asked"
+)]
 
 use std::{
     io::Write,
@@ -12,7 +15,8 @@ use std::{
 
 use tempfile::TempDir;
 
-pub(crate) const WEBHOOKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
+pub(crate) const WEBHOOKS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
 
 /// A folder with an inbox in it.
 pub(crate) struct Place {

@@ -88,7 +88,8 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets how often and when failed messages are tried again.
+    /// Sets how often and when failed messages are tried again. Default:
+    /// [`RetryPolicy::default`], ten attempts within about 43 minutes.
     ///
     /// A message whose last attempt is due, and which has crashed a worker before, runs alone in
     /// its processor, so that what it does does not count against others. (With a single attempt

@@ -110,7 +110,7 @@ impl Router {
         self.on(kind, Json { handler, payload })
     }
 
-    /// Sets what happens to messages of other kinds.
+    /// Sets what happens to messages of other kinds. Default: [`Fallback::DeadLetter`].
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.unknown = Unknown::Fallback(fallback);

@@ -33,6 +33,40 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// The transaction is open while the handler runs, so the handler should be short. A processor's
 /// [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for the
 /// transaction too.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] mod example {
+/// use inbox::sqlite::{SqliteOptions, SqliteStore, sqlx};
+/// use inbox::{Completion, Context, Failure, HandlerName, Processor, Router};
+/// use inbox::{TransactionalHandler, in_transaction};
+///
+/// struct Book;
+///
+/// #[async_trait::async_trait]
+/// impl TransactionalHandler<sqlx::Transaction<'static, sqlx::Sqlite>> for Book {
+///     async fn handle(
+///         &self,
+///         transaction: &mut sqlx::Transaction<'static, sqlx::Sqlite>,
+///         context: &Context,
+///     ) -> Result<Completion, Failure> {
+///         sqlx::query("INSERT INTO booking (message) VALUES (?)")
+///             .bind(context.message().id().as_str())
+///             .execute(&mut **transaction)
+///             .await?;
+///         Ok(Completion::default())
+///     }
+/// }
+///
+/// async fn run() -> Result<(), Box<dyn std::error::Error>> {
+///     let store = SqliteStore::connect(SqliteOptions::new("orders.db")).await?;
+///     let router = Router::new(HandlerName::new("booking")?)
+///         .on("order.placed", in_transaction(store.clone(), Book));
+///     let processor = Processor::builder(std::sync::Arc::new(store)).router(router).build()?;
+///     processor.run(inbox::CancellationToken::new()).await?;
+///     Ok(())
+/// }
+/// # }
+/// ```
 pub fn in_transaction<S, H>(store: S, handler: H) -> impl Handler
 where
     S: Transactional,

@@ -205,14 +205,15 @@ fn print(outcome: &Outcome, kept: Option<&Path>) -> Result<()> {
         output::line(format!("{label:<20}{:>6}  {note}", output::count(number)).trim_end())?;
     }
     output::line("")?;
-    output::line(if outcome.exactly_once {
-        "Exactly one effect per processed message.".to_owned()
+    let verdict = if outcome.exactly_once {
+        "Exactly one effect per processed message."
     } else {
-        format!(
-            "NOT exactly one effect per message; repeat with --seed {}",
-            outcome.seed
-        )
-    })?;
+        "NOT exactly one effect per processed message."
+    };
+    output::line(format!(
+        "{verdict} (Same deliveries again: --seed {})",
+        outcome.seed
+    ))?;
     if let Some(file) = kept {
         output::line(format!(
             "Look around: inbox list --store sqlite://{}",
