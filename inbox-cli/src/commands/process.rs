@@ -1,11 +1,12 @@
 //! `inbox process`: run a command, or an HTTP POST, for each stored message.
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use anyhow::Result;
 use async_trait::async_trait;
 use inbox::{
-    Completion, Context, Failure, Handler, Inbox, Processor, RetryPolicy, Router, Summary,
+    Completion, Context, Failure, Handler, HandlerName, Inbox, Processor, RetryPolicy, Router,
+    Summary,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -26,7 +27,12 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     let bar = progress::counter(global, "handlers run");
     let processor = processor(&store, handler, &args.processing, bar.clone())?;
     let summary = if args.drain {
-        processor.run_until_drained(store, token.clone()).await?
+        let handler = args.processing.handler.clone();
+        let waiting = say_what_it_waits_for(global, Arc::clone(&store), handler, bar.clone());
+        tokio::select! {
+            summary = processor.run_until_drained(store, token.clone()) => summary?,
+            never = waiting => match never {},
+        }
     } else {
         processor.run(token.clone()).await?
     };
@@ -66,6 +72,39 @@ pub(crate) fn processor(
         builder = builder.handler_timeout(limit);
     }
     Ok(builder.build()?)
+}
+
+/// Says once on standard error, when nothing has run for a while, why draining goes on.
+pub(crate) async fn say_what_it_waits_for(
+    global: &Global,
+    store: Arc<dyn Inbox>,
+    handler: HandlerName,
+    bar: ProgressBar,
+) -> Infallible {
+    let mut ran = bar.position();
+    loop {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let is_idle = std::mem::replace(&mut ran, bar.position()) == ran;
+        if !is_idle || global.quiet {
+            continue;
+        }
+        // A look that fails says nothing; the processor reports what is wrong with the store.
+        let Ok(statistics) = store.statistics().await else {
+            continue;
+        };
+        let Some(counts) = statistics.handlers.iter().find(|h| h.handler == handler) else {
+            continue;
+        };
+        bar.suspend(|| {
+            eprintln!(
+                "waiting for {} under a lease (running here, or left by a worker that is gone) \
+                 and {} due later",
+                output::messages(counts.leased),
+                output::messages(counts.pending),
+            );
+        });
+        return std::future::pending().await;
+    }
 }
 
 /// What happened, in one line.
