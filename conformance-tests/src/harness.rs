@@ -240,7 +240,7 @@ pub trait Fixture: Send + Sync + 'static {
         Err(Unable::NotOffered(Need::CorruptRows))
     }
 
-    /// Makes the store unable to write, until [`end_outage`](Self::end_outage): the server
+    /// Makes the store unable to answer, until [`end_outage`](Self::end_outage): the server
     /// stopped, the network cut, the file locked.
     ///
     /// # Errors

@@ -113,10 +113,17 @@
 //! ```text
 //! INBOX_CONFORMANCE_SEED=1234 cargo test --test conformance model::
 //! ```
+//!
+//! # Crashes
+//! The module `crash` (on Unix) makes a test program of its own, which kills worker processes at
+//! every point of their work and checks the history of what they did. Its `proxy` loses replies
+//! and cuts connections between a store and its server.
 
 mod cancel;
 mod cases;
 mod check;
+#[cfg(unix)]
+pub mod crash;
 mod harness;
 mod model;
 mod place;

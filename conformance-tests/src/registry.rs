@@ -391,7 +391,8 @@ register! { $
         a_missing_inbox_is_told: "Where there is no inbox, operations say so and set nothing up.",
         create_sets_up: "create sets an inbox up that works.",
         migrate_sets_up: "migrate sets an inbox up where there is none.",
-        many_processes_can_set_up_at_once: "Setting up from many processes at once is harmless.",
+        many_can_set_up_at_once:
+            "Setting up many times at once is harmless, from several processes where there can be several.",
         an_incomplete_inbox_is_refused:
             "exists is true only for a complete inbox; create refuses an incomplete one.",
         an_older_inbox_is_migrated: "An older inbox is refused by create and upgraded by migrate.",

@@ -70,7 +70,7 @@ impl Report {
             passed: count(|v| *v == Verdict::Passed),
             failed: count(|v| matches!(v, Verdict::Failed { .. })),
             not_checked: count(|v| matches!(v, Verdict::NotChecked { .. })),
-            seconds: cases.iter().map(|case| case.seconds).sum(),
+            seconds: seconds(&cases.iter().collect::<Vec<_>>()),
             cases,
         }
     }
@@ -158,7 +158,7 @@ impl Report {
             count(|v| *v == Verdict::Passed),
             count(|v| matches!(v, Verdict::Failed { .. })),
             count(|v| matches!(v, Verdict::NotChecked { .. })),
-            cases.iter().map(|case| case.seconds).sum::<f64>(),
+            seconds(&cases),
         )
     }
 
@@ -197,6 +197,11 @@ impl Report {
         }
         Ok(())
     }
+}
+
+/// An empty sum is minus zero, which reads oddly.
+fn seconds(cases: &[&CaseReport]) -> f64 {
+    cases.iter().map(|case| case.seconds).sum::<f64>() + 0.0
 }
 
 fn need(verdict: &Verdict) -> Option<Need> {

@@ -249,6 +249,12 @@ pub(crate) async fn only_what_was_archived_is_purged(cx: Context) -> CaseResult 
         &place.purge_archived(&old, &keys).await?,
         &0,
     )?;
+    let others = expired(State::Dead, Duration::ZERO, 10)?;
+    same(
+        "purged of another state",
+        &place.purge_archived(&others, &keys).await?,
+        &0,
+    )?;
     let what = expired(State::Processed, Duration::ZERO, 1)?;
     same(
         "purged beyond the limit of a step",

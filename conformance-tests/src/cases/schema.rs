@@ -120,7 +120,7 @@ pub(crate) async fn migrate_sets_up(cx: Context) -> CaseResult {
 }
 
 /// Defect: processes that start together break each other's set-up.
-pub(crate) async fn many_processes_can_set_up_at_once(cx: Context) -> CaseResult {
+pub(crate) async fn many_can_set_up_at_once(cx: Context) -> CaseResult {
     for migrate in [false, true] {
         let place = cx.variant(SchemaVariant::Missing).await?;
         let mut tasks = Vec::new();

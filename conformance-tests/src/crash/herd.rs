@@ -13,7 +13,8 @@ use tokio::{
 };
 
 use super::{
-    history::{Follower, History},
+    history::History,
+    log::Follower,
     options::Mode,
     point::Point,
     worker::{Assignment, Order, Role, VARIABLE},

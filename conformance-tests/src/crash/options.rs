@@ -44,7 +44,9 @@ pub struct Options {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Run(Options),
-    List { terse: bool },
+    List {
+        terse: bool,
+    },
     /// The filters do not mean this test.
     Nothing,
 }
@@ -88,7 +90,7 @@ impl Wanted {
     ) -> Result<Self, String> {
         let mut options = Options {
             kills: 20,
-            operations: 6_000,
+            operations: 7_000,
             workers: 5,
             seed: fastrand::u64(..),
             mode: None,
@@ -204,9 +206,18 @@ mod tests {
     fn arguments_win_over_the_environment_and_the_defaults() {
         assert_eq!(options("").seed, 7);
         let given = options("--kills 200 --operations=100000 --seed 9 --mode transactional");
-        assert_eq!((given.kills, given.operations, given.seed), (200, 100_000, 9));
+        assert_eq!(
+            (given.kills, given.operations, given.seed),
+            (200, 100_000, 9)
+        );
         assert_eq!(given.mode, Some(Mode::Transactional));
-        for bad in ["--kills", "--kills x", "--workers 1", "--mode fast", "--kill 3"] {
+        for bad in [
+            "--kills",
+            "--kills x",
+            "--workers 1",
+            "--mode fast",
+            "--kill 3",
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }
@@ -221,10 +232,19 @@ mod tests {
         ] {
             assert_eq!(options(line).seed, 7, "{line}");
         }
-        for line in ["other", "--exact cra", "--skip crash", "--ignored", "--list other"] {
+        for line in [
+            "other",
+            "--exact cra",
+            "--skip crash",
+            "--ignored",
+            "--list other",
+        ] {
             assert_eq!(read(line), Ok(Wanted::Nothing), "{line}");
         }
         assert_eq!(read("--list"), Ok(Wanted::List { terse: false }));
-        assert_eq!(read("--list --format terse"), Ok(Wanted::List { terse: true }));
+        assert_eq!(
+            read("--list --format terse"),
+            Ok(Wanted::List { terse: true })
+        );
     }
 }

@@ -11,7 +11,8 @@ use inbox_api::{Filter, Key, Operate as _, Page, Record, State, Store as _};
 use super::{
     check::{Evidence, Findings, check},
     herd::Herd,
-    history::{Answered, Asked, Follower, History, Log, now, sent},
+    history::{Answered, Asked, History, sent},
+    log::{Follower, Log, now},
     options::{Mode, Options},
     point::Point,
     target::{Opened, Site, Target},
@@ -24,7 +25,7 @@ const BACKLOG: u64 = 250;
 /// Kills of workers for each kill of the server, where there is one.
 const KILLS_PER_SERVER_KILL: u64 = 10;
 /// Without any progress for so long, a run is given up.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(15);
 /// A receiver's first message is so far behind the last one that was sent.
 const OVERLAP: u64 = 50;
@@ -71,7 +72,14 @@ pub(crate) async fn run(
     let site = target.fresh().await?;
     let opened = target.open(&site.address()).await?;
     let mut random = fastrand::Rng::with_seed(options.seed);
-    let herd = Herd::start(mode, site.address(), directory, options.workers, &mut random).await?;
+    let herd = Herd::start(
+        mode,
+        site.address(),
+        directory,
+        options.workers,
+        &mut random,
+    )
+    .await?;
     let mut run = Run {
         options,
         site: &*site,
@@ -153,8 +161,8 @@ impl Run<'_> {
                     self.herd.hold(backlog > BACKLOG).await?;
                 }
             }
-            let due = u128::from(done) * u128::from(wanted)
-                / u128::from(self.options.operations.max(1));
+            let due =
+                u128::from(done) * u128::from(wanted) / u128::from(self.options.operations.max(1));
             if killed < wanted && done > 0 && u128::from(killed) <= due {
                 self.kill().await?;
             } else {
@@ -165,7 +173,11 @@ impl Run<'_> {
 
     async fn backlog(&self) -> Result<u64, inbox_api::Error> {
         let statistics = self.opened.inbox.statistics().await?;
-        Ok(statistics.handlers.iter().map(|one| one.backlog()).sum())
+        Ok(statistics
+            .handlers
+            .iter()
+            .map(inbox_api::HandlerStatistics::backlog)
+            .sum())
     }
 
     async fn kill(&mut self) -> Result<(), BoxError> {
@@ -177,7 +189,7 @@ impl Run<'_> {
         if let Some((_, count)) = self.kills.iter_mut().find(|(known, _)| *known == point) {
             *count += 1;
         }
-        if self.killed() % KILLS_PER_SERVER_KILL == 0 {
+        if self.killed().is_multiple_of(KILLS_PER_SERVER_KILL) {
             match self.site.restart(Restart::Killed).await {
                 Ok(()) => self.server_kills += 1,
                 Err(Unable::NotOffered(_)) => {}

@@ -17,7 +17,8 @@ use inbox_api::{Error, HandlerName, Result as StoreResult};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    history::{Answered, Asked, Log, now},
+    history::{Answered, Asked},
+    log::{Log, now},
     options::Mode,
     point::Point,
     target::{Opened, Target},

@@ -11,7 +11,8 @@ use inbox_api::{
 use super::{Worker, handlers, pause_after, receive::number_of};
 use crate::{
     crash::{
-        history::{Answered, Asked, ended, held, now},
+        history::{Answered, Asked, ended, held},
+        log::now,
         options::Mode,
         point::Point,
     },
@@ -65,9 +66,12 @@ async fn claim(worker: &Worker, request: &ClaimRequest) -> io::Result<StoreResul
     // Its answer is noted before anything else happens; what follows has a point of its own.
     let points = [Point::DuringClaim, Point::AnyTime];
     let claims = worker
-        .call(asked, points, worker.opened.inbox.claim(request), |claims| {
-            Answered::claims(claims)
-        })
+        .call(
+            asked,
+            points,
+            worker.opened.inbox.claim(request),
+            Answered::claims,
+        )
         .await?;
     Ok(claims.map(|claims| claims.leased))
 }
@@ -143,6 +147,7 @@ async fn extend(worker: &Worker, leased: &Leased, length: Duration) -> Result<()
         leases: vec![held(&leased.lease)],
         length: micros(length),
     };
+    // No point of its own; kills at any time meet it too.
     let points = [Point::AnyTime, Point::AnyTime];
     let extended = worker
         .call(
@@ -168,9 +173,12 @@ async fn settle(worker: &Worker, batch: &[Settlement]) -> Result<(), BoxError> {
         };
         let points = [Point::DuringSettle, Point::AfterSettle];
         let settled = worker
-            .call(asked, points, worker.opened.inbox.settle(batch), |settled| {
-                Answered::settled(settled)
-            })
+            .call(
+                asked,
+                points,
+                worker.opened.inbox.settle(batch),
+                |settled| Answered::settled(settled),
+            )
             .await?;
         match settled {
             Ok(_) => return Ok(()),

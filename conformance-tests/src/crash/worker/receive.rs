@@ -4,7 +4,8 @@
 use std::{io, time::Duration};
 
 use inbox_api::{
-    HandlerName, Invalid, Key, Kind, Message, MessageId, OrderingKey, Receipt, Result as StoreResult,
+    HandlerName, Invalid, Key, Kind, Message, MessageId, OrderingKey, Receipt,
+    Result as StoreResult,
 };
 
 use super::{Worker, handlers, pause_after};
@@ -27,16 +28,21 @@ pub(crate) fn messages(
     [billing, shipping]: &[HandlerName; 2],
 ) -> Result<Vec<Message>, Invalid> {
     let mut message = Message::new(
-        if number % 2 == 0 { billing } else { shipping }.clone(),
+        if number.is_multiple_of(2) {
+            billing
+        } else {
+            shipping
+        }
+        .clone(),
         MessageId::new(format!("m{number}"))?,
         Kind::new("crash.test")?,
         format!("payload of m{number}"),
     );
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         let key = number / BLOCK * ORDERING_KEYS + number / 3 % ORDERING_KEYS;
         message = message.with_ordering_key(OrderingKey::new(format!("o{key}"))?);
     }
-    if number % 5 != 0 {
+    if !number.is_multiple_of(5) {
         return Ok(vec![message]);
     }
     // One delivery that fans out.

@@ -1,0 +1,226 @@
+//! What claims promise: one holder, growing tokens, attempts that are counted.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use inbox_api::{Attempts, Key};
+
+use super::{
+    Checker, Rule,
+    story::{Grant, Settle, Stories, Story},
+};
+use crate::crash::history::{Ending, Kept};
+
+/// By how much a store's clock may run slower or faster than the host's monotonic one during a
+/// lease, in microseconds.
+pub(super) const SLACK: u64 = 10_000;
+/// A statement of a killed client may be carried out by a server so much later, in microseconds.
+const AFTERLIFE: u64 = 10_000_000;
+
+impl Checker<'_> {
+    pub(super) fn leases(&mut self) {
+        let stories = std::mem::take(&mut self.stories);
+        for (key, story) in &stories.by_key {
+            let mut grants = story.grants.clone();
+            grants.sort_unstable_by_key(|grant| (grant.end, grant.token));
+            self.one_holder(key, story, &grants);
+            self.tokens_grow(key, &grants);
+            self.attempts_counted(key, story, &stories);
+        }
+        self.stories = stories;
+    }
+
+    fn one_holder(&mut self, key: &Key, story: &Story, grants: &[Grant]) {
+        let mut held_until: Option<(u64, i64)> = None;
+        for grant in grants {
+            let end = certain_end(story, grant);
+            if let Some((until, token)) = held_until {
+                // Both are valid for certain from the end of this claim on.
+                let broken = (grant.end < until && grant.end < end).then(|| {
+                    format!(
+                        "token {} was given out while token {token} was valid for another {} ms \
+                         at least",
+                        grant.token,
+                        (until - grant.end) / 1000
+                    )
+                });
+                self.judge(Rule::OneHolder, &[key], broken);
+            }
+            if held_until.is_none_or(|(until, _)| end > until) {
+                held_until = Some((end, grant.token));
+            }
+        }
+    }
+
+    fn tokens_grow(&mut self, key: &Key, grants: &[Grant]) {
+        for (index, grant) in grants.iter().enumerate() {
+            let earlier = grants.get(..index).unwrap_or_default();
+            let not_less = earlier.iter().find(|earlier| {
+                earlier.token == grant.token
+                    || (earlier.end < grant.start && earlier.token > grant.token)
+            });
+            let broken = not_less.map(|earlier| {
+                format!(
+                    "token {} was given out after token {}",
+                    grant.token, earlier.token
+                )
+            });
+            self.judge(Rule::TokensGrow, &[key], broken);
+        }
+    }
+
+    /// Judges the attempts that each claim and the listing report.
+    fn attempts_counted(&mut self, key: &Key, story: &Story, stories: &Stories<'_>) {
+        for grant in &story.grants {
+            let reported = Attempts {
+                started: grant.started,
+                finished: grant.finished,
+            };
+            let possible = Possible::until(key, story, stories, Some(grant));
+            self.judge(Rule::AttemptsCounted, &[key], possible.broken_by(reported));
+        }
+        let record = story
+            .listed
+            .and_then(|place| self.evidence.listing.get(place));
+        if let Some(record) = record {
+            let possible = Possible::until(key, story, stories, None);
+            let broken = possible.broken_by(record.attempts);
+            self.judge(Rule::AttemptsCounted, &[key], broken);
+        }
+    }
+}
+
+/// Until when the lease is valid for certain, unless it is settled by then.
+fn certain_end(story: &Story, grant: &Grant) -> u64 {
+    // What has set the lease's end, or may have: from when to when, and for how long.
+    let mut writes = vec![(grant.start, Some(grant.end), grant.length)];
+    for extension in &story.extensions {
+        if extension.token == grant.token {
+            match extension.answer {
+                Some((end, Kept::Done)) => {
+                    writes.push((extension.start, Some(end), extension.length));
+                }
+                None => writes.push((extension.start, None, extension.length)),
+                _ => {}
+            }
+        }
+    }
+    // Of these, any that no other has certainly followed may be the last.
+    let may_be_last = |(_, end, _): &&(u64, Option<u64>, u64)| {
+        !writes
+            .iter()
+            .any(|later| later.1.is_some() && end.is_some_and(|end| later.0 >= end))
+    };
+    let runs_out = writes
+        .iter()
+        .filter(may_be_last)
+        .map(|(start, _, length)| (start + length).saturating_sub(SLACK))
+        .min()
+        .unwrap_or(0);
+    let settled = story
+        .settles
+        .iter()
+        .filter(|settle| settle.token == grant.token && settle.may_be_done())
+        .map(|settle| settle.start)
+        .min();
+    settled.map_or(runs_out, |settled| settled.min(runs_out))
+}
+
+/// Which numbers of attempts agree with what is known.
+struct Possible {
+    started: (u64, u64),
+    finished: (u64, u64),
+}
+
+impl Possible {
+    /// At the moment of the claim `last`, or at the end.
+    fn until(key: &Key, story: &Story, stories: &Stories<'_>, last: Option<&Grant>) -> Self {
+        let before = |token: i64| last.is_none_or(|last| token < last.token);
+        let claims = story
+            .grants
+            .iter()
+            .filter(|grant| before(grant.token))
+            .count() as u64
+            + u64::from(last.is_some());
+        // Claims of which nobody knows what they got.
+        let first = story.sent().unwrap_or(0).saturating_sub(AFTERLIFE);
+        let until = last.map_or(u64::MAX, |last| last.end);
+        let unknown = stories
+            .unknown_claims
+            .iter()
+            .filter(|claim| {
+                (first..until).contains(&claim.start) && claim.handlers.contains(&key.handler)
+            })
+            .count() as u64;
+        // A settlement may be repeated; it counts once for its token.
+        let mut by_token: BTreeMap<i64, &Settle> = BTreeMap::new();
+        for settle in &story.settles {
+            if before(settle.token) && settle.start < until && settle.may_be_done() {
+                match by_token.entry(settle.token) {
+                    Entry::Vacant(entry) => {
+                        entry.insert(settle);
+                    }
+                    Entry::Occupied(mut entry) if settle.answer.is_some() => {
+                        entry.insert(settle);
+                    }
+                    Entry::Occupied(_) => {}
+                }
+            }
+        }
+        let count = |release: bool, done: bool| {
+            by_token
+                .values()
+                .filter(|settle| {
+                    (settle.ending == Ending::Release) == release && settle.answer.is_some() == done
+                })
+                .count() as u64
+        };
+        let (released, perhaps_released) = (count(true, true), count(true, false));
+        let (finished, perhaps_finished) = (count(false, true), count(false, false));
+        Self {
+            started: (
+                claims.saturating_sub(released + perhaps_released),
+                (claims + unknown).saturating_sub(released),
+            ),
+            finished: (finished, finished + perhaps_finished),
+        }
+    }
+
+    fn broken_by(&self, reported: Attempts) -> Option<String> {
+        for (what, seen, (least, most)) in [
+            ("started", reported.started, self.started),
+            ("finished", reported.finished, self.finished),
+        ] {
+            if !(least..=most).contains(&u64::from(seen)) {
+                return Some(format!(
+                    "{seen} attempts are reported as {what}; it must be {least} to {most}"
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// Whether somebody other than the holder of `token` has, or may have, claimed the message before
+/// `end`.
+pub(super) fn has_rival(
+    key: &Key,
+    story: &Story,
+    stories: &Stories<'_>,
+    token: i64,
+    end: u64,
+) -> bool {
+    let held_since = story
+        .grants
+        .iter()
+        .find(|grant| grant.token == token)
+        .map_or(0, |grant| grant.start);
+    let known = story
+        .grants
+        .iter()
+        .any(|grant| grant.token > token && grant.start < end);
+    known
+        || stories.unknown_claims.iter().any(|claim| {
+            claim.handlers.contains(&key.handler)
+                && (held_since.saturating_sub(AFTERLIFE)..end).contains(&claim.start)
+        })
+}

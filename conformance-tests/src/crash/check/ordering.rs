@@ -1,0 +1,124 @@
+//! Order: of the listing, and of the messages that share an ordering key.
+
+use std::collections::{BTreeMap, HashMap};
+
+use inbox_api::{HandlerName, Key, OrderingKey};
+
+use super::{Checker, Rule, story::Story};
+use crate::crash::history::Received;
+
+impl<'a> Checker<'a> {
+    pub(super) fn ordering(&mut self) {
+        let stories = std::mem::take(&mut self.stories);
+        let mut listed: Vec<(&Key, &Story)> = Vec::new();
+        for record in self.evidence.listing {
+            if let Some(story) = stories.by_key.get(&record.key) {
+                listed.push((&record.key, story));
+            }
+        }
+        self.listed_in_order(&listed);
+        let mut chains: BTreeMap<(&HandlerName, &OrderingKey), Vec<(&Key, &Story)>> =
+            BTreeMap::new();
+        for (key, story) in listed {
+            if let Some(ordering_key) = &story.ordering_key {
+                let chain = chains.entry((&key.handler, ordering_key)).or_default();
+                chain.push((key, story));
+            }
+        }
+        for chain in chains.values() {
+            self.chain(chain);
+        }
+        self.stories = stories;
+    }
+
+    /// Whatever was stored before another was sent is listed before it, and the messages of one
+    /// batch are in the batch's order.
+    fn listed_in_order(&mut self, listed: &[(&Key, &Story)]) {
+        let mut first_stored: Option<(u64, &Key)> = None;
+        for (key, story) in listed.iter().rev() {
+            let broken = match (first_stored, story.sent()) {
+                (Some((stored, later)), Some(sent)) if stored < sent => Some(later),
+                _ => None,
+            };
+            let keys: Vec<&Key> = std::iter::once(*key).chain(broken).collect();
+            let what = "the second was stored before the first was sent, and is listed behind it";
+            self.judge(Rule::ListedInOrder, &keys, broken.map(|_| what.to_owned()));
+            if let Some(stored) = story.stored()
+                && first_stored.is_none_or(|(first, _)| stored < first)
+            {
+                first_stored = Some((stored, key));
+            }
+        }
+        // The last listed message of each batch so far, and its place in the batch.
+        let mut batches: HashMap<usize, (usize, &Key)> = HashMap::new();
+        let mut places: HashMap<(usize, &Key), usize> = HashMap::new();
+        for (index, call) in self.evidence.history.calls.iter().enumerate() {
+            if let crate::crash::history::Asked::Receive { messages, .. } = &call.asked {
+                for (place, sent) in messages.iter().enumerate() {
+                    places.entry((index, &sent.key)).or_insert(place);
+                }
+            }
+        }
+        for (key, story) in listed {
+            let accepted = story
+                .receives
+                .iter()
+                .find(|receive| matches!(receive.answer, Some((_, Received::Accepted))));
+            let Some(call) = accepted.map(|receive| receive.call) else {
+                continue;
+            };
+            let place = places.get(&(call, *key)).copied().unwrap_or(0);
+            if let Some((before, earlier)) = batches.insert(call, (place, key)) {
+                let broken = (place < before)
+                    .then(|| "were listed in another order than their batch's".to_owned());
+                self.judge(Rule::ListedInOrder, &[earlier, key], broken);
+            }
+        }
+    }
+
+    /// The messages of one ordering key, in order of acceptance.
+    fn chain(&mut self, chain: &[(&Key, &Story)]) {
+        for (index, (key, story)) in chain.iter().enumerate() {
+            let earlier = chain.get(..index).unwrap_or_default();
+            for grant in &story.grants {
+                // An earlier one that was there when this was handed out, and was not final.
+                let overtaken = earlier.iter().find(|(_, earlier)| {
+                    earlier.stored().is_some_and(|stored| stored < grant.start)
+                        && earlier.unfinished_until() > grant.end
+                });
+                let keys: Vec<&Key> = overtaken
+                    .map(|(earlier, _)| *earlier)
+                    .into_iter()
+                    .chain([*key])
+                    .collect();
+                let broken = overtaken.map(|_| {
+                    let token = grant.token;
+                    format!(
+                        "the second was handed out with token {token} before the first was final"
+                    )
+                });
+                self.judge(Rule::HandedOutInOrder, &keys, broken);
+            }
+            let done = story
+                .settles
+                .iter()
+                .filter(|settle| settle.ending.is_final())
+                .filter_map(|settle| settle.done().map(|end| (settle.start, end)))
+                .min_by_key(|(_, end)| *end);
+            if let Some((start, end)) = done {
+                let overtaken = earlier.iter().find(|(_, earlier)| {
+                    earlier.stored().is_some_and(|stored| stored < start)
+                        && earlier.unfinished_until() > end
+                });
+                let keys: Vec<&Key> = overtaken
+                    .map(|(earlier, _)| *earlier)
+                    .into_iter()
+                    .chain([*key])
+                    .collect();
+                let broken =
+                    overtaken.map(|_| "the second was finished before the first".to_owned());
+                self.judge(Rule::CompletedInOrder, &keys, broken);
+            }
+        }
+    }
+}

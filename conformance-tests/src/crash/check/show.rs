@@ -1,0 +1,185 @@
+//! The history of a few messages, for people to read.
+
+use std::fmt::Write as _;
+
+use inbox_api::Key;
+
+use super::Evidence;
+use crate::crash::history::{Answered, Asked, Call, Ending, History};
+
+/// The time from which shown times count.
+pub(super) fn origin(history: &History) -> u64 {
+    history
+        .calls
+        .iter()
+        .map(|call| call.start)
+        .min()
+        .unwrap_or(0)
+}
+
+/// From when to when, and by whom.
+pub(super) fn when(call: &Call, origin: u64) -> String {
+    let end = call.end.map_or_else(
+        || "(no end)".to_owned(),
+        |end| format!("{} s", seconds(end, origin)),
+    );
+    format!(
+        "{} to {end:>12}  worker {} (pid {})",
+        seconds(call.start, origin),
+        call.worker,
+        call.pid
+    )
+}
+
+fn seconds(at: u64, origin: u64) -> String {
+    let micros = at.saturating_sub(origin);
+    format!("{:>4}.{:06}", micros / 1_000_000, micros % 1_000_000)
+}
+
+/// What happened to `keys`, in the order in which it began, and how they ended.
+pub(super) fn lines(evidence: &Evidence<'_>, keys: &[&Key]) -> Vec<String> {
+    if keys.is_empty() {
+        return Vec::new();
+    }
+    let origin = origin(evidence.history);
+    let mut found: Vec<(u64, String)> = Vec::new();
+    for call in &evidence.history.calls {
+        for key in keys {
+            for what in told(call, key) {
+                let name = if keys.len() > 1 {
+                    format!("{key} ")
+                } else {
+                    String::new()
+                };
+                found.push((call.start, format!("{}  {name}{what}", when(call, origin))));
+            }
+        }
+    }
+    found.sort();
+    let mut lines: Vec<String> = found.into_iter().map(|(_, line)| line).collect();
+    for key in keys {
+        let mut ends = evidence
+            .listing
+            .iter()
+            .enumerate()
+            .filter(|(_, record)| record.key == **key)
+            .peekable();
+        if ends.peek().is_none() {
+            lines.push(format!("at the end  {key} is not in the inbox"));
+        }
+        for (place, record) in ends {
+            lines.push(format!(
+                "at the end  {key} is {}, {} attempts started, {} finished, number {} in the listing",
+                record.state,
+                record.attempts.started,
+                record.attempts.finished,
+                place + 1
+            ));
+        }
+    }
+    lines
+}
+
+/// What `call` says about `key`, once for each time that it names it.
+fn told(call: &Call, key: &Key) -> Vec<String> {
+    let mut told = Vec::new();
+    let unknown = |what: &mut String| {
+        let _ = match &call.answered {
+            Some(Answered::Failed { error, unknown, .. }) if *unknown => {
+                write!(what, " -> failed, perhaps with an effect: {error}")
+            }
+            Some(Answered::Failed { error, .. }) => write!(what, " -> failed: {error}"),
+            Some(Answered::RolledBack) => write!(what, " -> rolled back on purpose"),
+            _ => write!(what, " -> no answer"),
+        };
+    };
+    match &call.asked {
+        Asked::Receive {
+            messages,
+            transaction,
+        } => {
+            for (place, sent) in messages.iter().enumerate() {
+                if sent.key != *key {
+                    continue;
+                }
+                let mut what = format!("receive{}", within(*transaction));
+                if let Some(ordering_key) = &sent.ordering_key {
+                    let _ = write!(what, " (ordering key {ordering_key})");
+                }
+                match &call.answered {
+                    Some(Answered::Receipts(answers)) => {
+                        let _ = write!(what, " -> {}", answer(answers.get(place)));
+                    }
+                    _ => unknown(&mut what),
+                }
+                told.push(what);
+            }
+        }
+        Asked::Claim { length, .. } => {
+            if let Some(Answered::Claims { granted, .. }) = &call.answered {
+                for granted in granted.iter().filter(|granted| granted.held.key == *key) {
+                    told.push(format!(
+                        "claim for {} ms -> token {}, attempt {} ({} finished)",
+                        length / 1000,
+                        granted.held.token,
+                        granted.started,
+                        granted.finished
+                    ));
+                }
+            }
+        }
+        Asked::Settle {
+            endings,
+            transaction,
+        } => {
+            for (place, ended) in endings.iter().enumerate() {
+                if ended.held.key != *key {
+                    continue;
+                }
+                let ending = match ended.ending {
+                    Ending::Retry(micros) => format!("retry in {} ms", micros / 1000),
+                    Ending::Processed => "processed".to_owned(),
+                    Ending::Dead => "dead".to_owned(),
+                    Ending::Release => "release".to_owned(),
+                };
+                let mut what = format!(
+                    "settle{} with token {}: {ending}",
+                    within(*transaction),
+                    ended.held.token
+                );
+                match &call.answered {
+                    Some(Answered::Settled(answers)) => {
+                        let _ = write!(what, " -> {}", answer(answers.get(place)));
+                    }
+                    _ => unknown(&mut what),
+                }
+                told.push(what);
+            }
+        }
+        Asked::Extend { leases, length } => {
+            for (place, held) in leases.iter().enumerate() {
+                if held.key != *key {
+                    continue;
+                }
+                let mut what = format!("extend token {} for {} ms", held.token, length / 1000);
+                match &call.answered {
+                    Some(Answered::Extended(answers)) => {
+                        let _ = write!(what, " -> {}", answer(answers.get(place)));
+                    }
+                    _ => unknown(&mut what),
+                }
+                told.push(what);
+            }
+        }
+    }
+    told
+}
+
+/// The answer for one message; a store that gives too few has given none.
+fn answer<T: std::fmt::Debug>(answer: Option<&T>) -> String {
+    answer.map_or_else(|| "no answer".to_owned(), |answer| format!("{answer:?}"))
+}
+
+fn within(transaction: bool) -> &'static str {
+    if transaction { " in a transaction" } else { "" }
+}

@@ -1,0 +1,218 @@
+//! The history sorted by message.
+
+use std::collections::{BTreeMap, HashMap};
+
+use inbox_api::{HandlerName, Key, OrderingKey, Record};
+
+use crate::crash::history::{Answered, Asked, Call, Ending, History, Kept, Received};
+
+/// A message of a receive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receive {
+    /// Which call.
+    pub(super) call: usize,
+    pub(super) start: u64,
+    /// When it was answered with what; `None` when the outcome is unknown.
+    pub(super) answer: Option<(u64, Received)>,
+}
+
+/// A message that a claim got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) length: u64,
+    pub(super) token: i64,
+    pub(super) started: u32,
+    pub(super) finished: u32,
+}
+
+/// A settlement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settle {
+    pub(super) start: u64,
+    pub(super) token: i64,
+    pub(super) ending: Ending,
+    pub(super) answer: Option<(u64, Kept)>,
+}
+
+impl Settle {
+    /// It has, or may have, ended the lease.
+    pub(super) fn may_be_done(&self) -> bool {
+        matches!(self.answer, None | Some((_, Kept::Done)))
+    }
+
+    /// When it had ended the lease for certain.
+    pub(super) fn done(&self) -> Option<u64> {
+        match self.answer {
+            Some((end, Kept::Done)) => Some(end),
+            _ => None,
+        }
+    }
+}
+
+/// An extension.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extension {
+    pub(super) start: u64,
+    pub(super) token: i64,
+    pub(super) length: u64,
+    pub(super) answer: Option<(u64, Kept)>,
+}
+
+/// All that happened to one message.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Story {
+    pub(super) receives: Vec<Receive>,
+    pub(super) grants: Vec<Grant>,
+    pub(super) settles: Vec<Settle>,
+    pub(super) extensions: Vec<Extension>,
+    pub(super) ordering_key: Option<OrderingKey>,
+    /// Its place in the listing.
+    pub(super) listed: Option<usize>,
+}
+
+impl Story {
+    /// When it was stored for certain: the first answer that says so.
+    pub(super) fn stored(&self) -> Option<u64> {
+        let received = self
+            .receives
+            .iter()
+            .filter_map(|receive| match receive.answer {
+                Some((end, Received::Accepted | Received::Duplicate)) => Some(end),
+                _ => None,
+            });
+        received
+            .chain(self.grants.iter().map(|grant| grant.end))
+            .min()
+    }
+
+    /// When it was first sent: before that, it cannot have been stored.
+    pub(super) fn sent(&self) -> Option<u64> {
+        self.receives.iter().map(|receive| receive.start).min()
+    }
+
+    /// Before that, it cannot have been final.
+    pub(super) fn unfinished_until(&self) -> u64 {
+        self.settles
+            .iter()
+            .filter(|settle| settle.ending.is_final() && settle.may_be_done())
+            .map(|settle| settle.start)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+}
+
+/// A claim of which nobody knows what it got.
+#[derive(Clone, Debug)]
+pub(super) struct UnknownClaim {
+    pub(super) start: u64,
+    pub(super) handlers: Vec<HandlerName>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Stories<'a> {
+    pub(super) by_key: BTreeMap<&'a Key, Story>,
+    pub(super) unknown_claims: Vec<UnknownClaim>,
+}
+
+impl<'a> Stories<'a> {
+    pub(super) fn new(history: &'a History, listing: &'a [Record]) -> Self {
+        let mut stories = Self::default();
+        for (index, call) in history.calls.iter().enumerate() {
+            stories.add(index, call);
+        }
+        let places: HashMap<&Key, usize> = listing
+            .iter()
+            .enumerate()
+            .map(|(place, record)| (&record.key, place))
+            .collect();
+        for (key, place) in places {
+            stories.of(key).listed = Some(place);
+        }
+        stories
+    }
+
+    fn of(&mut self, key: &'a Key) -> &mut Story {
+        self.by_key.entry(key).or_default()
+    }
+
+    fn add(&mut self, index: usize, call: &'a Call) {
+        let start = call.start;
+        let answered = call.answered.as_ref().zip(call.end);
+        match &call.asked {
+            Asked::Receive { messages, .. } => {
+                for (place, sent) in messages.iter().enumerate() {
+                    let answer = match answered {
+                        Some((Answered::Receipts(answers), end)) => {
+                            answers.get(place).map(|answer| (end, *answer))
+                        }
+                        _ => None,
+                    };
+                    let story = self.of(&sent.key);
+                    story.ordering_key.clone_from(&sent.ordering_key);
+                    story.receives.push(Receive {
+                        call: index,
+                        start,
+                        answer,
+                    });
+                }
+            }
+            Asked::Claim {
+                handlers, length, ..
+            } => match answered {
+                Some((Answered::Claims { granted, .. }, end)) => {
+                    for granted in granted {
+                        self.of(&granted.held.key).grants.push(Grant {
+                            start,
+                            end,
+                            length: *length,
+                            token: granted.held.token,
+                            started: granted.started,
+                            finished: granted.finished,
+                        });
+                    }
+                }
+                _ => self.unknown_claims.push(UnknownClaim {
+                    start,
+                    handlers: handlers.clone(),
+                }),
+            },
+            Asked::Settle { endings, .. } => {
+                if call.answered == Some(Answered::RolledBack) {
+                    return;
+                }
+                for (place, ended) in endings.iter().enumerate() {
+                    let answer = match answered {
+                        Some((Answered::Settled(answers), end)) => {
+                            answers.get(place).map(|answer| (end, *answer))
+                        }
+                        _ => None,
+                    };
+                    self.of(&ended.held.key).settles.push(Settle {
+                        start,
+                        token: ended.held.token,
+                        ending: ended.ending,
+                        answer,
+                    });
+                }
+            }
+            Asked::Extend { leases, length } => {
+                for (place, held) in leases.iter().enumerate() {
+                    let answer = match answered {
+                        Some((Answered::Extended(answers), end)) => {
+                            answers.get(place).map(|answer| (end, *answer))
+                        }
+                        _ => None,
+                    };
+                    self.of(&held.key).extensions.push(Extension {
+                        start,
+                        token: held.token,
+                        length: *length,
+                        answer,
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What a run prints.
+
+use std::{fmt::Write as _, time::Duration};
+
+use super::{
+    check::{Rule, TOLD},
+    history::{Answered, Asked, Call, Kept, Received},
+    orchestrate::Outcome,
+};
+
+/// The last line, as Rust's own test runner prints it.
+pub(crate) fn result_line(passed: bool, run: u32, took: Duration) -> String {
+    let word = if passed { "ok" } else { "FAILED" };
+    let failed = u32::from(!passed);
+    format!(
+        "test result: {word}. {} passed; {failed} failed; 0 ignored; 0 measured; {} filtered out; \
+         finished in {:.2}s",
+        run - failed,
+        1 - run,
+        took.as_secs_f64()
+    )
+}
+
+#[derive(Default)]
+struct Counts {
+    empty: u64,
+    unknown: u64,
+    failed: u64,
+    accepted: u64,
+    duplicates: u64,
+    claimed: u64,
+    done: u64,
+    lost: u64,
+    rolled_back: u64,
+    extended: u64,
+}
+
+impl Counts {
+    fn of(calls: &[Call]) -> Self {
+        let mut counts = Self::default();
+        for call in calls {
+            counts.add(call);
+        }
+        counts
+    }
+
+    fn add(&mut self, call: &Call) {
+        match &call.answered {
+            None => self.unknown += 1,
+            Some(Answered::Failed { .. }) => self.failed += 1,
+            Some(Answered::RolledBack) => self.rolled_back += 1,
+            Some(Answered::Receipts(receipts)) => {
+                for receipt in receipts {
+                    match receipt {
+                        Received::Accepted => self.accepted += 1,
+                        Received::Duplicate => self.duplicates += 1,
+                        Received::Refused => {}
+                    }
+                }
+            }
+            Some(Answered::Claims { granted, .. }) => {
+                self.empty += u64::from(granted.is_empty());
+                self.claimed += granted.len() as u64;
+            }
+            Some(Answered::Settled(kept) | Answered::Extended(kept)) => {
+                let settle = matches!(call.asked, Asked::Settle { .. });
+                for kept in kept {
+                    match kept {
+                        Kept::Done if settle => self.done += 1,
+                        Kept::Done => self.extended += 1,
+                        Kept::LeaseLost => self.lost += 1,
+                        Kept::Refused => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The report of one mode.
+pub(crate) fn text(outcome: &Outcome) -> String {
+    let counts = Counts::of(&outcome.history.calls);
+    let kills: u64 = outcome.kills.values().sum();
+    let messages: u64 = outcome.states.values().sum();
+    let mut text = format!(
+        "\n{} mode, {:.1} s, {} processes\n",
+        outcome.mode,
+        outcome.took.as_secs_f64(),
+        outcome.processes
+    );
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "  {name:<12} {value}");
+    };
+    let points: Vec<String> = outcome
+        .kills
+        .iter()
+        .map(|(point, count)| format!("{count} {point}"))
+        .collect();
+    line("kills", format!("{kills}: {}", points.join(", ")));
+    if outcome.server_kills > 0 {
+        line("server kills", outcome.server_kills.to_string());
+    }
+    line(
+        "operations",
+        format!(
+            "{}; besides, {} claims of nothing, {} calls failed, {} never ended",
+            outcome.history.operations(),
+            counts.empty,
+            counts.failed,
+            counts.unknown
+        ),
+    );
+    let states: Vec<String> = outcome
+        .states
+        .iter()
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    line("messages", format!("{messages}: {}", states.join(", ")));
+    line(
+        "receipts",
+        format!(
+            "{} accepted, {} duplicates",
+            counts.accepted, counts.duplicates
+        ),
+    );
+    line(
+        "attempts",
+        format!(
+            "{} claims, {} settled, {} rolled back, {} extended, {} lost to others, {} crashed",
+            counts.claimed,
+            counts.done,
+            counts.rolled_back,
+            counts.extended,
+            counts.lost,
+            outcome.crashes
+        ),
+    );
+    if outcome.unfinished > 0 {
+        line("unfinished", format!("{} messages", outcome.unfinished));
+    }
+    let findings = &outcome.findings;
+    for rule in Rule::ALL {
+        let occasions = findings.occasions.get(&rule).copied().unwrap_or(0);
+        let broken = findings.broken(rule);
+        let verdict = match (occasions, broken) {
+            (0, _) => "no occasion".to_owned(),
+            (_, 0) => format!("kept {occasions} times"),
+            _ => format!("BROKEN {broken} of {occasions} times"),
+        };
+        let _ = writeln!(text, "  {rule:<27}{verdict}");
+    }
+    for rule in Rule::ALL {
+        let broken = findings.violations.iter().filter(|v| v.rule == rule);
+        for violation in broken.take(TOLD) {
+            let _ = writeln!(text, "\n  {violation}");
+        }
+        let further = findings.broken(rule).saturating_sub(TOLD);
+        if further > 0 {
+            let _ = writeln!(text, "\n  {rule}: and {further} more");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::crash::{
+        check::{Findings, Violation},
+        history::History,
+        options::Mode,
+        point::Point,
+    };
+
+    #[test]
+    fn the_last_line_is_of_libtests_form() {
+        assert_eq!(
+            result_line(true, 1, Duration::from_millis(1234)),
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; \
+             finished in 1.23s"
+        );
+        assert!(
+            result_line(false, 1, Duration::ZERO)
+                .starts_with("test result: FAILED. 0 passed; 1 failed")
+        );
+        assert!(
+            result_line(true, 0, Duration::ZERO)
+                .contains("0 passed; 0 failed; 0 ignored; 0 measured; 1 filtered out")
+        );
+    }
+
+    #[test]
+    fn broken_rules_and_those_without_an_occasion_stand_out() {
+        let violation = Violation {
+            rule: Rule::Fenced,
+            what: "h/a: token 1 settled it".into(),
+            history: vec!["first this".into(), "then that".into()],
+        };
+        let outcome = Outcome {
+            mode: Mode::Plain,
+            took: Duration::from_secs(3),
+            history: History::default(),
+            kills: BTreeMap::from([(Point::AfterClaim, 2), (Point::AnyTime, 1)]),
+            server_kills: 0,
+            processes: 8,
+            states: BTreeMap::new(),
+            crashes: 0,
+            unfinished: 0,
+            findings: Findings {
+                violations: vec![violation; 12],
+                occasions: BTreeMap::from([(Rule::Fenced, 40), (Rule::OneHolder, 7)]),
+            },
+        };
+        let text = text(&outcome);
+        for expected in [
+            "plain mode, 3.0 s, 8 processes",
+            "kills        3: 2 after claim, 1 at any time",
+            "one-holder                 kept 7 times",
+            "fenced                     BROKEN 12 of 40 times",
+            "tokens-grow                no occasion",
+            "fenced: h/a: token 1 settled it\n    first this\n    then that",
+            "fenced: and 9 more",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        assert_eq!(text.matches("first this").count(), TOLD);
+    }
+}
