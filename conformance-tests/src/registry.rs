@@ -452,6 +452,8 @@ register! { $
         receiving_commits_or_not: "Receiving in a transaction commits or rolls back with it.",
         settling_commits_or_not: "Settling in a transaction commits or rolls back with it.",
         a_stale_lease_is_lost_in_a_transaction: "A stale lease is lost in a transaction as well.",
+        a_settled_lease_is_lost_in_another_transaction:
+            "A lease that was settled before is lost in another transaction, whose writes must not commit.",
         a_record_minds_the_state:
             "Recording a known key answers by its state, and completes one that is pending and due.",
         a_record_keeps_the_order: "Recording keeps the order of an ordering key.",

@@ -85,8 +85,12 @@ pub trait Transactional: Store {
         result: Option<Bytes>,
     ) -> Result<Recorded>;
 
-    /// [`Store::settle`] within the transaction. On [`Settled::LeaseLost`] the caller MUST roll
-    /// back: somebody else is doing, or has done, the same work.
+    /// [`Store::settle`] within the transaction, but for repetitions: a lease that was settled
+    /// before is [`Settled::LeaseLost`] here. Its first settlement committed with the writes of
+    /// its own transaction; committing this one's too would do the work twice.
+    ///
+    /// On [`Settled::LeaseLost`] the caller MUST roll back: somebody is doing, or has done, the
+    /// same work.
     async fn settle_in(
         &self,
         transaction: &mut Self::Transaction,

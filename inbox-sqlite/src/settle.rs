@@ -95,6 +95,15 @@ fn add<'a>(
     chunk.rows.push(row);
 }
 
+/// What it means that a lease was settled before.
+#[derive(Clone, Copy)]
+pub(crate) enum Repetition {
+    /// The reply was lost; all is well.
+    Done,
+    /// The transaction at hand must not commit.
+    Lost,
+}
+
 impl Work {
     /// Whether settling is one statement, which needs no transaction around it.
     pub(crate) fn settles_at_once(&self, settlements: &[Settlement]) -> bool {
@@ -109,6 +118,7 @@ impl Work {
         &self,
         connection: &mut SqliteConnection,
         settlements: &[Settlement],
+        repetition: Repetition,
         now: i64,
     ) -> Result<Answers> {
         // Of several settlements of one lease the first one counts and the others repeat it.
@@ -139,7 +149,10 @@ impl Work {
         }
 
         let (applied, wake) = self.apply(connection, chunks, &outcomes, now).await?;
-        let newest = self.newest_tokens(connection, &outcomes, &applied).await?;
+        let newest = match repetition {
+            Repetition::Done => self.newest_tokens(connection, &outcomes, &applied).await?,
+            Repetition::Lost => applied.into_iter().collect(),
+        };
         let settled = settlements
             .iter()
             .enumerate()

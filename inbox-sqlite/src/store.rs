@@ -25,6 +25,7 @@ use crate::{
     error::{BUSY, CANNOT_OPEN, NOT_A_DATABASE, in_operation, primary_code},
     options::SqliteOptions,
     schema,
+    settle::Repetition,
     wakeups::{Signal, Subscribed, Watcher},
     work::Work,
 };
@@ -445,12 +446,12 @@ impl SqliteStore {
         let work = &self.inner.work;
         let mut connection = self.writer("settle").await?;
         let answers = if work.settles_at_once(settlements) {
-            work.settle(&mut connection, settlements, self.now())
+            work.settle(&mut connection, settlements, Repetition::Done, self.now())
                 .await?
         } else {
             let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
             let answers = work
-                .settle(&mut transaction, settlements, self.now())
+                .settle(&mut transaction, settlements, Repetition::Done, self.now())
                 .await?;
             transaction.commit().await.map_err(mapped)?;
             answers

@@ -8,6 +8,7 @@ use sqlx::{Sqlite, Transaction};
 
 use crate::{
     error::{GENERIC, in_operation, primary_code},
+    settle::Repetition,
     store::SqliteStore,
 };
 
@@ -89,7 +90,9 @@ impl Transactional for SqliteStore {
         }
         self.check("settle_in", transaction).await?;
         let work = &self.inner.work;
-        let answers = work.settle(transaction, settlements, self.now()).await?;
+        let answers = work
+            .settle(transaction, settlements, Repetition::Lost, self.now())
+            .await?;
         Ok(answers.settled)
     }
 }

@@ -311,6 +311,33 @@ pub(crate) async fn a_stale_lease_is_lost_in_a_transaction(cx: Context) -> CaseR
     place.finish(&current, processed()).await
 }
 
+/// Defect: a transaction whose commit got no reply is repeated, and its writes commit twice.
+pub(crate) async fn a_settled_lease_is_lost_in_another_transaction(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    place.accept(&message("1")?).await?;
+    let leased = place.claim_one().await?;
+    let settlement = [Settlement {
+        lease: leased.lease.clone(),
+        outcome: processed(),
+    }];
+    for answer in [Settled::Done, Settled::LeaseLost] {
+        let mut transaction = transactions.open().await?;
+        same(
+            "settled in a transaction",
+            &transaction.settle(&settlement).await?,
+            &vec![answer.clone()],
+        )?;
+        if answer == Settled::Done {
+            transaction.commit().await?;
+        } else {
+            transaction.roll_back().await?;
+        }
+    }
+    // Outside of a transaction there is nothing to commit twice.
+    place.finish(&leased, processed()).await?;
+    place.has_state(&leased.lease.key, State::Processed).await
+}
+
 /// What recording answers about keys in each state.
 pub(crate) async fn a_record_minds_the_state(cx: Context) -> CaseResult {
     let (place, transactions) = transactional(&cx).await?;
