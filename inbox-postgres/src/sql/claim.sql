@@ -1,4 +1,5 @@
--- Leases up to `wanted` messages that are due, and returns them with their payloads.
+-- Leases up to `wanted` messages that are due, and returns them with their payloads, in the order
+-- of `chosen`: each step walks the one before it, and a sort here would copy every payload.
 CREATE OR REPLACE FUNCTION {fn:claim}(
     handlers text[], wanted integer, lease bigint, worker text
 ) RETURNS TABLE (
@@ -69,7 +70,7 @@ BEGIN
             started = w.started + 1, worker = holder
         FROM chosen AS c
         WHERE w.ctid = c.at
-        RETURNING w.seq, w.token, w.started, w.finished, c.visible_at AS was_visible_at
+        RETURNING w.seq, w.token, w.started, w.finished
     ), counted AS (
         INSERT INTO {tally} (handler, pending, leased)
         SELECT handler, -count(*), count(*) FROM chosen WHERE state = 0 GROUP BY handler
@@ -83,9 +84,8 @@ BEGIN
         FROM {message} AS m
         WHERE m.seq = l.seq
         OFFSET 0
-    ) AS m
-    ORDER BY l.was_visible_at, l.seq;
+    ) AS m;
 
-    PERFORM {fn:fold_sometimes}();
+    {fold_sometimes}
 END
 $$;
