@@ -33,13 +33,13 @@ BEGIN
         SELECT w.*
         FROM unnest(seqs) AS g (seq)
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at, w.* FROM {work} AS w
+            SELECT w.* FROM {work} AS w
             WHERE w.seq = g.seq
               AND (w.state IN (0, 3) OR (w.state = 1 AND w.visible_at <= instant))
             FOR UPDATE
         ) AS w
     ), gone AS (
-        DELETE FROM {work} AS w USING given_up AS g WHERE w.ctid = g.at
+        DELETE FROM {work} WHERE seq = ANY (ARRAY(SELECT seq FROM given_up))
     ), kept AS (
         INSERT INTO {done} (
             seq, due_at, finished_at, token, started, finished, replays, state, worker,
