@@ -6,7 +6,8 @@
 //!    server is shared: isolation is then the test's business ([`Server::is_shared`]);
 //! 2. Docker;
 //! 3. a server program installed on the machine. `cargo run -p test-servers -- install` installs
-//!    those that Debian and Ubuntu have.
+//!    those that Debian and Ubuntu have, and adds newer versions below [`ADDED`], from Debian's
+//!    suites `testing` and `unstable`. Those run in a root directory of their own, which needs root.
 //!
 //! Where there is none, the test is skipped, with a line on standard error that says why.
 //! `INBOX_TEST_REQUIRE=postgres,redis` (or `all`) turns that into a failure, for CI.
@@ -49,6 +50,10 @@
 //! }
 //! ```
 //!
+//! Beyond that: a server with settings of its own ([`find_own`]), behind a PgBouncer
+//! ([`Server::pgbouncer`]), with a standby to fail over to ([`Server::standby`]), or of several nodes
+//! of which one is killed ([`Server::kill_node`]).
+//!
 //! # What a server is like
 //! Durable, so that a crash test may rely on whatever was acknowledged (`fsync`,
 //! `appendfsync always`, `innodb_flush_log_at_trx_commit=1`, a journal), but small, and reachable
@@ -60,6 +65,7 @@
 //! Linux is where all of this holds. On other Unix systems a paused or killed PostgreSQL server is
 //! only its main process.
 
+mod debian;
 mod docker;
 mod error;
 mod find;
@@ -74,8 +80,9 @@ mod start_up;
 mod watchdog;
 mod wire;
 
+pub use debian::ADDED;
 pub use error::Error;
-pub use find::{NoServer, REQUIRE, Skipped, find, locate, require_or_skip};
+pub use find::{NoServer, REQUIRE, Skipped, find, find_own, locate, or_skip, require_or_skip};
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};
 

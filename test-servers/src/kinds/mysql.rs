@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Image, Recipe, command};
+use crate::debian;
 use crate::program::Program;
 use crate::wire;
 
@@ -13,14 +14,14 @@ pub(crate) struct Mysql;
 pub(crate) struct Mariadb;
 
 /// Run at every start, before the first connection is accepted.
-const ACCOUNTS: &str = "\
+pub(super) const ACCOUNTS: &str = "\
 CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';
 GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 CREATE DATABASE IF NOT EXISTS inbox;
 ";
 
 /// Durable as in production (a commit is on disk before it is acknowledged), and small.
-const SETTINGS: [&str; 6] = [
+pub(super) const SETTINGS: [&str; 6] = [
     "--innodb-flush-log-at-trx-commit=1",
     "--innodb-buffer-pool-size=64M",
     "--max-allowed-packet=64M",
@@ -36,9 +37,10 @@ impl Recipe for Mysql {
         servers
             .into_iter()
             .find(|server| !is_mariadb(server))
-            .ok_or_else(|| match others {
-                0 => "no mysqld on PATH".to_owned(),
-                _ => "the mysqld on PATH is MariaDB's".to_owned(),
+            .map_or_else(|| debian::program(debian::UNSTABLE, "usr/sbin/mysqld"), Ok)
+            .map_err(|reason| match others {
+                0 => format!("no mysqld on PATH; {reason}"),
+                _ => format!("the mysqld on PATH is MariaDB's; {reason}"),
             })
     }
 
@@ -46,7 +48,7 @@ impl Recipe for Mysql {
         USERS
     }
 
-    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(&self, program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::write(home.join("accounts.sql"), ACCOUNTS)?;
         let mut initialise = command(&program.path, ["--no-defaults", "--initialize-insecure"]);
         initialise.arg(option("--datadir", &home.join("data")));
@@ -55,13 +57,13 @@ impl Recipe for Mysql {
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
         let mut server = start(program, home, ports[node]);
-        // A second protocol on a second, fixed port.
-        server.arg("--mysqlx=OFF");
+        // A second protocol on a second, fixed port, and a directory that only packages make.
+        server.args(["--mysqlx=OFF", "--secure-file-priv=NULL"]);
         server
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
-        Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
+        Some(Image {
             name: "mysql",
             tag: "8.4",
             environment: &[
@@ -70,15 +72,15 @@ impl Recipe for Mysql {
                 ("MYSQL_DATABASE", "inbox"),
             ],
             arguments: containerised("mysqld", ports[0]),
-        }
+        })
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
         greets(port)
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        url(ports[0])
+    fn url(&self, port: u16) -> String {
+        url(port)
     }
 }
 
@@ -98,27 +100,17 @@ impl Recipe for Mariadb {
         USERS
     }
 
-    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(&self, program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::write(home.join("accounts.sql"), ACCOUNTS)?;
-        let installer = installer(program).ok_or(io::ErrorKind::NotFound)?;
-        let mut initialise = command(
-            &installer,
-            [
-                "--no-defaults",
-                "--skip-test-db",
-                "--auth-root-authentication-method=normal",
-            ],
-        );
-        initialise.arg(option("--datadir", &home.join("data")));
-        Ok(vec![initialise])
+        Ok(vec![initialise(program, &home.join("data"))?])
     }
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
         start(program, home, ports[node])
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
-        Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
+        Some(Image {
             name: "mariadb",
             tag: "11.4",
             environment: &[
@@ -127,19 +119,19 @@ impl Recipe for Mariadb {
                 ("MARIADB_DATABASE", "inbox"),
             ],
             arguments: containerised("mariadbd", ports[0]),
-        }
+        })
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
         greets(port)
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        url(ports[0])
+    fn url(&self, port: u16) -> String {
+        url(port)
     }
 }
 
-const USERS: &[&str] = &["mysql", "nobody"];
+pub(super) const USERS: &[&str] = &["mysql", "nobody"];
 
 fn is_mariadb(server: &Program) -> bool {
     server.version.contains("MariaDB")
@@ -149,6 +141,21 @@ fn installer(server: &Program) -> Option<std::path::PathBuf> {
     server
         .companion("mariadb-install-db")
         .or_else(|| server.companion("mysql_install_db"))
+}
+
+/// Makes a data directory of MariaDB's.
+pub(super) fn initialise(server: &Program, directory: &Path) -> io::Result<Command> {
+    let installer = installer(server).ok_or(io::ErrorKind::NotFound)?;
+    let mut initialise = command(
+        &installer,
+        [
+            "--no-defaults",
+            "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+        ],
+    );
+    initialise.arg(option("--datadir", directory));
+    Ok(initialise)
 }
 
 fn start(program: &Program, home: &Path, port: u16) -> Command {
@@ -170,7 +177,7 @@ fn containerised(program: &str, port: u16) -> Vec<String> {
     arguments
 }
 
-fn option(name: &str, path: &Path) -> std::ffi::OsString {
+pub(super) fn option(name: &str, path: &Path) -> std::ffi::OsString {
     let mut option = std::ffi::OsString::from(name);
     option.push("=");
     option.push(path);

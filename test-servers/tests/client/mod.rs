@@ -1,9 +1,12 @@
-//! Writes a word into a server and reads it again, with the server's own client program.
+//! Writes a word into a server and reads it again, mostly with the server's own client program.
+
+mod documents;
 
 use std::error::Error;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use test_servers::{Kind, Server};
@@ -16,7 +19,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn of(server: &Server) -> Result<Self, Box<dyn Error>> {
-        let url = server.url().to_owned();
+        Self::of_node(server, 0)
+    }
+
+    pub(crate) fn of_node(server: &Server, node: usize) -> Result<Self, Box<dyn Error>> {
+        let url = server.urls()[node].clone();
         let (_, rest) = url
             .split_once("127.0.0.1:")
             .ok_or("not on the loopback interface")?;
@@ -33,18 +40,20 @@ impl Client {
             "DROP TABLE IF EXISTS note; CREATE TABLE note (word VARCHAR(20)); INSERT INTO note VALUES ('{word}');"
         );
         match self.kind {
-            Kind::Redis | Kind::RedisCluster => {
+            kind if is_redis(kind) => {
                 // Several keys, so that a cluster has some on more than one node.
                 for key in ["note", "a", "b", "c", "d"] {
                     let answer = self.run(&format!("SET {key} {word}"))?.finish()?;
                     assert_eq!(answer, "OK");
                 }
             }
-            Kind::Mongodb => {
-                let script = format!(
-                    "db.note.updateOne({{_id: 1}}, {{$set: {{word: '{word}'}}}}, {{upsert: true}}).acknowledged"
-                );
-                assert_eq!(self.run(&script)?.finish()?, "true");
+            Kind::Mongodb | Kind::Ferretdb => {
+                documents::write(self.port.parse()?, word).map_err(|error| error.to_string())?;
+            }
+            Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
+                // Where the table is not there yet, that is worth a notice.
+                self.run(&format!("SET client_min_messages = warning; {sql}"))?
+                    .finish()?;
             }
             _ => {
                 self.run(&sql)?.finish()?;
@@ -58,16 +67,25 @@ impl Client {
     }
 
     pub(crate) fn start_reading(&self) -> Result<Running, Box<dyn Error>> {
+        if matches!(self.kind, Kind::Mongodb | Kind::Ferretdb) {
+            let port = self.port.parse()?;
+            let read = move || documents::read(port).map_err(|error| error.to_string());
+            return Ok(Running::Thread(thread::spawn(read)));
+        }
         self.run(match self.kind {
-            Kind::Postgres | Kind::Mysql | Kind::Mariadb => "SELECT word FROM note",
-            Kind::Redis | Kind::RedisCluster => "GET note",
-            _ => "db.note.findOne({_id: 1}).word",
+            kind if is_redis(kind) => "GET note",
+            _ => "SELECT word FROM note",
         })
+    }
+
+    /// What a statement answers.
+    pub(crate) fn ask(&self, statement: &str) -> Result<String, Box<dyn Error>> {
+        self.run(statement)?.finish()
     }
 
     fn run(&self, statement: &str) -> Result<Running, Box<dyn Error>> {
         let mut command = match self.kind {
-            Kind::Postgres => {
+            Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
                 let mut psql = Command::new("psql");
                 psql.args([
                     "-qAtX",
@@ -78,16 +96,20 @@ impl Client {
                     "-c",
                     statement,
                 ]);
-                psql.env("PGOPTIONS", "--client-min-messages=warning");
                 psql
             }
-            Kind::Mysql | Kind::Mariadb => {
-                let name = if self.kind == Kind::Mysql {
-                    "mysql"
-                } else {
-                    "mariadb"
-                };
-                let mut mysql = Command::new(name);
+            kind if is_redis(kind) => {
+                let mut redis = Command::new("redis-cli");
+                redis.args(["-e", "-p", &self.port]);
+                if kind.name().ends_with("-cluster") {
+                    redis.arg("-c");
+                }
+                redis.args(statement.split(' '));
+                redis
+            }
+            _ => {
+                // MariaDB's client speaks to MySQL as well, and goes by both names.
+                let mut mysql = Command::new("mysql");
                 mysql.args([
                     "--no-defaults",
                     "--protocol=tcp",
@@ -98,47 +120,47 @@ impl Client {
                 mysql.args(["-P", &self.port, "-e", statement, "inbox"]);
                 mysql
             }
-            Kind::Redis | Kind::RedisCluster => {
-                let mut redis = Command::new("redis-cli");
-                redis.args(["-e", "-p", &self.port]);
-                if self.kind == Kind::RedisCluster {
-                    redis.arg("-c");
-                }
-                redis.args(statement.split(' '));
-                redis
-            }
-            _ => {
-                let mut mongosh = Command::new("mongosh");
-                mongosh.args([&self.url, "--quiet", "--eval", statement]);
-                mongosh
-            }
         };
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        Ok(Running { child })
+        Ok(Running::Program(child))
     }
 }
 
-/// A client program that has not answered yet.
-pub(crate) struct Running {
-    child: Child,
+fn is_redis(kind: Kind) -> bool {
+    kind.name().starts_with("redis") || kind.name().starts_with("valkey")
+}
+
+/// A client that has not been answered yet.
+pub(crate) enum Running {
+    Program(Child),
+    Thread(JoinHandle<Result<String, String>>),
 }
 
 impl Running {
     pub(crate) fn is_finished(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        stat.is_ok_and(|stat| stat.contains(") Z "))
+        match self {
+            Self::Program(child) => {
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()));
+                stat.is_ok_and(|stat| stat.contains(") Z "))
+            }
+            Self::Thread(thread) => thread.is_finished(),
+        }
     }
 
     pub(crate) fn finish(self) -> Result<String, Box<dyn Error>> {
+        let child = match self {
+            Self::Program(child) => child,
+            Self::Thread(thread) => return Ok(thread.join().map_err(|_| "it panicked")??),
+        };
         let Output {
             status,
             stdout,
             stderr,
-        } = self.child.wait_with_output()?;
+        } = child.wait_with_output()?;
         if status.success() {
             Ok(String::from_utf8(stdout)?.trim().to_owned())
         } else {
