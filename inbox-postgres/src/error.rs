@@ -107,6 +107,9 @@ fn by_code(code: &str) -> (ErrorKind, Cow<'static, str>, Effect) {
             "a deadlock with another transaction was broken up",
         ),
         "55P03" => (Conflict, "a lock was not to be had in time"),
+        // The one check that a row can fail: a partition that takes its number. A receive that
+        // took so long that its partition has been dropped meanwhile.
+        "23514" => (Conflict, "the message's partition was dropped meanwhile"),
         // The transaction was ending when its connection was cut.
         "40003" | "08007" => {
             let context = "the server does not know how the transaction ended";
@@ -127,6 +130,12 @@ fn by_code(code: &str) -> (ErrorKind, Cow<'static, str>, Effect) {
         "25006" => (
             Unavailable,
             "the server is read-only; is it a standby after a fail-over?",
+        ),
+        // A pooler has changed the server's connection between preparing and executing.
+        "26000" | "42P05" | "08P01" => (
+            Other,
+            "a prepared statement is not where it was made; behind a pooler, turn \
+             prepared_statements off",
         ),
         "25P02" => (Other, "the transaction has failed before; roll it back"),
         "25P03" => (

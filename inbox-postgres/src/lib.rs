@@ -161,7 +161,38 @@
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a statement, the longest
-//! finished first, and passes over rows that somebody else has locked. Nothing waits for it.
+//! finished first, and passes over rows that somebody else has locked. Nothing waits for it, but
+//! each deleted row is a dead row of three tables and their indexes, which vacuum has to go after.
+//!
+//! # Partitions
+//! With [`PostgresOptions::partitions`], set at set-up, messages and what is known of finished ones
+//! are in range partitions, each of which holds the messages that were received in one period, and
+//! a partition whose messages are all old enough is dropped as a table. What it takes:
+//!
+//! - **Duplicates are refused across partitions.** PostgreSQL has no unique index over several
+//!   partitions, so the keys are in a table of their own that is not partitioned,
+//!   `inbox_key`, and are deleted only after the messages. While a partition is being dropped a
+//!   redelivery is still a duplicate, until its key is deleted, a thousand keys a statement; the
+//!   dropped table is the list of what to delete. It costs a second row per received message.
+//! - **Partitions are ranges of numbers, not of times**, because every statement knows its
+//!   messages' numbers and so has to do with one partition each. The sequence of the numbers is
+//!   moved on to the next partition when the current one's period is over.
+//! - **Whoever purges keeps them up**: each purge makes the next partition ahead of its time, moves
+//!   on when it is time, and drops what can be dropped. There are no further jobs to set up. A
+//!   partition is attached and dropped under a lock that waits 50 ms at most; when it cannot be
+//!   had, because a dump is reading perhaps, the next purge tries again. If nobody purges, the
+//!   current partition goes on growing, and nothing else happens.
+//! - **Stragglers.** One pending or dead message holds its whole partition up. Finished messages
+//!   that have been overdue for longer than [`Partitions::patience`] are deleted row by row, so that
+//!   retention is kept whatever is held up.
+//! - **Rights.** Making and dropping tables takes the role that owns them, so purging does. All other
+//!   operations need, besides the grants above, `SELECT, INSERT, DELETE` on `inbox_key` and `SELECT`
+//!   on `inbox_partition`.
+//!
+//! [`purge_archived`](inbox_api::Operate::purge_archived) deletes rows and then drops partitions that
+//! are empty. Whether there are partitions is decided at set-up and never changed: for an inbox that
+//! exists, set another one up beside it, receive there, and let the old one run dry (keep it for
+//! as long as copies may still arrive that it has to refuse).
 //!
 //! [`open`]: inbox_api::Transactional::open
 
@@ -169,6 +200,7 @@ mod error;
 mod names;
 mod operate;
 mod options;
+mod partitions;
 mod rows;
 mod schema;
 mod statements;
@@ -182,5 +214,5 @@ mod work;
 pub use sqlx;
 
 pub use names::SchemaName;
-pub use options::{PayloadType, PostgresOptions};
+pub use options::{Partitions, PayloadType, PostgresOptions};
 pub use store::PostgresStore;

@@ -14,6 +14,7 @@ use sqlx::{
 
 use crate::{
     error::in_operation,
+    partitions::{ANY, FEW, overdue},
     rows,
     statements::ByStates,
     store::{On, PostgresStore},
@@ -150,10 +151,11 @@ impl PostgresStore {
     async fn change(
         &self,
         operation: &'static str,
+        on: On<'_>,
         text: &SqlStr,
         arguments: PgArguments,
     ) -> Result<Vec<i64>> {
-        let answer = self.run(operation, On::Pool, text, arguments).await?;
+        let answer = self.run(operation, on, text, arguments).await?;
         numbers(operation, &answer)
     }
 
@@ -179,7 +181,12 @@ impl PostgresStore {
             .with(self.inner.work.notifications)
             .finish()?;
         let changed = self
-            .change(operation, meaning.text(texts), arguments)
+            .change(
+                operation,
+                On::PoolPlannedAnew,
+                meaning.text(texts),
+                arguments,
+            )
             .await?;
         // Fewer than asked for may also mean that others changed some of them at the same time;
         // those are not to be changed any more.
@@ -244,7 +251,12 @@ impl Operate for PostgresStore {
             .with(page.with_payload)
             .finish()?;
         let mut answer = self
-            .run(OPERATION, On::Pool, meaning.text(texts), arguments)
+            .run(
+                OPERATION,
+                On::PoolPlannedAnew,
+                meaning.text(texts),
+                arguments,
+            )
             .await?;
         let more = answer.len() > limit as usize;
         answer.truncate(limit as usize);
@@ -261,7 +273,9 @@ impl Operate for PostgresStore {
         let meaning = Meaning::of(filter);
         let text = meaning.text(&self.inner.work.statements.count);
         let arguments = meaning.arguments(OPERATION, 0, 1).with(true).finish()?;
-        let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
+        let answer = self
+            .run(OPERATION, On::PoolPlannedAnew, text, arguments)
+            .await?;
         number(OPERATION, &answer)
     }
 
@@ -296,8 +310,9 @@ impl Operate for PostgresStore {
                 .with(work.notifications)
                 .finish()?;
             let changed = self
-                .change(OPERATION, &work.statements.replay, arguments)
-                .await?;
+                .change(OPERATION, On::Pool, &work.statements.replay, arguments)
+                .await
+                .map_err(|error| self.payload_error(OPERATION, error))?;
             if !changed.is_empty() {
                 return Ok(Intervention::Done);
             }
@@ -331,7 +346,7 @@ impl Operate for PostgresStore {
                 .with(work.notifications)
                 .finish()?;
             let changed = self
-                .change(OPERATION, &work.statements.discard, arguments)
+                .change(OPERATION, On::Pool, &work.statements.discard, arguments)
                 .await?;
             if !changed.is_empty() {
                 return Ok(Intervention::Done);
@@ -354,13 +369,23 @@ impl Operate for PostgresStore {
 
     async fn purge(&self, expired: &Expired) -> Result<u64> {
         const OPERATION: &str = "purge";
-        let mut purged = 0;
+        let partitions = self.inner.options.partitions.as_ref();
         let mut left = expired.limit();
+        if left == 0 {
+            return Ok(0);
+        }
+        let mut purged = 0;
+        if let Some(partitions) = partitions {
+            self.keep_partitions(OPERATION, partitions).await?;
+            purged = self.drop_partitions(OPERATION, expired, FEW, left).await?;
+            left = left.saturating_sub(u32::try_from(purged).unwrap_or(u32::MAX));
+        }
+        let older_than = overdue(partitions, expired);
         while left > 0 {
             let limit = left.min(PURGE_SLICE);
             let arguments = Arguments::new(OPERATION)
                 .with(i16::from(expired.state().code()))
-                .with(micros(expired.older_than()))
+                .with(micros(older_than))
                 .with(i32::try_from(limit).unwrap_or(i32::MAX))
                 .finish()?;
             let text = &self.inner.work.statements.purge;
@@ -400,6 +425,11 @@ impl Operate for PostgresStore {
             let text = &self.inner.work.statements.purge_keys;
             let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
             purged += number(OPERATION, &answer)?;
+        }
+        if let (Some(partitions), false) = (&self.inner.options.partitions, keys.is_empty()) {
+            self.keep_partitions(OPERATION, partitions).await?;
+            self.drop_partitions(OPERATION, expired, ANY, PURGE_SLICE)
+                .await?;
         }
         Ok(purged)
     }

@@ -9,8 +9,8 @@ use url::Url;
 use crate::{names::SchemaName, schema, statements::Names};
 
 const OPERATION: &str = "options";
-const KEYS: &str = "inbox, schema, payload, payload_limit, drop_processed_payloads, \
-                    notifications, prepared_statements, max_connections, acquire_timeout_ms";
+const KEYS: &str = "inbox, schema, payload, partition_hours, payload_limit, \
+                    drop_processed_payloads, notifications, prepared_statements, max_connections, acquire_timeout_ms";
 
 /// Those of the driver's own parameters that a URL may have.
 const DRIVER_KEYS: &[&str] = &[
@@ -57,6 +57,45 @@ impl PayloadType {
     }
 }
 
+/// Messages in partitions by the time at which they were received, so that whole days (or whatever
+/// the period is) of finished messages are dropped as tables rather than deleted row by row. See
+/// the [crate's documentation](crate#partitions) for what that gains and what it costs.
+///
+/// ```
+/// use std::time::Duration;
+/// use inbox_postgres::{Partitions, PostgresOptions};
+///
+/// let day = Duration::from_secs(24 * 60 * 60);
+/// let options = PostgresOptions::new().partitions(Some(Partitions::every(day)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partitions {
+    pub(crate) period: Duration,
+    pub(crate) patience: Duration,
+}
+
+impl Partitions {
+    /// A new partition each `period`, begun by the first purge after its end. Each statement has
+    /// to do with all partitions for a moment, so there should be tens of them, not hundreds: with
+    /// messages kept for two weeks, a day is a good period.
+    #[must_use]
+    pub fn every(period: Duration) -> Self {
+        Self {
+            period,
+            patience: period,
+        }
+    }
+
+    /// How much longer than its retention says a finished message may stay, so that the others of
+    /// its partition can become old enough too and the partition be dropped whole: the period
+    /// unless set. A message that is overdue by more is deleted by itself.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+}
+
 /// The settings of a [`PostgresStore`](crate::PostgresStore).
 ///
 /// ```
@@ -74,6 +113,7 @@ pub struct PostgresOptions {
     pub(crate) inbox: InboxName,
     pub(crate) schema: SchemaName,
     pub(crate) payload_type: PayloadType,
+    pub(crate) partitions: Option<Partitions>,
     pub(crate) payload_limit: usize,
     pub(crate) drop_processed_payloads: bool,
     pub(crate) notifications: bool,
@@ -89,6 +129,7 @@ impl Default for PostgresOptions {
             inbox: InboxName::default(),
             schema: SchemaName::default(),
             payload_type: PayloadType::default(),
+            partitions: None,
             payload_limit: DEFAULT_PAYLOAD_LIMIT,
             drop_processed_payloads: false,
             notifications: true,
@@ -115,6 +156,7 @@ impl PostgresOptions {
     /// | `inbox` | the inbox's name |
     /// | `schema` | the schema of its tables |
     /// | `payload` | `bytea`, `json` or `jsonb` |
+    /// | `partition_hours` | the [period of partitions](Partitions::every), in hours |
     /// | `payload_limit` | bytes |
     /// | `drop_processed_payloads` | `true` or `false` |
     /// | `notifications` | `true` or `false` |
@@ -164,6 +206,15 @@ impl PostgresOptions {
                 "jsonb" => PayloadType::Jsonb,
                 _ => return Err(invalid("payload must be bytea, json or jsonb")),
             }),
+            "partition_hours" => {
+                let hours: u64 = value
+                    .parse()
+                    .ok()
+                    .filter(|hours| *hours > 0)
+                    .ok_or_else(|| invalid("partition_hours must be a positive number of hours"))?;
+                let period = Duration::from_secs(hours.saturating_mul(3600));
+                self.partitions(Some(Partitions::every(period)))
+            }
             "payload_limit" => self.payload_limit(
                 value
                     .parse()
@@ -212,6 +263,15 @@ impl PostgresOptions {
     #[must_use]
     pub fn payload_type(mut self, payload_type: PayloadType) -> Self {
         self.payload_type = payload_type;
+        self
+    }
+
+    /// Whether messages are kept in partitions: `None` unless set. Whether there are partitions is
+    /// decided at set-up, and every process on one inbox has to say the same; set-up and the first
+    /// use check it. Their period and patience are those of whoever purges.
+    #[must_use]
+    pub fn partitions(mut self, partitions: Option<Partitions>) -> Self {
+        self.partitions = partitions;
         self
     }
 
@@ -286,7 +346,7 @@ mod tests {
     fn urls_give_connections_and_settings() {
         let (connection, options) = PostgresOptions::from_url(
             "postgres://app:p%40ss@db.example:5433/shop?inbox=orders&schema=Billing&payload=json\
-             &payload_limit=1024&drop_processed_payloads=true&notifications=false\
+             &partition_hours=24&payload_limit=1024&drop_processed_payloads=true&notifications=false\
              &prepared_statements=false&max_connections=3&acquire_timeout_ms=250&sslmode=require\
              &application_name=orders",
         )
@@ -299,6 +359,8 @@ mod tests {
         assert_eq!(options.inbox.as_str(), "orders");
         assert_eq!(options.schema.as_str(), "Billing");
         assert_eq!(options.payload_type, PayloadType::Json);
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(options.partitions, Some(Partitions::every(day)));
         assert_eq!(options.payload_limit, 1024);
         assert!(options.drop_processed_payloads);
         assert!(!options.notifications);
@@ -321,6 +383,10 @@ mod tests {
             (
                 "postgres://app:secret@x/y?payload=text",
                 "bytea, json or jsonb",
+            ),
+            (
+                "postgres://app:secret@x/y?partition_hours=0",
+                "positive number of hours",
             ),
             ("postgres://app:secret@x/y?payload_limit=x", "bytes"),
             ("postgres://app:secret@x/y?notifications=1", "true or false"),

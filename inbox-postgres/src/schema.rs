@@ -2,11 +2,11 @@
 
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, Migration, Result, Schema};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow};
 
 use crate::{
     error::in_operation,
-    statements::{FUNCTIONS, Names},
+    statements::Names,
     store::{Inner, PostgresStore},
 };
 
@@ -21,6 +21,8 @@ const MARKER: &str = "inbox.postgres";
 enum Found {
     Nothing,
     Version(u32),
+    /// In partitions where this store's options say otherwise, or the reverse.
+    OtherLayout,
     Foreign,
 }
 
@@ -30,8 +32,8 @@ fn version_of(steps: &[&str]) -> u32 {
 
 /// What sets the functions and the view up, over whatever version of them is there.
 fn routines(names: &Names) -> String {
-    FUNCTIONS
-        .iter()
+    names
+        .functions()
         .map(|(_, template)| *template)
         .chain([VIEW])
         .map(|template| names.text(template) + "\n")
@@ -56,12 +58,17 @@ pub(crate) fn ddl(names: &Names) -> String {
 
 /// What `names`' inbox is made of when it is complete: as `shape.sql` tells it.
 fn expected_shape(names: &Names) -> Vec<String> {
+    let layout = if names.in_partitions() {
+        include_str!("sql/shape_1_partitioned.txt")
+    } else {
+        include_str!("sql/shape_1_plain.txt")
+    };
     let mut shape: Vec<String> = names
-        .text(include_str!("sql/shape_1.txt"))
+        .text(&(include_str!("sql/shape_1.txt").to_owned() + layout))
         .lines()
         .map(str::to_owned)
         .collect();
-    for (name, template) in FUNCTIONS {
+    for (name, template) in names.functions() {
         let text = names.text(template);
         let body = text.split("$$").nth(1).unwrap_or_default();
         shape.push(format!("function {}_{name}{body}", names.inbox()));
@@ -69,17 +76,24 @@ fn expected_shape(names: &Names) -> Vec<String> {
     shape
 }
 
+/// As one message without parameters, so that a pooler sends all of it to one server connection
+/// although there is no transaction.
+async fn ask(
+    connection: &mut PgConnection,
+    names: &Names,
+    template: &str,
+) -> sqlx::Result<Vec<PgRow>> {
+    sqlx::raw_sql(names.expand(template))
+        .fetch_all(connection)
+        .await
+}
+
 /// The first part that is missing or not as this build makes it.
 async fn missing_part(
     connection: &mut PgConnection,
     names: &Names,
 ) -> sqlx::Result<Option<String>> {
-    let rows = sqlx::query(include_str!("sql/shape.sql"))
-        .bind(names.schema().as_str())
-        .bind(names.inbox().as_str())
-        .persistent(false)
-        .fetch_all(connection)
-        .await?;
+    let rows = ask(connection, names, include_str!("sql/shape.sql")).await?;
     let present = rows
         .iter()
         .map(|row| row.try_get(0))
@@ -92,37 +106,44 @@ async fn missing_part(
 }
 
 async fn find(connection: &mut PgConnection, names: &Names) -> sqlx::Result<Found> {
-    let tables: Vec<String> = ["message", "work", "done", "ordering", "tally", "meta"]
-        .iter()
-        .map(|table| format!("{}_{table}", names.inbox()))
-        .collect();
-    let row = sqlx::query(include_str!("sql/find.sql"))
-        .bind(names.schema().as_str())
-        .bind(&tables)
-        .bind(tables.last())
-        .persistent(false)
-        .fetch_one(&mut *connection)
-        .await?;
+    let rows = ask(connection, names, include_str!("sql/find.sql")).await?;
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     match (row.try_get::<i64, _>(0)?, row.try_get::<i64, _>(1)?) {
         (0, _) => return Ok(Found::Nothing),
         (_, 2) => {}
         _ => return Ok(Found::Foreign),
     }
-    let meta = names.expand("SELECT marker, version FROM {meta} LIMIT 1");
-    let rows = sqlx::query(meta)
-        .persistent(false)
-        .fetch_all(connection)
-        .await?;
+    let in_partitions: bool = row.try_get(2)?;
+    let sql = "SELECT marker, version FROM {meta} LIMIT 1";
+    let rows = ask(connection, names, sql).await?;
     let Some(row) = rows.first() else {
         return Ok(Found::Foreign);
     };
     let version = row.try_get::<i32, _>(1).ok();
     Ok(match version.and_then(|version| version.try_into().ok()) {
         Some(version) if row.try_get::<&str, _>(0).is_ok_and(|m| m == MARKER) => {
-            Found::Version(version)
+            // Of another version, only the version matters.
+            if version == version_of(STEPS) && in_partitions != names.in_partitions() {
+                Found::OtherLayout
+            } else {
+                Found::Version(version)
+            }
         }
         _ => Found::Foreign,
     })
+}
+
+fn other_layout(operation: &'static str, names: &Names) -> Error {
+    let what = if names.in_partitions() {
+        "not set up in partitions, and this store's options ask for them"
+    } else {
+        "set up in partitions, and this store's options do not say so"
+    };
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!("{names} is {what}; every process on one inbox has to say the same"),
+    )
 }
 
 fn wrong_version(operation: &'static str, names: &Names, found: u32, expected: u32) -> Error {
@@ -179,8 +200,20 @@ pub(crate) async fn check_version(
         .await
         .map_err(in_operation(operation))?
     {
-        Found::Version(version) if version == expected => Ok(()),
+        Found::Version(version) if version == expected => {
+            let sql = "SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{message}'::regclass
+                AND attname = 'payload' AND atttypid = '{payload}'::regtype";
+            let found = ask(connection, names, sql)
+                .await
+                .map_err(in_operation(operation))?;
+            if found.is_empty() {
+                let part = names.text("column {prefix}_message.payload {payload}");
+                return Err(incomplete(operation, names, version, &part));
+            }
+            Ok(())
+        }
         Found::Version(version) => Err(wrong_version(operation, names, version, expected)),
+        Found::OtherLayout => Err(other_layout(operation, names)),
         Found::Foreign => Err(foreign(operation, names, expected)),
         Found::Nothing => Err(Error::new(
             ErrorKind::SchemaMissing,
@@ -222,6 +255,7 @@ async fn apply(
         }
         Found::Version(version) => Some(version),
         Found::Nothing => None,
+        Found::OtherLayout => return Err(other_layout(operation, names)),
         Found::Foreign => return Err(foreign(operation, names, to)),
     };
     if from.is_none() && !has_schema(&mut transaction, names).await.map_err(mapped)? {
@@ -311,6 +345,7 @@ impl Schema for PostgresStore {
         {
             Found::Nothing => Ok(None),
             Found::Version(version) => Ok(Some(version)),
+            Found::OtherLayout => Err(other_layout(OPERATION, names)),
             Found::Foreign => Err(foreign(OPERATION, names, version_of(STEPS))),
         }
     }
@@ -322,6 +357,7 @@ impl Schema for PostgresStore {
         let mut connection = self.connection(OPERATION).await?;
         match find(&mut connection, names).await.map_err(mapped)? {
             Found::Nothing => return Ok(false),
+            Found::OtherLayout => return Err(other_layout(OPERATION, names)),
             Found::Foreign => return Err(foreign(OPERATION, names, version_of(STEPS))),
             Found::Version(version) if version > version_of(STEPS) => {
                 return Err(wrong_version(OPERATION, names, version, version_of(STEPS)));

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The server-side functions, in the order in which they are made.
-pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
+const FUNCTIONS: &[(&str, &str)] = &[
     ("now", include_str!("sql/now.sql")),
     ("fold", include_str!("sql/fold.sql")),
     ("lock_keys", include_str!("sql/lock_keys.sql")),
@@ -33,12 +33,67 @@ pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("statistics", include_str!("sql/statistics.sql")),
 ];
 
+/// Those that only an inbox in partitions has, in the same order.
+const PARTITION_FUNCTIONS: &[(&str, &str)] = &[
+    ("make_partition", include_str!("sql/make_partition.sql")),
+    ("partition_upkeep", include_str!("sql/partition_upkeep.sql")),
+    ("is_over", include_str!("sql/is_over.sql")),
+    ("drop_partition", include_str!("sql/drop_partition.sql")),
+    ("forget", include_str!("sql/forget.sql")),
+];
+
+/// How many numbers a partition has. Single messages draw a thousand each, so that is ten thousand
+/// million of them; and there are numbers for 900,000 partitions.
+const PARTITION_WIDTH: &str = "10000000000000";
+
+/// For how long everybody else may have to wait while a partition is taken out of its tables.
+const PARTITION_LOCK_TIMEOUT: &str = "50ms";
+
+/// What differs between the layouts: placeholder, text for one pair of tables, for partitions.
+const LAYOUTS: &[(&str, &str, &str)] = &[
+    (
+        "{store}",
+        include_str!("sql/store.sql"),
+        include_str!("sql/store_partitioned.sql"),
+    ),
+    (
+        "{store_one}",
+        include_str!("sql/store_one.sql"),
+        include_str!("sql/store_one_partitioned.sql"),
+    ),
+    (
+        "{forget_key}",
+        "",
+        include_str!("sql/forget_key_partitioned.sql"),
+    ),
+    (
+        "{forget_keys}",
+        "",
+        include_str!("sql/forget_keys_partitioned.sql"),
+    ),
+    (
+        "{keys_1}",
+        include_str!("sql/keys_1.sql"),
+        include_str!("sql/keys_1_partitioned.sql"),
+    ),
+    ("{partitions_1}", "", include_str!("sql/partitions_1.sql")),
+    ("{by_range}", "", " PARTITION BY RANGE (seq)"),
+    ("{named}", "m", "k"),
+    (
+        "{messages}",
+        "{message} AS m",
+        "{keys} AS k JOIN {message} AS m ON m.seq = k.seq",
+    ),
+    ("{keys}", "{message}", "{key}"),
+];
+
 /// Fills in the names of one inbox.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     schema: SchemaName,
     inbox: InboxName,
     payload: PayloadType,
+    in_partitions: bool,
 }
 
 impl Names {
@@ -47,7 +102,24 @@ impl Names {
             schema: options.schema.clone(),
             inbox: options.inbox.clone(),
             payload: options.payload_type,
+            in_partitions: options.partitions.is_some(),
         }
+    }
+
+    pub(crate) fn in_partitions(&self) -> bool {
+        self.in_partitions
+    }
+
+    /// The functions of this inbox's layout, in the order in which they are made.
+    pub(crate) fn functions(
+        &self,
+    ) -> impl Iterator<Item = &'static (&'static str, &'static str)> + use<> {
+        let more: &[_] = if self.in_partitions {
+            PARTITION_FUNCTIONS
+        } else {
+            &[]
+        };
+        FUNCTIONS.iter().chain(more)
     }
 
     fn relation(&self, name: &str) -> String {
@@ -76,34 +148,52 @@ impl Names {
             ),
         };
         let number = names::number(&self.schema, &self.inbox);
-        let mut text = template
-            .replace("{pinned}", include_str!("sql/pinned.sql").trim_end())
-            .replace("{store}", include_str!("sql/store.sql").trim_end())
+        let mut text = template.replace("{pinned}", include_str!("sql/pinned.sql").trim_end());
+        for (placeholder, plain, partitioned) in LAYOUTS {
+            let part = if self.in_partitions {
+                partitioned
+            } else {
+                plain
+            };
+            text = text.replace(placeholder, part.trim_end_matches('\n'));
+        }
+        text = text
             .replace(
                 "{fold_sometimes}",
                 include_str!("sql/fold_sometimes.sql").trim_end(),
             )
-            .replace("{store_one}", include_str!("sql/store_one.sql").trim_end())
             .replace(
                 "{columns}",
                 include_str!("sql/message_columns.sql").trim_end(),
             )
             .replace("{filter}", include_str!("sql/filter.sql").trim_end())
             .replace("{shown}", include_str!("sql/shown.sql").trim_end())
-            .replace("{keys}", "{message}")
             .replace("{payload_out}", payload_out)
             .replace("{payload_bytes}", payload_bytes)
             .replace("{payload}", self.payload.sql())
             .replace("{channel}", &self.channel())
             .replace("{tally_lock}", &format!("{TALLY_LOCK}, {number}"))
             .replace("{setup_lock}", &format!("{SETUP_LOCK}, {number}"))
+            .replace("{partition_lock}", &format!("{PARTITION_LOCK}, {number}"))
+            .replace("{lock_timeout}", PARTITION_LOCK_TIMEOUT)
+            .replace("{width}", PARTITION_WIDTH)
             .replace("{sequence}", &self.relation("seq"))
             .replace("{schema}", &format!("\"{}\"", self.schema))
+            .replace("{schema_name}", self.schema.as_str())
             .replace("{prefix}", self.inbox.as_str());
-        for table in ["message", "work", "done", "ordering", "tally", "meta"] {
+        for table in [
+            "message",
+            "work",
+            "done",
+            "ordering",
+            "tally",
+            "meta",
+            "key",
+            "partition",
+        ] {
             text = text.replace(&format!("{{{table}}}"), &self.relation(table));
         }
-        for (function, _) in FUNCTIONS {
+        for (function, _) in self.functions() {
             text = text.replace(&format!("{{fn:{function}}}"), &self.relation(function));
         }
         text
@@ -124,6 +214,7 @@ impl std::fmt::Display for Names {
 /// First halves of advisory locks' numbers; the second is [`names::number`].
 const SETUP_LOCK: u32 = 0x1b0c_0001;
 const TALLY_LOCK: u32 = 0x1b0c_0002;
+const PARTITION_LOCK: u32 = 0x1b0c_0003;
 
 /// Every text is fixed for the life of the store, whatever the length of a batch, so that each
 /// connection prepares it once.
@@ -147,13 +238,17 @@ pub(crate) struct Statements {
     pub(crate) expired: SqlStr,
     pub(crate) purge: SqlStr,
     pub(crate) purge_keys: SqlStr,
+    pub(crate) partition_upkeep: SqlStr,
+    pub(crate) drop_partition: SqlStr,
+    pub(crate) forget: SqlStr,
 }
 
 /// One text for the rare states, which have an index of their own, and one for everything else.
 #[derive(Debug)]
 pub(crate) struct ByStates {
     pub(crate) any: SqlStr,
-    /// Dead or discarded messages only.
+    /// Dead or discarded messages only. Without a condition on `$3`, which says the same as `$10`
+    /// and `$11` then, and which the planner would take for a rare one.
     pub(crate) set_aside: SqlStr,
 }
 
@@ -168,7 +263,10 @@ impl Statements {
                 )
             };
             ByStates {
-                any: filled("true", "true"),
+                any: filled(
+                    "($3::smallint[] IS NULL OR {shown} = ANY ($3))",
+                    "($3::smallint[] IS NULL OR s.state = ANY ($3))",
+                ),
                 set_aside: filled("s.state = 3", "s.state = 4"),
             }
         };
@@ -212,18 +310,25 @@ impl Statements {
             list_newest: list("<", "DESC"),
             count: by_states(include_str!("sql/count.sql")),
             replay_slice: by_states(&format!(
-                "SELECT {{fn:replay}}(ARRAY({eligible}), NULL, $13)"
+                "SELECT {{fn:replay}}(ARRAY({eligible}), $3, NULL, $13)"
             )),
-            discard_slice: by_states(&format!("SELECT {{fn:discard}}(ARRAY({eligible}), $13)")),
+            discard_slice: by_states(&format!(
+                "SELECT {{fn:discard}}(ARRAY({eligible}), $3, $13)"
+            )),
             replay: names.expand(&format!(
-                "SELECT {{fn:replay}}({key}, {}, $4)",
+                "SELECT {{fn:replay}}({key}, ARRAY[2, 3, 4]::smallint[], {}, $4)",
                 payload("$3")
             )),
-            discard: names.expand(&format!("SELECT {{fn:discard}}({key}, $3)")),
+            discard: names.expand(&format!(
+                "SELECT {{fn:discard}}({key}, ARRAY[0, 3]::smallint[], $3)"
+            )),
             statistics: names.expand("SELECT * FROM {fn:statistics}()"),
             expired: names.expand(include_str!("sql/expired.sql")),
             purge: names.expand("SELECT {fn:purge}($1, $2, $3)"),
             purge_keys: names.expand("SELECT {fn:purge_keys}($1, $2, $3, $4)"),
+            partition_upkeep: names.expand("SELECT {fn:partition_upkeep}($1)"),
+            drop_partition: names.expand("SELECT {fn:drop_partition}($1, $2, $3)"),
+            forget: names.expand("SELECT * FROM {fn:forget}($1)"),
         }
     }
 }

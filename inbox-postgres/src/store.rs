@@ -68,6 +68,9 @@ pub(crate) struct Inner {
 pub(crate) enum On<'a> {
     /// On a connection of the pool, committed by itself.
     Pool,
+    /// The same, with a plan made for these very arguments and for the tables' present size: for
+    /// statements that people send now and then, whose best plan depends on both.
+    PoolPlannedAnew,
     /// In a transaction of the caller's.
     Transaction(&'a mut PgConnection),
 }
@@ -158,7 +161,7 @@ impl PostgresStore {
         self.check_open(operation)?;
         if !self.inner.checked.load(Ordering::Relaxed) {
             match &mut on {
-                On::Pool => {
+                On::Pool | On::PoolPlannedAnew => {
                     let mut connection = self.connection(operation).await?;
                     schema::check_version(operation, &mut connection, &self.inner).await?;
                 }
@@ -169,13 +172,14 @@ impl PostgresStore {
             self.inner.checked.store(true, Ordering::Relaxed);
         }
         let answer = match on {
-            On::Pool if self.inner.options.prepared_statements => {
+            On::Pool | On::PoolPlannedAnew if self.inner.options.prepared_statements => {
                 let mut connection = self.connection(operation).await?;
                 sqlx::query_with(sql.clone(), arguments)
+                    .persistent(matches!(on, On::Pool))
                     .fetch_all(&mut *connection)
                     .await
             }
-            On::Pool => {
+            On::Pool | On::PoolPlannedAnew => {
                 self.run_in_transaction(operation, sql.clone(), arguments)
                     .await?
             }
@@ -299,6 +303,16 @@ impl PostgresStore {
             }
         }
         Ok(receipts)
+    }
+
+    /// An operation with one payload that the server does not take as JSON, although it is, fails
+    /// as it does for any other payload that is not.
+    pub(crate) fn payload_error(&self, operation: &'static str, error: Error) -> Error {
+        let work = &self.inner.work;
+        if work.keeps_json() && refused_by_server(&error) {
+            return work.not_json().in_operation(operation).with_source(error);
+        }
+        error
     }
 
     pub(crate) async fn settle_on(
@@ -460,15 +474,10 @@ impl Store for PostgresStore {
         let invalid = |invalid: inbox_api::Invalid| invalid.in_operation(OPERATION);
         work.check(message).map_err(invalid)?;
         let arguments = work.begin(message, terms)?;
-        let outcome = self
+        let answer = self
             .run(OPERATION, On::Pool, &work.statements.begin, arguments)
-            .await;
-        let answer = match outcome {
-            Err(error) if work.keeps_json() && refused_by_server(&error) => {
-                return Err(invalid(work.not_json()).with_source(error));
-            }
-            outcome => outcome?,
-        };
+            .await
+            .map_err(|error| self.payload_error(OPERATION, error))?;
         work.begun(&answer, message)
     }
 

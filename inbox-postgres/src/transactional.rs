@@ -44,8 +44,10 @@ impl Transactional for PostgresStore {
         transaction: &mut Self::Transaction,
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
-        self.receive_on("receive_in", Some(transaction), messages)
+        const OPERATION: &str = "receive_in";
+        self.receive_on(OPERATION, Some(transaction), messages)
             .await
+            .map_err(|error| self.payload_error(OPERATION, error))
     }
 
     async fn record_in(
@@ -63,7 +65,8 @@ impl Transactional for PostgresStore {
         let on = On::Transaction(transaction);
         let answer = self
             .run(OPERATION, on, &work.statements.record, arguments)
-            .await?;
+            .await
+            .map_err(|error| self.payload_error(OPERATION, error))?;
         Work::recorded(&answer)
     }
 

@@ -90,9 +90,9 @@ impl Work {
     }
 
     fn check_payload_type(&self, payload: &[u8]) -> std::result::Result<(), Invalid> {
-        if self.payload_type != PayloadType::Bytea
-            && serde_json::from_slice::<IgnoredAny>(payload).is_err()
-        {
+        // As text first: what is passed over is not looked at for being UTF-8.
+        let json = || serde_json::from_str::<IgnoredAny>(std::str::from_utf8(payload).ok()?).ok();
+        if self.payload_type != PayloadType::Bytea && json().is_none() {
             return Err(self.not_json());
         }
         Ok(())

@@ -217,23 +217,26 @@ fn request(image: Image, published: &[u16], name: String) -> ContainerRequest<Ge
 }
 
 /// Runs a request to the engine to its end. On a thread of its own, because the caller may be in
-/// an asynchronous runtime, where blocking on another one is refused. All requests share one
+/// an asynchronous runtime, where blocking on another one is refused, or dropping one. All requests share one
 /// runtime, because they share connections.
 fn run<F: Future<Output: Send> + Send>(request: F) -> Result<F::Output, Error> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    let runtime = match RUNTIME.get() {
-        Some(runtime) => runtime,
-        None => {
-            let new = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(1)
-                .enable_all()
-                .build()
-                .doing("starting a runtime for Docker")?;
-            RUNTIME.get_or_init(|| new)
-        }
+    let run = || {
+        let runtime = match RUNTIME.get() {
+            Some(runtime) => runtime,
+            None => {
+                let new = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(1)
+                    .enable_all()
+                    .build()
+                    .doing("starting a runtime for Docker")?;
+                RUNTIME.get_or_init(|| new)
+            }
+        };
+        Ok(runtime.block_on(request))
     };
-    thread::scope(|scope| scope.spawn(|| runtime.block_on(request)).join())
-        .map_err(|_| Error::Docker("the request panicked".to_owned()))
+    thread::scope(|scope| scope.spawn(run).join())
+        .map_err(|_| Error::Docker("the request panicked".to_owned()))?
 }
 
 fn docker(error: testcontainers::TestcontainersError) -> Error {

@@ -113,6 +113,7 @@ BEGIN
             RETURN;
         END IF;
         -- It went from one table to the other in between.
+        {forget_key}
     END LOOP;
     RAISE EXCEPTION 'the message changed too often' USING ERRCODE = 'serialization_failure';
 END

@@ -1,6 +1,6 @@
--- Gives up pending and dead messages. A lease that has run out gets a new token, so that its
+-- Gives up pending and dead messages, those of the two that are among `states`. A lease that has run out gets a new token, so that its
 -- holder is told so when it settles. Returns the numbers of those it changed.
-CREATE OR REPLACE FUNCTION {fn:discard}(seqs bigint[], wake boolean)
+CREATE OR REPLACE FUNCTION {fn:discard}(seqs bigint[], states smallint[], wake boolean)
 RETURNS bigint[]
 {pinned}
 AS $$
@@ -35,7 +35,11 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT w.* FROM {work} AS w
             WHERE w.seq = g.seq
-              AND (w.state IN (0, 3) OR (w.state = 1 AND w.visible_at <= instant))
+              AND CASE w.state
+                  WHEN 0 THEN 0 = ANY (states)
+                  WHEN 1 THEN 0 = ANY (states) AND w.visible_at <= instant
+                  ELSE 3 = ANY (states)
+              END
             FOR UPDATE
         ) AS w
     ), gone AS (

@@ -1,15 +1,24 @@
--- $1 schema, $2 names of the tables, $3 name of the one that says what this is. How many of the
--- tables there are, and how many of the columns that say so.
+-- How many of the tables there are, how many of the columns that say what this is, and whether it
+-- is kept in partitions.
 SELECT
     (
         SELECT count(*) FROM pg_catalog.pg_class AS c
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-        WHERE n.nspname = $1 AND c.relname = ANY ($2)
+        WHERE n.nspname = '{schema_name}' AND c.relname = ANY (ARRAY[
+            '{prefix}_message', '{prefix}_work', '{prefix}_done', '{prefix}_ordering',
+            '{prefix}_tally', '{prefix}_meta'
+        ])
     ),
     (
         SELECT count(*) FROM pg_catalog.pg_attribute AS a
         JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-        WHERE n.nspname = $1 AND c.relname = $3 AND a.attname IN ('marker', 'version')
+        WHERE n.nspname = '{schema_name}' AND c.relname = '{prefix}_meta'
+          AND a.attname IN ('marker', 'version')
           AND a.atttypid IN ('text'::regtype, 'integer'::regtype) AND NOT a.attisdropped
+    ),
+    EXISTS (
+        SELECT FROM pg_catalog.pg_class AS c
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = '{schema_name}' AND c.relname = '{prefix}_partition'
     )

@@ -27,8 +27,11 @@ BEGIN
     WHERE NOT w.blocks OR o.changes IS NOT NULL;
 
     WITH gone AS (
-        DELETE FROM {message} WHERE seq = ANY (purged) RETURNING handler, id
-    ), finished AS (
+        DELETE FROM {message} AS m
+        USING unnest(purged) AS g (seq)
+        WHERE m.seq = ANY (ARRAY[g.seq])
+        RETURNING m.handler, m.id
+    ), {forget_keys}finished AS (
         DELETE FROM {work} WHERE seq = ANY (purged)
     )
     INSERT INTO {tally} (handler, dead)

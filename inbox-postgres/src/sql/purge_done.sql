@@ -7,9 +7,12 @@ DECLARE
     purged bigint;
 BEGIN
     WITH gone AS (
-        DELETE FROM {message} WHERE seq = ANY (old) RETURNING handler, id
-    ), finished AS (
-        DELETE FROM {done} WHERE seq = ANY (old)
+        DELETE FROM {message} AS m
+        USING unnest(old) AS g (seq)
+        WHERE m.seq = ANY (ARRAY[g.seq])
+        RETURNING m.handler, m.id
+    ), {forget_keys}finished AS (
+        DELETE FROM {done} AS d USING unnest(old) AS g (seq) WHERE d.seq = ANY (ARRAY[g.seq])
     ), counted AS (
         INSERT INTO {tally} (handler, processed, discarded)
         SELECT handler, CASE WHEN final_state = 2 THEN -count(*) ELSE 0 END,

@@ -28,11 +28,12 @@ BEGIN
         ) AS w;
         RETURN {fn:purge_dead}(old);
     END IF;
-    SELECT array_agg(seq) INTO old
-    FROM (
+    SELECT array_agg(d.seq) INTO old
+    FROM unnest(named) AS g (seq)
+    CROSS JOIN LATERAL (
         SELECT d.seq FROM {done} AS d
-        WHERE d.seq = ANY (named) AND d.state = final_state AND d.finished_at <= finished_before
-        FOR UPDATE SKIP LOCKED
+        WHERE d.seq = g.seq AND d.state = final_state AND d.finished_at <= finished_before
+        FOR UPDATE
     ) AS d;
     RETURN {fn:purge_done}(final_state, old);
 END

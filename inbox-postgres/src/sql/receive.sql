@@ -25,11 +25,7 @@ BEGIN
     SELECT array_agg(nextval('{sequence}')) INTO blocks
     FROM generate_series(0, (cardinality(ids) - 1) / 1000);
 
-    WITH new AS (
-        {store}
-        RETURNING seq, handler, ordering_key,
-            (array_position(blocks, seq - seq % 1000) - 1) * 1000 + (seq % 1000)::integer AS place
-    ), queued AS (
+    WITH {store}, queued AS (
         INSERT INTO {work} (
             seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
             handler

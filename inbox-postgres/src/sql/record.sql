@@ -124,6 +124,7 @@ BEGIN
             END IF;
             RETURN;
         END IF;
+        {forget_key}
     END LOOP;
     RAISE EXCEPTION 'the message changed too often' USING ERRCODE = 'serialization_failure';
 END

@@ -1,7 +1,9 @@
 -- Makes final messages pending again, with a new payload if one is given. Passes over messages in
--- other states and those whose payload was dropped. Returns the numbers of those it changed.
-CREATE OR REPLACE FUNCTION {fn:replay}(seqs bigint[], new_payload {payload}, wake boolean)
-RETURNS bigint[]
+-- other states than `states` and those whose payload was dropped. Returns the numbers of those it
+-- changed.
+CREATE OR REPLACE FUNCTION {fn:replay}(
+    seqs bigint[], states smallint[], new_payload {payload}, wake boolean
+) RETURNS bigint[]
 {pinned}
 AS $$
 #variable_conflict use_column
@@ -36,7 +38,7 @@ BEGIN
         FROM wanted AS g
         CROSS JOIN LATERAL (
             SELECT w.seq, w.handler FROM {work} AS w
-            WHERE w.seq = g.seq AND w.state = 3
+            WHERE w.seq = g.seq AND w.state = 3 AND 3 = ANY (states)
             FOR UPDATE
         ) AS w
     ), revived AS (
@@ -50,11 +52,11 @@ BEGIN
         FROM wanted AS g
         CROSS JOIN LATERAL (
             SELECT d.seq, d.state, d.token, d.replays, d.worker FROM {done} AS d
-            WHERE d.seq = g.seq
+            WHERE d.seq = g.seq AND d.state = ANY (states)
             FOR UPDATE
         ) AS d
     ), gone AS (
-        DELETE FROM {done} WHERE seq = ANY (ARRAY(SELECT seq FROM finished))
+        DELETE FROM {done} AS d USING finished AS f WHERE d.seq = ANY (ARRAY[f.seq])
     ), again AS (
         INSERT INTO {work} (
             seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
@@ -77,7 +79,9 @@ BEGIN
     SELECT array_agg(seq) INTO replayed FROM changed;
 
     IF new_payload IS NOT NULL THEN
-        UPDATE {message} SET payload = new_payload WHERE seq = ANY (replayed);
+        UPDATE {message} AS m SET payload = new_payload
+        FROM unnest(replayed) AS g (seq)
+        WHERE m.seq = ANY (ARRAY[g.seq]);
     END IF;
     IF ordered_handlers IS NOT NULL THEN
         PERFORM {fn:rehead}(ordered_handlers, ordered_keys);

@@ -10,10 +10,9 @@ CREATE TABLE {message} (
     ordering_key text COLLATE "C",
     headers json NOT NULL,
     payload {payload}
-);
+){by_range};
 
-CREATE UNIQUE INDEX "{prefix}_key" ON {message} (handler, id);
-
+{keys_1}
 -- Numbers for messages in order of acceptance: each batch takes blocks of a thousand.
 CREATE SEQUENCE {sequence} AS bigint INCREMENT BY 1000 MINVALUE 1000 START WITH 1000;
 
@@ -69,7 +68,7 @@ CREATE TABLE {done} (
     worker text COLLATE "C",
     last_error text COLLATE "C",
     result bytea
-);
+){by_range};
 
 -- Retention: the longest finished first.
 CREATE INDEX "{prefix}_expired" ON {done} (state, finished_at, seq);
@@ -100,3 +99,4 @@ CREATE TABLE {meta} (
     marker text NOT NULL,
     version integer NOT NULL
 );
+{partitions_1}

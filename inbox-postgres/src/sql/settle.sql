@@ -81,10 +81,9 @@ BEGIN
         promoted := {fn:rehead}(ordered_handlers, ordered_keys);
     END IF;
     IF drop_payloads AND applied IS NOT NULL THEN
-        UPDATE {message} SET payload = NULL
-        WHERE seq = ANY (ARRAY(
-            SELECT seqs[place] FROM unnest(applied) AS a (place) WHERE outcomes[place] = 2
-        ));
+        UPDATE {message} AS m SET payload = NULL
+        FROM unnest(applied) AS a (place)
+        WHERE outcomes[a.place] = 2 AND m.seq = ANY (ARRAY[seqs[a.place]]);
     END IF;
     IF cardinality(applied) IS DISTINCT FROM cardinality(seqs) THEN
         SELECT array_agg(g.place) INTO repeated

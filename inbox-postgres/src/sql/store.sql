@@ -1,4 +1,5 @@
-INSERT INTO {message} (
+new AS (
+        INSERT INTO {message} (
             seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
         )
         SELECT blocks[g.place / 1000 + 1] + g.place % 1000, instant,
@@ -7,3 +8,6 @@ INSERT INTO {message} (
             handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, places
         ) AS g (handler, id, kind, content_type, ordering_key, headers, payload, place)
         ON CONFLICT (handler, id) DO NOTHING
+        RETURNING seq, handler, ordering_key,
+            (array_position(blocks, seq - seq % 1000) - 1) * 1000 + (seq % 1000)::integer AS place
+    )

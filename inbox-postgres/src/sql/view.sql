@@ -1,6 +1,6 @@
 -- For people: each message with all that is known about where it stands.
 CREATE OR REPLACE VIEW {schema}."{prefix}_overview" AS
-SELECT m.handler, m.id, m.kind,
+SELECT {named}.handler, {named}.id, m.kind,
     CASE
         WHEN w.state = 0 OR (w.state = 1 AND w.visible_at <= {fn:now}()) THEN 'pending'
         WHEN w.state = 1 THEN 'leased'
@@ -21,6 +21,6 @@ SELECT m.handler, m.id, m.kind,
     w.state < 2 AND NOT w.claimable AS waits_for_ordering_key,
     coalesce(w.blocks, false) AS blocks_ordering_key,
     m.content_type, m.headers, {payload_bytes} AS payload_bytes, m.seq
-FROM {message} AS m
+FROM {messages}
 LEFT JOIN {work} AS w ON w.seq = m.seq
 LEFT JOIN {done} AS d ON d.seq = m.seq;

@@ -1,4 +1,4 @@
-//! Servers for the tests of this crate, and inboxes on them.
+//! Servers for the tests of this crate, inboxes on them, and what the tests say to them.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -7,21 +7,27 @@
     reason = "each test program uses a part of it, and fails by panicking"
 )]
 
+pub mod check;
+
 use std::{
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicI64, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use conformance_tests::{Offered, Restart, Unable};
-use inbox_api::{HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
+use inbox_api::{
+    AfterDead, Begun, ClaimRequest, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message,
+    MessageId, Operate as _, OrderingKey, Outcome, Record, Schema as _, Settled, Store as _,
+    StoreExt as _, WorkerName,
+};
 use inbox_postgres::{PostgresOptions, PostgresStore, SchemaName};
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions,
 };
-use test_servers::{Kind as ServerKind, Server, require_or_skip};
+use test_servers::{Kind as ServerKind, Server, find_own, or_skip, require_or_skip};
 
 static SERVER: LazyLock<Result<Option<Mutex<Server>>, test_servers::Error>> =
     LazyLock::new(|| Ok(require_or_skip(ServerKind::Postgres)?.map(Mutex::new)));
@@ -40,6 +46,16 @@ pub fn shared_url() -> Option<String> {
 pub fn own_server() -> Option<Server> {
     let server = require_or_skip(ServerKind::Postgres).unwrap_or_else(|error| panic!("{error}"));
     server.filter(|server| !server.is_shared())
+}
+
+/// A server of the test's own with settings of its own.
+pub fn own_server_with(settings: &[&str]) -> Option<Server> {
+    let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
+    or_skip(
+        ServerKind::Postgres,
+        find_own(ServerKind::Postgres, &arguments),
+    )
+    .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Restarts a server of the test's own.
@@ -70,10 +86,10 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A schema name that no other test uses, also not one of another program on the same server.
-pub fn fresh_schema() -> SchemaName {
+/// A name that no other test uses, also not one of another program on the same server.
+pub fn fresh_name() -> String {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    SchemaName::new(format!("test_{}_{number}", std::process::id())).unwrap()
+    format!("test_{}_{number}", std::process::id())
 }
 
 pub fn connection_options(url: &str) -> PgConnectOptions {
@@ -88,11 +104,10 @@ pub async fn connection(url: &str) -> sqlx::Result<PgConnection> {
     PgConnection::connect_with(&connection_options(url)).await
 }
 
-/// Runs SQL with `{schema}` in it.
-pub async fn run(url: &str, schema: &SchemaName, sql: &str) -> sqlx::Result<()> {
-    let sql = sql.replace("{schema}", &format!("\"{schema}\""));
+/// Runs SQL that may be several statements.
+pub async fn execute(url: &str, sql: &str) -> sqlx::Result<()> {
     let mut connection = connection(url).await?;
-    connection.execute(AssertSqlSafe(sql)).await?;
+    connection.execute(AssertSqlSafe(sql.to_owned())).await?;
     connection.close().await
 }
 
@@ -101,54 +116,216 @@ pub struct Place {
     pub url: String,
     pub schema: SchemaName,
     pub options: PostgresOptions,
+    /// By how much the inbox's clock is ahead, in microseconds.
+    ahead: AtomicI64,
 }
 
 impl Place {
     pub fn at(url: String) -> Self {
-        let schema = fresh_schema();
+        let schema = SchemaName::new(fresh_name()).unwrap();
         Self {
             url,
             options: PostgresOptions::new()
                 .schema(schema.clone())
                 .acquire_timeout(Duration::from_secs(2)),
             schema,
+            ahead: AtomicI64::new(0),
         }
     }
 
-    /// On the shared server.
+    /// On the shared server, which nothing takes away; but a machine may be slow.
     pub fn shared() -> Option<Self> {
-        shared_url().map(Self::at)
+        let mut place = Self::at(shared_url()?);
+        place.options = place.options.acquire_timeout(Duration::from_secs(30));
+        Some(place)
     }
 
     pub async fn connect(&self) -> inbox_api::Result<PostgresStore> {
         PostgresStore::connect(connection_options(&self.url), self.options.clone()).await
     }
 
-    /// Set up.
-    pub async fn store(&self) -> Arc<PostgresStore> {
-        let store = self.connect().await.unwrap();
-        store.create().await.unwrap();
-        Arc::new(store)
+    /// As another process would.
+    pub async fn other(&self) -> PostgresStore {
+        self.connect().await.unwrap()
     }
 
+    /// Set up.
+    pub async fn store(&self) -> PostgresStore {
+        let store = self.connect().await.unwrap();
+        store.create().await.unwrap();
+        store
+    }
+
+    /// `sql` with the schema's quoted name for `{schema}`.
+    pub fn sql(&self, sql: &str) -> String {
+        sql.replace("{schema}", &format!("\"{}\"", self.schema))
+    }
+
+    /// Runs SQL with `{schema}` in it.
     pub async fn run(&self, sql: &str) -> sqlx::Result<()> {
-        run(&self.url, &self.schema, sql).await
+        execute(&self.url, &self.sql(sql)).await
+    }
+
+    /// The first column of all rows.
+    pub async fn column<T>(&self, sql: &str) -> Vec<T>
+    where
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+    {
+        use sqlx::Row as _;
+
+        let mut connection = connection(&self.url).await.unwrap();
+        // As one message, which a pooler passes on whole.
+        let found = sqlx::raw_sql(AssertSqlSafe(self.sql(sql)))
+            .fetch_all(&mut connection)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        connection.close().await.unwrap();
+        found.iter().map(|row| row.try_get(0).unwrap()).collect()
+    }
+
+    /// The first column of the one row.
+    pub async fn value<T>(&self, sql: &str) -> T
+    where
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+    {
+        let mut found = self.column(sql).await;
+        assert_eq!(found.len(), 1, "{sql}");
+        found.remove(0)
+    }
+
+    /// Moves the inbox's clock forward, by replacing the function that every other one asks.
+    pub async fn advance(&self, by: Duration) {
+        self.try_advance(by).await.unwrap();
+    }
+
+    pub async fn try_advance(&self, by: Duration) -> sqlx::Result<()> {
+        let by = i64::try_from(by.as_micros()).unwrap();
+        let ahead = self.ahead.fetch_add(by, Ordering::Relaxed) + by;
+        let inbox = self.inbox();
+        self.run(&format!(
+            "CREATE OR REPLACE FUNCTION {{schema}}.{inbox}_now() RETURNS timestamptz
+             LANGUAGE sql VOLATILE PARALLEL SAFE
+             AS $$ SELECT pg_catalog.clock_timestamp() + {ahead} * interval '1 microsecond' $$"
+        ))
+        .await
+    }
+
+    /// The inbox's name, as the names of its tables begin.
+    pub fn inbox(&self) -> &'static str {
+        "inbox"
     }
 }
 
-pub fn handler() -> HandlerName {
-    HandlerName::new("orders").unwrap()
+/// An inbox that is set up, and a store on it.
+pub struct Ready {
+    pub place: Place,
+    pub store: PostgresStore,
+}
+
+/// A fresh inbox on the shared server; `None` when there is no server.
+pub async fn ready() -> Option<Ready> {
+    ready_with(|options| options).await
+}
+
+pub async fn ready_with(change: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Option<Ready> {
+    let mut place = Place::shared()?;
+    place.options = change(place.options);
+    let store = place.store().await;
+    Some(Ready { place, store })
+}
+
+/// How long the leases of these tests run.
+pub const LENGTH: Duration = Duration::from_secs(30);
+
+pub fn handler(name: &str) -> HandlerName {
+    HandlerName::new(name).unwrap()
 }
 
 pub fn worker() -> WorkerName {
-    WorkerName::new("worker").unwrap()
+    WorkerName::new("w").unwrap()
+}
+
+pub fn key(id: &str) -> Key {
+    Key::new(handler("h"), MessageId::new(id).unwrap())
 }
 
 pub fn message(id: &str) -> Message {
+    message_with(id, format!("payload of {id}"))
+}
+
+pub fn message_with(id: &str, payload: impl Into<inbox_api::Bytes>) -> Message {
     Message::new(
-        handler(),
+        handler("h"),
         MessageId::new(id).unwrap(),
-        Kind::new("order.placed").unwrap(),
-        "payload",
+        Kind::new("k").unwrap(),
+        payload,
     )
+}
+
+pub fn ordered(id: &str, ordering_key: &str) -> Message {
+    message(id).with_ordering_key(OrderingKey::new(ordering_key).unwrap())
+}
+
+pub fn terms() -> LeaseTerms {
+    LeaseTerms::new(LENGTH, worker()).unwrap()
+}
+
+pub fn request(limit: u32) -> ClaimRequest {
+    ClaimRequest {
+        handlers: vec![handler("h")],
+        limit,
+        terms: terms(),
+    }
+}
+
+pub async fn claim(store: &PostgresStore, limit: u32) -> Vec<Leased> {
+    let claims = store.claim(&request(limit)).await.unwrap();
+    assert_eq!(claims.corrupt, []);
+    claims.leased
+}
+
+pub fn ids(leased: &[Leased]) -> Vec<&str> {
+    leased.iter().map(|l| l.message.id().as_str()).collect()
+}
+
+pub async fn claim_one(store: &PostgresStore) -> Lease {
+    let mut leased = claim(store, 1).await;
+    assert_eq!(leased.len(), 1);
+    leased.remove(0).lease
+}
+
+/// Begins a message that may be run.
+pub async fn begin(store: &PostgresStore, message: &Message) -> Leased {
+    match store.begin(message, &terms()).await.unwrap() {
+        Begun::Run(leased) => *leased,
+        other => panic!("not run but {other:?}"),
+    }
+}
+
+pub async fn get(store: &PostgresStore, id: &str) -> Record {
+    store.get(&key(id)).await.unwrap().unwrap()
+}
+
+pub fn processed() -> Outcome {
+    Outcome::Processed { result: None }
+}
+
+pub fn retry(after: Duration) -> Outcome {
+    Outcome::Retry {
+        after,
+        error: "failed".into(),
+    }
+}
+
+pub fn dead(after: AfterDead) -> Outcome {
+    Outcome::Dead {
+        reason: "poison".into(),
+        after,
+    }
+}
+
+/// Settles a lease that stands.
+pub async fn settle(store: &PostgresStore, lease: &Lease, outcome: Outcome) {
+    let settled = store.settle_one(lease, outcome).await.unwrap();
+    assert_eq!(settled, Settled::Done);
 }

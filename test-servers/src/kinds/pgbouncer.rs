@@ -6,7 +6,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 
 use super::postgres::{self, Postgres};
-use super::{Image, Recipe, command};
+use super::{Image, Recipe};
 use crate::program::Program;
 
 /// In front of the PostgreSQL server on this port.
@@ -31,7 +31,13 @@ impl Recipe for PgBouncer {
     }
 
     fn command(&self, program: &Program, home: &Path, _ports: &[u16], _node: usize) -> Command {
-        command(&program.path, [home.join("pgbouncer.ini")])
+        // A shell that runs the tests in the background has them ignore the signal that stops it.
+        let mut command = Command::new("/usr/bin/env");
+        command
+            .arg("--default-signal=QUIT")
+            .arg(&program.path)
+            .arg(home.join("pgbouncer.ini"));
+        command
     }
 
     fn image(&self, _ports: &[u16]) -> Option<Image> {

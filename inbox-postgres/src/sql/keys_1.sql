@@ -1,0 +1,1 @@
+CREATE UNIQUE INDEX "{prefix}_key" ON {message} (handler, id);

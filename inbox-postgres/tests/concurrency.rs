@@ -1,0 +1,327 @@
+//! Everything at once on one inbox: nothing but retries, no deadlock, nothing held twice.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use common::*;
+use inbox_api::{
+    AfterDead, Expired, Extended, Filter, Message, Operate as _, Outcome, Receipt, Settled,
+    Settlement, Slice, State, Store as _,
+};
+use inbox_postgres::PostgresStore;
+
+const MESSAGES: usize = 1200;
+
+/// Who holds what right now, as the workers know it.
+#[derive(Default)]
+struct Held {
+    keys: HashSet<String>,
+    ordering_keys: HashSet<String>,
+    /// In which order each ordering key's messages were processed.
+    processed: HashMap<String, Vec<usize>>,
+    ids: HashMap<String, Vec<String>>,
+}
+
+/// What all tasks share.
+struct Scene {
+    held: Mutex<Held>,
+    processed: AtomicUsize,
+    over: AtomicBool,
+}
+
+impl Scene {
+    fn take(&self, message: &Message) {
+        let mut held = lock(&self.held);
+        let id = message.id().to_string();
+        assert!(held.keys.insert(id.clone()), "{id} is held twice");
+        if let Some(key) = message.ordering_key() {
+            let first = held.ordering_keys.insert(key.to_string());
+            assert!(first, "two messages of {key} are held");
+        }
+    }
+
+    fn give_back(&self, message: &Message) {
+        let mut held = lock(&self.held);
+        held.keys.remove(message.id().as_str());
+        if let Some(key) = message.ordering_key() {
+            held.ordering_keys.remove(key.as_str());
+        }
+    }
+}
+
+fn sent(n: usize) -> Message {
+    if n.is_multiple_of(2) {
+        message(&n.to_string())
+    } else {
+        ordered(&n.to_string(), &format!("key {}", n % 20))
+    }
+}
+
+/// Receives all messages, as every receiver does, in an order of its own.
+async fn receive(store: PostgresStore, receiver: usize) -> usize {
+    let mut accepted = 0;
+    for start in (0..MESSAGES).step_by(40) {
+        let mut batch: Vec<Message> = (start..start + 40).map(sent).collect();
+        match receiver % 3 {
+            0 => {}
+            1 => batch.reverse(),
+            _ => batch.rotate_left(17),
+        }
+        let receipts = store.receive(&batch).await.unwrap();
+        accepted += receipts.iter().filter(|r| **r == Receipt::Accepted).count();
+    }
+    accepted
+}
+
+async fn work(store: PostgresStore, worker: usize, scene: Arc<Scene>) {
+    let mut round = worker;
+    while !scene.over.load(Ordering::Relaxed) {
+        round += 1;
+        let leased = claim(&store, 25).await;
+        if leased.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            continue;
+        }
+        for leased in &leased {
+            scene.take(&leased.message);
+        }
+        if round.is_multiple_of(3) {
+            let mut leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
+            leases.reverse();
+            for answer in store.extend(&leases, LENGTH).await.unwrap() {
+                assert!(matches!(answer, Extended::Until(_)));
+            }
+        }
+        let mut settlements: Vec<(Message, Settlement)> = leased
+            .into_iter()
+            .enumerate()
+            .map(|(n, leased)| {
+                // What was replayed once is not played with again, so that this ends.
+                let outcome = match (n + round) % 7 {
+                    0 => Outcome::Release,
+                    1 if leased.attempts.started < 3 => retry(Duration::ZERO),
+                    2 if leased.attempts.started == 1 => dead(AfterDead::Block),
+                    3 if leased.attempts.started == 1 => dead(AfterDead::Continue),
+                    _ => processed(),
+                };
+                let settlement = Settlement {
+                    lease: leased.lease,
+                    outcome,
+                };
+                (leased.message, settlement)
+            })
+            .collect();
+        if round.is_multiple_of(2) {
+            settlements.reverse();
+        }
+        // Before the settlement, after which another may hold them.
+        for (message, settlement) in &settlements {
+            if matches!(settlement.outcome, Outcome::Processed { .. }) {
+                scene.processed.fetch_add(1, Ordering::Relaxed);
+                lock(&scene.held)
+                    .ids
+                    .entry(message.id().to_string())
+                    .or_default()
+                    .push(format!("{worker}/{round} {settlement:?}"));
+                if let Some(key) = message.ordering_key() {
+                    let n = message.id().as_str().parse().unwrap();
+                    lock(&scene.held)
+                        .processed
+                        .entry(key.to_string())
+                        .or_default()
+                        .push(n);
+                }
+            }
+            scene.give_back(message);
+        }
+        let settlements: Vec<_> = settlements.into_iter().map(|(_, s)| s).collect();
+        for settled in store.settle(&settlements).await.unwrap() {
+            assert_eq!(settled, Settled::Done);
+        }
+    }
+}
+
+/// Replays the dead, again and again.
+async fn replay(store: PostgresStore, scene: Arc<Scene>) {
+    let slice = Slice {
+        after: None,
+        limit: 20,
+    };
+    while !scene.over.load(Ordering::Relaxed) {
+        store
+            .replay_slice(&Filter::default(), &slice)
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+/// Purges processed messages that are a while old, which does not make a key new before its
+/// receivers are through.
+async fn purge(
+    store: PostgresStore,
+    received: Arc<AtomicUsize>,
+    receivers: usize,
+    scene: Arc<Scene>,
+) {
+    let expired = Expired::new(State::Processed, Duration::from_millis(20), 50).unwrap();
+    while !scene.over.load(Ordering::Relaxed) {
+        if received.load(Ordering::Relaxed) == receivers {
+            store.purge(&expired).await.unwrap();
+            let keys: Vec<_> = store
+                .expired(&expired)
+                .await
+                .unwrap()
+                .records
+                .into_iter()
+                .map(|record| record.key)
+                .collect();
+            store.purge_archived(&expired, &keys).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
+    let Some(mut place) = Place::shared() else {
+        return;
+    };
+    // Of this test only: its deadlocks are counted.
+    let database = fresh_name();
+    execute(&place.url, &format!("CREATE DATABASE {database}"))
+        .await
+        .unwrap();
+    place.url = place.url.rsplit_once('/').unwrap().0.to_owned() + "/" + &database;
+    let store = place.store().await;
+    let scene = Arc::new(Scene {
+        held: Mutex::default(),
+        processed: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
+    });
+    let received = Arc::new(AtomicUsize::new(0));
+    let mut receivers = Vec::new();
+    for n in 0..4 {
+        let (store, received) = (place.other().await, Arc::clone(&received));
+        receivers.push(tokio::spawn(async move {
+            let accepted = receive(store.clone(), n).await;
+            received.fetch_add(1, Ordering::Relaxed);
+            store.close().await;
+            accepted
+        }));
+    }
+    let mut others = Vec::new();
+    for n in 0..8 {
+        // Four processes of two workers each.
+        let store = if n % 2 == 0 {
+            place.other().await
+        } else {
+            store.clone()
+        };
+        others.push(tokio::spawn(work(store, n, Arc::clone(&scene))));
+    }
+    for _ in 0..2 {
+        others.push(tokio::spawn(replay(store.clone(), Arc::clone(&scene))));
+        let (received, scene) = (Arc::clone(&received), Arc::clone(&scene));
+        others.push(tokio::spawn(purge(store.clone(), received, 4, scene)));
+    }
+    let mut accepted = 0;
+    for receiver in receivers {
+        accepted += receiver.await.unwrap();
+    }
+    assert_eq!(accepted, MESSAGES);
+    let started = std::time::Instant::now();
+    while scene.processed.load(Ordering::Relaxed) < MESSAGES {
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "only {} were processed; {:?}",
+            scene.processed.load(Ordering::Relaxed),
+            store.statistics().await
+        );
+        for other in &others {
+            assert!(!other.is_finished(), "a task failed");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    scene.over.store(true, Ordering::Relaxed);
+    for other in others {
+        other.await.unwrap();
+    }
+    for (id, times) in &lock(&scene.held).ids {
+        assert!(times.len() == 1, "{id}: {times:#?}");
+    }
+    assert_eq!(
+        scene.processed.load(Ordering::Relaxed),
+        MESSAGES,
+        "each once"
+    );
+    let ready = Ready { place, store };
+    let statistics = ready.store.statistics().await.unwrap();
+    for state in [State::Pending, State::Leased, State::Dead, State::Discarded] {
+        assert_eq!(statistics.count(state), 0, "{state}");
+    }
+    check::check_consistent(&ready).await;
+    let deadlocks: i64 = ready
+        .place
+        .value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        .await;
+    assert_eq!(deadlocks, 0);
+}
+
+/// Eight workers, each with a process of its own, and ordering keys only: each key in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn eight_processes_keep_every_ordering_key_in_order() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    let batch: Vec<Message> = (0..600)
+        .map(|n| ordered(&n.to_string(), &format!("key {}", n % 12)))
+        .collect();
+    let scene = Arc::new(Scene {
+        held: Mutex::default(),
+        processed: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
+    });
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let (store, scene) = (place.other().await, Arc::clone(&scene));
+        tasks.push(tokio::spawn(async move {
+            while scene.processed.load(Ordering::Relaxed) < 600 {
+                for leased in claim(&store, 4).await {
+                    scene.take(&leased.message);
+                    let n: usize = leased.message.id().as_str().parse().unwrap();
+                    let key = leased.message.ordering_key().unwrap().to_string();
+                    lock(&scene.held).processed.entry(key).or_default().push(n);
+                    scene.give_back(&leased.message);
+                    settle(&store, &leased.lease, processed()).await;
+                    scene.processed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            store.close().await;
+        }));
+    }
+    for some in batch.chunks(50) {
+        store.receive(some).await.unwrap();
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let processed = std::mem::take(&mut lock(&scene.held).processed);
+    assert_eq!(processed.len(), 12);
+    for (key, order) in processed {
+        assert_eq!(order.len(), 50, "{key}");
+        assert!(order.is_sorted(), "{key}: {order:?}");
+    }
+    check::check_consistent(&Ready { place, store }).await;
+}

@@ -1,0 +1,256 @@
+//! What a caller is told when something is wrong with the connections or the server, and that the
+//! store goes on when it is right again.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use common::*;
+use inbox_api::{
+    Effect, Error, ErrorKind, Operate as _, Receipt, Schema as _, State, Store as _, StoreExt as _,
+    Transactional as _,
+};
+use inbox_postgres::PostgresStore;
+use sqlx::postgres::PgPoolOptions;
+use test_servers::{Kind as ServerKind, Server, or_skip};
+
+/// An inbox on a server of the test's own.
+async fn alone() -> Option<(Arc<Mutex<Server>>, Ready)> {
+    let server = own_server()?;
+    let place = Place::at(server.url().to_owned());
+    let store = place.store().await;
+    Some((Arc::new(Mutex::new(server)), Ready { place, store }))
+}
+
+fn unavailable(error: &Error, effect: Effect) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.effect(), effect, "{error}");
+    assert!(error.is_retryable(), "{error}");
+}
+
+/// Until the store works again, which may take its pool some connections.
+async fn recovers(store: &PostgresStore, id: &str) {
+    let started = Instant::now();
+    while let Err(error) = store.receive_one(&message(id)).await {
+        assert!(started.elapsed() < Duration::from_secs(30), "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_exhausted_pool_says_so_and_has_changed_nothing() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    store.close().await;
+    let pool = PgPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(Duration::from_millis(200))
+        .connect_with(connection_options(&place.url))
+        .await
+        .unwrap();
+    let store = PostgresStore::with_pool(pool.clone(), place.options.clone());
+    let taken = pool.acquire().await.unwrap();
+    for error in [
+        store.receive_one(&message("1")).await.unwrap_err(),
+        store.claim(&request(1)).await.unwrap_err(),
+        store.begin(&message("1"), &terms()).await.unwrap_err(),
+        store.statistics().await.unwrap_err(),
+        store.exists().await.unwrap_err(),
+        store.open().await.unwrap_err(),
+    ] {
+        unavailable(&error, Effect::None);
+        assert!(error.to_string().contains("pool is exhausted"), "{error}");
+    }
+    drop(taken);
+    assert_eq!(
+        store.receive_one(&message("1")).await.unwrap(),
+        Receipt::Accepted
+    );
+}
+
+/// A fail-over: the address that was the primary's is a standby's, until that is promoted.
+#[tokio::test]
+async fn a_standby_is_read_only_until_it_is_promoted() {
+    let Some((primary, Ready { place, store })) = alone().await else {
+        return;
+    };
+    let _ = store.receive_one(&message("1")).await.unwrap();
+    let made = tokio::task::spawn_blocking({
+        let primary = Arc::clone(&primary);
+        move || lock(&primary).standby()
+    });
+    let Some(standby) = or_skip(ServerKind::Postgres, made.await.unwrap()).unwrap() else {
+        return;
+    };
+    let mut options = place.options.clone();
+    options = options.notifications(false);
+    let after = PostgresStore::connect(connection_options(standby.url()), options)
+        .await
+        .unwrap();
+    let started = Instant::now();
+    while after.get(&key("1")).await.ok().flatten().is_none() {
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "not replicated"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Looking works.
+    assert!(after.exists().await.unwrap());
+    assert_eq!(after.statistics().await.unwrap().count(State::Pending), 1);
+    for error in [
+        after.receive_one(&message("2")).await.unwrap_err(),
+        after.claim(&request(1)).await.unwrap_err(),
+        after.begin(&message("2"), &terms()).await.unwrap_err(),
+        after.replay(&key("1"), None).await.unwrap_err(),
+        after.discard(&key("1")).await.unwrap_err(),
+    ] {
+        unavailable(&error, Effect::None);
+        assert!(error.to_string().contains("read-only"), "{error}");
+    }
+    act(&primary, Server::kill).await.unwrap();
+    let standby = Arc::new(Mutex::new(standby));
+    act(&standby, Server::promote).await.unwrap();
+    recovers(&after, "2").await;
+    let claimed = claim(&after, 10).await;
+    assert_eq!(ids(&claimed), ["1", "2"]);
+}
+
+/// Both have changed nothing, and say so.
+#[tokio::test]
+async fn time_outs_of_the_servers_own_undo_the_statement() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    let mut holder = store.open().await.unwrap();
+    store
+        .receive_in(&mut holder, &[message("1")])
+        .await
+        .unwrap();
+    for (setting, kind) in [
+        ("statement_timeout", ErrorKind::Unavailable),
+        ("lock_timeout", ErrorKind::Conflict),
+    ] {
+        let pool = PgPoolOptions::new()
+            .connect_with(connection_options(&place.url).options([(setting, "100")]))
+            .await
+            .unwrap();
+        let impatient = PostgresStore::with_pool(pool, place.options.clone());
+        // It waits for the first copy's transaction.
+        let error = impatient.receive_one(&message("1")).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{setting}: {error}");
+        assert_eq!(error.effect(), Effect::None, "{setting}");
+        assert!(error.is_retryable(), "{setting}");
+    }
+    store.commit(holder).await.unwrap();
+    assert_eq!(
+        store.receive_one(&message("1")).await.unwrap(),
+        Receipt::Duplicate
+    );
+}
+
+/// The server ends a connection under a write: whether that was committed, nobody can say.
+#[tokio::test]
+async fn a_connection_that_is_ended_leaves_the_outcome_open() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    let mut holder = store.open().await.unwrap();
+    store
+        .receive_in(&mut holder, &[message("1")])
+        .await
+        .unwrap();
+    let waiting = tokio::spawn({
+        let store = store.clone();
+        async move { store.receive_one(&message("1")).await }
+    });
+    let started = Instant::now();
+    loop {
+        let ended: i64 = place
+            .value(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                 WHERE wait_event_type = 'Lock' AND query LIKE '%{schema}%receive%'
+                   AND pid <> pg_backend_pid()",
+            )
+            .await;
+        if ended > 0 {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "nobody waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    unavailable(&waiting.await.unwrap().unwrap_err(), Effect::Unknown);
+    store.roll_back(holder).await.unwrap();
+    assert_eq!(
+        store.receive_one(&message("1")).await.unwrap(),
+        Receipt::Accepted,
+        "repeating it is safe"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_comes_back_finds_the_store_working() {
+    let Some((server, Ready { store, .. })) = alone().await else {
+        return;
+    };
+    for (round, down) in [Server::stop, Server::kill].into_iter().enumerate() {
+        let id = format!("before {round}");
+        let _ = store.receive_one(&message(&id)).await.unwrap();
+        act(&server, down).await.unwrap();
+        let error = store.statistics().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        act(&server, Server::start).await.unwrap();
+        recovers(&store, &format!("after {round}")).await;
+    }
+    assert_eq!(store.statistics().await.unwrap().count(State::Pending), 4);
+}
+
+/// Nothing that an error says, or what it was made from says, is a secret.
+#[tokio::test]
+async fn errors_keep_secrets() {
+    let Some(Ready { place, .. }) = ready().await else {
+        return;
+    };
+    let told = |error: &Error| {
+        let mut text = format!("{error} {error:?}");
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            text += &format!(" {cause} {cause:?}");
+            source = cause.source();
+        }
+        text
+    };
+    let options = connection_options(&place.url).password("hunter2");
+    let refused =
+        PostgresStore::connect(options.clone().database("nowhere"), place.options.clone())
+            .await
+            .unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::SchemaMissing, "{refused}");
+    let store = PostgresStore::connect(options.clone(), place.options.clone())
+        .await
+        .unwrap();
+    let sent = message_with("1", "4111111111111111");
+    store.close().await;
+    let closed = store.receive_one(&sent).await.unwrap_err();
+    let unreachable = PostgresStore::connect(options.port(1), place.options.clone())
+        .await
+        .unwrap_err();
+    unavailable(&unreachable, Effect::None);
+    place
+        .run("DROP TABLE {schema}.inbox_message CASCADE")
+        .await
+        .unwrap();
+    let store = place.other().await;
+    let missing = store.receive_one(&sent).await.unwrap_err();
+    for error in [refused, closed, unreachable, missing] {
+        let told = told(&error);
+        assert!(!told.contains("hunter2"), "{told}");
+        assert!(!told.contains("4111111111111111"), "{told}");
+    }
+}

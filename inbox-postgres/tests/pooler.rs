@@ -1,0 +1,129 @@
+//! Behind PgBouncer in transaction mode.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+mod suite;
+
+use std::sync::LazyLock;
+
+use common::*;
+use conformance_tests::Need;
+use inbox_api::{Effect, ErrorKind, Receipt, Store as _, StoreExt as _, Wakeups};
+use inbox_postgres::PostgresOptions;
+use suite::Database;
+use test_servers::{Error, Kind as ServerKind, Server, require_or_skip};
+
+static SERVER: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(ServerKind::Pgbouncer));
+
+fn shared() -> Option<String> {
+    let server = SERVER.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    server.as_ref().map(|server| server.url().to_owned())
+}
+
+fn own() -> Option<Server> {
+    let server = require_or_skip(ServerKind::Pgbouncer).unwrap_or_else(|error| panic!("{error}"));
+    server.filter(|server| !server.is_shared())
+}
+
+/// What the pooler asks for.
+fn pooled(options: PostgresOptions) -> PostgresOptions {
+    options.prepared_statements(false).notifications(false)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_conforms_without_prepared_statements_and_notifications() {
+    if shared().is_none() {
+        return;
+    }
+    suite::run_all(Database {
+        name: "postgres behind pgbouncer",
+        shared,
+        own,
+        options: pooled,
+        lacks: &[Need::Wakeups, Need::WakeupsAcrossProcesses],
+    })
+    .await;
+}
+
+/// Several connections of the store and of others on few of the server's, so that consecutive
+/// statements of one connection do go to different ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_clients_share_few_connections() {
+    let Some(url) = shared() else { return };
+    let mut place = Place::at(url);
+    place.options = pooled(place.options).max_connections(8);
+    let store = place.store().await;
+    let tasks: Vec<_> = (0..16)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for round in 0..10 {
+                    let message = ordered(&format!("{n}-{round}"), &n.to_string());
+                    assert_eq!(
+                        store.receive_one(&message).await.unwrap(),
+                        Receipt::Accepted
+                    );
+                    for leased in claim(&store, 3).await {
+                        settle(&store, &leased.lease, processed()).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let ready = Ready { place, store };
+    check::check_consistent(&ready).await;
+    assert_eq!(ready.store.capabilities().wakeups, Wakeups::None);
+}
+
+/// Why the option is there: statements that were prepared on one of the server's connections are
+/// not found on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn with_prepared_statements_it_fails_and_loses_nothing() {
+    let Some(url) = shared() else { return };
+    let mut place = Place::at(url);
+    place.options = pooled(place.options);
+    let store = place.store().await;
+    let mut preparing = Place::at(place.url.clone());
+    preparing.schema = place.schema.clone();
+    preparing.options = place.options.clone().prepared_statements(true);
+    let preparing = preparing.connect().await.unwrap();
+    let tasks: Vec<_> = (0..8)
+        .map(|n| {
+            let store = preparing.clone();
+            tokio::spawn(async move {
+                let mut errors = Vec::new();
+                for round in 0..20 {
+                    if let Err(error) = store.receive_one(&message(&format!("{n}-{round}"))).await {
+                        errors.push(error);
+                    }
+                }
+                errors
+            })
+        })
+        .collect();
+    let mut errors = Vec::new();
+    for task in tasks {
+        errors.extend(task.await.unwrap());
+    }
+    assert!(
+        !errors.is_empty(),
+        "this pooler keeps track of prepared statements"
+    );
+    for error in &errors {
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+        assert!(
+            error.context().contains("turn prepared_statements off"),
+            "{error}"
+        );
+        assert_eq!(error.effect(), Effect::None, "{error}");
+    }
+    // The same store without them goes on.
+    let receipt = store.receive_one(&message("after")).await.unwrap();
+    assert_eq!(receipt, Receipt::Accepted);
+    check::check_consistent(&Ready { place, store }).await;
+}

@@ -1,0 +1,246 @@
+//! How the conformance suite gets its inboxes, whichever server they are on.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses a part of it"
+)]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use conformance_tests::{
+    AnyTransactions, BoxError, BusinessWrites, CASES, Corruption, Fixture, Harness, Need, Offered,
+    Restart, SchemaVariant, Settings, Transactions, Unable,
+};
+use inbox_api::{Inbox, Key, Schema as _};
+use inbox_postgres::{PostgresOptions, PostgresStore};
+use sqlx::{AssertSqlSafe, Connection as _, Postgres};
+use test_servers::Server;
+use tokio::task::JoinSet;
+
+use crate::common::{self, Place};
+
+/// The suite on one kind of server.
+pub struct Database {
+    pub name: &'static str,
+    /// The URL of the server that the cases share.
+    pub shared: fn() -> Option<String>,
+    /// A server of one case's own.
+    pub own: fn() -> Option<Server>,
+    /// What the server asks of the store.
+    pub options: fn(PostgresOptions) -> PostgresOptions,
+    /// What cannot be checked there.
+    pub lacks: &'static [Need],
+}
+
+#[async_trait]
+impl Harness for Database {
+    fn name(&self) -> String {
+        self.name.into()
+    }
+
+    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+        let tested = self.tested(settings).await?;
+        tested.store.create().await?;
+        tested
+            .place
+            .run("CREATE TABLE {schema}.effects (note text NOT NULL)")
+            .await
+            .map_err(Unable::failed)?;
+        Ok(Box::new(tested))
+    }
+
+    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        let tested = self.tested(&Settings::default()).await?;
+        let sql = match variant {
+            SchemaVariant::Missing => "SELECT 1",
+            SchemaVariant::Incomplete => "DROP INDEX {schema}.inbox_claim",
+            SchemaVariant::Newer => "UPDATE {schema}.inbox_meta SET version = 4711",
+            SchemaVariant::Foreign => {
+                "CREATE SCHEMA {schema}; CREATE TABLE {schema}.inbox_message (id text, note text)"
+            }
+            // The first version is the only one so far.
+            SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
+        };
+        if matches!(variant, SchemaVariant::Incomplete | SchemaVariant::Newer) {
+            tested.store.create().await?;
+        }
+        tested.place.run(sql).await.map_err(Unable::failed)?;
+        Ok(Box::new(tested))
+    }
+
+    fn expected_not_checked(&self) -> Vec<Need> {
+        let mut needs = vec![Need::Schema(SchemaVariant::Older)];
+        needs.extend(self.lacks);
+        needs
+    }
+}
+
+impl Database {
+    async fn tested(&self, settings: &Settings) -> Offered<Tested> {
+        let missing = || Unable::failed("no server of this kind");
+        let (mut place, server) = if settings.disrupted {
+            let server = (self.own)().ok_or_else(missing)?;
+            let place = Place::at(server.url().to_owned());
+            (place, Some(Arc::new(Mutex::new(server))))
+        } else {
+            let mut place = Place::at((self.shared)().ok_or_else(missing)?);
+            // Nothing is away; a machine may be slow.
+            place.options = place.options.acquire_timeout(Duration::from_secs(30));
+            (place, None)
+        };
+        place.options =
+            (self.options)(place.options).drop_processed_payloads(settings.drop_processed_payloads);
+        if let Some(limit) = settings.payload_limit {
+            place.options = place.options.payload_limit(limit);
+        }
+        let store = Arc::new(place.connect().await?);
+        Ok(Tested {
+            place,
+            store,
+            server,
+        })
+    }
+}
+
+struct Tested {
+    place: Place,
+    store: Arc<PostgresStore>,
+    /// A server of this case's own, if it is to be harmed.
+    server: Option<Arc<Mutex<Server>>>,
+}
+
+impl Tested {
+    fn server(&self, need: Need) -> Offered<&Arc<Mutex<Server>>> {
+        self.server.as_ref().ok_or(Unable::NotOffered(need))
+    }
+}
+
+#[async_trait]
+impl Fixture for Tested {
+    fn inbox(&self) -> Arc<dyn Inbox> {
+        self.store.clone()
+    }
+
+    async fn advance_clock(&self, by: Duration) -> Offered<()> {
+        if by.is_zero() {
+            return Ok(());
+        }
+        self.place.try_advance(by).await.map_err(Unable::failed)
+    }
+
+    async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
+        Ok(Arc::new(self.place.connect().await?))
+    }
+
+    async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
+        let sql = match corruption {
+            Corruption::Headers => {
+                "UPDATE {schema}.inbox_message SET headers = '[1]' WHERE handler = $1 AND id = $2"
+            }
+        };
+        let mut connection = common::connection(&self.place.url)
+            .await
+            .map_err(Unable::failed)?;
+        // A pooler keeps to one server's connection within a transaction only.
+        let mut transaction = connection.begin().await.map_err(Unable::failed)?;
+        sqlx::query(AssertSqlSafe(self.place.sql(sql)))
+            .bind(key.handler.as_str())
+            .bind(key.id.as_str())
+            .persistent(false)
+            .execute(&mut *transaction)
+            .await
+            .map_err(Unable::failed)?;
+        transaction.commit().await.map_err(Unable::failed)?;
+        connection.close().await.map_err(Unable::failed)
+    }
+
+    async fn begin_outage(&self) -> Offered<()> {
+        common::act(self.server(Need::Outage)?, Server::stop).await
+    }
+
+    async fn end_outage(&self) -> Offered<()> {
+        common::act(self.server(Need::Outage)?, Server::start).await
+    }
+
+    async fn restart(&self, how: Restart) -> Offered<()> {
+        common::restart(self.server(Need::Restart)?, how).await
+    }
+
+    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
+        let effects = Arc::new(Effects {
+            url: self.place.url.clone(),
+            table: self.place.sql("{schema}.effects"),
+        });
+        Ok(Arc::new(
+            Transactions::new(self.store.clone()).with_writes(effects),
+        ))
+    }
+}
+
+/// A table of the handler's own.
+struct Effects {
+    url: String,
+    table: String,
+}
+
+#[async_trait]
+impl BusinessWrites<sqlx::Transaction<'static, Postgres>> for Effects {
+    async fn write(
+        &self,
+        transaction: &mut sqlx::Transaction<'static, Postgres>,
+        note: &str,
+    ) -> Result<(), BoxError> {
+        let sql = format!("INSERT INTO {} (note) VALUES ($1)", self.table);
+        sqlx::query(AssertSqlSafe(sql))
+            .bind(note)
+            .persistent(false)
+            .execute(&mut **transaction)
+            .await?;
+        Ok(())
+    }
+
+    async fn written(&self) -> Result<Vec<String>, BoxError> {
+        let mut connection = common::connection(&self.url).await?;
+        let mut transaction = connection.begin().await?;
+        let sql = format!("SELECT note FROM {}", self.table);
+        let notes = sqlx::query_scalar(AssertSqlSafe(sql))
+            .persistent(false)
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.rollback().await?;
+        connection.close().await?;
+        Ok(notes)
+    }
+}
+
+/// Runs all cases, several groups at a time, and fails with the reports of those groups that are
+/// not as they should be. For servers that a machine need not have.
+pub async fn run_all(database: Database) {
+    let database: Arc<dyn Harness> = Arc::new(database);
+    let mut groups: Vec<&str> = CASES.iter().map(|case| case.group).collect();
+    groups.dedup();
+    let groups = Arc::new(Mutex::new(groups));
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let (database, groups) = (Arc::clone(&database), Arc::clone(&groups));
+        tasks.spawn(async move {
+            let mut bad = Vec::new();
+            loop {
+                let Some(group) = common::lock(&groups).pop() else {
+                    return bad;
+                };
+                let report =
+                    conformance_tests::run(Arc::clone(&database), &format!("{group}::")).await;
+                if !report.is_conformant() {
+                    bad.push(report.to_string());
+                }
+            }
+        });
+    }
+    let bad = tasks.join_all().await.concat();
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
