@@ -68,6 +68,12 @@ impl Arguments {
     }
 }
 
+/// What no message of a batch has, such as a due time, is not sent as an array of nothing.
+fn given<T>(each: impl Iterator<Item = Option<T>>) -> Option<Vec<Option<T>>> {
+    let all: Vec<Option<T>> = each.collect();
+    all.iter().any(Option::is_some).then_some(all)
+}
+
 /// Messages of one statement, by their places in the input.
 pub(crate) type Chunk = Vec<usize>;
 
@@ -192,28 +198,22 @@ impl Work {
             .with(each().map(|m| m.handler().as_str()).collect::<Vec<_>>())
             .with(each().map(|m| m.id().as_str()).collect::<Vec<_>>())
             .with(each().map(|m| m.kind().as_str()).collect::<Vec<_>>())
-            .with(
-                each()
-                    .map(|m| m.content_type().map(AsRef::as_ref))
-                    .collect::<Vec<Option<&str>>>(),
-            )
-            .with(
-                each()
-                    .map(|m| m.ordering_key().map(AsRef::as_ref))
-                    .collect::<Vec<Option<&str>>>(),
-            )
+            .with(given(
+                each().map(|m| m.content_type().map(AsRef::<str>::as_ref)),
+            ))
+            .with(given(
+                each().map(|m| m.ordering_key().map(AsRef::<str>::as_ref)),
+            ))
             .with(each().map(|m| m.headers().to_json()).collect::<Vec<_>>());
         let places: Vec<i32> = sorted
             .iter()
             .map(|(place, _)| i32::try_from(*place).unwrap_or(i32::MAX))
             .collect();
-        // All due now is the usual case and needs no arrays.
         let (at, after): (Vec<_>, Vec<_>) = chosen.iter().map(|m| due(m)).unzip();
-        let given = |any: bool| any.then_some(());
         self.with_payloads(arguments, each().map(Message::payload))
             .with(places)
-            .with(given(at.iter().any(Option::is_some)).map(|()| at))
-            .with(given(after.iter().any(Option::is_some)).map(|()| after))
+            .with(given(at.into_iter()))
+            .with(given(after.into_iter()))
             .with(self.notifications)
             .with(alone)
             .finish()

@@ -14,6 +14,9 @@ use sqlx::{PgConnection, Row as _};
 use super::{Layout, Shape};
 
 const HANDLER: &str = "bench";
+/// What every message has, so is sent and stored with each.
+const KIND: &str = "bench.event";
+const HEADERS: &str = "{}";
 const LEASE: Duration = Duration::from_secs(3600);
 
 /// A message in hand.
@@ -69,6 +72,8 @@ impl Client {
         let accepted = sqlx::query(self.layout.receive)
             .bind(HANDLER)
             .bind(&ids)
+            .bind(vec![KIND; ids.len()])
+            .bind(vec![HEADERS; ids.len()])
             .bind(&payloads)
             .fetch_all(&mut self.connection)
             .await?;

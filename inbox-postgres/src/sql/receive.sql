@@ -2,7 +2,8 @@
 -- counted from 0. The arrays are in order of handler and id, so that two batches with the same
 -- keys wait for each other instead of deadlocking; `places` says where each message stood in the
 -- batch, which is the order of acceptance. Due times and delays (in microseconds) are in order of
--- places. `alone`: not within a longer transaction of the caller's.
+-- places. An array in which nothing is given may be NULL. `alone`: not within a longer transaction
+-- of the caller's.
 CREATE OR REPLACE FUNCTION {fn:receive}(
     handlers text[], ids text[], kinds text[], content_types text[], ordering_keys text[],
     all_headers text[], payloads {payload}[], places integer[],

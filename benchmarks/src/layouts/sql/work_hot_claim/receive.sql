@@ -1,7 +1,8 @@
 WITH new AS (
     INSERT INTO message (accepted_at, handler, id, kind, headers, payload)
-    SELECT now(), $1, m.id, 'bench.event', '{}', m.payload
-    FROM unnest($2::text[], $3::bytea[]) AS m (id, payload)
+    SELECT now(), $1, m.id, m.kind, m.headers::json, m.payload
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::bytea[])
+        AS m (id, kind, headers, payload)
     ON CONFLICT (handler, id) DO NOTHING
     RETURNING seq, id
 ), queued AS (
