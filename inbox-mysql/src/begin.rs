@@ -65,7 +65,9 @@ impl Work {
             self.sql
                 .expand("SELECT seq INTO @inbox_seq FROM {message} WHERE handler = "),
         );
-        find.bytes(handler.as_bytes()).push(" AND id = ").bytes(id.as_bytes());
+        find.bytes(handler.as_bytes())
+            .push(" AND id = ")
+            .bytes(id.as_bytes());
         if lock {
             // Reads what is there now, whatever the transaction's isolation level.
             find.push(" FOR UPDATE");
@@ -82,7 +84,12 @@ impl Work {
         secrecy: Secrecy,
     ) -> Places {
         let stored = self.store_one(script, message, secrecy);
-        self.find(script, message.handler().as_str(), message.id().as_str(), true);
+        self.find(
+            script,
+            message.handler().as_str(),
+            message.id().as_str(),
+            true,
+        );
         let mut take = Statement::new(self.sql.expand(
             "UPDATE {work} SET queue = 1, token = GREATEST(token + 1, @inbox_now), \
              started = started + 1, worker = ",
@@ -109,7 +116,12 @@ impl Work {
         secrecy: Secrecy,
     ) -> Places {
         let stored = self.store_one(script, message, secrecy);
-        self.find(script, message.handler().as_str(), message.id().as_str(), true);
+        self.find(
+            script,
+            message.handler().as_str(),
+            message.id().as_str(),
+            true,
+        );
         // The stored copy's ordering key counts, which may be another than this copy's.
         script.fixed("SET @inbox_seqs = CONCAT('[', @inbox_seq, ']')");
         script.all(&self.sql.keys_of);
@@ -174,7 +186,11 @@ impl Work {
             return Ok(None);
         };
         rows::stored(row, now).map(Some).map_err(|reason| {
-            self.corrupt(operation, row.try_get_unchecked(0).unwrap_or_default(), reason)
+            self.corrupt(
+                operation,
+                row.try_get_unchecked(0).unwrap_or_default(),
+                reason,
+            )
         })
     }
 

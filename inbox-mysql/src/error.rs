@@ -52,13 +52,20 @@ fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
     use ErrorKind::{Conflict, Corrupt, Denied, Invalid, Other, Unavailable, Unsupported};
 
     let (kind, context) = match number {
-        1213 => (Conflict, "the server chose this transaction to end a deadlock"),
+        1213 => (
+            Conflict,
+            "the server chose this transaction to end a deadlock",
+        ),
         1205 => (Conflict, "a lock was not given in time"),
-        1020 | 3572 => (Conflict, "a row was changed or locked by another transaction"),
+        1020 | 3572 => (
+            Conflict,
+            "a row was changed or locked by another transaction",
+        ),
         1044 | 1045 | 1698 => (Denied, "the server refused the user or the database"),
-        1095 | 1142 | 1143 | 1227 | 1370 => {
-            (Denied, "a privilege is missing; the crate's documentation lists those needed")
-        }
+        1095 | 1142 | 1143 | 1227 | 1370 => (
+            Denied,
+            "a privilege is missing; the crate's documentation lists those needed",
+        ),
         1290 | 1792 | 1836 => (Unavailable, "the server takes no writes at the moment"),
         1040 | 1203 | 1226 => (Unavailable, "the server has too many connections"),
         1047 => (Unavailable, "this node of the cluster is not ready"),
@@ -74,7 +81,10 @@ fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
         3 | 5 | 28 | 1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
             (Unavailable, "the server is out of disk space or memory")
         }
-        1153 => (Invalid, "the server's max_allowed_packet is smaller than the message"),
+        1153 => (
+            Invalid,
+            "the server's max_allowed_packet is smaller than the message",
+        ),
         3140 | 3141 | 3143 | 3144 | 3157 | 4025 => {
             (Invalid, "a payload is not JSON that the server takes")
         }
@@ -84,12 +94,14 @@ fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
              set ROW or MIXED",
         ),
         1034 | 1194 | 1712 => (Corrupt, "a table is damaged"),
-        NO_SUCH_TABLE | UNKNOWN_DATABASE | 1051 => {
-            (ErrorKind::SchemaMissing, "the database or a table of the inbox does not exist")
-        }
-        UNKNOWN_COLUMN | 1176 => {
-            (ErrorKind::SchemaVersion, "a column or an index of the inbox is missing")
-        }
+        NO_SUCH_TABLE | UNKNOWN_DATABASE | 1051 => (
+            ErrorKind::SchemaMissing,
+            "the database or a table of the inbox does not exist",
+        ),
+        UNKNOWN_COLUMN | 1176 => (
+            ErrorKind::SchemaVersion,
+            "a column or an index of the inbox is missing",
+        ),
         _ => return (Other, format!("server error {number}").into(), Effect::None),
     };
     (kind, context.into(), Effect::None)

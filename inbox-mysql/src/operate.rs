@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing,
-    Operate, Page, Progress, Record, Result, Slice, State, Statistics, duration_micros,
+    Bytes, Cursor, Error, ErrorKind, Expired, Filter, HandlerName, HandlerStatistics, Intervention,
+    Key, Listing, Operate, Page, Progress, Record, Result, Slice, State, Statistics,
+    duration_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
 
@@ -14,11 +15,15 @@ use crate::{
     rows,
     script::{Access, Answers, Script, Statement, hex},
     store::MySqlStore,
-    work::Work,
 };
+
+const REPLAYABLE: [State; 3] = [State::Processed, State::Dead, State::Discarded];
+const DISCARDABLE: [State; 2] = [State::Pending, State::Dead];
 
 /// A purge is a transaction for this many rows at a time, so that its locks are short.
 const PURGE_SLICE: u32 = 500;
+/// How often an intervention is tried when the message changes meanwhile.
+const TRIES: u32 = 10;
 /// The most messages of one slice.
 const MOST_IN_SLICE: u32 = 10_000;
 
@@ -58,12 +63,24 @@ impl Lead {
     }
 
     fn from(self) -> String {
-        let tables = [("m", "{message}"), ("w", "{work}"), ("d", "{dead}"), ("f", "{done}")];
+        let tables = [
+            ("m", "{message}"),
+            ("w", "{work}"),
+            ("d", "{dead}"),
+            ("f", "{done}"),
+        ];
         let lead = self.alias();
-        let table = |alias| tables.iter().find(|(a, _)| *a == alias).map_or("", |(_, t)| *t);
+        let table = |alias| {
+            tables
+                .iter()
+                .find(|(a, _)| *a == alias)
+                .map_or("", |(_, t)| *t)
+        };
         let mut text = format!("FROM {} AS {lead}", table(lead));
         if lead != "m" {
-            text += &format!(" STRAIGHT_JOIN {{message}} AS m ON m.seq = {lead}.seq");
+            text += &format!(
+                " STRAIGHT_JOIN {{message}} AS m FORCE INDEX (PRIMARY) ON m.seq = {lead}.seq"
+            );
         }
         for (alias, table) in tables {
             if alias != lead && alias != "m" {
@@ -74,11 +91,11 @@ impl Lead {
     }
 }
 
-/// Adds what `filter` means, with these states (none: any), to a `WHERE` that has begun.
-fn add_filter(statement: &mut Statement, filter: &Filter, states: &[State]) {
-    for (n, state) in states.iter().enumerate() {
-        statement.push(if n == 0 { " AND (" } else { " OR " });
-        statement.push(match state {
+/// Whether a row of `columns.sql` is shown in one of these states.
+fn in_states(states: &[State]) -> String {
+    let conditions: Vec<_> = states
+        .iter()
+        .map(|state| match state {
             State::Pending => {
                 "(w.seq IS NOT NULL AND (w.queue <> 1 OR w.visible_at <= @inbox_now))"
             }
@@ -86,25 +103,44 @@ fn add_filter(statement: &mut Statement, filter: &Filter, states: &[State]) {
             State::Processed => "f.state = 2",
             State::Dead => "d.seq IS NOT NULL",
             State::Discarded => "f.state = 4",
-        });
-    }
+        })
+        .collect();
+    conditions.join(" OR ")
+}
+
+/// Adds what `filter` means, with these states (none: any), to a `WHERE` that has begun.
+fn add_filter(statement: &mut Statement, filter: &Filter, states: &[State]) {
     if !states.is_empty() {
-        statement.push(")");
+        statement.push(" AND (").push(&in_states(states)).push(")");
     }
     for (column, wanted) in [
-        ("m.handler", filter.handler.as_ref().map(AsRef::<str>::as_ref)),
+        (
+            "m.handler",
+            filter.handler.as_ref().map(AsRef::<str>::as_ref),
+        ),
         ("m.kind", filter.kind.as_ref().map(AsRef::<str>::as_ref)),
-        ("m.ordering_key", filter.ordering_key.as_ref().map(AsRef::<str>::as_ref)),
+        (
+            "m.ordering_key",
+            filter.ordering_key.as_ref().map(AsRef::<str>::as_ref),
+        ),
     ] {
         if let Some(wanted) = wanted {
-            statement.push(" AND ").push(column).push(" = ").bytes(wanted.as_bytes());
+            statement
+                .push(" AND ")
+                .push(column)
+                .push(" = ")
+                .bytes(wanted.as_bytes());
         }
     }
     if let Some(age) = filter.older_than {
-        statement.push(" AND m.accepted_at <= @inbox_now - ").number(duration_micros(age));
+        statement
+            .push(" AND m.accepted_at <= @inbox_now - ")
+            .number(duration_micros(age));
     }
     if let Some(age) = filter.newer_than {
-        statement.push(" AND m.accepted_at > @inbox_now - ").number(duration_micros(age));
+        statement
+            .push(" AND m.accepted_at > @inbox_now - ")
+            .number(duration_micros(age));
     }
     if let Some(text) = &filter.error_contains {
         statement.push(" AND LOCATE(").bytes(text.as_bytes());
@@ -158,23 +194,30 @@ impl MySqlStore {
         Ok(listing)
     }
 
-    /// Adds a change of the messages in `@inbox_seqs` to `script`. Answers where it says how many
-    /// were changed.
-    fn change(&self, script: &mut Script, change: &Change) -> usize {
+    /// Adds a change of the messages in `@inbox_seqs` to `script`, as far as they are in one of
+    /// `states` when they are locked. Answers where it says how many were changed.
+    fn change(&self, script: &mut Script, change: &Change, states: &[State]) -> usize {
         let sql = &self.inner.work.sql;
+        let lock = |script: &mut Script, statements: &[String], payload_there: &str| {
+            for statement in statements {
+                let statement = statement.replace("{states}", &in_states(states));
+                script.fixed(&statement.replace("{payload_there}", payload_there));
+            }
+        };
         script.all(&sql.keys_of);
         script.all(&sql.lock_keys);
         let changed = match change {
             Change::Replay { payload } => {
                 script.all(&sql.demote);
-                script.all(match payload {
-                    Some(_) => &sql.replay_edited_lock,
-                    None => &sql.replay_lock,
-                });
+                let payload_there = match payload {
+                    Some(_) => "TRUE",
+                    None => "m.payload_bytes IS NOT NULL",
+                };
+                lock(script, &sql.replay_lock, payload_there);
                 let changed = script.all(&sql.chosen);
                 if let Some(payload) = payload {
                     let mut edit = Statement::new(self.sql(
-                        "UPDATE {seqs} AS j STRAIGHT_JOIN {message} AS m ON m.seq = j.seq \
+                        "UPDATE {seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq \
                          SET m.payload_bytes = ",
                     ));
                     edit.number(payload.len() as i64).push(", m.payload = ");
@@ -186,7 +229,7 @@ impl MySqlStore {
                 changed
             }
             Change::Discard => {
-                script.all(&sql.discard_lock);
+                lock(script, &sql.discard_lock, "");
                 let changed = script.all(&sql.chosen);
                 script.all(&sql.discard);
                 changed
@@ -200,29 +243,52 @@ impl MySqlStore {
         &self,
         operation: &'static str,
         key: &Key,
-        change: Change,
+        change: &Change,
     ) -> Result<Intervention> {
+        for _ in 0..TRIES {
+            if let Some(answer) = self.try_to_intervene(operation, key, change).await? {
+                return Ok(answer);
+            }
+        }
+        let context = "the message changed its state again and again";
+        Err(Error::new(ErrorKind::Conflict, operation, context))
+    }
+
+    /// `None`: the message became eligible just behind the look at it.
+    async fn try_to_intervene(
+        &self,
+        operation: &'static str,
+        key: &Key,
+        change: &Change,
+    ) -> Result<Option<Intervention>> {
         let mapped = in_operation(operation);
         let work = &self.inner.work;
         let mut script = self.script(Access::Write);
         work.find(&mut script, key.handler.as_str(), key.id.as_str(), false);
         script.fixed("SET @inbox_seqs = CONCAT('[', @inbox_seq, ']')");
-        let changed = self.change(&mut script, &change);
+        let states: &[State] = match change {
+            Change::Replay { .. } => &REPLAYABLE,
+            Change::Discard => &DISCARDABLE,
+        };
+        let changed = self.change(&mut script, change, states);
         // What it is now says why nothing was changed, if nothing was.
         let now = script.fixed(&work.select_records("m.seq = @inbox_seq"));
         let answers = self.run(operation, Access::Write, script).await?;
         if answers.number(changed).map_err(mapped)? > 0 {
             self.inner.signal.raise();
-            return Ok(Intervention::Done);
+            return Ok(Some(Intervention::Done));
         }
-        Ok(match work.only(operation, &answers, now)? {
-            None => Intervention::NotFound,
-            Some(stored) => match change {
-                Change::Replay { .. } if stored.stored_state.is_final() => {
-                    Intervention::PayloadDropped
-                }
-                _ => Intervention::WrongState(stored.record.state),
-            },
+        let Some(stored) = work.only(operation, &answers, now)? else {
+            return Ok(Some(Intervention::NotFound));
+        };
+        let shown = stored.record.state;
+        Ok(match change {
+            Change::Replay { payload } if stored.stored_state.is_final() => {
+                let lacks_payload = payload.is_none() && stored.record.payload.is_none();
+                lacks_payload.then_some(Intervention::PayloadDropped)
+            }
+            Change::Discard if matches!(shown, State::Pending | State::Dead) => None,
+            _ => Some(Intervention::WrongState(shown)),
         })
     }
 
@@ -257,14 +323,17 @@ impl MySqlStore {
             choose.push(" AND m.payload_bytes IS NOT NULL");
         }
         add_filter(&mut choose, filter, states);
-        choose.push(" ORDER BY ").push(lead.alias()).push(".seq LIMIT ");
+        choose
+            .push(" ORDER BY ")
+            .push(lead.alias())
+            .push(".seq LIMIT ");
         choose.number(limit).push(") AS t");
 
         let mut script = self.script(Access::Write);
         script.fixed("SET @inbox_seqs = NULL");
         script.add(choose);
         let chosen = script.all(&self.inner.work.sql.chosen);
-        let changed = self.change(&mut script, &change);
+        let changed = self.change(&mut script, &change, states);
         let answers = self.run(operation, Access::Write, script).await?;
         let changed = answers.number(changed).map_err(mapped)?.unsigned_abs();
         if changed > 0 {
@@ -295,17 +364,21 @@ impl MySqlStore {
         script.fixed("SET @inbox_picked = NULL");
         let mut pick = Statement::new(self.sql(if dead {
             "{agg} SELECT JSON_ARRAYAGG(seq) INTO @inbox_picked FROM (SELECT x.seq \
-             FROM {seqs} AS j STRAIGHT_JOIN {dead} AS x ON x.seq = j.seq WHERE TRUE"
+             FROM {seqs} AS j STRAIGHT_JOIN {dead} AS x FORCE INDEX (PRIMARY) ON x.seq = j.seq WHERE TRUE"
         } else {
             "{agg} SELECT JSON_ARRAYAGG(seq) INTO @inbox_picked FROM (SELECT x.seq \
-             FROM {seqs} AS j STRAIGHT_JOIN {done} AS x ON x.seq = j.seq WHERE x.state = "
+             FROM {seqs} AS j STRAIGHT_JOIN {done} AS x FORCE INDEX (PRIMARY) ON x.seq = j.seq WHERE x.state = "
         }));
         if !dead {
             pick.number(i64::from(expired.state().code()));
         }
         pick.push(" AND x.finished_at <= @inbox_now - ");
         pick.number(duration_micros(expired.older_than()));
-        pick.push(if wait { " FOR UPDATE" } else { " FOR UPDATE SKIP LOCKED" });
+        pick.push(if wait {
+            " FOR UPDATE"
+        } else {
+            " FOR UPDATE SKIP LOCKED"
+        });
         pick.push(") AS t");
         script.add(pick);
         script.fixed("SET @inbox_seqs = @inbox_picked");
@@ -338,11 +411,16 @@ impl MySqlStore {
     /// The conditions of `expired` on the table that holds such messages.
     fn add_expired(statement: &mut Statement, expired: &Expired, limit: u32) {
         if expired.state() != State::Dead {
-            statement.push("x.state = ").number(i64::from(expired.state().code())).push(" AND ");
+            statement
+                .push("x.state = ")
+                .number(i64::from(expired.state().code()))
+                .push(" AND ");
         }
         statement.push("x.finished_at <= @inbox_now - ");
         statement.number(duration_micros(expired.older_than()));
-        statement.push(" ORDER BY x.finished_at, x.seq LIMIT ").number(i64::from(limit));
+        statement
+            .push(" ORDER BY x.finished_at, x.seq LIMIT ")
+            .number(i64::from(limit));
     }
 
     async fn purge_slice(&self, expired: &Expired, limit: u32) -> Result<u64> {
@@ -356,19 +434,28 @@ impl MySqlStore {
         )));
         Self::add_expired(&mut choose, expired, limit);
         // Dead letters are locked behind their ordering keys.
-        choose.push(if dead { ") AS t" } else { " FOR UPDATE SKIP LOCKED) AS t" });
+        choose.push(if dead {
+            ") AS t"
+        } else {
+            " FOR UPDATE SKIP LOCKED) AS t"
+        });
         script.add(choose);
         let at = self.purge_chosen(&mut script, expired, false);
         self.purged("purge", script, at, expired).await
     }
 }
 
-fn handler_statistics(handler: HandlerName, row: &MySqlRow, now: i64) -> sqlx::Result<HandlerStatistics> {
+fn handler_statistics(
+    handler: HandlerName,
+    row: &MySqlRow,
+    now: i64,
+) -> sqlx::Result<HandlerStatistics> {
     let count = |index: usize| -> sqlx::Result<u64> {
         Ok(u64::try_from(row.try_get_unchecked::<i64, _>(index)?).unwrap_or(0))
     };
     let micros = |index: usize| row.try_get_unchecked::<Option<i64>, _>(index);
-    let age = |since: i64| Duration::from_micros(u64::try_from(now.saturating_sub(since)).unwrap_or(0));
+    let age =
+        |since: i64| Duration::from_micros(u64::try_from(now.saturating_sub(since)).unwrap_or(0));
     let (backlog, leased) = (count(1)?, count(5)?);
     let mut statistics = HandlerStatistics::empty(handler);
     statistics.pending = backlog.saturating_sub(leased);
@@ -491,23 +578,23 @@ impl Operate for MySqlStore {
                 .check_payload(payload, 0)
                 .map_err(|invalid| invalid.in_operation(OPERATION))?;
         }
-        self.intervene(OPERATION, key, Change::Replay { payload })
+        self.intervene(OPERATION, key, &Change::Replay { payload })
             .await
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let states = eligible(filter, &[State::Processed, State::Dead, State::Discarded]);
+        let states = eligible(filter, &REPLAYABLE);
         let change = Change::Replay { payload: None };
         self.change_slice("replay_slice", filter, &states, slice, change)
             .await
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        self.intervene("discard", key, Change::Discard).await
+        self.intervene("discard", key, &Change::Discard).await
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let states = eligible(filter, &[State::Pending, State::Dead]);
+        let states = eligible(filter, &DISCARDABLE);
         self.change_slice("discard_slice", filter, &states, slice, Change::Discard)
             .await
     }
@@ -536,10 +623,10 @@ impl Operate for MySqlStore {
         };
         let mut select = Statement::new(self.sql(&format!(
             "SELECT {{columns}}, m.payload, f.result FROM {lead} \
-             STRAIGHT_JOIN {{message}} AS m ON m.seq = x.seq \
-             LEFT JOIN {{work}} AS w ON w.seq = x.seq \
-             LEFT JOIN {{dead}} AS d ON d.seq = x.seq \
-             LEFT JOIN {{done}} AS f ON f.seq = x.seq WHERE "
+             STRAIGHT_JOIN {{message}} AS m FORCE INDEX (PRIMARY) ON m.seq = x.seq \
+             LEFT JOIN {{work}} AS w FORCE INDEX (PRIMARY) ON w.seq = x.seq \
+             LEFT JOIN {{dead}} AS d FORCE INDEX (PRIMARY) ON d.seq = x.seq \
+             LEFT JOIN {{done}} AS f FORCE INDEX (PRIMARY) ON f.seq = x.seq WHERE "
         )));
         Self::add_expired(&mut select, expired, expired.limit());
         let mut script = self.script(Access::Read);

@@ -331,10 +331,19 @@ mod tests {
             ("mysql://u:hunter2@h", "no database"),
             ("mysql://u:hunter2@h:x/db", "%XX"),
             ("mysql://u:hunter2@h/db?inbox=A", "inbox name"),
-            ("mysql://u:hunter2@h/db?charset=x", "known are inbox, database"),
-            ("mysql://u:hunter2@h/db?payload_column=text", "longblob or json"),
+            (
+                "mysql://u:hunter2@h/db?charset=x",
+                "known are inbox, database",
+            ),
+            (
+                "mysql://u:hunter2@h/db?payload_column=text",
+                "longblob or json",
+            ),
             ("mysql://u:hunter2@h/db?payload_limit=x", "bytes"),
-            ("mysql://u:hunter2@h/db?drop_processed_payloads=1", "true or false"),
+            (
+                "mysql://u:hunter2@h/db?drop_processed_payloads=1",
+                "true or false",
+            ),
             ("mysql://u:hunter2@h/db?max_connections=-1", "number"),
             ("mysql://u:hunter2@h/db?timeout_ms=soon", "milliseconds"),
             ("mysql://u:hunter2@h/db?ssl-mode=maybe", "verify_identity"),

@@ -19,6 +19,10 @@ const MARKER: &str = "inbox.mysql";
 /// How often a set-up is tried when another node of a cluster is at it too.
 const TRIES: u32 = 10;
 
+/// How often, and how soon, tables are looked at again that are not (yet) complete.
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// What stands in the database under the inbox's name.
 enum Found {
     Nothing,
@@ -81,19 +85,20 @@ fn expected_line(line: &str, payload: PayloadColumn) -> String {
         PayloadColumn::LongBlob => "longblob",
         PayloadColumn::Json => "json",
     };
-    line.to_ascii_lowercase().replace("{payload_type}", payload_type)
+    line.to_ascii_lowercase()
+        .replace("{payload_type}", payload_type)
 }
 
 /// The inbox's tables as they are there.
-async fn present(
-    connection: &mut MySqlConnection,
-    options: &MySqlOptions,
-) -> sqlx::Result<Tables> {
+async fn present(connection: &mut MySqlConnection, options: &MySqlOptions) -> sqlx::Result<Tables> {
     let prefix = format!("{}_", options.inbox);
     let mut database = Statement::default();
     match &options.database {
         Some(name) => {
-            database.push("CONVERT(").bytes(name.as_bytes()).push(" USING utf8mb4)");
+            database
+                .push("CONVERT(")
+                .bytes(name.as_bytes())
+                .push(" USING utf8mb4)");
         }
         None => {
             database.push("DATABASE()");
@@ -101,15 +106,17 @@ async fn present(
     }
     let database = database.into_text();
     let names: Vec<_> = TABLES.map(|table| format!("'{prefix}{table}'")).into();
-    let within = format!("table_schema = {database} AND table_name IN ({})", names.join(", "));
+    let within = format!(
+        "table_schema = {database} AND table_name IN ({})",
+        names.join(", ")
+    );
     // As bytes: the servers differ in the types of these columns.
     let sql = format!(
         "SELECT HEX(table_name), HEX(CONCAT('engine ', LOWER(engine)))
          FROM information_schema.tables WHERE {within}
          UNION ALL
          SELECT HEX(table_name), HEX(CONCAT(
-             column_name, ' ',
-             REGEXP_REPLACE(LOWER(column_type), '^(bigint|int|tinyint)[(][0-9]+[)]', '\\\\1'),
+             column_name, ' ', LOWER(column_type),
              IF(is_nullable = 'YES', ' null', ' not null'),
              IF(LOWER(extra) LIKE '%auto_increment%', ' auto_increment', ''),
              IF(collation_name IS NULL, '', CONCAT(' collate ', collation_name))
@@ -125,31 +132,52 @@ async fn present(
          ))
          FROM information_schema.statistics WHERE {within}
          GROUP BY table_name, index_name"
-    )
-    .replace("'\\\\1'", "CONCAT(CHAR(92), '1')");
+    );
     let mut tables = Tables::new();
-    for row in sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await? {
+    for row in sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_all(connection)
+        .await?
+    {
         let table = unhex(row.try_get_unchecked(0)?);
         let line = unhex(row.try_get_unchecked(1)?);
         let Some(table) = table.strip_prefix(&prefix) else {
             continue;
         };
-        // What MariaDB calls JSON is text with a check.
-        let line = if line == "payload longtext null collate utf8mb4_bin" {
-            "payload json null".to_owned()
-        } else {
-            line
-        };
-        tables.entry(table.to_owned()).or_default().insert(line);
+        tables
+            .entry(table.to_owned())
+            .or_default()
+            .insert(in_one_notation(&line));
     }
     Ok(tables)
 }
 
+/// MariaDB shows the widths of integers, and JSON as the text with a check that it is there.
+fn in_one_notation(line: &str) -> String {
+    if line == "payload longtext null collate utf8mb4_bin" {
+        return "payload json null".into();
+    }
+    for integer in [" bigint(", " tinyint("] {
+        if let Some((name, rest)) = line.split_once(integer)
+            && let Some((_, rest)) = rest.split_once(')')
+        {
+            return format!("{name}{}{rest}", integer.trim_end_matches('('));
+        }
+    }
+    line.to_owned()
+}
+
 fn unhex(text: &[u8]) -> String {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
+    let digit = |byte: &u8| {
+        char::from(*byte)
+            .to_digit(16)
+            .and_then(|d| u8::try_from(d).ok())
+    };
     let bytes: Vec<u8> = text
         .chunks(2)
-        .map(|pair| pair.iter().fold(0, |sum, byte| sum << 4 | digit(byte).unwrap_or(0)))
+        .map(|pair| {
+            pair.iter()
+                .fold(0, |sum, byte| sum << 4 | digit(byte).unwrap_or(0))
+        })
         .collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -165,11 +193,29 @@ fn difference<'a>(expected: &'a Tables, present: &Tables) -> Option<(&'a str, &'
     })
 }
 
+/// As [`present`], but not while tables are being made: the server does not show them from one
+/// moment, and a table without its columns would be taken for somebody else's.
+async fn settled(connection: &mut MySqlConnection, options: &MySqlOptions) -> sqlx::Result<Tables> {
+    let mut last = present(connection, options).await?;
+    for _ in 0..LOOKS {
+        if last.is_empty() || difference(&expected(options), &last).is_none() {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        let now = present(connection, options).await?;
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    Ok(last)
+}
+
 async fn find(
     connection: &mut MySqlConnection,
     options: &MySqlOptions,
 ) -> sqlx::Result<(Found, Tables)> {
-    let present = present(connection, options).await?;
+    let present = settled(connection, options).await?;
     if present.is_empty() {
         return Ok((Found::Nothing, present));
     }
@@ -210,7 +256,9 @@ fn wrong_version(operation: &'static str, inbox: &InboxName, found: u32) -> Erro
     Error::new(
         ErrorKind::SchemaVersion,
         operation,
-        format!("inbox {inbox} has schema version {found}, this build works with {VERSION}: {what}"),
+        format!(
+            "inbox {inbox} has schema version {found}, this build works with {VERSION}: {what}"
+        ),
     )
 }
 
@@ -256,7 +304,9 @@ pub(crate) async fn check_version(
         Found::Nothing | Found::Unfinished => Err(Error::new(
             ErrorKind::SchemaMissing,
             operation,
-            format!("there is no inbox named {inbox} in the database; create or migrate sets one up"),
+            format!(
+                "there is no inbox named {inbox} in the database; create or migrate sets one up"
+            ),
         )),
     }
 }
@@ -287,7 +337,9 @@ impl MySqlStore {
             };
             if from.is_none() {
                 for statement in &self.inner.work.sql.schema {
-                    execute(connection, statement.clone()).await.map_err(mapped)?;
+                    execute(connection, statement.clone())
+                        .await
+                        .map_err(mapped)?;
                 }
                 // A transaction of its own, whatever the session's autocommit.
                 let mark = set_version(&Names::new(options));
@@ -328,7 +380,9 @@ impl MySqlStore {
         let mut leash = Leash::new(self.acquire(operation).await?);
         let work = async {
             let connection = leash.connection(operation)?;
-            find(connection, options).await.map_err(without_effect(operation))
+            find(connection, options)
+                .await
+                .map_err(without_effect(operation))
         };
         let found = in_time(operation, options.timeout, Effect::None, work).await?;
         leash.give_back();
@@ -337,7 +391,9 @@ impl MySqlStore {
 }
 
 async fn execute(connection: &mut MySqlConnection, sql: String) -> sqlx::Result<()> {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await?;
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(connection)
+        .await?;
     Ok(())
 }
 
@@ -349,10 +405,13 @@ fn lock_name(options: &MySqlOptions) -> String {
         .or(options.connect.get_database())
         .unwrap_or_default();
     // FNV-1a: two inboxes with one lock would only wait for each other.
-    let hash = database.bytes().chain([0]).chain(options.inbox.as_str().bytes()).fold(
-        0xcbf2_9ce4_8422_2325_u64,
-        |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3),
-    );
+    let hash = database
+        .bytes()
+        .chain([0])
+        .chain(options.inbox.as_str().bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
     let mut name = "inbox.".to_owned();
     hex(&hash.to_be_bytes(), &mut name);
     name
@@ -369,7 +428,9 @@ async fn take_lock(
         .fetch_one(connection)
         .await
         .map_err(without_effect(operation))?;
-    let taken: i64 = row.try_get_unchecked(0).map_err(without_effect(operation))?;
+    let taken: i64 = row
+        .try_get_unchecked(0)
+        .map_err(without_effect(operation))?;
     if taken == 1 {
         return Ok(());
     }

@@ -122,7 +122,9 @@ pub(crate) fn hex(bytes: &[u8], into: &mut String) {
     into.reserve(bytes.len() * 2);
     for byte in bytes {
         for digit in [byte >> 4, byte & 15] {
-            into.push(char::from(DIGITS.get(usize::from(digit)).copied().unwrap_or(b'0')));
+            into.push(char::from(
+                DIGITS.get(usize::from(digit)).copied().unwrap_or(b'0'),
+            ));
         }
     }
 }

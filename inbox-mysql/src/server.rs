@@ -82,12 +82,21 @@ mod tests {
 
     #[test]
     fn old_servers_are_refused_by_name() {
-        for version in ["8.0.14", "8.4.3", "9.5.0-1", "10.6.0-MariaDB", "5.5.5-10.11.9-MariaDB-log"] {
+        for version in [
+            "8.0.14",
+            "8.4.3",
+            "9.5.0-1",
+            "10.6.0-MariaDB",
+            "5.5.5-10.11.9-MariaDB-log",
+        ] {
             check_version("connect", version).unwrap();
         }
         for (version, text) in [
             ("5.7.44-log", "MySQL 5.7.44; this store needs MySQL 8.0.14"),
-            ("10.5.27-MariaDB", "MariaDB 10.5.27; this store needs MariaDB 10.6.0"),
+            (
+                "10.5.27-MariaDB",
+                "MariaDB 10.5.27; this store needs MariaDB 10.6.0",
+            ),
         ] {
             let error = check_version("connect", version).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -161,7 +161,9 @@ impl Work {
         let mut set = Statement::new("SET @inbox_settled = ");
         if results {
             let list = Bytes::from(format!("[{list}]"));
-            set.push("CONVERT(").secret(&list, secrecy).push(" USING utf8mb4)");
+            set.push("CONVERT(")
+                .secret(&list, secrecy)
+                .push(" USING utf8mb4)");
         } else {
             set.push("'[").push(list).push("]'");
         }

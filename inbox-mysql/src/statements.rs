@@ -13,9 +13,20 @@ pub(crate) const TABLES: [&str; 9] = [
 pub(crate) const BLOCK_SIZE: usize = 4096;
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
-const LISTS: [(&str, &str); 5] = [
-    ("{seqs}", "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))"),
-    ("{rows}", "JSON_TABLE(@inbox_rows, '$[*]' COLUMNS (n BIGINT PATH '$'))"),
+const LISTS: [(&str, &str); 6] = [
+    (
+        "{seqs}",
+        "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))",
+    ),
+    (
+        "{claimed}",
+        "JSON_TABLE(@inbox_claimed, '$[*]' COLUMNS (due BIGINT PATH '$[0]', \
+         seq BIGINT PATH '$[1]'))",
+    ),
+    (
+        "{rows}",
+        "JSON_TABLE(@inbox_rows, '$[*]' COLUMNS (n BIGINT PATH '$'))",
+    ),
     (
         "{keys}",
         "JSON_TABLE(@inbox_keys, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
@@ -71,7 +82,6 @@ pub(crate) struct Statements {
     pub(crate) fold: Vec<String>,
     pub(crate) chosen: Vec<String>,
     pub(crate) replay_lock: Vec<String>,
-    pub(crate) replay_edited_lock: Vec<String>,
     pub(crate) replay: Vec<String>,
     pub(crate) discard_lock: Vec<String>,
     pub(crate) discard: Vec<String>,
@@ -94,8 +104,14 @@ impl Names {
             PayloadColumn::Json => ("JSON", "LENGTH(m.payload)"),
         };
         let mut replacements = vec![
-            ("{columns}".to_owned(), file_text(include_str!("sql/columns.sql"))),
-            ("{close}".to_owned(), file_text(include_str!("sql/close.sql"))),
+            (
+                "{columns}".to_owned(),
+                file_text(include_str!("sql/columns.sql")),
+            ),
+            (
+                "{close}".to_owned(),
+                file_text(include_str!("sql/close.sql")),
+            ),
             ("{payload_type}".to_owned(), payload_type.to_owned()),
             ("{payload_bytes}".to_owned(), payload_bytes.to_owned()),
             ("{block_size}".to_owned(), BLOCK_SIZE.to_string()),
@@ -142,9 +158,6 @@ impl Statements {
     pub(crate) fn new(options: &MySqlOptions) -> Self {
         let names = Names::new(options);
         let file = |text: &str| names.statements(text);
-        let replay_lock = |condition: &str| {
-            file(&include_str!("sql/replay_lock.sql").replace("{payload_there}", condition))
-        };
         Self {
             schema: file(include_str!("sql/schema_1.sql")),
             lock_keys: file(include_str!("sql/lock_keys.sql")),
@@ -171,8 +184,7 @@ impl Statements {
             statistics: file(include_str!("sql/statistics.sql")),
             fold: file(include_str!("sql/fold.sql")),
             chosen: file(include_str!("sql/chosen.sql")),
-            replay_lock: replay_lock("m.payload_bytes IS NOT NULL"),
-            replay_edited_lock: replay_lock("TRUE"),
+            replay_lock: file(include_str!("sql/replay_lock.sql")),
             replay: file(include_str!("sql/replay.sql")),
             discard_lock: file(include_str!("sql/discard_lock.sql")),
             discard: file(include_str!("sql/discard.sql")),

@@ -15,8 +15,8 @@ use inbox_api::{
     Settlement, Store, Subscription, Wakeups,
 };
 use sqlx::{
-    Connection as _, MySql, MySqlConnection, MySqlPool, pool::PoolConnection,
-    mysql::MySqlPoolOptions,
+    Connection as _, MySql, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions,
+    pool::PoolConnection,
 };
 
 use crate::{
@@ -33,6 +33,8 @@ use crate::{
 
 /// How often an operation is tried when the server gives it up in favour of another.
 const TRIES: u32 = 12;
+/// How often a claim looks again when it got nothing although something is due.
+const LOOKS: u64 = 6;
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// For how long a connection may have been idle to be used without a look at it.
@@ -350,9 +352,21 @@ impl Store for MySqlStore {
             return Ok(Claims::default());
         }
         let work = &self.inner.work;
-        let mut script = self.script(Access::Write);
-        let at = work.claim(&mut script, request);
-        let answers = self.run(OPERATION, Access::Write, script).await?;
+        let mut looks = 1;
+        let (answers, at) = loop {
+            let mut script = self.script(Access::Write);
+            let at = work.claim(&mut script, request);
+            let answers = self.run(OPERATION, Access::Write, script).await?;
+            // A range that ends is read one row too far, and that row is locked for a moment: a
+            // message may be skipped because of a claim for another handler. So an empty answer
+            // is only believed when nothing is due, or after a few looks.
+            let missed = answers.number(at + 1).map_err(in_operation(OPERATION))? == 1;
+            if !missed || looks == LOOKS {
+                break (answers, at);
+            }
+            tokio::time::sleep(Duration::from_millis(looks).mul_f64(fastrand::f64())).await;
+            looks += 1;
+        };
         let (claims, bad) = work.claims(&answers, at, request)?;
         if !bad.is_empty() {
             self.set_aside(bad).await?;

@@ -180,7 +180,11 @@ impl Work {
                 script.add(std::mem::take(&mut chunk));
                 rows = 0;
             }
-            chunk.push(if rows == 0 { &self.sql.store_head } else { ",\n" });
+            chunk.push(if rows == 0 {
+                &self.sql.store_head
+            } else {
+                ",\n"
+            });
             chunk.append(row);
             rows += 1;
         }
@@ -219,9 +223,14 @@ impl Work {
         match message.due() {
             Due::Now => row.push("@inbox_now"),
             Due::After(delay) => row.push("@inbox_now + ").number(duration_micros(delay)),
-            Due::At(time) => row.push("GREATEST(@inbox_now, ").number(to_micros(time)).push(")"),
+            Due::At(time) => row
+                .push("GREATEST(@inbox_now, ")
+                .number(to_micros(time))
+                .push(")"),
         };
-        row.push(", ").number(message.payload().len() as i64).push(", ");
+        row.push(", ")
+            .number(message.payload().len() as i64)
+            .push(", ");
         self.payload(&mut row, message.payload(), secrecy);
         row.push(")");
         row
@@ -234,7 +243,10 @@ impl Work {
                 statement.secret(payload, secrecy);
             }
             PayloadColumn::Json => {
-                statement.push("CONVERT(").secret(payload, secrecy).push(" USING utf8mb4)");
+                statement
+                    .push("CONVERT(")
+                    .secret(payload, secrecy)
+                    .push(" USING utf8mb4)");
             }
         }
     }
@@ -255,16 +267,18 @@ impl Work {
         at
     }
 
-    /// Adds a claim to `script`. Answers where the messages stand.
+    /// Adds a claim to `script`. Answers where the messages stand; behind them it says whether
+    /// there was nothing to take although something is due.
     pub(crate) fn claim(&self, script: &mut Script, request: &ClaimRequest) -> usize {
         let limit = i64::from(request.limit.min(MOST_CLAIMED));
         let handlers: BTreeSet<_> = request.handlers.iter().collect();
-        script.fixed("SET @inbox_seqs = NULL");
+        script.fixed("SET @inbox_claimed = NULL");
         let mut choose = Statement::new(self.sql.expand(
-            "{agg} SELECT JSON_ARRAYAGG(seq) INTO @inbox_seqs FROM (SELECT seq FROM (",
+            "{agg} SELECT JSON_ARRAYAGG(JSON_ARRAY(visible_at, seq)) INTO @inbox_claimed \
+             FROM (SELECT visible_at, seq FROM (",
         ));
         let mut first = true;
-        for handler in handlers {
+        for handler in &handlers {
             for queue in [0, 1] {
                 choose.push(if first { "" } else { " UNION ALL " });
                 first = false;
@@ -281,14 +295,27 @@ impl Work {
         choose.number(limit).push(") AS t");
         script.add(choose);
         let mut lease = Statement::new(self.sql.expand(
-            "UPDATE {seqs} AS j STRAIGHT_JOIN {work} AS w ON w.seq = j.seq SET w.queue = 1, \
+            "UPDATE {claimed} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq SET w.queue = 1, \
              w.token = GREATEST(w.token + 1, @inbox_now), w.started = w.started + 1, \
              w.visible_at = @inbox_now + ",
         ));
         lease.number(duration_micros(request.terms.length()));
-        lease.push(", w.worker = ").bytes(request.terms.worker().as_str().as_bytes());
+        lease
+            .push(", w.worker = ")
+            .bytes(request.terms.worker().as_str().as_bytes());
         script.add(lease);
-        script.all(&self.sql.claim_rows)
+        let at = script.all(&self.sql.claim_rows);
+        let mut missed = Statement::new(self.sql.expand(
+            "SELECT @inbox_claimed IS NULL AND EXISTS (SELECT 1 FROM {work} FORCE INDEX (claim) \
+             WHERE queue IN (0, 1) AND visible_at <= @inbox_now AND handler IN (",
+        ));
+        for (n, handler) in handlers.iter().enumerate() {
+            missed.push(if n == 0 { "" } else { ", " });
+            missed.bytes(handler.as_str().as_bytes());
+        }
+        missed.push("))");
+        script.add(missed);
+        at
     }
 
     /// What a claim got, and the rows (with their tokens) that have to be set aside.
@@ -303,8 +330,15 @@ impl Work {
         let until = now.saturating_add(duration_micros(request.terms.length()));
         let mut claims = Claims::default();
         let mut bad = Vec::new();
+        let mut rows = Vec::with_capacity(answers.rows(at).len());
         for row in answers.rows(at) {
             let seq: i64 = row.try_get_unchecked(0).map_err(mapped)?;
+            let due: i64 = row.try_get_unchecked(12).map_err(mapped)?;
+            rows.push((due, seq, row));
+        }
+        // Neither server promises an order of aggregated or joined rows.
+        rows.sort_unstable_by_key(|(due, seq, _)| (*due, *seq));
+        for (_, seq, row) in rows {
             let token: i64 = row.try_get_unchecked(8).map_err(mapped)?;
             match rows::claimed(row) {
                 Ok(found) => claims.leased.push(Leased {
@@ -334,7 +368,8 @@ impl Work {
             set.push(if n == 0 { "[" } else { ",[" }).number(*seq);
             set.push(",").number(*token).push("]");
         }
-        set.push("]', @inbox_length = ").number(duration_micros(length));
+        set.push("]', @inbox_length = ")
+            .number(duration_micros(length));
         script.add(set);
         script.all(&self.sql.extend)
     }

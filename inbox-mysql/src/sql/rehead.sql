@@ -12,7 +12,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {work} AS l WHERE l.seq = o.head AND l.queue = 1
 UPDATE {keys} AS j
 STRAIGHT_JOIN {ordering} AS o FORCE INDEX (PRIMARY)
     ON o.handler = UNHEX(j.h) AND o.ordering_key = UNHEX(j.k)
-STRAIGHT_JOIN {work} AS w ON w.seq = o.head
+STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = o.head
 SET w.queue = 0
 WHERE w.queue = 2;
 DELETE o

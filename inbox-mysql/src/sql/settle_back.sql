@@ -1,6 +1,6 @@
 -- A retry finishes an attempt and has a new due time; a release takes the attempt back.
 UPDATE {settled} AS j
-STRAIGHT_JOIN {work} AS w ON w.seq = j.seq AND w.token = j.token
+STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
 SET w.queue = IF(w.ordering_key IS NULL, 0, 2),
     w.due_at = IF(j.retry = 1, @inbox_now + j.after, w.due_at),
     w.visible_at = IF(j.retry = 1, @inbox_now + j.after, w.due_at),

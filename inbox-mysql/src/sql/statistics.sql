@@ -23,7 +23,7 @@ FROM (
     GROUP BY t.handler
     HAVING SUM(t.backlog) + SUM(t.processed) + SUM(t.dead) + SUM(t.discarded) > 0
 ) AS c
-LEFT JOIN {work} AS p ON p.seq = c.waiting
-LEFT JOIN {message} AS pm ON pm.seq = c.waiting
-LEFT JOIN {work} AS l ON l.seq = c.lost
-LEFT JOIN {message} AS lm ON lm.seq = c.lost;
+LEFT JOIN {work} AS p FORCE INDEX (PRIMARY) ON p.seq = c.waiting
+LEFT JOIN {message} AS pm FORCE INDEX (PRIMARY) ON pm.seq = c.waiting
+LEFT JOIN {work} AS l FORCE INDEX (PRIMARY) ON l.seq = c.lost
+LEFT JOIN {message} AS lm FORCE INDEX (PRIMARY) ON lm.seq = c.lost;
