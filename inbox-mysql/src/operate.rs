@@ -22,6 +22,9 @@ const DISCARDABLE: [State; 2] = [State::Pending, State::Dead];
 
 /// A purge is a transaction for this many rows at a time, so that its locks are short.
 const PURGE_SLICE: u32 = 500;
+/// Locks the rows of `x` only. MySQL cannot lock a list that is joined to them and has to be told
+/// so; MariaDB takes the clause for a comment.
+const OF_X: &str = " FOR UPDATE /*!80000 OF x */";
 /// How often an intervention is tried when the message changes meanwhile.
 const TRIES: u32 = 10;
 /// The most messages of one slice.
@@ -374,11 +377,7 @@ impl MySqlStore {
         }
         pick.push(" AND x.finished_at <= @inbox_now - ");
         pick.number(duration_micros(expired.older_than()));
-        pick.push(if wait {
-            " FOR UPDATE"
-        } else {
-            " FOR UPDATE SKIP LOCKED"
-        });
+        pick.push(OF_X).push(if wait { "" } else { " SKIP LOCKED" });
         pick.push(") AS t");
         script.add(pick);
         script.fixed("SET @inbox_seqs = @inbox_picked");

@@ -46,6 +46,9 @@ const LISTS: [(&str, &str); 6] = [
     ),
 ];
 
+// `/*!80000 … */` in the files is for MySQL, which has to be told that a list joined to a table is
+// not to be locked with it; MariaDB does not look into such comments.
+
 /// MariaDB cuts aggregated JSON at `group_concat_max_len`, which some servers set low. MySQL has
 /// no such limit, and takes this for a comment.
 const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */";

@@ -28,7 +28,7 @@ use crate::{
     settle::{Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Work},
+    work::{Held, Unreadable, Work},
 };
 
 /// How often an operation is tried when the server gives it up in favour of another.
@@ -457,18 +457,21 @@ impl Store for MySqlStore {
 
 impl MySqlStore {
     /// Makes rows dead that were claimed and cannot be read.
-    async fn set_aside(&self, bad: Vec<(i64, i64, String)>) -> Result<()> {
+    async fn set_aside(&self, bad: Vec<Unreadable>) -> Result<()> {
         let outcomes: Vec<_> = bad
             .into_iter()
-            .map(|(seq, token, reason)| {
+            .map(|row| {
                 // Its ordering key, if any, is found by the row.
                 let held = Held {
-                    seq,
-                    token,
+                    seq: row.seq,
+                    token: row.token,
                     ordered: true,
                 };
-                let after = AfterDead::Continue;
-                (held, Outcome::Dead { reason, after })
+                let outcome = Outcome::Dead {
+                    reason: row.reason,
+                    after: AfterDead::Continue,
+                };
+                (held, outcome)
             })
             .collect();
         let mut endings: Vec<_> = outcomes

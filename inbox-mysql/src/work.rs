@@ -39,6 +39,13 @@ pub(crate) struct Work {
     pub(crate) server: Server,
 }
 
+/// A row that was claimed and cannot be read.
+pub(crate) struct Unreadable {
+    pub(crate) seq: i64,
+    pub(crate) token: i64,
+    pub(crate) reason: String,
+}
+
 /// What a receive's answers mean.
 pub(crate) struct Receiving {
     receipts: Vec<Receipt>,
@@ -324,7 +331,7 @@ impl Work {
         answers: &Answers,
         at: usize,
         request: &ClaimRequest,
-    ) -> Result<(Claims, Vec<(i64, i64, String)>)> {
+    ) -> Result<(Claims, Vec<Unreadable>)> {
         let mapped = in_operation("claim");
         let now = answers.now().map_err(mapped)?;
         let until = now.saturating_add(duration_micros(request.terms.length()));
@@ -350,7 +357,11 @@ impl Work {
                 Err(reason) => {
                     let inbox = self.options.inbox.as_str();
                     tracing::error!(inbox, seq, %reason, "corrupt message set aside");
-                    bad.push((seq, token, format!("corrupt: {reason}")));
+                    bad.push(Unreadable {
+                        seq,
+                        token,
+                        reason: format!("corrupt: {reason}"),
+                    });
                     claims.corrupt.push(rows::corrupt_row(inbox, seq, reason));
                 }
             }
