@@ -14,7 +14,7 @@ use crate::{
 /// The server-side functions, in the order in which they are made.
 pub(crate) const FUNCTIONS: &[(&str, &str)] = &[
     ("now", include_str!("sql/now.sql")),
-    ("fold_sometimes", include_str!("sql/fold.sql")),
+    ("fold", include_str!("sql/fold.sql")),
     ("lock_keys", include_str!("sql/lock_keys.sql")),
     ("lock_keys_of", include_str!("sql/lock_keys_of.sql")),
     ("rehead", include_str!("sql/rehead.sql")),
@@ -79,6 +79,10 @@ impl Names {
         let mut text = template
             .replace("{pinned}", include_str!("sql/pinned.sql").trim_end())
             .replace("{store}", include_str!("sql/store.sql").trim_end())
+            .replace(
+                "{fold_sometimes}",
+                include_str!("sql/fold_sometimes.sql").trim_end(),
+            )
             .replace("{store_one}", include_str!("sql/store_one.sql").trim_end())
             .replace(
                 "{columns}",

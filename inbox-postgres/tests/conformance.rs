@@ -86,6 +86,10 @@ impl Tested {
         place.options = place
             .options
             .drop_processed_payloads(settings.drop_processed_payloads);
+        if !settings.disrupted {
+            // Nothing is away; a machine may be slow.
+            place.options = place.options.acquire_timeout(Duration::from_secs(30));
+        }
         if let Some(limit) = settings.payload_limit {
             place.options = place.options.payload_limit(limit);
         }

@@ -5,11 +5,20 @@ use std::sync::Arc;
 use crate::{Error, ErrorKind, Inbox, Result};
 
 /// Every scheme that the project has a store for, with the Cargo feature that adds it.
-const KNOWN: &[(&str, &str)] = &[("memory", "memory"), ("sqlite", "sqlite")];
+const KNOWN: &[(&str, &str)] = &[
+    ("memory", "memory"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
+    ("sqlite", "sqlite"),
+];
 
 const BUILT: &[&str] = &[
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "postgres")]
+    "postgresql",
     #[cfg(feature = "sqlite")]
     "sqlite",
 ];
@@ -25,7 +34,12 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
-/// | `sqlite://path?…` | a SQLite file; the parameters are those of its options | `sqlite` |
+/// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
+/// | `sqlite://path?…` | a SQLite file | `sqlite` |
+///
+/// The parameters behind `?` are those of the store's options, such as `inbox`, its name.
+///
+/// To a server over TLS, see [Encryption](crate#encryption).
 ///
 /// Does not set the inbox up: call [`create`](crate::Schema::create) or
 /// [`migrate`](crate::Schema::migrate) on the result, or let a deployment step do it.
@@ -48,6 +62,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => postgres(url).await,
         #[cfg(feature = "sqlite")]
         "sqlite" => sqlite(url).await,
         other => Err(invalid(unknown_scheme(other, BUILT))),
@@ -63,6 +79,8 @@ pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(inbox_postgres::PostgresOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.ddl()),
         other => Err(invalid(unknown_scheme(other, BUILT))),
@@ -87,6 +105,13 @@ fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
         ));
     }
     Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "postgres")]
+async fn postgres(url: &str) -> Result<Arc<dyn Inbox>> {
+    Ok(Arc::new(
+        inbox_postgres::PostgresStore::connect_url(url).await?,
+    ))
 }
 
 #[cfg(feature = "sqlite")]
@@ -135,6 +160,10 @@ mod tests {
             "sqlite:// is not in this build (enable the Cargo feature `sqlite`); \
              this build has memory://"
         );
+        for scheme in ["postgres", "postgresql"] {
+            let text = unknown_scheme(scheme, &["memory"]);
+            assert!(text.contains("feature `postgres`"), "{text}");
+        }
         assert!(unknown_scheme("memory", &[]).contains("no stores"));
     }
 

@@ -46,7 +46,7 @@ BEGIN
             IF NOT head THEN
                 PERFORM {fn:rehead}(ARRAY[new_handler], ARRAY[new_ordering_key]);
             END IF;
-            PERFORM {fn:fold_sometimes}();
+            {fold_sometimes}
             IF runs THEN
                 answer := 'new';
                 until := lease_end;

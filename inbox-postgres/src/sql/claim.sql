@@ -1,4 +1,9 @@
--- Leases up to `wanted` messages that are due, and returns them with their payloads.
+-- Leases up to `wanted` messages that are due, and returns them with their payloads, in the order
+-- of `chosen`: each step walks the one before it, and a sort here would copy every payload.
+--
+-- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
+-- only to be found by its number. The number is compared as an array's element, which leaves the
+-- planner no choice but the index.
 CREATE OR REPLACE FUNCTION {fn:claim}(
     handlers text[], wanted integer, lease bigint, worker text
 ) RETURNS TABLE (
@@ -40,27 +45,27 @@ BEGIN
 
     RETURN QUERY
     WITH lost AS MATERIALIZED (
-        SELECT w.at, w.seq, w.handler, w.state, w.visible_at
+        SELECT w.seq, w.handler, w.state, w.visible_at
         FROM unnest(handlers) AS h (handler)
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at, w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
+            SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
             WHERE w.handler = h.handler AND w.claimable AND w.state = 1
               AND w.visible_at <= instant
             ORDER BY w.visible_at, w.seq LIMIT wanted
             FOR UPDATE SKIP LOCKED
         ) AS w
     ), waiting AS MATERIALIZED (
-        SELECT w.at, w.seq, w.handler, w.state, w.visible_at
+        SELECT w.seq, w.handler, w.state, w.visible_at
         FROM unnest(handlers, shares) AS h (handler, share)
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at, w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
+            SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
             WHERE w.handler = h.handler AND w.claimable AND w.state = 0
               AND w.visible_at <= instant
             ORDER BY w.visible_at, w.seq LIMIT h.share
             FOR UPDATE SKIP LOCKED
         ) AS w
     ), chosen AS MATERIALIZED (
-        SELECT at, seq, handler, state, visible_at
+        SELECT seq, handler, state, visible_at
         FROM (SELECT * FROM lost UNION ALL SELECT * FROM waiting) AS due
         ORDER BY visible_at, seq LIMIT wanted
     ), leased AS (
@@ -68,8 +73,8 @@ BEGIN
         SET state = 1, visible_at = lease_end, token = greatest(w.token + 1, stamp),
             started = w.started + 1, worker = holder
         FROM chosen AS c
-        WHERE w.ctid = c.at
-        RETURNING w.seq, w.token, w.started, w.finished, c.visible_at AS was_visible_at
+        WHERE w.seq = ANY (ARRAY[c.seq])
+        RETURNING w.seq, w.token, w.started, w.finished
     ), counted AS (
         INSERT INTO {tally} (handler, pending, leased)
         SELECT handler, -count(*), count(*) FROM chosen WHERE state = 0 GROUP BY handler
@@ -83,9 +88,8 @@ BEGIN
         FROM {message} AS m
         WHERE m.seq = l.seq
         OFFSET 0
-    ) AS m
-    ORDER BY l.was_visible_at, l.seq;
+    ) AS m;
 
-    PERFORM {fn:fold_sometimes}();
+    {fold_sometimes}
 END
 $$;

@@ -8,30 +8,38 @@ AS $$
 DECLARE
     instant timestamptz;
     stamp bigint;
-    keys record;
+    ordered_handlers text[];
+    ordered_keys text[];
     changed bigint[];
     promoted bigint := 0;
 BEGIN
-    SELECT * INTO keys FROM {fn:lock_keys_of}(seqs);
+    -- From the messages, which do not change: a key that is emptied and filled again meanwhile is
+    -- locked all the same.
+    SELECT array_agg(m.handler), array_agg(m.ordering_key)
+    INTO ordered_handlers, ordered_keys
+    FROM unnest(seqs) AS g (seq)
+    CROSS JOIN LATERAL (
+        SELECT m.handler, m.ordering_key FROM {message} AS m
+        WHERE m.seq = g.seq AND m.ordering_key IS NOT NULL
+        OFFSET 0
+    ) AS m;
+    IF ordered_handlers IS NOT NULL THEN
+        PERFORM {fn:lock_keys}(ordered_handlers, ordered_keys);
+    END IF;
     instant := {fn:now}();
     stamp := (extract(epoch FROM instant) * 1000000)::bigint;
-    IF keys.handlers IS NOT NULL THEN
-        -- Changed and not only locked, so that a transaction with an older view of this key fails
-        -- rather than go by it.
-        PERFORM {fn:lock_keys}(keys.handlers, keys.ordering_keys);
-    END IF;
 
     WITH given_up AS MATERIALIZED (
         SELECT w.*
         FROM unnest(seqs) AS g (seq)
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at, w.* FROM {work} AS w
+            SELECT w.* FROM {work} AS w
             WHERE w.seq = g.seq
               AND (w.state IN (0, 3) OR (w.state = 1 AND w.visible_at <= instant))
             FOR UPDATE
         ) AS w
     ), gone AS (
-        DELETE FROM {work} AS w USING given_up AS g WHERE w.ctid = g.at
+        DELETE FROM {work} WHERE seq = ANY (ARRAY(SELECT seq FROM given_up))
     ), kept AS (
         INSERT INTO {done} (
             seq, due_at, finished_at, token, started, finished, replays, state, worker,
@@ -50,8 +58,8 @@ BEGIN
     )
     SELECT array_agg(seq) INTO changed FROM given_up;
 
-    IF keys.handlers IS NOT NULL THEN
-        promoted := {fn:rehead}(keys.handlers, keys.ordering_keys);
+    IF ordered_handlers IS NOT NULL THEN
+        promoted := {fn:rehead}(ordered_handlers, ordered_keys);
     END IF;
     IF wake AND promoted > 0 THEN
         PERFORM pg_notify('{channel}', '');

@@ -10,15 +10,16 @@ AS $$
 BEGIN
     lease_until := {fn:now}() + lease * interval '1 microsecond';
     WITH held AS MATERIALIZED (
-        SELECT g.place, w.at
+        SELECT g.place, w.seq
         FROM unnest(seqs, tokens) WITH ORDINALITY AS g (seq, token, place)
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at FROM {work} AS w
+            SELECT w.seq FROM {work} AS w
             WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
             FOR UPDATE
         ) AS w
     ), moved AS (
-        UPDATE {work} AS w SET visible_at = lease_until FROM held AS h WHERE w.ctid = h.at
+        UPDATE {work} SET visible_at = lease_until
+        WHERE seq = ANY (ARRAY(SELECT seq FROM held))
     )
     SELECT array_agg(place) INTO extended FROM held;
 END

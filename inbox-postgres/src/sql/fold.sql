@@ -1,9 +1,9 @@
--- Sums the rows of the tally up, once in about 500 calls, unless somebody else is just doing it.
-CREATE OR REPLACE FUNCTION {fn:fold_sometimes}() RETURNS void
+-- Sums the rows of the tally up, unless somebody else is just doing it.
+CREATE OR REPLACE FUNCTION {fn:fold}() RETURNS void
 {pinned}
 AS $$
 BEGIN
-    IF random() < 0.002 AND pg_try_advisory_xact_lock({tally_lock}) THEN
+    IF pg_try_advisory_xact_lock({tally_lock}) THEN
         WITH old AS (
             DELETE FROM {tally} RETURNING handler, pending, leased, processed, dead, discarded
         )

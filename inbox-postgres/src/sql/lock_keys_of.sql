@@ -1,5 +1,5 @@
--- Locks the ordering keys of unfinished and dead messages, in one order and before anybody's work
--- rows, and returns them; without any, NULL.
+-- Locks the ordering keys of leased messages, in one order and before anybody's work rows, and
+-- returns them; without any, NULL. A key that is not there any more has no leased message.
 CREATE OR REPLACE FUNCTION {fn:lock_keys_of}(
     seqs bigint[], OUT handlers text[], OUT ordering_keys text[]
 )

@@ -90,7 +90,7 @@ BEGIN
         PERFORM pg_notify('{channel}', '');
     END IF;
     IF alone THEN
-        PERFORM {fn:fold_sometimes}();
+        {fold_sometimes}
     END IF;
     RETURN stored;
 END

@@ -16,7 +16,7 @@ DECLARE
     stamp bigint := (extract(epoch FROM instant) * 1000000)::bigint;
     found_seq bigint;
     head boolean := true;
-    keys record;
+    stored_key text;
     standing record;
 BEGIN
     FOR attempt IN 1 .. 100 LOOP
@@ -63,7 +63,14 @@ BEGIN
         WHERE m.handler = new_handler AND m.id = new_id;
         CONTINUE WHEN found_seq IS NULL;
 
-        SELECT * INTO keys FROM {fn:lock_keys_of}(ARRAY[found_seq]);
+        -- Its ordering key before its work row, as everywhere.
+        SELECT m.ordering_key INTO stored_key
+        FROM {work} AS w
+        JOIN {message} AS m ON m.seq = w.seq
+        WHERE w.seq = found_seq;
+        IF stored_key IS NOT NULL THEN
+            PERFORM {fn:lock_keys}(ARRAY[new_handler], ARRAY[stored_key]);
+        END IF;
         SELECT * INTO standing FROM {work} AS w WHERE w.seq = found_seq FOR UPDATE;
         IF FOUND THEN
             instant := {fn:now}();
@@ -96,12 +103,14 @@ BEGIN
                 IF drop_payload THEN
                     UPDATE {message} SET payload = NULL WHERE seq = found_seq;
                 END IF;
-                IF keys.handlers IS NOT NULL
-                    AND {fn:rehead}(keys.handlers, keys.ordering_keys) > 0 AND wake
-                THEN
-                    PERFORM pg_notify('{channel}', '');
-                END IF;
             END IF;
+        END IF;
+        IF stored_key IS NOT NULL
+            AND {fn:rehead}(ARRAY[new_handler], ARRAY[stored_key]) > 0 AND wake
+        THEN
+            PERFORM pg_notify('{channel}', '');
+        END IF;
+        IF answer IS NOT NULL THEN
             RETURN;
         END IF;
 

@@ -32,10 +32,10 @@ BEGIN
             OFFSET 0
         ) AS m
     ), dead AS MATERIALIZED (
-        SELECT w.at, w.seq, w.handler
+        SELECT w.seq, w.handler
         FROM wanted AS g
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at, w.seq, w.handler FROM {work} AS w
+            SELECT w.seq, w.handler FROM {work} AS w
             WHERE w.seq = g.seq AND w.state = 3
             FOR UPDATE
         ) AS w
@@ -44,8 +44,7 @@ BEGIN
         SET state = 0, claimable = w.ordering_key IS NULL, blocks = false,
             visible_at = instant, due_at = instant, finished_at = NULL,
             started = 0, finished = 0, replays = w.replays + 1, last_error = NULL
-        FROM dead AS d
-        WHERE w.ctid = d.at
+        WHERE w.seq = ANY (ARRAY(SELECT seq FROM dead))
     ), finished AS MATERIALIZED (
         SELECT d.seq, d.state, d.token, d.replays, d.worker, g.handler, g.ordering_key
         FROM wanted AS g

@@ -2,6 +2,10 @@
 -- locked. Outcomes: 0 release, 1 retry after a delay (in microseconds), 2 processed, 3 dead.
 -- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
 -- that were settled before and not claimed since.
+--
+-- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
+-- only to be found by its number. The number is compared as an array's element, which leaves the
+-- planner no choice but the index.
 CREATE OR REPLACE FUNCTION {fn:settle}(
     seqs bigint[], tokens bigint[], outcomes smallint[], delays bigint[], errors text[],
     blocking boolean[], results bytea[],
@@ -30,15 +34,15 @@ BEGIN
             WITH ORDINALITY
             AS g (seq, token, outcome, delay, error, blocks, result, place)
         CROSS JOIN LATERAL (
-            SELECT w.ctid AS at, w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
+            SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
                 w.finished, w.replays, w.worker, w.last_error
             FROM {work} AS w
             WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
             FOR UPDATE
         ) AS w
     ), gone AS (
-        DELETE FROM {work} AS w USING held AS h
-        WHERE h.outcome = 2 AND w.ctid = h.at
+        DELETE FROM {work}
+        WHERE seq = ANY (ARRAY(SELECT seq FROM held WHERE outcome = 2))
     ), finished AS (
         INSERT INTO {done} (
             seq, due_at, finished_at, token, started, finished, replays, state, worker,
@@ -63,7 +67,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT coalesce(instant + h.delay * interval '1 microsecond', h.due_at) AS at
         ) AS due
-        WHERE h.outcome <> 2 AND w.ctid = h.at
+        WHERE h.outcome <> 2 AND w.seq = ANY (ARRAY[h.seq])
     ), counted AS (
         INSERT INTO {tally} (handler, leased, pending, processed, dead)
         SELECT handler, -count(*), count(*) FILTER (WHERE outcome < 2),
