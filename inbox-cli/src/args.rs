@@ -27,8 +27,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the inbox is: sqlite://FILE or postgres://USER@HOST/DATABASE. Settings follow behind
-    /// a `?`, such as inbox=NAME
+    /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE or
+    /// mysql://USER@HOST/DATABASE. Settings follow behind a `?`, such as inbox=NAME
     #[arg(
         long,
         global = true,

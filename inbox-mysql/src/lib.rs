@@ -76,9 +76,10 @@
 //!
 //! # Logins
 //! `caching_sha2_password` works without TLS (the password is encrypted with the server's public
-//! key) and with it. The feature `tls` (on by default) adds encrypted connections; without a
-//! setting for it they are used when the server offers them, and its certificate is not verified:
-//! set `ssl-mode=verify_identity` for that.
+//! key) and with it. Encrypted connections need one of the driver's TLS features, which the
+//! application chooses by naming `sqlx` beside this crate. Without a setting for it they are then
+//! used when the server offers them, and its certificate is not verified: set
+//! `ssl-mode=verify_identity` for that.
 //!
 //! # Galera
 //! Clients may use all nodes at the same time. Certification stands in for what locks do on one

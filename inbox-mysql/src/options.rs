@@ -275,6 +275,19 @@ impl MySqlOptions {
         self
     }
 
+    /// Connects with other settings: to another node of a cluster, say.
+    #[must_use]
+    pub fn connect_with(mut self, connect: MySqlConnectOptions) -> Self {
+        self.connect = connect;
+        self
+    }
+
+    /// The driver's settings for connections to the server. They hold the password.
+    #[must_use]
+    pub fn connection(&self) -> &MySqlConnectOptions {
+        &self.connect
+    }
+
     /// The statements that set up an empty inbox with these options: what
     /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
     #[must_use]

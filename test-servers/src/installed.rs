@@ -312,7 +312,9 @@ impl Installed {
         for &node in nodes {
             let mut command = self.recipe.command(&self.program, &self.home, &ports, node);
             if leads {
-                self.recipe.lead(&mut command);
+                self.recipe
+                    .lead(&self.home, node, &mut command)
+                    .doing("preparing the node to start first")?;
             }
             command.args(&self.arguments);
             self.nodes[node] = Some(self.process(&command)?);

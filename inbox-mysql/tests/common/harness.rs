@@ -19,6 +19,49 @@ use super::{Place, act, connect_options, own_server, restart, shared_url};
 
 pub struct Database(pub Kind);
 
+/// Places on servers that the harness's user has: each store in turn on the next URL.
+pub struct At(pub &'static str, pub Vec<String>);
+
+#[async_trait]
+impl Harness for At {
+    fn name(&self) -> String {
+        self.0.into()
+    }
+
+    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+        if settings.disrupted {
+            return Err(Unable::NotOffered(Need::Outage));
+        }
+        let tested = Tested::at(self.1.clone(), None, settings).await?;
+        tested.store.create().await?;
+        tested
+            .run("CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, note TEXT NOT NULL)")
+            .await?;
+        Ok(Box::new(tested))
+    }
+
+    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        match variant {
+            SchemaVariant::Missing => Ok(Box::new(
+                Tested::at(self.1.clone(), None, &Settings::default()).await?,
+            )),
+            _ => Err(Unable::NotOffered(Need::Schema(variant))),
+        }
+    }
+
+    fn expected_not_checked(&self) -> Vec<Need> {
+        vec![
+            Need::Outage,
+            Need::Restart,
+            Need::WakeupsAcrossProcesses,
+            Need::Schema(SchemaVariant::Incomplete),
+            Need::Schema(SchemaVariant::Older),
+            Need::Schema(SchemaVariant::Newer),
+            Need::Schema(SchemaVariant::Foreign),
+        ]
+    }
+}
+
 #[async_trait]
 impl Harness for Database {
     fn name(&self) -> String {
@@ -61,6 +104,9 @@ impl Harness for Database {
 }
 
 struct Tested {
+    /// Where further connections go, in turn.
+    urls: Vec<String>,
+    next: std::sync::atomic::AtomicUsize,
     place: Place,
     store: Arc<MySqlStore>,
     /// A server of this case's own, if it is to be harmed.
@@ -80,6 +126,15 @@ impl Tested {
         } else {
             (shared_url(kind).ok_or_else(missing)?, None)
         };
+        Self::at(vec![url], server, settings).await
+    }
+
+    async fn at(
+        urls: Vec<String>,
+        server: Option<Arc<Mutex<Server>>>,
+        settings: &Settings,
+    ) -> Offered<Self> {
+        let url = urls.first().cloned().unwrap_or_default();
         let mut place = Place::at(url).await.map_err(Unable::failed)?;
         place.options = place
             .options
@@ -90,6 +145,8 @@ impl Tested {
         }
         let store = Arc::new(MySqlStore::connect(place.options.clone()).await?);
         Ok(Self {
+            urls,
+            next: std::sync::atomic::AtomicUsize::new(1),
             place,
             store,
             server,
@@ -117,9 +174,14 @@ impl Fixture for Tested {
     }
 
     async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
-        Ok(Arc::new(
-            MySqlStore::connect(self.place.options.clone()).await?,
-        ))
+        let next = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let url = &self.urls[next % self.urls.len()];
+        let options = self
+            .place
+            .options
+            .clone()
+            .connect_with(connect_options(url, Some(&self.place.database)));
+        Ok(Arc::new(MySqlStore::connect(options).await?))
     }
 
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {

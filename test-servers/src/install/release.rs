@@ -21,6 +21,8 @@ pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg
 pub(super) struct Release {
     pub(super) name: &'static str,
     pub(super) packages: &'static [&'static str],
+    /// Files, and what they are other names of. Packages leave these to their scripts.
+    links: &'static [(&'static str, &'static str)],
 }
 
 /// PostgreSQL's initdb and the like use a shell.
@@ -34,11 +36,17 @@ pub(super) const RELEASES: [Release; 2] = [
             "redis-server",
             "valkey-server",
         ],
+        // DocumentDB needs PostGIS.
+        links: &[(
+            "usr/share/postgresql/18/extension/postgis.control",
+            "postgis-3.control",
+        )],
     },
     // MySQL is kept from being released.
     Release {
         name: "unstable",
         packages: &["mysql-server-core"],
+        links: &[],
     },
 ];
 
@@ -57,10 +65,10 @@ const USERS: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/b
 const GROUPS: &str = "root:x:0:\nnogroup:x:65534:\n";
 
 impl Release {
-    /// Whether it is there, whole, with the packages that are wanted today.
+    /// Whether it is there, whole, as it is wanted today.
     pub(super) fn is_there(&self, directory: &Path) -> bool {
-        let list = fs::read_to_string(Self::list(&directory.join(self.name)));
-        list.is_ok_and(|list| list == self.packages.join("\n"))
+        let made = fs::read_to_string(Self::description(&directory.join(self.name)));
+        made.is_ok_and(|made| made == format!("{self:?}"))
     }
 
     /// Unpacks it into a directory of its own below `directory`. Until all is done, that has
@@ -77,14 +85,17 @@ impl Release {
         // Written last: files of packages replace those that were there before.
         fs::write(new.join("etc/passwd"), USERS)?;
         fs::write(new.join("etc/group"), GROUPS)?;
-        fs::write(Self::list(&new), self.packages.join("\n"))?;
+        for (link, file) in self.links {
+            symlink(file, new.join(link))?;
+        }
+        fs::write(Self::description(&new), format!("{self:?}"))?;
         remove(&root)?;
         fs::rename(&new, &root)?;
         remove(&work)?;
         Ok(())
     }
 
-    fn list(root: &Path) -> PathBuf {
+    fn description(root: &Path) -> PathBuf {
         root.join("etc/test-servers")
     }
 
