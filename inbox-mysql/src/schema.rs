@@ -9,13 +9,15 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use crate::{
     error::{in_operation, without_effect},
     options::{MySqlOptions, PayloadColumn},
-    script::{Statement, hex},
+    script::{COMMIT, Statement, hex},
     statements::{Names, TABLES},
     store::{Leash, MySqlStore, in_time},
 };
 
 const VERSION: u32 = 1;
 const MARKER: &str = "inbox.mysql";
+/// Begins the lines of an index's columns; no column's name does.
+const INDEX_PART: &str = "(part)";
 /// How often a set-up is tried when another node of a cluster is at it too.
 const TRIES: u32 = 10;
 
@@ -110,28 +112,24 @@ async fn present(connection: &mut MySqlConnection, options: &MySqlOptions) -> sq
         "table_schema = {database} AND table_name IN ({})",
         names.join(", ")
     );
-    // As bytes: the servers differ in the types of these columns.
+    // As bytes: the servers differ in the types of these columns. No empty texts: there is a mode
+    // in which they are NULL.
     let sql = format!(
         "SELECT HEX(table_name), HEX(CONCAT('engine ', LOWER(engine)))
          FROM information_schema.tables WHERE {within}
          UNION ALL
-         SELECT HEX(table_name), HEX(CONCAT(
-             column_name, ' ', LOWER(column_type),
-             IF(is_nullable = 'YES', ' null', ' not null'),
-             IF(LOWER(extra) LIKE '%auto_increment%', ' auto_increment', ''),
-             IF(collation_name IS NULL, '', CONCAT(' collate ', collation_name))
+         SELECT HEX(table_name), HEX(CONCAT_WS(
+             ' ', column_name, LOWER(column_type), IF(is_nullable = 'YES', 'null', 'not null'),
+             IF(LOWER(extra) LIKE '%auto_increment%', 'auto_increment', NULL),
+             CONCAT('collate ', collation_name)
          ))
          FROM information_schema.columns WHERE {within}
          UNION ALL
-         SELECT HEX(table_name), HEX(CONCAT(
-             IF(MAX(non_unique) = 0, 'unique ', 'index '), index_name, ' (',
-             GROUP_CONCAT(
-                 CONCAT(column_name, IF(sub_part IS NULL, '', CONCAT(' ', sub_part)))
-                 ORDER BY seq_in_index SEPARATOR ','
-             ), ')'
+         SELECT HEX(table_name), HEX(CONCAT_WS(
+             ' ', '{INDEX_PART}', IF(non_unique = 0, 'unique', 'index'), index_name,
+             LPAD(seq_in_index, 3, '0'), column_name, sub_part
          ))
-         FROM information_schema.statistics WHERE {within}
-         GROUP BY table_name, index_name"
+         FROM information_schema.statistics WHERE {within}"
     );
     let mut tables = Tables::new();
     for row in sqlx::raw_sql(AssertSqlSafe(sql))
@@ -148,7 +146,31 @@ async fn present(connection: &mut MySqlConnection, options: &MySqlOptions) -> sq
             .or_default()
             .insert(in_one_notation(&line));
     }
+    for lines in tables.values_mut() {
+        join_indexes(lines);
+    }
     Ok(tables)
+}
+
+/// Makes one line of the parts of each index, which are in order.
+fn join_indexes(lines: &mut BTreeSet<String>) {
+    let mut indexes = BTreeMap::<String, Vec<String>>::new();
+    for line in lines.iter() {
+        let mut words = line.split(' ');
+        if words.next() == Some(INDEX_PART)
+            && let (Some(unique), Some(name), Some(_)) = (words.next(), words.next(), words.next())
+        {
+            let column = words.collect::<Vec<_>>().join(" ");
+            indexes
+                .entry(format!("{unique} {name}"))
+                .or_default()
+                .push(column);
+        }
+    }
+    lines.retain(|line| !line.starts_with(INDEX_PART));
+    for (index, columns) in indexes {
+        lines.insert(format!("{index} ({})", columns.join(",")));
+    }
 }
 
 /// MariaDB shows the widths of integers, and JSON as the text with a check that it is there.
@@ -327,6 +349,7 @@ impl MySqlStore {
                 take_lock(operation, connection, lock, options.timeout.as_secs()).await?;
             }
             let (found, _) = find(connection, options).await.map_err(mapped)?;
+            end_reading(connection).await.map_err(mapped)?;
             let from = match found {
                 Found::Version(VERSION) => Some(VERSION),
                 Found::Version(version) => {
@@ -343,11 +366,12 @@ impl MySqlStore {
                 }
                 // A transaction of its own, whatever the session's autocommit.
                 let mark = set_version(&Names::new(options));
-                execute(connection, format!("START TRANSACTION;\n{mark};\nCOMMIT"))
+                execute(connection, format!("START TRANSACTION;\n{mark};\n{COMMIT}"))
                     .await
                     .map_err(mapped)?;
             }
             let present = present(connection, options).await.map_err(mapped)?;
+            end_reading(connection).await.map_err(mapped)?;
             if let Some((table, line)) = difference(&expected(options), &present) {
                 return Err(incomplete(operation, &options.inbox, table, line));
             }
@@ -380,14 +404,20 @@ impl MySqlStore {
         let mut leash = Leash::new(self.acquire(operation).await?);
         let work = async {
             let connection = leash.connection(operation)?;
-            find(connection, options)
-                .await
-                .map_err(without_effect(operation))
+            let mapped = without_effect(operation);
+            let found = find(connection, options).await.map_err(mapped)?;
+            end_reading(connection).await.map_err(mapped)?;
+            Ok(found)
         };
         let found = in_time(operation, options.timeout, Effect::None, work).await?;
         leash.give_back();
         Ok(found)
     }
+}
+
+/// Without autocommit, reading has begun a transaction, which would go on seeing what it saw.
+pub(crate) async fn end_reading(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+    execute(connection, COMMIT.into()).await
 }
 
 async fn execute(connection: &mut MySqlConnection, sql: String) -> sqlx::Result<()> {

@@ -14,6 +14,12 @@ use sqlx::{
 /// What the server may send beside a packet's text, and what the packet itself takes.
 pub(crate) const PACKET_OVERHEAD: usize = 4096;
 
+/// Ends a transaction and begins no other, whatever `completion_type` says.
+pub(crate) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
+
+/// The same, for giving up.
+pub(crate) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
+
 /// Payloads in text are doubled when they have to be written in hexadecimal; from this size on
 /// they are bound instead.
 const MOST_INLINE: usize = 256 * 1024;
@@ -193,6 +199,8 @@ impl Script {
     /// chaining of transactions.
     pub(crate) fn transaction(now: &str, access: Access, galera: bool) -> Self {
         let mut script = Self::default();
+        // What somebody may have left open on the connection.
+        script.fixed(ROLLBACK);
         if galera {
             // What other nodes have answered before is seen here.
             script.fixed("SET SESSION wsrep_sync_wait = 1");
@@ -208,7 +216,7 @@ impl Script {
     }
 
     pub(crate) fn commit(&mut self) {
-        self.fixed("COMMIT AND NO CHAIN NO RELEASE");
+        self.fixed(COMMIT);
     }
 
     pub(crate) fn add(&mut self, statement: Statement) -> usize {

@@ -21,8 +21,27 @@ const CHUNK_BYTES: usize = 8 * 1024 * 1024;
 
 /// One lease and its end.
 pub(crate) struct Ending<'a> {
+    /// Whose message it is, as far as the lease says so.
+    pub(crate) handler: Option<&'a str>,
     pub(crate) held: Held,
     pub(crate) outcome: &'a Outcome,
+}
+
+/// What the caller has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Which leases stood.
+    Each,
+    /// Whether all did; if not, a look at their tokens tells the rest.
+    Count,
+}
+
+/// Where the answers of some endings stand.
+pub(crate) struct Place {
+    at: usize,
+    /// How many rows that statement changes if all leases stand, and which endings those are. Of
+    /// others, the statement lists the leases.
+    counted: Option<std::ops::Range<usize>>,
 }
 
 /// What a batch comes down to.
@@ -53,7 +72,12 @@ impl<'a> Settling<'a> {
             }
             let held = held(&settlement.lease);
             if known.insert((held.seq, held.token)) {
-                endings.push(Ending { held, outcome });
+                let handler = Some(settlement.lease.key.handler.as_str());
+                endings.push(Ending {
+                    handler,
+                    held,
+                    outcome,
+                });
             }
         }
         endings.sort_unstable_by_key(|ending| (ending.held.seq, ending.held.token));
@@ -121,7 +145,8 @@ impl Work {
         script: &mut Script,
         endings: &[Ending<'_>],
         secrecy: Secrecy,
-    ) -> Vec<usize> {
+        detail: Detail,
+    ) -> Vec<Place> {
         let most = CHUNK_BYTES.min(self.most_in_packet());
         let mut places = Vec::new();
         let mut start = 0;
@@ -129,19 +154,74 @@ impl Work {
         for (n, ending) in endings.iter().enumerate() {
             let row = row(ending);
             if n - start >= CHUNK_ROWS || (n > start && list.len() + row.len() > most) {
-                let chunk = endings.get(start..n).unwrap_or_default();
-                places.push(self.settle_chunk(script, chunk, &list, secrecy));
+                places.push(self.settle_range(script, endings, start..n, &list, secrecy, detail));
                 list.clear();
                 start = n;
             }
             list.push_str(if list.is_empty() { "" } else { "," });
             list.push_str(&row);
         }
-        let chunk = endings.get(start..).unwrap_or_default();
-        if !chunk.is_empty() {
-            places.push(self.settle_chunk(script, chunk, &list, secrecy));
+        if start < endings.len() {
+            let rest = start..endings.len();
+            places.push(self.settle_range(script, endings, rest, &list, secrecy, detail));
         }
         places
+    }
+
+    fn settle_range(
+        &self,
+        script: &mut Script,
+        endings: &[Ending<'_>],
+        range: std::ops::Range<usize>,
+        list: &str,
+        secrecy: Secrecy,
+        detail: Detail,
+    ) -> Place {
+        let chunk = endings.get(range.clone()).unwrap_or_default();
+        if detail == Detail::Count
+            && !self.options.drop_processed_payloads
+            && let Some(handler) = simple(chunk)
+        {
+            Place {
+                at: self.settle_simple(script, chunk, handler),
+                counted: Some(range),
+            }
+        } else {
+            Place {
+                at: self.settle_chunk(script, chunk, list, secrecy),
+                counted: None,
+            }
+        }
+    }
+
+    /// The common case, in fewer and narrower steps: everything is processed, without results
+    /// and ordering keys, for one handler. The rows are locked as they are read.
+    fn settle_simple(&self, script: &mut Script, endings: &[Ending<'_>], handler: &str) -> usize {
+        let mut set = Statement::new("SET @inbox_held = '[");
+        for (n, ending) in endings.iter().enumerate() {
+            set.push(if n == 0 { "[" } else { ",[" })
+                .number(ending.held.seq);
+            set.push(",").number(ending.held.token).push("]");
+        }
+        set.push("]'");
+        script.add(set);
+        let mut finish = Statement::new(self.sql.simple_processed.clone());
+        finish.push(" AND w.handler = ").bytes(handler.as_bytes());
+        finish.push(" FOR UPDATE /*!80000 OF w */");
+        let at = script.add(finish);
+        script.fixed("SET @inbox_count = ROW_COUNT()");
+        let mut count =
+            Statement::new(self.sql.expand(
+                "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) VALUES (",
+            ));
+        count
+            .bytes(handler.as_bytes())
+            .push(", -@inbox_count, @inbox_count, 0, 0)");
+        script.add(count);
+        let mut gone = Statement::new(self.sql.simple_gone.clone());
+        gone.push(" AND w.handler = ").bytes(handler.as_bytes());
+        script.add(gone);
+        at
     }
 
     fn settle_chunk(
@@ -205,14 +285,23 @@ impl Work {
     pub(crate) fn applied(
         &self,
         answers: &Answers,
-        places: &[usize],
+        places: &[Place],
         endings: &[Ending<'_>],
     ) -> sqlx::Result<Applied> {
         let mut standing = HashSet::with_capacity(endings.len());
-        for row in places.iter().flat_map(|place| answers.rows(*place)) {
-            let queue: i64 = row.try_get_unchecked(2)?;
-            if queue == 1 {
-                standing.insert(pair(row)?);
+        for place in places {
+            if let Some(range) = &place.counted {
+                if answers.affected(place.at) == range.len() as u64 {
+                    let all = endings.get(range.clone()).unwrap_or_default();
+                    standing.extend(all.iter().map(|e| (e.held.seq, e.held.token)));
+                }
+                continue;
+            }
+            for row in answers.rows(place.at) {
+                let queue: i64 = row.try_get_unchecked(2)?;
+                if queue == 1 {
+                    standing.insert(pair(row)?);
+                }
             }
         }
         let mut applied = Applied {
@@ -228,6 +317,17 @@ impl Work {
         }
         Ok(applied)
     }
+}
+
+/// The handler of endings that are all processed without results and ordering keys.
+fn simple<'a>(endings: &[Ending<'a>]) -> Option<&'a str> {
+    let handler = endings.first()?.handler?;
+    let all = endings.iter().all(|ending| {
+        ending.handler == Some(handler)
+            && !ending.held.ordered
+            && *ending.outcome == Outcome::Processed { result: None }
+    });
+    all.then_some(handler)
 }
 
 /// Whether an outcome makes the message itself claimable at once.
@@ -317,7 +417,14 @@ mod tests {
             (Outcome::Release, "[7,9,0,0]"),
         ] {
             let outcome = &outcome;
-            assert_eq!(row(&Ending { held, outcome }), expected);
+            assert_eq!(
+                row(&Ending {
+                    handler: None,
+                    held,
+                    outcome
+                }),
+                expected
+            );
         }
     }
 }

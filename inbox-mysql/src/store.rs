@@ -23,9 +23,9 @@ use crate::{
     error::{in_operation, may_lack_schema, number, without_effect},
     options::MySqlOptions,
     schema,
-    script::{Access, Answers, Script, Secrecy},
+    script::{Access, Answers, ROLLBACK, Script, Secrecy},
     server::Server,
-    settle::{Ending, Settling},
+    settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
     work::{Held, Unreadable, Work},
@@ -210,10 +210,9 @@ impl MySqlStore {
                 Ok(answers) => return Ok(answers),
                 Err(error) => error,
             };
-            if may_lack_schema(&error) {
-                self.inner.checked.store(false, Ordering::Relaxed);
-                let mut connection = self.acquire(operation).await?;
-                self.check(operation, &mut connection).await?;
+            if may_lack_schema(&error) && self.inner.checked.swap(false, Ordering::Relaxed) {
+                // Once more, for an error that says what is missing.
+                continue;
             }
             if error.kind() != ErrorKind::Conflict || tries == TRIES {
                 return Err(error);
@@ -237,7 +236,12 @@ impl MySqlStore {
         let mut leash = Leash::new(self.acquire(operation).await?);
         let work = async {
             let connection = leash.connection(operation)?;
-            self.check(operation, connection).await?;
+            if !self.inner.checked.load(Ordering::Relaxed) {
+                self.check(operation, connection).await?;
+                schema::end_reading(connection)
+                    .await
+                    .map_err(without_effect(operation))?;
+            }
             let max_packet = self.inner.work.server.max_packet;
             let error = match script.run(connection, max_packet).await {
                 Ok(answers) => return Ok(Ok(answers)),
@@ -246,10 +250,7 @@ impl MySqlStore {
             // After an error of the server's the connection is sound, but the transaction may be
             // open. Any other leaves the connection to be closed.
             let sound = number(&error).is_some()
-                && sqlx::raw_sql("ROLLBACK AND NO CHAIN NO RELEASE")
-                    .execute(connection)
-                    .await
-                    .is_ok();
+                && sqlx::raw_sql(ROLLBACK).execute(connection).await.is_ok();
             let error = match access {
                 Access::Read => without_effect(operation)(error),
                 Access::Write => in_operation(operation)(error),
@@ -381,7 +382,12 @@ impl Store for MySqlStore {
         let work = &self.inner.work;
         let settling = Settling::new(work, settlements);
         let mut script = self.script(Access::Write);
-        let places = work.settle(&mut script, &settling.endings, self.secrecy());
+        let places = work.settle(
+            &mut script,
+            &settling.endings,
+            self.secrecy(),
+            Detail::Count,
+        );
         let answers = if places.is_empty() {
             Answers::default()
         } else {
@@ -477,6 +483,7 @@ impl MySqlStore {
         let mut endings: Vec<_> = outcomes
             .iter()
             .map(|(held, outcome)| Ending {
+                handler: None,
                 held: *held,
                 outcome,
             })
@@ -484,7 +491,7 @@ impl MySqlStore {
         endings.sort_unstable_by_key(|ending| ending.held.seq);
         let mut script = self.script(Access::Write);
         let work = &self.inner.work;
-        work.settle(&mut script, &endings, Secrecy::Inline);
+        work.settle(&mut script, &endings, Secrecy::Inline, Detail::Each);
         self.run("claim", Access::Write, script).await?;
         // It may have been first of its ordering key.
         self.inner.signal.raise();

@@ -10,7 +10,7 @@ use sqlx::{MySql, SqlSafeStr as _, Transaction};
 use crate::{
     error::{in_operation, without_effect},
     script::{Answers, Script, Secrecy},
-    settle::Settling,
+    settle::{Detail, Settling},
     store::{MySqlStore, in_time},
 };
 
@@ -18,7 +18,8 @@ use crate::{
 /// whose options may let the driver log statements.
 const SECRECY: Secrecy = Secrecy::Bind;
 
-const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\n\
+const BEGIN: &str = "ROLLBACK AND NO CHAIN NO RELEASE;\n\
+                     SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\n\
                      START TRANSACTION";
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
@@ -129,7 +130,7 @@ impl Transactional for MySqlStore {
         let work = &self.inner.work;
         let settling = Settling::new(work, settlements);
         let mut script = Script::within(&self.now());
-        let places = work.settle(&mut script, &settling.endings, SECRECY);
+        let places = work.settle(&mut script, &settling.endings, SECRECY, Detail::Each);
         let answers = if places.is_empty() {
             Answers::default()
         } else {

@@ -1,5 +1,10 @@
 //! The conformance suite, over the store on MySQL. On MariaDB: `conformance.rs`. Skipped, with a
 //! line that says so, where there is no MySQL server, which is harder to come by.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 

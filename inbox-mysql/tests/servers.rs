@@ -1,4 +1,9 @@
 //! What servers are set to, and who may do what: none of it changes what the store does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
 mod common;
 
