@@ -101,9 +101,10 @@
 //! For an inbox named `inbox`:
 //!
 //! - `inbox_message` holds what was received and hardly ever changes. The numbers of a receive
-//!   are drawn from the counter of `inbox_block`, a block for each batch, so that rows can be
-//!   inserted in order of their keys (two receives of the same keys wait for each other instead of
-//!   deadlocking) and yet are numbered in order of the batch.
+//!   are drawn from the counter of `inbox_block`, a block for each batch. Rows are inserted in order
+//!   of their numbers, which fills the table page by page; a receive that met a deadlock with
+//!   another of the same keys inserts them in order of their keys instead, so that both wait for
+//!   each other, and numbers them in order of the batch all the same.
 //! - `inbox_work` has a narrow row for each message that is pending or leased, `inbox_dead` for
 //!   each dead letter, `inbox_done` for each one that is processed or discarded. So nothing that
 //!   is left to do is looked for in the history. Three tables, because these servers have no

@@ -28,7 +28,7 @@ use crate::{
     settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Unreadable, Work},
+    work::{Held, Order, Unreadable, Work},
 };
 
 /// How often an operation is tried when the server gives it up in favour of another.
@@ -201,6 +201,16 @@ impl MySqlStore {
         &self,
         operation: &'static str,
         access: Access,
+        script: Script,
+    ) -> Result<Answers> {
+        self.run_up_to(TRIES, operation, access, script).await
+    }
+
+    async fn run_up_to(
+        &self,
+        most: u32,
+        operation: &'static str,
+        access: Access,
         mut script: Script,
     ) -> Result<Answers> {
         script.commit();
@@ -214,7 +224,7 @@ impl MySqlStore {
                 // Once more, for an error that says what is missing.
                 continue;
             }
-            if error.kind() != ErrorKind::Conflict || tries == TRIES {
+            if error.kind() != ErrorKind::Conflict || tries == most {
                 return Err(error);
             }
             let longest = Duration::from_millis(1 << tries.min(7)).min(LONGEST_PAUSE);
@@ -329,13 +339,21 @@ impl Store for MySqlStore {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let mut script = self.script(Access::Write);
         let work = &self.inner.work;
-        let receiving = work.receive(&mut script, messages, self.secrecy());
+        let secrecy = self.secrecy();
+        let mut script = self.script(Access::Write);
+        let mut receiving = work.receive(&mut script, messages, Order::OfAcceptance, secrecy);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
-            self.run(OPERATION, Access::Write, script).await?
+            match self.run_up_to(1, OPERATION, Access::Write, script).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    let mut script = self.script(Access::Write);
+                    receiving = work.receive(&mut script, messages, Order::OfKeys, secrecy);
+                    self.run(OPERATION, Access::Write, script).await?
+                }
+                outcome => outcome?,
+            }
         };
         let receipts = receiving
             .receipts(&answers)

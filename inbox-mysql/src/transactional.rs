@@ -12,6 +12,7 @@ use crate::{
     script::{Answers, Script, Secrecy},
     settle::{Detail, Settling},
     store::{MySqlStore, in_time},
+    work::Order,
 };
 
 /// Payloads, results and headers are bound here: a transaction may be of the caller's own pool,
@@ -90,7 +91,8 @@ impl Transactional for MySqlStore {
             return Ok(Vec::new());
         }
         let mut script = Script::within(&self.now());
-        let receiving = self.inner.work.receive(&mut script, messages, SECRECY);
+        let work = &self.inner.work;
+        let receiving = work.receive(&mut script, messages, Order::OfKeys, SECRECY);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {

@@ -46,6 +46,17 @@ pub(crate) struct Unreadable {
     pub(crate) reason: String,
 }
 
+/// In which order the rows of a batch are inserted. Their numbers are in the order of the batch
+/// either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// In order of their numbers, which fills the table page by page.
+    OfAcceptance,
+    /// In one order for everybody, so that batches with the same keys wait for each other instead
+    /// of deadlocking; but it leaves the table's pages half empty.
+    OfKeys,
+}
+
 /// What a receive's answers mean.
 pub(crate) struct Receiving {
     receipts: Vec<Receipt>,
@@ -112,6 +123,7 @@ impl Work {
         &self,
         script: &mut Script,
         messages: &[Message],
+        order: Order,
         secrecy: Secrecy,
     ) -> Receiving {
         let mut receiving = Receiving {
@@ -135,7 +147,7 @@ impl Work {
         self.lock_keys(script, &keys);
         for segment in wanted.chunks(BLOCK_SIZE) {
             let ordered = segment.iter().any(|(_, m)| m.ordering_key().is_some());
-            let at = self.store(script, segment, ordered, secrecy);
+            let at = self.store(script, segment, ordered, order, secrecy);
             let places = segment.iter().map(|(place, _)| *place).collect();
             receiving.segments.push((at, places));
         }
@@ -170,13 +182,14 @@ impl Work {
         script: &mut Script,
         messages: &[(usize, &Message)],
         ordered: bool,
+        order: Order,
         secrecy: Secrecy,
     ) -> usize {
         script.all(&self.sql.block);
-        // In one order for everybody, so that batches with the same keys wait for each other
-        // instead of deadlocking. The order of acceptance is that of the numbers.
         let mut sorted: Vec<_> = messages.iter().map(|(_, m)| *m).enumerate().collect();
-        sorted.sort_unstable_by_key(|(_, message)| message.key());
+        if order == Order::OfKeys {
+            sorted.sort_unstable_by_key(|(_, message)| message.key());
+        }
         let most = CHUNK_BYTES.min(self.server.max_packet.saturating_sub(PACKET_OVERHEAD));
         let mut chunk = Statement::default();
         let mut rows = 0;
@@ -267,7 +280,13 @@ impl Work {
     ) -> usize {
         let keys: BTreeSet<_> = ordering_key(message).into_iter().collect();
         self.lock_keys(script, &keys);
-        let at = self.store(script, &[(0, message)], !keys.is_empty(), secrecy);
+        let at = self.store(
+            script,
+            &[(0, message)],
+            !keys.is_empty(),
+            Order::OfAcceptance,
+            secrecy,
+        );
         if !keys.is_empty() {
             script.all(&self.sql.rehead);
         }
