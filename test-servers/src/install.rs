@@ -15,10 +15,11 @@ use release::{RELEASES, Release};
 use test_servers::{ADDED, Kind, docker_answers, locate};
 
 /// The packages of Debian and Ubuntu.
-const PACKAGES: [(Kind, &[&str]); 4] = [
+const PACKAGES: [(Kind, &[&str]); 5] = [
     (Kind::Postgres, &["postgresql"]),
     (Kind::Pgbouncer, &["pgbouncer"]),
     (Kind::Mariadb, &["mariadb-server"]),
+    (Kind::Galera, &["galera-4", "rsync"]),
     (Kind::Redis, &["redis-server"]),
 ];
 

@@ -34,8 +34,7 @@ pub enum Kind {
     /// MongoDB: a replica set of one member, because transactions need a replica set.
     Mongodb,
     /// FerretDB 2 in front of a PostgreSQL 18 of its own with the DocumentDB extension. It speaks
-    /// MongoDB's protocol, but has no transactions, no change streams and no replica set, and
-    /// takes write concerns without heeding them: a write is always durable when acknowledged.
+    /// MongoDB's protocol, but has no transactions and is no replica set.
     Ferretdb,
 }
 

@@ -60,15 +60,22 @@ const LEFT_OUT: [&str; 6] = [
     "./usr/share/perl",
 ];
 
-/// The users that servers run as, and the groups of the same numbers.
-const USERS: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
-const GROUPS: &str = "root:x:0:\nnogroup:x:65534:\n";
+/// Files in `etc`: the users that servers run as and the groups of the same numbers, and the name
+/// that DocumentDB calls its own server by.
+const FILES: [(&str, &str); 3] = [
+    (
+        "passwd",
+        "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
+    ),
+    ("group", "root:x:0:\nnogroup:x:65534:\n"),
+    ("hosts", "127.0.0.1 localhost\n"),
+];
 
 impl Release {
     /// Whether it is there, whole, as it is wanted today.
     pub(super) fn is_there(&self, directory: &Path) -> bool {
-        let made = fs::read_to_string(Self::description(&directory.join(self.name)));
-        made.is_ok_and(|made| made == format!("{self:?}"))
+        let made = fs::read_to_string(Self::description_file(&directory.join(self.name)));
+        made.is_ok_and(|made| made == self.description())
     }
 
     /// Unpacks it into a directory of its own below `directory`. Until all is done, that has
@@ -83,19 +90,24 @@ impl Release {
             unpack(&package, &new)?;
         }
         // Written last: files of packages replace those that were there before.
-        fs::write(new.join("etc/passwd"), USERS)?;
-        fs::write(new.join("etc/group"), GROUPS)?;
+        for (name, text) in FILES {
+            fs::write(new.join("etc").join(name), text)?;
+        }
         for (link, file) in self.links {
             symlink(file, new.join(link))?;
         }
-        fs::write(Self::description(&new), format!("{self:?}"))?;
+        fs::write(Self::description_file(&new), self.description())?;
         remove(&root)?;
         fs::rename(&new, &root)?;
         remove(&work)?;
         Ok(())
     }
 
-    fn description(root: &Path) -> PathBuf {
+    fn description(&self) -> String {
+        format!("{self:?}\n{FILES:?}\n{LEFT_OUT:?}\n")
+    }
+
+    fn description_file(root: &Path) -> PathBuf {
         root.join("etc/test-servers")
     }
 

@@ -104,6 +104,8 @@ impl Recipe for Galera {
         let mut server = start(program, home, node);
         server
             .args(["--wsrep-recover", "--wsrep-cluster-address=gcomm://"])
+            // Lest it look for a port, which may be another's.
+            .arg("--skip-networking")
             .arg(mysql::option("--log-error", &recovered(home, node)));
         Some(server)
     }
