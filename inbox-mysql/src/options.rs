@@ -288,6 +288,12 @@ impl MySqlOptions {
         &self.connect
     }
 
+    /// The inbox's name.
+    #[must_use]
+    pub fn name(&self) -> &InboxName {
+        &self.inbox
+    }
+
     /// The statements that set up an empty inbox with these options: what
     /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
     #[must_use]

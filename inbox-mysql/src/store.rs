@@ -31,6 +31,7 @@ use crate::{
     work::{Held, Order, Unreadable, Work},
 };
 
+const CONNECT: &str = "connect";
 /// How often an operation is tried when the server gives it up in favour of another.
 const TRIES: u32 = 12;
 /// How often a claim looks again when it got nothing although something is due.
@@ -125,8 +126,19 @@ impl MySqlStore {
                     Ok(matches!(answer, Ok(Ok(()))))
                 })
             })
-            .connect_lazy_with(connect);
-        Self::over(pool, true, options).await
+            .connect_lazy_with(connect.clone());
+        // Not through the pool, which would try again and again until its time-out.
+        let look = async {
+            let mapped = without_effect(CONNECT);
+            let mut connection = MySqlConnection::connect_with(&connect)
+                .await
+                .map_err(mapped)?;
+            let server = Server::of(CONNECT, &mut connection).await?;
+            connection.close().await.map_err(mapped)?;
+            Ok(server)
+        };
+        let server = in_time(CONNECT, timeout, Effect::None, look).await?;
+        Ok(Self::over(pool, true, options, server))
     }
 
     /// An inbox over a pool of the caller's own, whose connections go back to it as they were,
@@ -139,20 +151,19 @@ impl MySqlStore {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn with_pool(pool: MySqlPool, options: MySqlOptions) -> Result<Self> {
-        Self::over(pool, false, options).await
-    }
-
-    async fn over(pool: MySqlPool, own_pool: bool, options: MySqlOptions) -> Result<Self> {
-        const OPERATION: &str = "connect";
-        let mapped = without_effect(OPERATION);
+        let mapped = without_effect(CONNECT);
         let look = async {
             let mut connection = Leash::new(pool.acquire().await.map_err(mapped)?);
-            let server = Server::of(OPERATION, connection.connection(OPERATION)?).await?;
+            let server = Server::of(CONNECT, connection.connection(CONNECT)?).await?;
             connection.give_back();
             Ok(server)
         };
-        let server = in_time(OPERATION, options.timeout, Effect::None, look).await?;
-        Ok(Self {
+        let server = in_time(CONNECT, options.timeout, Effect::None, look).await?;
+        Ok(Self::over(pool, false, options, server))
+    }
+
+    fn over(pool: MySqlPool, own_pool: bool, options: MySqlOptions, server: Server) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 work: Work::new(options, server),
                 signal: Signal::new(),
@@ -161,7 +172,7 @@ impl MySqlStore {
                 closed: AtomicBool::new(false),
                 checked: AtomicBool::new(false),
             }),
-        })
+        }
     }
 
     pub(crate) fn secrecy(&self) -> Secrecy {

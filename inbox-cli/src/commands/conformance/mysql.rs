@@ -1,10 +1,7 @@
 //! Cases on MySQL and MariaDB.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -12,86 +9,85 @@ use async_trait::async_trait;
 use conformance_tests::{
     AnyTransactions, Fixture, Harness, Need, Offered, SchemaVariant, Settings, Transactions, Unable,
 };
-use inbox::{Inbox, InboxName, Schema as _};
+use inbox::{Inbox, Schema as _, Store as _};
 use inbox_mysql::{ClockOffset, MySqlOptions, MySqlStore};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
 use super::{Rig, needs_raw_access};
+use crate::tables;
 
 /// Every case gets an inbox of its own, with a name that nobody else takes, in the database that
 /// the URL names.
 pub(super) struct Mysql {
     options: MySqlOptions,
-    prefix: String,
-    next: AtomicU32,
-    used: Mutex<Vec<MySqlOptions>>,
+    inboxes: Arc<Inboxes>,
+}
+
+/// The inboxes of a run. A fixture cannot wait for the server when it is dropped, so it only says
+/// that it has done with its own, and the next case drops it.
+#[derive(Default)]
+struct Inboxes {
+    all: Mutex<Vec<MySqlOptions>>,
+    done_with: Mutex<Vec<MySqlOptions>>,
+}
+
+fn lock(inboxes: &Mutex<Vec<MySqlOptions>>) -> MutexGuard<'_, Vec<MySqlOptions>> {
+    inboxes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Mysql {
+    /// Tries everything that each case needs, so that what is missing is said once.
     pub(super) async fn new(url: &str) -> inbox::Result<Self> {
-        let options = MySqlOptions::from_url(url)?;
-        // Fail now rather than in every case.
-        let store = MySqlStore::connect(options.clone()).await?;
-        inbox::Store::close(&store).await;
-        Ok(Self {
-            options,
-            prefix: format!("conformance_{:08x}", fastrand::u32(..)),
-            next: AtomicU32::new(0),
-            used: Mutex::default(),
-        })
+        let mysql = Self {
+            options: MySqlOptions::from_url(url)?,
+            inboxes: Arc::default(),
+        };
+        let options = mysql.inbox()?;
+        let store = MySqlStore::connect(options).await?;
+        let created = store.create().await;
+        store.close().await;
+        mysql.clean_up().await;
+        created?;
+        Ok(mysql)
+    }
+
+    fn inbox(&self) -> inbox::Result<MySqlOptions> {
+        let name = tables::inbox_name("conformance")?;
+        let options = self.options.clone().inbox_name(name);
+        lock(&self.inboxes.all).push(options.clone());
+        Ok(options)
     }
 
     async fn place(&self, settings: &Settings) -> Offered<Place> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = InboxName::new(format!("{}_{number}", self.prefix)).map_err(Unable::failed)?;
+        let done_with = std::mem::take(&mut *lock(&self.inboxes.done_with));
+        if tables::drop_all(&done_with, &[]).await.is_ok() {
+            lock(&self.inboxes.all).retain(|options| {
+                let name = options.name();
+                !done_with.iter().any(|done| done.name() == name)
+            });
+        }
         let clock = ClockOffset::default();
         let mut options = self
-            .options
-            .clone()
-            .inbox_name(name)
+            .inbox()?
             .drop_processed_payloads(settings.drop_processed_payloads)
             .clock_offset(clock.clone());
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
-        self.used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(options.clone());
-        let store = Arc::new(MySqlStore::connect(options.clone()).await?);
         Ok(Place {
-            store,
+            store: Arc::new(MySqlStore::connect(options.clone()).await?),
             options,
             clock,
+            inboxes: Arc::clone(&self.inboxes),
         })
-    }
-
-    async fn drop_all(&self, used: Vec<MySqlOptions>) -> sqlx::Result<()> {
-        let connection = self
-            .options
-            .connection()
-            .clone()
-            .disable_statement_logging();
-        let mut connection = connection.connect().await?;
-        for options in used {
-            // The tables, as the statements that made them name them.
-            let ddl = options.ddl();
-            for table in ddl.split("CREATE TABLE IF NOT EXISTS ").skip(1) {
-                let name = table.split(" (").next().unwrap_or_default();
-                let sql = format!("DROP TABLE IF EXISTS {name}");
-                connection.execute(AssertSqlSafe(sql)).await?;
-            }
-        }
-        connection.close().await
     }
 }
 
 #[async_trait]
 impl Rig for Mysql {
     async fn clean_up(&self) {
-        let used = std::mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner));
-        if let Err(error) = self.drop_all(used).await {
-            tracing::warn!(%error, "tables named {}_… are left behind", self.prefix);
+        let all = std::mem::take(&mut *lock(&self.inboxes.all));
+        if let Err(error) = tables::drop_all(&all, &[]).await {
+            eprintln!("tables named inbox_conformance_… are left behind: {error}");
         }
     }
 }
@@ -126,6 +122,7 @@ struct Place {
     store: Arc<MySqlStore>,
     options: MySqlOptions,
     clock: ClockOffset,
+    inboxes: Arc<Inboxes>,
 }
 
 #[async_trait]
@@ -145,5 +142,11 @@ impl Fixture for Place {
 
     fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
         Ok(Arc::new(Transactions::new(Arc::clone(&self.store))))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.inboxes.done_with).push(self.options.clone());
     }
 }
