@@ -170,6 +170,8 @@ register! { $
             "Overlapping batches in any order accept each key once, without an error that is not retryable.",
         a_renewal_beside_a_settlement_changes_nothing:
             "A lease that is extended while it is settled is settled once, and counted once.",
+        a_replay_of_the_dead_spares_what_was_processed:
+            "A slice replays messages only in the states asked for, whatever else happens to them.",
         claims_are_disjoint_and_complete:
             "Concurrent claims never take one message twice, and together take all.",
         of_many_begins_one_runs: "Of many concurrent begins of one key, one runs.",

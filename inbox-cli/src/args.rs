@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use inbox::{HandlerName, Kind, OrderingKey, State};
+use inbox::{HandlerName, InboxName, Kind, OrderingKey, State};
 
 use crate::exit;
 
@@ -27,8 +27,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the inbox is: sqlite://FILE or postgres://USER@HOST/DATABASE. Settings follow behind
-    /// a `?`, such as inbox=NAME
+    /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE or
+    /// mysql://USER@HOST/DATABASE. Settings follow behind a `?`, such as inbox=NAME
     #[arg(
         long,
         global = true,
@@ -119,12 +119,13 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
 a file beside that one; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
-which --store's user must be allowed to create schemas. All are removed in the end.
+which --store's user must be allowed to create schemas; for MySQL and MariaDB in tables named
+inbox_conformance_…, in that database. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 const DEMO_HELP: &str = "\
 It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
-database, which is dropped in the end.";
+database, with --store mysql://… in tables of its own; they are dropped in the end.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {
@@ -397,6 +398,9 @@ pub(crate) struct DemoWorkerArgs {
     /// The schema of an inbox on PostgreSQL, in the database that --store names
     #[arg(long)]
     pub(crate) schema: Option<String>,
+    /// The name of an inbox on MySQL, in the database that --store names
+    #[arg(long)]
+    pub(crate) inbox: Option<InboxName>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -11,6 +11,7 @@ mod output;
 mod progress;
 mod scratch;
 mod store;
+mod tables;
 
 use std::{io::IsTerminal, process::ExitCode};
 

@@ -63,6 +63,10 @@ fn no_inbox(url: &str) -> String {
     )
 }
 
+pub(crate) fn is_mysql(url: &str) -> bool {
+    url.starts_with("mysql:") || url.starts_with("mariadb:")
+}
+
 pub(crate) fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres:") || url.starts_with("postgresql:")
 }

@@ -117,8 +117,8 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
             "cannot be read",
         ),
         (
-            "mysql://user:hunter2@host/x".to_owned(),
-            "no store for mysql",
+            "oracle://user:hunter2@host/x".to_owned(),
+            "no store for oracle",
         ),
         (
             format!("{}?inbox=hunter", place.server()),

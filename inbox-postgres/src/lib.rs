@@ -160,9 +160,10 @@
 //! each sorted), so that the store's operations do not deadlock with each other.
 //!
 //! # Retention
-//! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a statement, the longest
-//! finished first, and passes over rows that somebody else has locked. Nothing waits for it, but
-//! each deleted row is a dead row of three tables and their indexes, which vacuum has to go after.
+//! [`purge`](inbox_api::Operate::purge) deletes 250 messages a statement, the longest
+//! finished first, passes over rows that somebody else has locked, and rests after each statement
+//! for as long as that took. Nothing waits for it, but each deleted row is a dead row of two tables
+//! and their indexes, which vacuum has to go after.
 //!
 //! # Partitions
 //! With [`PostgresOptions::partitions`], set at set-up, messages and what is known of finished ones

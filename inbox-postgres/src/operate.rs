@@ -24,7 +24,7 @@ use crate::{
 
 /// One statement of a purge deletes this many messages, so that what it holds and writes at once
 /// stays small.
-const PURGE_SLICE: u32 = 1000;
+const PURGE_SLICE: u32 = 250;
 
 /// A filter with its states as the statements take them.
 struct Meaning<'a> {
@@ -389,13 +389,16 @@ impl Operate for PostgresStore {
                 .with(i32::try_from(limit).unwrap_or(i32::MAX))
                 .finish()?;
             let text = &self.inner.work.statements.purge;
+            let started = std::time::Instant::now();
             let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
             let slice = number(OPERATION, &answer)?;
             purged += slice;
-            if slice < u64::from(limit) {
+            left -= limit;
+            if slice < u64::from(limit) || left == 0 {
                 break;
             }
-            left -= limit;
+            // Rests as long as it worked, so that the server is never busy with it alone.
+            tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)
     }

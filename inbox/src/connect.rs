@@ -6,15 +6,21 @@ use crate::{Error, ErrorKind, Inbox, Result};
 
 /// Every scheme that the project has a store for, with the Cargo feature that adds it.
 const KNOWN: &[(&str, &str)] = &[
+    ("mariadb", "mysql"),
     ("memory", "memory"),
+    ("mysql", "mysql"),
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
     ("sqlite", "sqlite"),
 ];
 
 const BUILT: &[&str] = &[
+    #[cfg(feature = "mysql")]
+    "mariadb",
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "mysql")]
+    "mysql",
     #[cfg(feature = "postgres")]
     "postgres",
     #[cfg(feature = "postgres")]
@@ -34,6 +40,7 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
+/// | `mysql://user@host/database?…`, also `mariadb://` | a MySQL or MariaDB database | `mysql` |
 /// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
 /// | `sqlite://path?…` | a SQLite file | `sqlite` |
 ///
@@ -62,6 +69,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
+        #[cfg(feature = "mysql")]
+        "mariadb" | "mysql" => mysql(url).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => postgres(url).await,
         #[cfg(feature = "sqlite")]
@@ -79,6 +88,8 @@ pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "mysql")]
+        "mariadb" | "mysql" => Ok(inbox_mysql::MySqlOptions::from_url(url)?.ddl()),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(inbox_postgres::PostgresOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "sqlite")]
@@ -105,6 +116,12 @@ fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
         ));
     }
     Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "mysql")]
+async fn mysql(url: &str) -> Result<Arc<dyn Inbox>> {
+    let options = inbox_mysql::MySqlOptions::from_url(url)?;
+    Ok(Arc::new(inbox_mysql::MySqlStore::connect(options).await?))
 }
 
 #[cfg(feature = "postgres")]

@@ -64,6 +64,7 @@
 //! | feature | store | survives |
 //! |---|---|---|
 //! | `memory` (the default) | in this process | nothing; for tests |
+//! | `mysql` | MySQL 8.0.14 or later, MariaDB 10.6 or later, Galera | what the server's commits survive |
 //! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
 //! | `sqlite` | a file | a killed process, and a power cut |
 //!
@@ -127,6 +128,9 @@ pub use tokio_util::sync::CancellationToken;
 /// The memory store, with its options.
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;
+/// The MySQL and MariaDB store, with its options. Transactional use needs it, as with `postgres`.
+#[cfg(feature = "mysql")]
+pub use inbox_mysql as mysql;
 /// The PostgreSQL store, with its options. Transactional use needs it:
 /// [`PostgresStore`](postgres::PostgresStore) is [`Transactional`], the `Arc<dyn Inbox>` of
 /// [`connect`] is not, since it does not know the driver's transaction type.

@@ -1,17 +1,27 @@
 //! Many tasks, and two connections where the harness offers a second, at the same keys.
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use inbox_api::{
-    Begun, ErrorKind, Filter, HandlerName, Inbox, Lease, Leased, Receipt, Result, Settled,
-    Settlement, State, Store, StoreExt,
+    Begun, ClaimRequest, ErrorKind, Filter, HandlerName, Inbox, Lease, Leased, Receipt, Result,
+    Settled, Settlement, Slice, State, Store, StoreExt,
 };
 use std::sync::Arc;
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, HANDLER, LONG, Place, ids, message, numbered, processed, terms, worker},
+    place::{
+        Context, HANDLER, LONG, Place, dead, ids, message, numbered, processed, terms, worker,
+    },
 };
 
 const TASKS: usize = 16;
@@ -139,6 +149,75 @@ pub(crate) async fn a_renewal_beside_a_settlement_changes_nothing(cx: Context) -
         "claimable afterwards",
         &ids(&place.claim_up_to(100, LONG).await?),
         &Vec::new(),
+    )
+}
+
+/// Defect: a slice chooses dead messages and then replays what it has chosen, whatever became of it
+/// meanwhile: somebody else replayed it, and it was processed.
+pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) -> CaseResult {
+    const MESSAGES: usize = 120;
+    const REPLAYERS: usize = 3;
+    let place = cx.fresh().await?;
+    let sent = numbered(MESSAGES)?;
+    place.accept_all(&sent).await?;
+    let tries: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+    let finished = Arc::new(AtomicUsize::new(0));
+    in_tasks(&place, 2 * REPLAYERS, |task, inbox| {
+        let (tries, finished) = (Arc::clone(&tries), Arc::clone(&finished));
+        async move {
+            let (all, slice) = (
+                Filter::default(),
+                Slice {
+                    after: None,
+                    limit: 20,
+                },
+            );
+            let request = ClaimRequest {
+                handlers: vec![HandlerName::new(HANDLER)?],
+                limit: 8,
+                terms: terms(LONG)?,
+            };
+            let started = Instant::now();
+            while finished.load(Ordering::Relaxed) < MESSAGES {
+                ensure!(
+                    started.elapsed() < LONG,
+                    "a message is neither processed nor dead"
+                );
+                if task < REPLAYERS {
+                    persist(|| inbox.replay_slice(&all, &slice)).await?;
+                    continue;
+                }
+                // The first time it fails for good, the second time it is processed.
+                for leased in persist(|| inbox.claim(&request)).await?.leased {
+                    let before = {
+                        let mut tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
+                        let tries = tries.entry(leased.message.id().to_string()).or_default();
+                        *tries += 1;
+                        *tries - 1
+                    };
+                    let outcome = if before == 0 {
+                        dead("first")
+                    } else {
+                        processed()
+                    };
+                    let settled =
+                        persist(|| inbox.settle_one(&leased.lease, outcome.clone())).await?;
+                    same("settled", &settled, &Settled::Done)?;
+                    finished.fetch_add(usize::from(before == 1), Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        }
+    })
+    .await?;
+    let tries = tries.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let wrong: Vec<_> = tries.iter().filter(|(_, times)| **times != 2).collect();
+    same("not tried twice, and how often", &wrong, &Vec::new())?;
+    let statistics = place.statistics().await?;
+    same(
+        "processed",
+        &statistics.count(State::Processed),
+        &(MESSAGES as u64),
     )
 }
 

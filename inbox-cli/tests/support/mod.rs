@@ -27,11 +27,19 @@ use nix::{
 use tempfile::TempDir;
 use test_servers::{Error, Kind, Server, require_or_skip};
 
+/// The servers that an inbox in MySQL may be on.
+pub(crate) const MYSQL_KINDS: [Kind; 2] = [Kind::Mariadb, Kind::Mysql];
+
 pub(crate) const WEBHOOKS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
 
 static POSTGRES: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Postgres));
+
+static MARIADB: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::Mariadb));
+static MYSQL: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::Mysql));
 
 /// A folder in which the command runs, and an inbox.
 pub(crate) struct Place {
@@ -49,6 +57,12 @@ pub(crate) fn on_every_store(test: impl Fn(&Place)) {
     if let Some(place) = Place::on_postgres() {
         eprintln!("on PostgreSQL");
         test(&place);
+    }
+    for kind in MYSQL_KINDS {
+        if let Some(place) = Place::on_mysql(kind) {
+            eprintln!("on {kind}");
+            test(&place);
+        }
     }
 }
 
@@ -111,11 +125,24 @@ impl Place {
         Some(place)
     }
 
+    /// With an inbox of its own in the database of such a server, or `None`, as above.
+    pub(crate) fn on_mysql(kind: Kind) -> Option<Self> {
+        let server = match kind {
+            Kind::Mysql => &MYSQL,
+            _ => &MARIADB,
+        };
+        let server = server.as_ref().unwrap_or_else(|error| panic!("{error}"));
+        let server = server.as_ref()?;
+        Some(Self {
+            folder: tempfile::tempdir().unwrap(),
+            store: Some(format!("{}?inbox=test_{}", server.url(), unique())),
+            is_shared: server.is_shared(),
+        })
+    }
+
     /// With the inbox in a schema of its own in the database that `url` names.
     pub(crate) fn at(url: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let schema = format!("test_command_{}_{number}", std::process::id());
+        let schema = format!("test_command_{}", unique());
         Self {
             folder: tempfile::tempdir().unwrap(),
             store: Some(format!("{url}?schema={schema}")),
@@ -123,7 +150,7 @@ impl Place {
         }
     }
 
-    /// The URL of the server, without the schema.
+    /// The URL of the server, without schema or inbox.
     pub(crate) fn server(&self) -> String {
         let store = self.store.as_deref().unwrap();
         store.split_once('?').unwrap().0.to_owned()
@@ -206,21 +233,40 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some((url, schema)) = self.store.as_deref().and_then(|s| s.split_once("?schema="))
-        else {
+        use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, PgConnection};
+
+        let Some((url, setting)) = self.store.as_deref().and_then(|s| s.split_once('?')) else {
             return;
         };
-        if self.is_shared {
-            use sqlx::{Connection as _, Executor as _};
-
-            let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
-            let runtime = tokio::runtime::Runtime::new().unwrap();
-            runtime.block_on(async {
-                let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
-                connection.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
-            });
+        if !self.is_shared {
+            return;
         }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        if let Some(schema) = setting.strip_prefix("schema=") {
+            let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
+            runtime.block_on(async {
+                let mut connection = PgConnection::connect(url).await.unwrap();
+                connection.execute(AssertSqlSafe(sql)).await.unwrap();
+            });
+            return;
+        }
+        let ddl = self.inbox(&["schema", "ddl"]).stdout;
+        runtime.block_on(async {
+            let mut connection = MySqlConnection::connect(url).await.unwrap();
+            for table in ddl.split("CREATE TABLE IF NOT EXISTS ").skip(1) {
+                let name = table.split(" (").next().unwrap();
+                let sql = format!("DROP TABLE IF EXISTS {name}");
+                connection.execute(AssertSqlSafe(sql)).await.unwrap();
+            }
+        });
     }
+}
+
+/// A part of a name that no other place has.
+fn unique() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{}_{number}", std::process::id())
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

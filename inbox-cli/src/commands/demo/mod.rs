@@ -20,14 +20,15 @@ pub(crate) use self::worker::worker;
 use self::{
     broker::Broker,
     herd::Herd,
-    stage::{Effects, OnPostgres, OnSqlite, Stage},
+    stage::{Effects, OnMysql, OnPostgres, OnSqlite, Stage},
 };
 use crate::{
     args::{DemoArgs, Global, wrong_usage},
     exit::Exit,
     interrupt, output, progress,
     scratch::Scratch,
-    store::{cannot_open, is_postgres},
+    store::{cannot_open, is_mysql, is_postgres},
+    tables,
 };
 
 /// What the demo shows at its end.
@@ -56,11 +57,14 @@ struct Outcome {
 pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
     let token = interrupt::token()?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let on_server = is_postgres(&global.store) || is_mysql(&global.store);
+    if on_server && args.keep.is_some() {
+        wrong_usage("--keep is for a demo on SQLite");
+    }
     let result = if is_postgres(&global.store) {
-        if args.keep.is_some() {
-            wrong_usage("--keep is for a demo on SQLite");
-        }
         on_postgres(global, &args, seed, &token).await?
+    } else if is_mysql(&global.store) {
+        on_mysql(global, &args, seed, &token).await?
     } else {
         on_sqlite(global, &args, seed, &token).await?
     };
@@ -111,6 +115,25 @@ async fn on_postgres(
     let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
     if let Err(error) = Scratch::at(url)?.drop_schema(&schema).await {
         eprintln!("the schema {schema} is left behind: {error}");
+    }
+    result
+}
+
+/// In tables of its own, which are dropped. `None` when interrupted.
+async fn on_mysql(
+    global: &Global,
+    args: &DemoArgs,
+    seed: u64,
+    token: &CancellationToken,
+) -> Result<Option<Outcome>> {
+    let url = &global.store;
+    let inbox = tables::inbox_name("demo")?;
+    let stage = OnMysql::open(url, inbox.clone())
+        .await
+        .with_context(|| cannot_open(url))?;
+    let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
+    if let Err(error) = stage.remove().await {
+        eprintln!("tables named {inbox}_… are left behind: {error}");
     }
     result
 }

@@ -13,7 +13,7 @@ use inbox_postgres::SchemaName;
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{OnPostgres, OnSqlite, Stage, Transaction};
+use super::stage::{OnMysql, OnPostgres, OnSqlite, Stage, Transaction};
 use crate::{
     args::{DemoWorkerArgs, Global},
     exit::Exit,
@@ -31,12 +31,13 @@ const MAX_ATTEMPTS: u32 = 12;
 const LEASE: Duration = Duration::from_secs(1);
 
 pub(crate) async fn worker(global: &Global, args: DemoWorkerArgs) -> Result<Exit> {
-    match (args.file, args.schema) {
-        (Some(file), None) => work_on(OnSqlite::open(&file).await?).await,
-        (None, Some(schema)) => {
+    match (args.file, args.schema, args.inbox) {
+        (Some(file), None, None) => work_on(OnSqlite::open(&file).await?).await,
+        (None, Some(schema), None) => {
             let schema = SchemaName::new(schema)?;
             work_on(OnPostgres::open(&global.store, schema).await?).await
         }
+        (None, None, Some(inbox)) => work_on(OnMysql::open(&global.store, inbox).await?).await,
         _ => bail!("a demo's worker is started by the demo"),
     }
 }

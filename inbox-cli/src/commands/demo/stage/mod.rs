@@ -2,6 +2,7 @@
 //! which it adds a row in the transaction that completes the message. Nothing but that
 //! transaction keeps a second row out.
 
+mod mysql;
 mod postgres;
 mod sqlite;
 
@@ -12,7 +13,7 @@ use async_trait::async_trait;
 use inbox::{Inbox, Transactional};
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 
-pub(super) use self::{postgres::OnPostgres, sqlite::OnSqlite};
+pub(super) use self::{mysql::OnMysql, postgres::OnPostgres, sqlite::OnSqlite};
 
 /// The transactions of a stage's store.
 pub(super) type Transaction<S> = <<S as Stage>::Store as Transactional>::Transaction;

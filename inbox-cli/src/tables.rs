@@ -1,0 +1,49 @@
+//! Inboxes of our own in a MySQL database, for commands that must not touch what is there. Each
+//! has a name of its own, and is dropped table by table: that needs no more privileges than
+//! making it did.
+
+use inbox::InboxName;
+use inbox_mysql::MySqlOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
+
+/// A name that no other run takes.
+pub(crate) fn inbox_name(purpose: &str) -> inbox::Result<InboxName> {
+    InboxName::new(format!("inbox_{purpose}_{:08x}", fastrand::u32(..)))
+        .map_err(|invalid| invalid.in_operation("connect"))
+}
+
+/// The name of a table beside the inbox's own, quoted and with its database.
+pub(crate) fn beside(options: &MySqlOptions, table: &str) -> Option<String> {
+    let own = of(options).into_iter().next()?;
+    let (prefix, _) = own.rsplit_once('_')?;
+    Some(format!("{prefix}_{table}`"))
+}
+
+/// The tables of an inbox, as the statements that make them name them.
+fn of(options: &MySqlOptions) -> Vec<String> {
+    options
+        .ddl()
+        .split("CREATE TABLE IF NOT EXISTS ")
+        .skip(1)
+        .filter_map(|table| table.split(" (").next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Drops inboxes of one database, and the tables beside them.
+pub(crate) async fn drop_all(inboxes: &[MySqlOptions], beside: &[String]) -> sqlx::Result<()> {
+    let Some(first) = inboxes.first() else {
+        return Ok(());
+    };
+    let connection = first.connection().clone().disable_statement_logging();
+    let mut connection = connection.connect().await?;
+    // Does not wait for ever for whoever still uses one.
+    connection
+        .execute("SET SESSION lock_wait_timeout = 5")
+        .await?;
+    for table in inboxes.iter().flat_map(of).chain(beside.iter().cloned()) {
+        let sql = AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}"));
+        connection.execute(sqlx::raw_sql(sql)).await?;
+    }
+    connection.close().await
+}

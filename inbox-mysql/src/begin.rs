@@ -1,0 +1,264 @@
+//! Inline use: begin under a lease, and record within a transaction. Both store the message if
+//! it is new and then try to take it, in one packet.
+
+use inbox_api::{
+    Begun, Bytes, ErrorKind, LeaseTerms, Leased, Message, Recorded, Result, State, duration_micros,
+    from_micros,
+};
+use sqlx::Row as _;
+
+use crate::{
+    error::in_operation,
+    rows::{self, Stored},
+    script::{Answers, Script, Secrecy, Statement},
+    work::{Work, lease},
+};
+
+const JOINED: &str = "FROM {message} AS m
+LEFT JOIN {work} AS w ON w.seq = m.seq
+LEFT JOIN {dead} AS d ON d.seq = m.seq
+LEFT JOIN {done} AS f ON f.seq = m.seq";
+
+/// Where the answers of an inline use stand.
+pub(crate) struct Places {
+    stored: usize,
+    taken: usize,
+    standing: usize,
+}
+
+/// Why a handler may not run now.
+enum Standing {
+    Processed { result: Option<Bytes> },
+    Busy { until: i64 },
+    Blocked,
+    Dead { reason: String },
+    Discarded,
+}
+
+fn standing(stored: Stored, now: i64) -> Standing {
+    let record = stored.record;
+    match (stored.stored_state, stored.visible_at) {
+        (State::Processed, _) => Standing::Processed {
+            result: record.result,
+        },
+        (State::Dead, _) => Standing::Dead {
+            reason: record.last_error.unwrap_or_default(),
+        },
+        (State::Discarded, _) => Standing::Discarded,
+        (State::Pending | State::Leased, Some(until)) if until > now => Standing::Busy { until },
+        (State::Pending | State::Leased, _) => Standing::Blocked,
+    }
+}
+
+impl Work {
+    /// A query for whole records, payload and result included, of the rows that `condition` says.
+    pub(crate) fn select_records(&self, condition: &str) -> String {
+        self.sql.expand(&format!(
+            "SELECT {{columns}}, m.payload, f.result {JOINED} WHERE {condition}"
+        ))
+    }
+
+    /// `SET @inbox_seq` to the row of a key, as far as it is there.
+    pub(crate) fn find(&self, script: &mut Script, handler: &str, id: &str, lock: bool) {
+        script.fixed("SET @inbox_seq = NULL");
+        let mut find = Statement::new(
+            self.sql
+                .expand("SELECT seq INTO @inbox_seq FROM {message} WHERE handler = "),
+        );
+        find.bytes(handler.as_bytes())
+            .push(" AND id = ")
+            .bytes(id.as_bytes());
+        if lock {
+            // Reads what is there now, whatever the transaction's isolation level.
+            find.push(" FOR UPDATE");
+        }
+        script.add(find);
+    }
+
+    /// Adds a begin to `script`.
+    pub(crate) fn begin(
+        &self,
+        script: &mut Script,
+        message: &Message,
+        terms: &LeaseTerms,
+        secrecy: Secrecy,
+    ) -> Places {
+        let stored = self.store_one(script, message, secrecy);
+        self.find(
+            script,
+            message.handler().as_str(),
+            message.id().as_str(),
+            true,
+        );
+        let mut take = Statement::new(self.sql.expand(
+            "UPDATE {work} SET queue = 1, token = GREATEST(token + 1, @inbox_now), \
+             started = started + 1, worker = ",
+        ));
+        take.bytes(terms.worker().as_str().as_bytes());
+        take.push(", visible_at = @inbox_now + ");
+        take.number(duration_micros(terms.length()));
+        take.push(" WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now");
+        let taken = script.add(take);
+        let standing = script.fixed(&self.select_records("m.seq = @inbox_seq"));
+        Places {
+            stored,
+            taken,
+            standing,
+        }
+    }
+
+    /// Adds a record to `script`.
+    pub(crate) fn record(
+        &self,
+        script: &mut Script,
+        message: &Message,
+        result: Option<&Bytes>,
+        secrecy: Secrecy,
+    ) -> Places {
+        let stored = self.store_one(script, message, secrecy);
+        self.find(
+            script,
+            message.handler().as_str(),
+            message.id().as_str(),
+            true,
+        );
+        // The stored copy's ordering key counts, which may be another than this copy's.
+        script.fixed("SET @inbox_seqs = CONCAT('[', @inbox_seq, ']')");
+        script.all(&self.sql.keys_of);
+        script.all(&self.sql.lock_keys);
+        script.fixed("SET @inbox_taken = NULL");
+        let mut fixed = |text: &str| script.fixed(&self.sql.expand(text));
+        fixed(
+            "SELECT seq INTO @inbox_taken FROM {work} \
+             WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now FOR UPDATE",
+        );
+        fixed(
+            "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) \
+             SELECT handler, -1, 1, 0, 0 FROM {work} WHERE seq = @inbox_taken",
+        );
+        // A new token, so that a worker whose lease ran out is told so when it settles.
+        let mut finish = Statement::new(self.sql.expand(
+            "INSERT INTO {done} (seq, handler, state, due_at, token, started, finished, replays, \
+             worker, last_error, finished_at, result) \
+             SELECT seq, handler, 2, due_at, GREATEST(token + 1, @inbox_now), started + 1, \
+             finished + 1, replays, worker, last_error, @inbox_now, ",
+        ));
+        match result {
+            Some(result) => finish.secret(result, secrecy),
+            None => finish.push("NULL"),
+        };
+        finish.push(&self.sql.expand(" FROM {work} WHERE seq = @inbox_taken"));
+        let taken = script.add(finish);
+        let mut fixed = |text: &str| script.fixed(&self.sql.expand(text));
+        fixed(
+            "DELETE e FROM {work} AS w STRAIGHT_JOIN {open} AS e FORCE INDEX (PRIMARY) \
+             ON e.handler = w.handler AND e.ordering_key = w.ordering_key AND e.seq = w.seq \
+             WHERE w.seq = @inbox_taken",
+        );
+        fixed("DELETE FROM {work} WHERE seq = @inbox_taken");
+        if self.options.drop_processed_payloads {
+            fixed(
+                "UPDATE {message} SET payload = NULL, payload_bytes = NULL \
+                 WHERE seq = @inbox_taken",
+            );
+        }
+        script.all(&self.sql.rehead);
+        // In one of the caller's transactions with an older snapshot, only a locking read shows
+        // what stands there now.
+        let standing = script.fixed(&(self.select_records("m.seq = @inbox_seq") + " FOR UPDATE"));
+        Places {
+            stored,
+            taken,
+            standing,
+        }
+    }
+
+    /// The one row of [`Self::select_records`].
+    pub(crate) fn only(
+        &self,
+        operation: &'static str,
+        answers: &Answers,
+        at: usize,
+    ) -> Result<Option<Stored>> {
+        let mapped = in_operation(operation);
+        let now = answers.now().map_err(mapped)?;
+        let Some(row) = answers.rows(at).first() else {
+            return Ok(None);
+        };
+        rows::stored(row, now).map(Some).map_err(|reason| {
+            self.corrupt(
+                operation,
+                row.try_get_unchecked(0).unwrap_or_default(),
+                reason,
+            )
+        })
+    }
+
+    fn present(
+        &self,
+        operation: &'static str,
+        answers: &Answers,
+        places: &Places,
+    ) -> Result<Stored> {
+        let stored = self.only(operation, answers, places.standing)?;
+        stored.ok_or_else(|| {
+            let context = "the message was purged just now";
+            inbox_api::Error::new(ErrorKind::Conflict, operation, context)
+        })
+    }
+
+    /// What a begin found, and whether the message is new.
+    pub(crate) fn begun(
+        &self,
+        answers: &Answers,
+        places: &Places,
+        terms: &LeaseTerms,
+    ) -> Result<(Begun, bool)> {
+        const OPERATION: &str = "begin";
+        let now = answers.now().map_err(in_operation(OPERATION))?;
+        let accepted = !answers.rows(places.stored).is_empty();
+        let stored = self.present(OPERATION, answers, places)?;
+        if answers.affected(places.taken) == 1 {
+            let until = now.saturating_add(duration_micros(terms.length()));
+            let message = stored
+                .record
+                .message()
+                .ok_or_else(|| self.corrupt(OPERATION, stored.seq, "payload is missing".into()))?;
+            let leased = Leased {
+                lease: lease(&message, stored.seq, stored.token, until),
+                message,
+                attempts: stored.record.attempts,
+                accepted_at: stored.record.accepted_at,
+            };
+            return Ok((Begun::Run(Box::new(leased)), accepted));
+        }
+        let begun = match standing(stored, now) {
+            Standing::Processed { result } => Begun::Processed { result },
+            Standing::Busy { until } => Begun::Busy {
+                until: from_micros(until),
+            },
+            Standing::Blocked => Begun::Blocked,
+            Standing::Dead { reason } => Begun::Dead { reason },
+            Standing::Discarded => Begun::Discarded,
+        };
+        Ok((begun, accepted))
+    }
+
+    pub(crate) fn recorded(&self, answers: &Answers, places: &Places) -> Result<Recorded> {
+        const OPERATION: &str = "record_in";
+        if answers.affected(places.taken) == 1 {
+            return Ok(Recorded::First);
+        }
+        let now = answers.now().map_err(in_operation(OPERATION))?;
+        let stored = self.present(OPERATION, answers, places)?;
+        Ok(match standing(stored, now) {
+            Standing::Processed { result } => Recorded::Processed { result },
+            Standing::Busy { until } => Recorded::Busy {
+                until: from_micros(until),
+            },
+            Standing::Blocked => Recorded::Blocked,
+            Standing::Dead { reason } => Recorded::Dead { reason },
+            Standing::Discarded => Recorded::Discarded,
+        })
+    }
+}

@@ -1,0 +1,158 @@
+//! An inbox store in MySQL (8.0.14 or later) or MariaDB (10.6 or later), alone or in a Galera
+//! cluster.
+//!
+//! ```no_run
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
+//! use inbox_mysql::{MySqlOptions, MySqlStore};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = MySqlOptions::from_url("mysql://app:secret@db.example/shop")?;
+//! let store = MySqlStore::connect(options).await?;
+//! store.create().await?;
+//! let message = Message::new(
+//!     HandlerName::new("billing")?,
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What survives what
+//! What the server's commits survive: a crash of the server in any case, a power cut with
+//! `innodb_flush_log_at_trx_commit=1` (the default) and, where there is a binary log,
+//! `sync_binlog=1`. With asynchronous replication a failover may lose what was answered last.
+//!
+//! # Transactional use
+//! The inbox's tables live beside the application's own, so the record of a message and the
+//! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
+//! caller's own on the same database.
+//!
+//! ```no_run
+//! use inbox_api::{Message, Recorded, Transactional};
+//! use inbox_mysql::MySqlStore;
+//!
+//! # async fn example(store: MySqlStore, message: Message) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut transaction = store.open().await?;
+//! if store.record_in(&mut transaction, &message, None).await? == Recorded::First {
+//!     sqlx::query("INSERT INTO invoice (order_number) VALUES (?)")
+//!         .bind(7)
+//!         .execute(&mut *transaction)
+//!         .await?;
+//! }
+//! store.commit(transaction).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Privileges
+//! | for | privileges on the inbox's tables |
+//! |---|---|
+//! | working and operating | `SELECT`, `INSERT`, `UPDATE`, `DELETE` |
+//! | setting up | also `CREATE` |
+//!
+//! No routines, triggers, views, events or temporary tables, and no global privileges. A user
+//! without `CREATE` works on an inbox that somebody else has set up, also from
+//! [`ddl`](MySqlOptions::ddl).
+//!
+//! # Settings of the server and of sessions
+//! Every operation is a transaction of its own in `READ COMMITTED`, whatever the defaults, and
+//! ends with an explicit `COMMIT AND NO CHAIN`, whatever `autocommit` and `completion_type` say.
+//! The statements mean the same in every `sql_mode`, `time_zone` and connection character set of
+//! utf8mb4. With a binary log, `binlog_format` has to be `ROW` or `MIXED`: the servers refuse
+//! `READ COMMITTED` with `STATEMENT`.
+//!
+//! A message has to fit into `max_allowed_packet`; larger batches are split and stay one
+//! transaction, and a message that does not fit by itself is refused, as the answer for that
+//! message.
+//!
+//! Deadlocks (1213), lock time-outs (1205) and certification failures are tried again a dozen
+//! times and then fail as `Conflict`, with nothing changed. They never look like duplicates:
+//! whether a message is new is read from the sequence numbers of the rows that are there after
+//! the insert.
+//!
+//! # Logins
+//! `caching_sha2_password` works without TLS (the password is encrypted with the server's public
+//! key) and with it. Encrypted connections need one of the driver's TLS features, which the
+//! application chooses by naming `sqlx` beside this crate. Without a setting for it they are then
+//! used when the server offers them, and its certificate is not verified: set
+//! `ssl-mode=verify_identity` for that.
+//!
+//! # Galera
+//! Clients may use all nodes at the same time. Certification stands in for what locks do on one
+//! server:
+//! - Two transactions on two nodes that change the same row, or insert the same key, conflict at
+//!   the commit; one is rolled back as a whole and done again. Everything that the store decides,
+//!   it decides by changing a row: ordering keys are locked by changing theirs.
+//! - `SKIP LOCKED` sees the locks of its own node only. Claims of one handler on several nodes
+//!   take the same messages, and all but one are rolled back and look again. That is correct, but
+//!   costs throughput: let the processors of one handler use one node.
+//! - The store sets `wsrep_sync_wait=1` in its own transactions, so that what one node has
+//!   answered is seen on the others. In a transaction of your own, set it yourself where that
+//!   matters.
+//! - `GET_LOCK` is one node's only, so set-up does without it there: its statements are harmless
+//!   when repeated, and the cluster runs them in one order.
+//! - Every table has a primary key, and nothing depends on gapless numbers.
+//!
+//! # Layout, and why
+//! For an inbox named `inbox`:
+//!
+//! - `inbox_message` holds what was received and hardly ever changes. The numbers of a receive
+//!   are drawn from the counter of `inbox_block`, a block for each batch. Rows are inserted in order
+//!   of their numbers, which fills the table page by page; a receive that met a deadlock with
+//!   another of the same keys inserts them in order of their keys instead, so that both wait for
+//!   each other, and numbers them in order of the batch all the same.
+//! - `inbox_work` has a narrow row for each message that is pending or leased, `inbox_dead` for
+//!   each dead letter, `inbox_done` for each one that is processed or discarded. So nothing that
+//!   is left to do is looked for in the history. Three tables, because these servers have no
+//!   partial indexes.
+//! - `inbox_open` lists the open messages of each ordering key; `inbox_ordering` has a row for
+//!   each such key, which names its head and is its lock. Messages without an ordering key do not
+//!   touch either.
+//! - `inbox_tally` is what statistics add up. Every operation inserts rows and none changes one;
+//!   now and then an operation sums some of them up.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema.
+//!
+//! An operation is one packet of several statements, from `SET TRANSACTION` to `COMMIT`: one
+//! round trip, and no lock that waits for the client's next word. Stored procedures would do that
+//! too, but need privileges, a definer and, with a binary log, a global setting; separate
+//! statements cost a round trip each, and leave locks behind when the client disappears between
+//! two of them. Lists travel as JSON in session variables, which are set and read in the same
+//! packet. Dropping a future closes its connection: the server then finishes the packet or rolls
+//! it back.
+//!
+//! Times are microseconds since 1970 in `BIGINT` columns; to read them, use
+//! `FROM_UNIXTIME(accepted_at / 1000000)`. Texts are `VARBINARY`, which both servers compare byte
+//! for byte, trailing spaces included; no collation does on both.
+//!
+//! There is no partitioning: both servers want the partitioning column in every unique key, and
+//! then a key would be unique within its partition only.
+//!
+//! Neither server has notifications, so wake-ups reach the workers of the same process only;
+//! others find work by polling.
+//!
+//! [`open`]: inbox_api::Transactional::open
+
+mod begin;
+mod error;
+mod operate;
+mod options;
+mod rows;
+mod schema;
+mod script;
+mod server;
+mod settle;
+mod statements;
+mod store;
+mod transactional;
+mod wakeups;
+mod work;
+
+/// The driver, whose transactions [`Transactional`](inbox_api::Transactional) use takes.
+pub use sqlx;
+
+pub use options::{ClockOffset, MySqlOptions, PayloadColumn};
+pub use store::MySqlStore;

@@ -1,0 +1,377 @@
+//! Where the inbox is, and how it is used.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use inbox_api::{
+    DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, duration_micros, error_text,
+};
+use sqlx::{
+    ConnectOptions as _,
+    mysql::{MySqlConnectOptions, MySqlSslMode},
+};
+use url::Url;
+
+use crate::schema;
+
+const OPERATION: &str = "options";
+const KEYS: &str = "inbox, database, payload_column, payload_limit, drop_processed_payloads, \
+                    max_connections, timeout_ms, ssl-mode, ssl-ca, ssl-cert, ssl-key, socket";
+
+/// The column type of payloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PayloadColumn {
+    /// Any bytes, which come back as they were sent.
+    #[default]
+    LongBlob,
+    /// JSON, for people who query payloads with the database's own functions. Payloads that are
+    /// not JSON are refused. MySQL writes JSON down anew: a payload comes back with the same
+    /// meaning, but other spacing and another order of members, and with repeated members gone.
+    /// MariaDB keeps the text.
+    Json,
+}
+
+/// Moves the time that stores of one inbox see, for tests. Clones share one offset.
+///
+/// In production nothing sets it, and the server's clock is the only one.
+#[derive(Clone, Debug, Default)]
+pub struct ClockOffset(Arc<AtomicI64>);
+
+impl ClockOffset {
+    /// Moves the time forward.
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(duration_micros(by), Ordering::SeqCst);
+    }
+
+    pub(crate) fn micros(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The settings of a [`MySqlStore`](crate::MySqlStore).
+///
+/// ```
+/// use inbox_mysql::MySqlOptions;
+///
+/// # fn main() -> inbox_api::Result<()> {
+/// let options = MySqlOptions::from_url("mysql://app:secret@db.example/shop?inbox=orders")?;
+/// assert!(options.ddl().contains("`orders_message`"));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MySqlOptions {
+    pub(crate) connect: MySqlConnectOptions,
+    pub(crate) inbox: InboxName,
+    pub(crate) database: Option<String>,
+    pub(crate) payload_column: PayloadColumn,
+    pub(crate) payload_limit: usize,
+    pub(crate) drop_processed_payloads: bool,
+    pub(crate) max_connections: u32,
+    pub(crate) timeout: Duration,
+    pub(crate) clock: ClockOffset,
+}
+
+/// Without the user's name and password.
+impl std::fmt::Debug for MySqlOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MySqlOptions")
+            .field("host", &self.connect.get_host())
+            .field("port", &self.connect.get_port())
+            .field("inbox", &self.inbox)
+            .field("database", &self.database)
+            .field("payload_column", &self.payload_column)
+            .field("payload_limit", &self.payload_limit)
+            .field("drop_processed_payloads", &self.drop_processed_payloads)
+            .field("max_connections", &self.max_connections)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl MySqlOptions {
+    /// An inbox named `inbox` in the database that `connect` names.
+    #[must_use]
+    pub fn new(connect: MySqlConnectOptions) -> Self {
+        Self {
+            connect,
+            inbox: InboxName::default(),
+            database: None,
+            payload_column: PayloadColumn::default(),
+            payload_limit: DEFAULT_PAYLOAD_LIMIT,
+            drop_processed_payloads: false,
+            max_connections: 10,
+            timeout: Duration::from_secs(30),
+            clock: ClockOffset::default(),
+        }
+    }
+
+    /// Reads `mysql://user:password@host:port/database` (or `mariadb://…`), with `%XX` for
+    /// special characters, and these settings behind a `?`:
+    ///
+    /// | key | value |
+    /// |---|---|
+    /// | `inbox` | the inbox's name |
+    /// | `database` | the database of its tables, if it is not the one of the path |
+    /// | `payload_column` | `longblob` or `json` |
+    /// | `payload_limit` | bytes |
+    /// | `drop_processed_payloads` | `true` or `false` |
+    /// | `max_connections` | the most connections of this store |
+    /// | `timeout_ms` | milliseconds |
+    /// | `ssl-mode` | `disabled`, `preferred` (the default), `required`, `verify_ca` or `verify_identity` |
+    /// | `ssl-ca`, `ssl-cert`, `ssl-key` | files in PEM format |
+    /// | `socket` | the path of a Unix socket, instead of host and port |
+    ///
+    /// # Errors
+    /// `Invalid` for another scheme, no database, an unknown key or a value that does not fit.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let rest = ["mysql:", "mariadb:"]
+            .iter()
+            .find_map(|scheme| url.strip_prefix(scheme))
+            .ok_or_else(|| invalid("the URL must start with mysql:// or mariadb://"))?;
+        let unreadable = || invalid("the URL cannot be read; special characters need %XX");
+        let url = Url::parse(&format!("mysql:{rest}")).map_err(|_| unreadable())?;
+        let mut bare = url.clone();
+        bare.set_query(None);
+        let connect = MySqlConnectOptions::from_url(&bare).map_err(|_| unreadable())?;
+        let mut options = Self::new(connect);
+        for (key, value) in url.query_pairs() {
+            options = options.with_setting(&key, &value)?;
+        }
+        if options.connect.get_database().is_none() && options.database.is_none() {
+            return Err(invalid("the URL names no database: mysql://host/DATABASE"));
+        }
+        Ok(options)
+    }
+
+    fn with_setting(mut self, key: &str, value: &str) -> Result<Self> {
+        match key {
+            "inbox" => {
+                let name = InboxName::new(value).map_err(|e| e.in_operation(OPERATION))?;
+                return Ok(self.inbox_name(name));
+            }
+            "database" => return self.database(value),
+            "payload_column" => {
+                self.payload_column = match value {
+                    "longblob" => PayloadColumn::LongBlob,
+                    "json" => PayloadColumn::Json,
+                    _ => return Err(invalid("payload_column must be longblob or json")),
+                }
+            }
+            "payload_limit" => self.payload_limit = number(value, "payload_limit must be bytes")?,
+            "drop_processed_payloads" => {
+                self.drop_processed_payloads = value
+                    .parse()
+                    .map_err(|_| invalid("drop_processed_payloads must be true or false"))?;
+            }
+            "max_connections" => {
+                let most = number(value, "max_connections must be a number")?;
+                return Ok(self.max_connections(most));
+            }
+            "timeout_ms" => {
+                let millis = number(value, "timeout_ms must be a number of milliseconds")?;
+                return Ok(self.timeout(Duration::from_millis(millis)));
+            }
+            "ssl-mode" => {
+                let mode: MySqlSslMode = value.parse().map_err(|_| {
+                    invalid(
+                        "ssl-mode must be disabled, preferred, required, verify_ca or \
+                         verify_identity",
+                    )
+                })?;
+                self.connect = self.connect.ssl_mode(mode);
+            }
+            "ssl-ca" => self.connect = self.connect.ssl_ca(value),
+            "ssl-cert" => self.connect = self.connect.ssl_client_cert(value),
+            "ssl-key" => self.connect = self.connect.ssl_client_key(value),
+            "socket" => self.connect = self.connect.socket(value),
+            _ => {
+                return Err(invalid(format!(
+                    "unknown setting {:?} in the URL; known are {KEYS}",
+                    error_text(key)
+                )));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The inbox's name, the prefix of its tables.
+    #[must_use]
+    pub fn inbox_name(mut self, name: InboxName) -> Self {
+        self.inbox = name;
+        self
+    }
+
+    /// The database of the inbox's tables, unless they are in the one that the connection uses.
+    /// Takes any name that the server takes; it is quoted.
+    ///
+    /// # Errors
+    /// `Invalid` when the name is empty, longer than 64 characters, ends with a space, or has
+    /// control characters or characters outside of Unicode's basic plane.
+    pub fn database(mut self, name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let fits = (1..=64).contains(&name.chars().count())
+            && !name.ends_with(' ')
+            && name.chars().all(|c| !c.is_control() && c <= '\u{ffff}');
+        if !fits {
+            return Err(invalid(
+                "the database name must have 1 to 64 characters that the server takes",
+            ));
+        }
+        self.database = Some(name);
+        Ok(self)
+    }
+
+    /// The column type of payloads. Takes effect when the inbox is set up.
+    #[must_use]
+    pub fn payload_column(mut self, column: PayloadColumn) -> Self {
+        self.payload_column = column;
+        self
+    }
+
+    /// The largest payload and the largest result, in bytes. Independent of it, a message has to
+    /// fit into the server's `max_allowed_packet` (16 MiB on MariaDB, 64 MiB on MySQL unless
+    /// set), and one that does not is refused.
+    #[must_use]
+    pub fn payload_limit(mut self, bytes: usize) -> Self {
+        self.payload_limit = bytes;
+        self
+    }
+
+    /// Whether payloads are deleted as soon as their message is processed. The keys stay and go
+    /// on refusing duplicates.
+    #[must_use]
+    pub fn drop_processed_payloads(mut self, drop: bool) -> Self {
+        self.drop_processed_payloads = drop;
+        self
+    }
+
+    /// The most connections that the store opens: 10 unless set, at least 1. Without effect on a
+    /// pool of the caller's own.
+    #[must_use]
+    pub fn max_connections(mut self, most: u32) -> Self {
+        self.max_connections = most.max(1);
+        self
+    }
+
+    /// How long an operation may take before it fails as `Unavailable`, and how long it may wait
+    /// for a connection: 30 seconds unless set, at least a millisecond.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Moves the store's time, for tests only.
+    #[must_use]
+    pub fn clock_offset(mut self, offset: ClockOffset) -> Self {
+        self.clock = offset;
+        self
+    }
+
+    /// Connects with other settings: to another node of a cluster, say.
+    #[must_use]
+    pub fn connect_with(mut self, connect: MySqlConnectOptions) -> Self {
+        self.connect = connect;
+        self
+    }
+
+    /// The driver's settings for connections to the server. They hold the password.
+    #[must_use]
+    pub fn connection(&self) -> &MySqlConnectOptions {
+        &self.connect
+    }
+
+    /// The inbox's name.
+    #[must_use]
+    pub fn name(&self) -> &InboxName {
+        &self.inbox
+    }
+
+    /// The statements that set up an empty inbox with these options: what
+    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
+    #[must_use]
+    pub fn ddl(&self) -> String {
+        schema::ddl(self)
+    }
+
+    /// A table's name as statements have it.
+    pub(crate) fn table(&self, table: &str) -> String {
+        let inbox = &self.inbox;
+        match &self.database {
+            Some(database) => format!("`{}`.`{inbox}_{table}`", database.replace('`', "``")),
+            None => format!("`{inbox}_{table}`"),
+        }
+    }
+}
+
+fn number<T: std::str::FromStr>(value: &str, expected: &'static str) -> Result<T> {
+    value.parse().map_err(|_| invalid(expected))
+}
+
+pub(crate) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, OPERATION, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_give_settings() {
+        let options = MySqlOptions::from_url(
+            "mariadb://app:p%40ss@db.example:3307/shop?inbox=orders&database=a%60b\
+             &payload_column=json&payload_limit=1024&drop_processed_payloads=true\
+             &max_connections=3&timeout_ms=250&ssl-mode=disabled",
+        )
+        .unwrap();
+        assert_eq!(options.connect.get_host(), "db.example");
+        assert_eq!(options.connect.get_port(), 3307);
+        assert_eq!(options.table("work"), "`a``b`.`orders_work`");
+        assert_eq!(options.payload_column, PayloadColumn::Json);
+        assert_eq!(options.payload_limit, 1024);
+        assert!(options.drop_processed_payloads);
+        assert_eq!(options.max_connections, 3);
+        assert_eq!(options.timeout, Duration::from_millis(250));
+        let plain = MySqlOptions::from_url("mysql://h/shop").unwrap();
+        assert_eq!(plain.table("work"), "`inbox_work`");
+    }
+
+    #[test]
+    fn bad_urls_are_refused_with_a_reason_and_without_their_secrets() {
+        for (url, reason) in [
+            ("postgres://u:hunter2@h/db", "mysql://"),
+            ("mysql://u:hunter2@h", "no database"),
+            ("mysql://u:hunter2@h:x/db", "%XX"),
+            ("mysql://u:hunter2@h/db?inbox=A", "inbox name"),
+            (
+                "mysql://u:hunter2@h/db?charset=x",
+                "known are inbox, database",
+            ),
+            (
+                "mysql://u:hunter2@h/db?payload_column=text",
+                "longblob or json",
+            ),
+            ("mysql://u:hunter2@h/db?payload_limit=x", "bytes"),
+            (
+                "mysql://u:hunter2@h/db?drop_processed_payloads=1",
+                "true or false",
+            ),
+            ("mysql://u:hunter2@h/db?max_connections=-1", "number"),
+            ("mysql://u:hunter2@h/db?timeout_ms=soon", "milliseconds"),
+            ("mysql://u:hunter2@h/db?ssl-mode=maybe", "verify_identity"),
+            ("mysql://u:hunter2@h/db?database=", "64 characters"),
+        ] {
+            let error = MySqlOptions::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.context().contains(reason), "{url}: {error}");
+            assert!(!format!("{error:?}").contains("hunter2"), "{url}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Decoding. A row that does not read back as what was written is reported, never a panic and
+//! never a reason to fail the rows beside it.
+
+use std::str::FromStr;
+
+use inbox_api::{
+    Attempts, Bytes, CorruptRow, Cursor, Headers, Invalid, Key, Message, Record, State, from_micros,
+};
+use sqlx::{Decode, MySql, Row as _, mysql::MySqlRow};
+
+type Decoded<T> = std::result::Result<T, String>;
+
+/// Unchecked, since the server gives expressions other types than columns.
+fn column<'r, T: Decode<'r, MySql>>(row: &'r MySqlRow, index: usize, name: &str) -> Decoded<T> {
+    row.try_get_unchecked(index)
+        .map_err(|_| format!("{name} cannot be read"))
+}
+
+fn string<'r>(row: &'r MySqlRow, index: usize, name: &str) -> Decoded<&'r str> {
+    std::str::from_utf8(column(row, index, name)?).map_err(|_| format!("{name} is not UTF-8"))
+}
+
+fn text<T>(row: &MySqlRow, index: usize, name: &str) -> Decoded<T>
+where
+    T: FromStr<Err = Invalid>,
+{
+    string(row, index, name)?
+        .parse()
+        .map_err(|e: Invalid| e.to_string())
+}
+
+fn is_null(row: &MySqlRow, index: usize) -> bool {
+    matches!(row.try_get_unchecked::<Option<&[u8]>, _>(index), Ok(None))
+}
+
+fn optional<T>(row: &MySqlRow, index: usize, name: &str) -> Decoded<Option<T>>
+where
+    T: FromStr<Err = Invalid>,
+{
+    if is_null(row, index) {
+        return Ok(None);
+    }
+    text(row, index, name).map(Some)
+}
+
+fn count(row: &MySqlRow, index: usize, name: &str) -> Decoded<u32> {
+    u32::try_from(column::<i64>(row, index, name)?).map_err(|_| format!("{name} is out of range"))
+}
+
+fn blob(row: &MySqlRow, index: usize, name: &str) -> Decoded<Option<Bytes>> {
+    Ok(column::<Option<&[u8]>>(row, index, name)?.map(Bytes::copy_from_slice))
+}
+
+fn headers(row: &MySqlRow, index: usize) -> Decoded<Headers> {
+    Headers::from_json(string(row, index, "headers")?)
+}
+
+/// Where a row is, for people with the server's own tools.
+pub(crate) fn corrupt_row(inbox: &str, seq: i64, reason: String) -> CorruptRow {
+    CorruptRow {
+        place: format!("{inbox}_message, seq {seq}"),
+        reason,
+    }
+}
+
+/// A row of `claim_rows.sql`.
+pub(crate) struct Claimed {
+    pub(crate) message: Message,
+    pub(crate) attempts: Attempts,
+    pub(crate) accepted_at: i64,
+}
+
+pub(crate) fn claimed(row: &MySqlRow) -> Decoded<Claimed> {
+    let mut message = Message::new(
+        text(row, 1, "handler")?,
+        text(row, 2, "id")?,
+        text(row, 3, "kind")?,
+        blob(row, 11, "payload")?.ok_or("payload is missing")?,
+    )
+    .with_headers(headers(row, 5)?);
+    if let Some(content_type) = optional(row, 4, "content type")? {
+        message = message.with_content_type(content_type);
+    }
+    if let Some(ordering_key) = optional(row, 6, "ordering key")? {
+        message = message.with_ordering_key(ordering_key);
+    }
+    Ok(Claimed {
+        message,
+        attempts: Attempts {
+            started: count(row, 9, "started attempts")?,
+            finished: count(row, 10, "finished attempts")?,
+        },
+        accepted_at: column(row, 7, "acceptance time")?,
+    })
+}
+
+/// A row of `columns.sql` with payload and result behind it, and what the store needs beside the
+/// record.
+pub(crate) struct Stored {
+    pub(crate) seq: i64,
+    pub(crate) record: Record,
+    pub(crate) stored_state: State,
+    pub(crate) visible_at: Option<i64>,
+    pub(crate) token: i64,
+}
+
+pub(crate) fn stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
+    let seq = column(row, 0, "seq")?;
+    let stored_state = column::<Option<i64>>(row, 9, "state")?
+        .and_then(State::from_code)
+        .ok_or("state is out of range")?;
+    let visible_at: Option<i64> = column(row, 10, "visibility time")?;
+    let leased = stored_state == State::Leased && visible_at.is_some_and(|until| until > now);
+    let shown = match stored_state {
+        State::Leased if !leased => State::Pending,
+        other => other,
+    };
+    let payload_bytes = column::<Option<i64>>(row, 8, "payload length")?
+        .map(u64::try_from)
+        .transpose()
+        .map_err(|_| "payload length is out of range")?;
+    let last_error = if is_null(row, 18) {
+        None
+    } else {
+        Some(string(row, 18, "last error")?.to_owned())
+    };
+    let record = Record {
+        key: Key::new(text(row, 1, "handler")?, text(row, 2, "id")?),
+        kind: text(row, 3, "kind")?,
+        content_type: optional(row, 4, "content type")?,
+        headers: headers(row, 5)?,
+        ordering_key: optional(row, 6, "ordering key")?,
+        payload: blob(row, 20, "payload")?,
+        payload_bytes,
+        state: shown,
+        attempts: Attempts {
+            started: count(row, 13, "started attempts")?,
+            finished: count(row, 14, "finished attempts")?,
+        },
+        replays: count(row, 15, "replays")?,
+        accepted_at: from_micros(column(row, 7, "acceptance time")?),
+        due_at: from_micros(column(row, 11, "due time")?),
+        lease_until: visible_at.filter(|_| leased).map(from_micros),
+        worker: optional(row, 16, "worker")?,
+        finished_at: column::<Option<i64>>(row, 17, "finish time")?.map(from_micros),
+        last_error,
+        blocks_ordering_key: column::<i64>(row, 19, "blocking flag")? == 1,
+        result: blob(row, 21, "result")?,
+        cursor: Cursor::from(seq),
+    };
+    Ok(Stored {
+        seq,
+        record,
+        stored_state,
+        visible_at,
+        token: column(row, 12, "token")?,
+    })
+}

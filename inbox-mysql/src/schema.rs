@@ -1,0 +1,520 @@
+//! Setting up, and telling whether a complete inbox is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use inbox_api::{Effect, Error, ErrorKind, InboxName, Migration, Result, Schema};
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+
+use crate::{
+    error::{in_operation, without_effect},
+    options::{MySqlOptions, PayloadColumn},
+    script::{COMMIT, Statement, hex},
+    statements::{Names, TABLES},
+    store::{Leash, MySqlStore, in_time},
+};
+
+const VERSION: u32 = 1;
+const MARKER: &str = "inbox.mysql";
+/// Begins the lines of an index's columns; no column's name does.
+const INDEX_PART: &str = "(part)";
+/// How often a set-up is tried when another node of a cluster is at it too.
+const TRIES: u32 = 10;
+
+/// How often, and how soon, tables are looked at again that are not (yet) complete.
+const LOOKS: u32 = 50;
+const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// What stands in the database under the inbox's name.
+enum Found {
+    Nothing,
+    /// Some tables as this build makes them, without a mark: a set-up that did not come to its
+    /// end. DDL is not transactional here.
+    Unfinished,
+    Version(u32),
+    Foreign,
+}
+
+/// Columns, indexes and engine of each table, a line for each.
+type Tables = BTreeMap<String, BTreeSet<String>>;
+
+fn set_version(names: &Names) -> String {
+    names.expand(&format!(
+        "INSERT INTO {{meta}} (only_row, marker, version) VALUES (1, '{MARKER}', {VERSION})\n\
+         ON DUPLICATE KEY UPDATE version = {VERSION}"
+    ))
+}
+
+pub(crate) fn ddl(options: &MySqlOptions) -> String {
+    let names = Names::new(options);
+    let tables = names.expand(include_str!("sql/schema_1.sql"));
+    format!("{tables}\n{};\n", set_version(&names))
+}
+
+/// The tables that the statements of `schema_1.sql` make, read from the statements themselves, so
+/// that there is no second description of them.
+fn expected(options: &MySqlOptions) -> Tables {
+    let mut tables = Tables::new();
+    let text = include_str!("sql/schema_1.sql");
+    for table in TABLES {
+        let start = format!("CREATE TABLE IF NOT EXISTS {{{table}}} (\n");
+        let body = text.split_once(&start).map_or("", |(_, rest)| rest);
+        let body = body.split_once("\n)").map_or("", |(body, _)| body);
+        let mut lines: BTreeSet<String> = body
+            .lines()
+            .map(|line| line.trim().trim_end_matches(','))
+            .filter(|line| !line.starts_with("--"))
+            .map(|line| expected_line(line, options.payload_column))
+            .collect();
+        lines.insert("engine innodb".into());
+        tables.insert(table.into(), lines);
+    }
+    tables
+}
+
+fn expected_line(line: &str, payload: PayloadColumn) -> String {
+    if let Some(columns) = line.strip_prefix("PRIMARY KEY ") {
+        return format!("unique PRIMARY {}", columns.replace(", ", ","));
+    }
+    let (unique, rest) = match line.strip_prefix("UNIQUE ") {
+        Some(rest) => ("unique ", rest),
+        None => ("index ", line),
+    };
+    if let Some(index) = rest.strip_prefix("KEY ") {
+        return format!("{unique}{}", index.replace(", ", ","));
+    }
+    let payload_type = match payload {
+        PayloadColumn::LongBlob => "longblob",
+        PayloadColumn::Json => "json",
+    };
+    line.to_ascii_lowercase()
+        .replace("{payload_type}", payload_type)
+}
+
+/// The inbox's tables as they are there.
+async fn present(connection: &mut MySqlConnection, options: &MySqlOptions) -> sqlx::Result<Tables> {
+    let prefix = format!("{}_", options.inbox);
+    let mut database = Statement::default();
+    match &options.database {
+        Some(name) => {
+            database
+                .push("CONVERT(")
+                .bytes(name.as_bytes())
+                .push(" USING utf8mb4)");
+        }
+        None => {
+            database.push("DATABASE()");
+        }
+    }
+    let database = database.into_text();
+    let names: Vec<_> = TABLES.map(|table| format!("'{prefix}{table}'")).into();
+    let within = format!(
+        "table_schema = {database} AND table_name IN ({})",
+        names.join(", ")
+    );
+    // As bytes: the servers differ in the types of these columns. No empty texts: there is a mode
+    // in which they are NULL.
+    let sql = format!(
+        "SELECT HEX(table_name), HEX(CONCAT('engine ', LOWER(engine)))
+         FROM information_schema.tables WHERE {within}
+         UNION ALL
+         SELECT HEX(table_name), HEX(CONCAT_WS(
+             ' ', column_name, LOWER(column_type), IF(is_nullable = 'YES', 'null', 'not null'),
+             IF(LOWER(extra) LIKE '%auto_increment%', 'auto_increment', NULL),
+             CONCAT('collate ', collation_name)
+         ))
+         FROM information_schema.columns WHERE {within}
+         UNION ALL
+         SELECT HEX(table_name), HEX(CONCAT_WS(
+             ' ', '{INDEX_PART}', IF(non_unique = 0, 'unique', 'index'), index_name,
+             LPAD(seq_in_index, 3, '0'), column_name, sub_part
+         ))
+         FROM information_schema.statistics WHERE {within}"
+    );
+    let mut tables = Tables::new();
+    for row in sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_all(connection)
+        .await?
+    {
+        let table = unhex(row.try_get_unchecked(0)?);
+        let line = unhex(row.try_get_unchecked(1)?);
+        let Some(table) = table.strip_prefix(&prefix) else {
+            continue;
+        };
+        tables
+            .entry(table.to_owned())
+            .or_default()
+            .insert(in_one_notation(&line));
+    }
+    for lines in tables.values_mut() {
+        join_indexes(lines);
+    }
+    Ok(tables)
+}
+
+/// Makes one line of the parts of each index, which are in order.
+fn join_indexes(lines: &mut BTreeSet<String>) {
+    let mut indexes = BTreeMap::<String, Vec<String>>::new();
+    for line in lines.iter() {
+        let mut words = line.split(' ');
+        if words.next() == Some(INDEX_PART)
+            && let (Some(unique), Some(name), Some(_)) = (words.next(), words.next(), words.next())
+        {
+            let column = words.collect::<Vec<_>>().join(" ");
+            indexes
+                .entry(format!("{unique} {name}"))
+                .or_default()
+                .push(column);
+        }
+    }
+    lines.retain(|line| !line.starts_with(INDEX_PART));
+    for (index, columns) in indexes {
+        lines.insert(format!("{index} ({})", columns.join(",")));
+    }
+}
+
+/// MariaDB shows the widths of integers, and JSON as the text with a check that it is there.
+fn in_one_notation(line: &str) -> String {
+    if line == "payload longtext null collate utf8mb4_bin" {
+        return "payload json null".into();
+    }
+    for integer in [" bigint(", " tinyint("] {
+        if let Some((name, rest)) = line.split_once(integer)
+            && let Some((_, rest)) = rest.split_once(')')
+        {
+            return format!("{name}{}{rest}", integer.trim_end_matches('('));
+        }
+    }
+    line.to_owned()
+}
+
+fn unhex(text: &[u8]) -> String {
+    let digit = |byte: &u8| {
+        char::from(*byte)
+            .to_digit(16)
+            .and_then(|d| u8::try_from(d).ok())
+    };
+    let bytes: Vec<u8> = text
+        .chunks(2)
+        .map(|pair| {
+            pair.iter()
+                .fold(0, |sum, byte| sum << 4 | digit(byte).unwrap_or(0))
+        })
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// What is missing or different, if anything.
+fn difference<'a>(expected: &'a Tables, present: &Tables) -> Option<(&'a str, &'a str)> {
+    expected.iter().find_map(|(table, lines)| {
+        let there = present.get(table);
+        lines
+            .iter()
+            .find(|line| !there.is_some_and(|there| there.contains(*line)))
+            .map(|line| (table.as_str(), line.as_str()))
+    })
+}
+
+/// As [`present`], but not while tables are being made: the server does not show them from one
+/// moment, and a table without its columns would be taken for somebody else's.
+async fn settled(connection: &mut MySqlConnection, options: &MySqlOptions) -> sqlx::Result<Tables> {
+    let mut last = present(connection, options).await?;
+    for _ in 0..LOOKS {
+        if last.is_empty() || difference(&expected(options), &last).is_none() {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        let now = present(connection, options).await?;
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    Ok(last)
+}
+
+async fn find(
+    connection: &mut MySqlConnection,
+    options: &MySqlOptions,
+) -> sqlx::Result<(Found, Tables)> {
+    let present = settled(connection, options).await?;
+    if present.is_empty() {
+        return Ok((Found::Nothing, present));
+    }
+    if let Some(meta) = present.get("meta") {
+        let columns = ["marker varbinary(32) not null", "version bigint not null"];
+        if !columns.iter().all(|column| meta.contains(*column)) {
+            return Ok((Found::Foreign, present));
+        }
+        let sql = Names::new(options).expand("SELECT marker, version FROM {meta} LIMIT 1");
+        let row = sqlx::raw_sql(AssertSqlSafe(sql))
+            .fetch_optional(connection)
+            .await?;
+        if let Some(row) = row {
+            let marker: &[u8] = row.try_get_unchecked(0)?;
+            let version: i64 = row.try_get_unchecked(1)?;
+            let found = match u32::try_from(version) {
+                Ok(version) if marker == MARKER.as_bytes() => Found::Version(version),
+                _ => Found::Foreign,
+            };
+            return Ok((found, present));
+        }
+    }
+    let mut those_there = expected(options);
+    those_there.retain(|table, _| present.contains_key(table));
+    let found = match difference(&those_there, &present) {
+        None => Found::Unfinished,
+        Some(_) => Found::Foreign,
+    };
+    Ok((found, present))
+}
+
+fn wrong_version(operation: &'static str, inbox: &InboxName, found: u32) -> Error {
+    let what = if found > VERSION {
+        "use a newer build"
+    } else {
+        "migrate it"
+    };
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!(
+            "inbox {inbox} has schema version {found}, this build works with {VERSION}: {what}"
+        ),
+    )
+}
+
+fn foreign(operation: &'static str, inbox: &InboxName) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!(
+            "the database has tables named {inbox}_… that are not an inbox's (version unknown, \
+             this build works with {VERSION}); choose another inbox name"
+        ),
+    )
+}
+
+fn incomplete(operation: &'static str, inbox: &InboxName, table: &str, line: &str) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!(
+            "inbox {inbox} says version {VERSION}, but table {inbox}_{table} lacks this, or has \
+             it differently: {line}"
+        ),
+    )
+}
+
+/// Fails unless an inbox of the expected version is there.
+pub(crate) async fn check_version(
+    operation: &'static str,
+    connection: &mut MySqlConnection,
+    options: &MySqlOptions,
+) -> Result<()> {
+    let inbox = &options.inbox;
+    let (found, present) = find(connection, options)
+        .await
+        .map_err(without_effect(operation))?;
+    match found {
+        Found::Version(VERSION) => match difference(&expected(options), &present) {
+            None => Ok(()),
+            Some((table, line)) => Err(incomplete(operation, inbox, table, line)),
+        },
+        Found::Version(version) => Err(wrong_version(operation, inbox, version)),
+        Found::Foreign => Err(foreign(operation, inbox)),
+        Found::Nothing | Found::Unfinished => Err(Error::new(
+            ErrorKind::SchemaMissing,
+            operation,
+            format!(
+                "there is no inbox named {inbox} in the database; create or migrate sets one up"
+            ),
+        )),
+    }
+}
+
+impl MySqlStore {
+    /// Sets the inbox up unless it is there. Under a lock of the server's by the inbox's name,
+    /// so that of several at once one does it. In a cluster that lock would be one node's only;
+    /// there the statements themselves, which are harmless when repeated and run in one order on
+    /// all nodes, have to do.
+    async fn apply(&self, operation: &'static str) -> Result<Migration> {
+        let options = &self.inner.work.options;
+        let mapped = in_operation(operation);
+        let mut leash = Leash::new(self.acquire(operation).await?);
+        let work = async {
+            let connection = leash.connection(operation)?;
+            let lock = (!self.inner.work.server.galera).then(|| lock_name(options));
+            if let Some(lock) = &lock {
+                take_lock(operation, connection, lock, options.timeout.as_secs()).await?;
+            }
+            let (found, _) = find(connection, options).await.map_err(mapped)?;
+            end_reading(connection).await.map_err(mapped)?;
+            let from = match found {
+                Found::Version(VERSION) => Some(VERSION),
+                Found::Version(version) => {
+                    return Err(wrong_version(operation, &options.inbox, version));
+                }
+                Found::Foreign => return Err(foreign(operation, &options.inbox)),
+                Found::Nothing | Found::Unfinished => None,
+            };
+            if from.is_none() {
+                for statement in &self.inner.work.sql.schema {
+                    execute(connection, statement.clone())
+                        .await
+                        .map_err(mapped)?;
+                }
+                // A transaction of its own, whatever the session's autocommit.
+                let mark = set_version(&Names::new(options));
+                execute(connection, format!("START TRANSACTION;\n{mark};\n{COMMIT}"))
+                    .await
+                    .map_err(mapped)?;
+            }
+            let present = present(connection, options).await.map_err(mapped)?;
+            end_reading(connection).await.map_err(mapped)?;
+            if let Some((table, line)) = difference(&expected(options), &present) {
+                return Err(incomplete(operation, &options.inbox, table, line));
+            }
+            if let Some(lock) = &lock {
+                execute(connection, format!("DO RELEASE_LOCK('{lock}')"))
+                    .await
+                    .map_err(mapped)?;
+            }
+            Ok(Migration { from, to: VERSION })
+        };
+        let migration = in_time(operation, options.timeout, Effect::Unknown, work).await?;
+        leash.give_back();
+        Ok(migration)
+    }
+
+    async fn apply_again(&self, operation: &'static str) -> Result<Migration> {
+        for _ in 1..TRIES {
+            match self.apply(operation).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => {
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+                answer => return answer,
+            }
+        }
+        self.apply(operation).await
+    }
+
+    async fn look(&self, operation: &'static str) -> Result<(Found, Tables)> {
+        let options = &self.inner.work.options;
+        let mut leash = Leash::new(self.acquire(operation).await?);
+        let work = async {
+            let connection = leash.connection(operation)?;
+            let mapped = without_effect(operation);
+            let found = find(connection, options).await.map_err(mapped)?;
+            end_reading(connection).await.map_err(mapped)?;
+            Ok(found)
+        };
+        let found = in_time(operation, options.timeout, Effect::None, work).await?;
+        leash.give_back();
+        Ok(found)
+    }
+}
+
+/// Without autocommit, reading has begun a transaction, which would go on seeing what it saw.
+pub(crate) async fn end_reading(connection: &mut MySqlConnection) -> sqlx::Result<()> {
+    execute(connection, COMMIT.into()).await
+}
+
+async fn execute(connection: &mut MySqlConnection, sql: String) -> sqlx::Result<()> {
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Names of locks have at most 64 characters and are the whole server's.
+fn lock_name(options: &MySqlOptions) -> String {
+    let database = options
+        .database
+        .as_deref()
+        .or(options.connect.get_database())
+        .unwrap_or_default();
+    // FNV-1a: two inboxes with one lock would only wait for each other.
+    let hash = database
+        .bytes()
+        .chain([0])
+        .chain(options.inbox.as_str().bytes())
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let mut name = "inbox.".to_owned();
+    hex(&hash.to_be_bytes(), &mut name);
+    name
+}
+
+async fn take_lock(
+    operation: &'static str,
+    connection: &mut MySqlConnection,
+    lock: &str,
+    seconds: u64,
+) -> Result<()> {
+    let sql = format!("SELECT COALESCE(GET_LOCK('{lock}', {}), 0)", seconds.max(1));
+    let row = sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_one(connection)
+        .await
+        .map_err(without_effect(operation))?;
+    let taken: i64 = row
+        .try_get_unchecked(0)
+        .map_err(without_effect(operation))?;
+    if taken == 1 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Conflict,
+        operation,
+        "another process has been setting the inbox up for too long",
+    ))
+}
+
+#[async_trait]
+impl Schema for MySqlStore {
+    fn ddl(&self) -> String {
+        ddl(&self.inner.work.options)
+    }
+
+    fn expected_version(&self) -> u32 {
+        VERSION
+    }
+
+    async fn version(&self) -> Result<Option<u32>> {
+        const OPERATION: &str = "version";
+        match self.look(OPERATION).await?.0 {
+            Found::Nothing | Found::Unfinished => Ok(None),
+            Found::Version(version) => Ok(Some(version)),
+            Found::Foreign => Err(foreign(OPERATION, &self.inner.work.options.inbox)),
+        }
+    }
+
+    async fn exists(&self) -> Result<bool> {
+        const OPERATION: &str = "exists";
+        let options = &self.inner.work.options;
+        let (found, present) = self.look(OPERATION).await?;
+        match found {
+            Found::Nothing | Found::Unfinished => Ok(false),
+            Found::Foreign => Err(foreign(OPERATION, &options.inbox)),
+            Found::Version(version) if version > VERSION => {
+                Err(wrong_version(OPERATION, &options.inbox, version))
+            }
+            Found::Version(version) => {
+                Ok(version == VERSION && difference(&expected(options), &present).is_none())
+            }
+        }
+    }
+
+    async fn create(&self) -> Result<()> {
+        if self.exists().await? {
+            return Ok(());
+        }
+        self.apply_again("create").await?;
+        Ok(())
+    }
+
+    async fn migrate(&self) -> Result<Migration> {
+        self.apply_again("migrate").await
+    }
+}

@@ -1,0 +1,340 @@
+//! What is sent to the server: many statements as one text, so that an operation is one round
+//! trip and one transaction, and holds no lock that waits for this process.
+
+use std::fmt::Write as _;
+
+use futures_util::TryStreamExt as _;
+use inbox_api::Bytes;
+use sqlx::{
+    AssertSqlSafe, Either, Executor as _, MySqlConnection, Row as _,
+    mysql::{MySql, MySqlRow},
+    query::Query,
+};
+
+/// What the server may send beside a packet's text, and what the packet itself takes.
+pub(crate) const PACKET_OVERHEAD: usize = 4096;
+
+/// Ends a transaction and begins no other, whatever `completion_type` says.
+pub(crate) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
+
+/// The same, for giving up.
+pub(crate) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
+
+/// Payloads in text are doubled when they have to be written in hexadecimal; from this size on
+/// they are bound instead.
+const MOST_INLINE: usize = 256 * 1024;
+
+/// One statement. Built from fixed texts, numbers and [literals](Statement::bytes) only.
+#[derive(Debug, Default)]
+pub(crate) struct Statement {
+    text: String,
+    bound: Vec<Bytes>,
+}
+
+impl Statement {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            bound: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    pub(crate) fn number(&mut self, number: i64) -> &mut Self {
+        // Writing to a String does not fail.
+        let _ = write!(self.text, "{number}");
+        self
+    }
+
+    /// `bytes` as a literal that means the same in every SQL mode and character set.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        match plain(bytes) {
+            Some(text) => {
+                self.text.push_str("_binary'");
+                for part in text.split_inclusive('\'') {
+                    self.text.push_str(part);
+                    if part.ends_with('\'') {
+                        self.text.push('\'');
+                    }
+                }
+                self.text.push('\'');
+            }
+            None => {
+                self.text.push_str("x'");
+                hex(bytes, &mut self.text);
+                self.text.push('\'');
+            }
+        }
+        self
+    }
+
+    pub(crate) fn optional(&mut self, bytes: Option<&[u8]>) -> &mut Self {
+        match bytes {
+            Some(bytes) => self.bytes(bytes),
+            None => self.push("NULL"),
+        }
+    }
+
+    /// `bytes` that are large or must not appear in a log of statements.
+    pub(crate) fn secret(&mut self, bytes: &Bytes, secrecy: Secrecy) -> &mut Self {
+        if secrecy == Secrecy::Bind || bytes.len() > MOST_INLINE {
+            self.bound.push(bytes.clone());
+            self.push("?")
+        } else {
+            self.bytes(bytes)
+        }
+    }
+
+    pub(crate) fn append(&mut self, other: Self) -> &mut Self {
+        self.text.push_str(&other.text);
+        self.bound.extend(other.bound);
+        self
+    }
+
+    /// The text of a statement without bound values.
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.text.len() + self.bound.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+/// Whether payloads, results and headers may be part of a statement's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Secrecy {
+    /// They may: the connection is the store's own, and logs no statements.
+    Inline,
+    /// They are bound: the caller's driver settings may log statements.
+    Bind,
+}
+
+/// The text to put between quotes, if the bytes mean the same with and without backslash escapes.
+fn plain(bytes: &[u8]) -> Option<&str> {
+    // An empty literal between quotes is NULL in one of MariaDB's modes.
+    if bytes.is_empty() || bytes.contains(&b'\\') || bytes.contains(&0) {
+        return None;
+    }
+    std::str::from_utf8(bytes).ok()
+}
+
+pub(crate) fn hex(bytes: &[u8], into: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    into.reserve(bytes.len() * 2);
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            into.push(char::from(
+                DIGITS.get(usize::from(digit)).copied().unwrap_or(b'0'),
+            ));
+        }
+    }
+}
+
+/// What a transaction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// Statements in order. Each has its answer at its place.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    statements: Vec<Statement>,
+    /// Where the script's time stands.
+    now_at: usize,
+}
+
+/// What a statement answered.
+#[derive(Default)]
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<MySqlRow>,
+    pub(crate) affected: u64,
+}
+
+/// The answers of a script, by the places that [`Script::add`] returned.
+#[derive(Default)]
+pub(crate) struct Answers {
+    answers: Vec<Answer>,
+    now_at: usize,
+}
+
+impl Answers {
+    pub(crate) fn rows(&self, place: usize) -> &[MySqlRow] {
+        self.answers.get(place).map_or(&[], |answer| &answer.rows)
+    }
+
+    pub(crate) fn affected(&self, place: usize) -> u64 {
+        self.answers.get(place).map_or(0, |answer| answer.affected)
+    }
+
+    /// The server's time during the script, in microseconds since 1970.
+    pub(crate) fn now(&self) -> sqlx::Result<i64> {
+        self.number(self.now_at)
+    }
+
+    /// The number in the first column of the first row.
+    pub(crate) fn number(&self, place: usize) -> sqlx::Result<i64> {
+        let row = self.rows(place).first().ok_or(sqlx::Error::RowNotFound)?;
+        row.try_get_unchecked(0)
+    }
+}
+
+impl Script {
+    /// A script for a transaction that is open already. `now` is the server's time.
+    pub(crate) fn within(now: &str) -> Self {
+        let mut script = Self::default();
+        script.fixed(&format!("SET @inbox_now = {now}"));
+        script.now_at = script.fixed("SELECT @inbox_now");
+        script
+    }
+
+    /// A script that is a transaction of its own, [ended](Self::commit) by its last statement,
+    /// whatever the server's and the session's defaults: isolation level, autocommit and
+    /// chaining of transactions.
+    pub(crate) fn transaction(now: &str, access: Access, galera: bool) -> Self {
+        let mut script = Self::default();
+        // What somebody may have left open on the connection.
+        script.fixed(ROLLBACK);
+        if galera {
+            // What other nodes have answered before is seen here.
+            script.fixed("SET SESSION wsrep_sync_wait = 1");
+        }
+        script.fixed(match access {
+            Access::Write => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+            Access::Read => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY",
+        });
+        script.fixed("START TRANSACTION");
+        script.fixed(&format!("SET @inbox_now = {now}"));
+        script.now_at = script.fixed("SELECT @inbox_now");
+        script
+    }
+
+    pub(crate) fn commit(&mut self) {
+        self.fixed(COMMIT);
+    }
+
+    pub(crate) fn add(&mut self, statement: Statement) -> usize {
+        self.statements.push(statement);
+        self.statements.len() - 1
+    }
+
+    /// Adds fixed statements; returns the place of the first.
+    pub(crate) fn all(&mut self, texts: &[String]) -> usize {
+        let place = self.statements.len();
+        self.statements.extend(texts.iter().map(Statement::new));
+        place
+    }
+
+    pub(crate) fn fixed(&mut self, text: &str) -> usize {
+        self.add(Statement::new(text))
+    }
+
+    /// Runs everything, in as few packets as the server takes.
+    pub(crate) async fn run(
+        &self,
+        connection: &mut MySqlConnection,
+        max_packet: usize,
+    ) -> sqlx::Result<Answers> {
+        let mut answers = Vec::with_capacity(self.statements.len());
+        let mut packet = String::new();
+        for statement in &self.statements {
+            let full = packet.len() + statement.text.len() + PACKET_OVERHEAD > max_packet;
+            if !packet.is_empty() && (full || !statement.bound.is_empty()) {
+                send(connection, std::mem::take(&mut packet), &mut answers).await?;
+            }
+            if statement.bound.is_empty() {
+                if !packet.is_empty() {
+                    packet.push_str(";\n");
+                }
+                packet.push_str(&statement.text);
+            } else {
+                send_bound(connection, statement, &mut answers).await?;
+            }
+        }
+        if !packet.is_empty() {
+            send(connection, packet, &mut answers).await?;
+        }
+        Ok(Answers {
+            answers,
+            now_at: self.now_at,
+        })
+    }
+}
+
+async fn send(
+    connection: &mut MySqlConnection,
+    packet: String,
+    answers: &mut Vec<Answer>,
+) -> sqlx::Result<()> {
+    let mut stream = sqlx::raw_sql(AssertSqlSafe(packet)).fetch_many(connection);
+    let mut rows = Vec::new();
+    while let Some(item) = stream.try_next().await? {
+        match item {
+            Either::Left(done) => answers.push(Answer {
+                rows: std::mem::take(&mut rows),
+                affected: done.rows_affected(),
+            }),
+            Either::Right(row) => rows.push(row),
+        }
+    }
+    Ok(())
+}
+
+async fn send_bound(
+    connection: &mut MySqlConnection,
+    statement: &Statement,
+    answers: &mut Vec<Answer>,
+) -> sqlx::Result<()> {
+    let query: Query<'_, MySql, _> =
+        sqlx::query(AssertSqlSafe(statement.text.clone())).persistent(false);
+    let query = statement
+        .bound
+        .iter()
+        .fold(query, |query, bytes| query.bind(bytes.as_ref()));
+    let done = connection.execute(query).await?;
+    answers.push(Answer {
+        rows: Vec::new(),
+        affected: done.rows_affected(),
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn literal(bytes: &[u8]) -> String {
+        let mut statement = Statement::default();
+        statement.bytes(bytes);
+        statement.text
+    }
+
+    #[test]
+    fn literals_need_no_backslash_escapes() {
+        assert_eq!(literal(b"plain; -- text"), "_binary'plain; -- text'");
+        assert_eq!(literal(b"it's ''"), "_binary'it''s '''''");
+        assert_eq!(literal(b"a\\'b"), "x'615C2762'");
+        assert_eq!(literal(b"\0"), "x'00'");
+        assert_eq!(literal(b""), "x''");
+        assert_eq!(literal(&[0xff, 0x27]), "x'FF27'");
+        assert_eq!(literal("ü\n".as_bytes()), "_binary'ü\n'");
+    }
+
+    #[test]
+    fn secrets_are_bound_on_foreign_connections_and_when_large() {
+        let bytes = Bytes::from_static(b"secret");
+        let mut statement = Statement::default();
+        statement.secret(&bytes, Secrecy::Bind);
+        assert_eq!(statement.text, "?");
+        statement.secret(&bytes, Secrecy::Inline);
+        assert_eq!(statement.text, "?_binary'secret'");
+        statement.secret(&Bytes::from(vec![b'x'; MOST_INLINE + 1]), Secrecy::Inline);
+        assert_eq!(statement.bound.len(), 2);
+    }
+}

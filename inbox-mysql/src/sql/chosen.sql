@@ -1,0 +1,1 @@
+SELECT COUNT(*), MAX(j.seq) FROM {seqs} AS j;

@@ -1,0 +1,8 @@
+SELECT w.seq, w.token
+FROM {held} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
+WHERE w.queue = 1
+FOR UPDATE /*!80000 OF w */;
+UPDATE {held} AS j
+STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
+SET w.visible_at = @inbox_now + @inbox_length
+WHERE w.queue = 1;

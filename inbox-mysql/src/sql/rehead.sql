@@ -1,0 +1,22 @@
+-- Makes the earliest open message of each locked key its head, unless the head is leased, and
+-- forgets keys without open messages.
+UPDATE {keys} AS j
+STRAIGHT_JOIN {ordering} AS o FORCE INDEX (PRIMARY)
+    ON o.handler = UNHEX(j.h) AND o.ordering_key = UNHEX(j.k)
+SET o.head = COALESCE((
+    SELECT e.seq FROM {open} AS e FORCE INDEX (PRIMARY)
+    WHERE e.handler = o.handler AND e.ordering_key = o.ordering_key
+    ORDER BY e.handler, e.ordering_key, e.seq LIMIT 1
+), 0)
+WHERE NOT EXISTS (SELECT 1 FROM {work} AS l WHERE l.seq = o.head AND l.queue = 1);
+UPDATE {keys} AS j
+STRAIGHT_JOIN {ordering} AS o FORCE INDEX (PRIMARY)
+    ON o.handler = UNHEX(j.h) AND o.ordering_key = UNHEX(j.k)
+STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = o.head
+SET w.queue = 0
+WHERE w.queue = 2;
+DELETE o
+FROM {keys} AS j
+STRAIGHT_JOIN {ordering} AS o FORCE INDEX (PRIMARY)
+    ON o.handler = UNHEX(j.h) AND o.ordering_key = UNHEX(j.k)
+WHERE o.head = 0;

@@ -1,0 +1,120 @@
+-- What was received. Written once and, but for dropped and edited payloads, never changed.
+-- Times are microseconds since 1970-01-01 UTC, so that no time zone and no SQL mode can touch
+-- them. Texts are bytes of UTF-8, so that keys compare byte for byte.
+CREATE TABLE IF NOT EXISTS {message} (
+    seq BIGINT NOT NULL,
+    handler VARBINARY(128) NOT NULL,
+    id VARBINARY(255) NOT NULL,
+    kind VARBINARY(255) NOT NULL,
+    content_type VARBINARY(255) NULL,
+    headers MEDIUMBLOB NOT NULL,
+    ordering_key VARBINARY(255) NULL,
+    accepted_at BIGINT NOT NULL,
+    first_due_at BIGINT NOT NULL,
+    payload_bytes BIGINT NULL,
+    payload {payload_type} NULL,
+    PRIMARY KEY (seq),
+    UNIQUE KEY message_key (handler, id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The messages that are pending or leased. Queue: 0 pending and first of its ordering key, or
+-- without one; 1 leased; 2 behind an earlier message of its ordering key. A claim reads queues 0
+-- and 1 from the front of the index; what waits in queue 2 costs it nothing.
+CREATE TABLE IF NOT EXISTS {work} (
+    seq BIGINT NOT NULL,
+    handler VARBINARY(128) NOT NULL,
+    ordering_key VARBINARY(255) NULL,
+    queue TINYINT NOT NULL,
+    visible_at BIGINT NOT NULL,
+    due_at BIGINT NOT NULL,
+    token BIGINT NOT NULL,
+    started BIGINT NOT NULL,
+    finished BIGINT NOT NULL,
+    replays BIGINT NOT NULL,
+    worker VARBINARY(128) NULL,
+    last_error VARBINARY(4096) NULL,
+    PRIMARY KEY (seq),
+    KEY claim (handler, queue, visible_at, seq)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Dead letters, in a table of their own so that looking through them reads neither the backlog
+-- nor the history.
+CREATE TABLE IF NOT EXISTS {dead} (
+    seq BIGINT NOT NULL,
+    handler VARBINARY(128) NOT NULL,
+    due_at BIGINT NOT NULL,
+    token BIGINT NOT NULL,
+    started BIGINT NOT NULL,
+    finished BIGINT NOT NULL,
+    replays BIGINT NOT NULL,
+    worker VARBINARY(128) NULL,
+    last_error VARBINARY(4096) NULL,
+    finished_at BIGINT NOT NULL,
+    blocks TINYINT NOT NULL,
+    PRIMARY KEY (seq),
+    KEY expired (finished_at, seq)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The messages that are processed (state 2) or discarded (state 4).
+CREATE TABLE IF NOT EXISTS {done} (
+    seq BIGINT NOT NULL,
+    handler VARBINARY(128) NOT NULL,
+    state TINYINT NOT NULL,
+    due_at BIGINT NOT NULL,
+    token BIGINT NOT NULL,
+    started BIGINT NOT NULL,
+    finished BIGINT NOT NULL,
+    replays BIGINT NOT NULL,
+    worker VARBINARY(128) NULL,
+    last_error VARBINARY(4096) NULL,
+    finished_at BIGINT NOT NULL,
+    result LONGBLOB NULL,
+    PRIMARY KEY (seq),
+    KEY expired (state, finished_at, seq)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- A row for each ordering key that has open messages. Whoever adds or removes one of them changes
+-- this row first, which locks it (and makes such changes conflict across the nodes of a cluster).
+-- Head: the one message of the key that is pending and claimable, leased, or dead and blocking.
+CREATE TABLE IF NOT EXISTS {ordering} (
+    handler VARBINARY(128) NOT NULL,
+    ordering_key VARBINARY(255) NOT NULL,
+    head BIGINT NOT NULL,
+    changes BIGINT NOT NULL,
+    PRIMARY KEY (handler, ordering_key)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The open messages of each ordering key: pending, leased, or dead and blocking.
+CREATE TABLE IF NOT EXISTS {open} (
+    handler VARBINARY(128) NOT NULL,
+    ordering_key VARBINARY(255) NOT NULL,
+    seq BIGINT NOT NULL,
+    PRIMARY KEY (handler, ordering_key, seq)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- How many messages stand where: the sum of its rows. Each operation adds rows and none changes
+-- one, so that no two operations wait for each other; now and then the rows are summed up.
+-- Backlog: pending and leased.
+CREATE TABLE IF NOT EXISTS {tally} (
+    n BIGINT NOT NULL AUTO_INCREMENT,
+    handler VARBINARY(128) NOT NULL,
+    backlog BIGINT NOT NULL,
+    processed BIGINT NOT NULL,
+    dead BIGINT NOT NULL,
+    discarded BIGINT NOT NULL,
+    PRIMARY KEY (n)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Draws blocks of sequence numbers: its counter is all that matters, its rows are deleted again.
+CREATE TABLE IF NOT EXISTS {block} (
+    n BIGINT NOT NULL AUTO_INCREMENT,
+    PRIMARY KEY (n)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Marks the tables as an inbox's. Its row is written last.
+CREATE TABLE IF NOT EXISTS {meta} (
+    only_row TINYINT NOT NULL,
+    marker VARBINARY(32) NOT NULL,
+    version BIGINT NOT NULL,
+    PRIMARY KEY (only_row)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

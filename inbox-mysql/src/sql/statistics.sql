@@ -1,0 +1,29 @@
+-- Counts by handler from the tally; what is leased (bounded by the workers, not by the backlog)
+-- from the claim index, and so is what has been due for longest.
+SELECT c.handler, c.backlog, c.processed, c.dead, c.discarded,
+    (
+        SELECT COUNT(*) FROM {work} AS l FORCE INDEX (claim)
+        WHERE l.handler = c.handler AND l.queue = 1 AND l.visible_at > @inbox_now
+    ),
+    p.visible_at, p.seq, pm.accepted_at, l.visible_at, l.seq, lm.accepted_at
+FROM (
+    SELECT t.handler, SUM(t.backlog) AS backlog, SUM(t.processed) AS processed,
+        SUM(t.dead) AS dead, SUM(t.discarded) AS discarded,
+        (
+            SELECT q.seq FROM {work} AS q FORCE INDEX (claim)
+            WHERE q.handler = t.handler AND q.queue = 0 AND q.visible_at <= @inbox_now
+            ORDER BY q.handler, q.queue, q.visible_at, q.seq LIMIT 1
+        ) AS waiting,
+        (
+            SELECT q.seq FROM {work} AS q FORCE INDEX (claim)
+            WHERE q.handler = t.handler AND q.queue = 1 AND q.visible_at <= @inbox_now
+            ORDER BY q.handler, q.queue, q.visible_at, q.seq LIMIT 1
+        ) AS lost
+    FROM {tally} AS t
+    GROUP BY t.handler
+    HAVING SUM(t.backlog) + SUM(t.processed) + SUM(t.dead) + SUM(t.discarded) > 0
+) AS c
+LEFT JOIN {work} AS p FORCE INDEX (PRIMARY) ON p.seq = c.waiting
+LEFT JOIN {message} AS pm FORCE INDEX (PRIMARY) ON pm.seq = c.waiting
+LEFT JOIN {work} AS l FORCE INDEX (PRIMARY) ON l.seq = c.lost
+LEFT JOIN {message} AS lm FORCE INDEX (PRIMARY) ON lm.seq = c.lost;

@@ -1,0 +1,1 @@
+ON DUPLICATE KEY UPDATE seq = {message}.seq

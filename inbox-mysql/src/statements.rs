@@ -1,0 +1,208 @@
+//! The SQL texts of one inbox, expanded once. The only place where a name gets into SQL: table
+//! names are made of an [`InboxName`](inbox_api::InboxName), which is a plain identifier by
+//! construction, and of a quoted database name.
+
+use crate::options::{MySqlOptions, PayloadColumn};
+
+/// The names of the tables, without the inbox's.
+pub(crate) const TABLES: [&str; 9] = [
+    "message", "work", "dead", "done", "ordering", "open", "tally", "block", "meta",
+];
+
+/// How many sequence numbers one row of the block table stands for.
+pub(crate) const BLOCK_SIZE: usize = 4096;
+
+/// Lists that a statement reads from session variables, which are set in the same packet.
+const LISTS: [(&str, &str); 6] = [
+    (
+        "{seqs}",
+        "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))",
+    ),
+    (
+        "{claimed}",
+        "JSON_TABLE(@inbox_claimed, '$[*]' COLUMNS (due BIGINT PATH '$[0]', \
+         seq BIGINT PATH '$[1]'))",
+    ),
+    (
+        "{rows}",
+        "JSON_TABLE(@inbox_rows, '$[*]' COLUMNS (n BIGINT PATH '$'))",
+    ),
+    (
+        "{keys}",
+        "JSON_TABLE(@inbox_keys, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
+         k VARCHAR(510) PATH '$[1]'))",
+    ),
+    (
+        "{held}",
+        "JSON_TABLE(@inbox_held, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
+         token BIGINT PATH '$[1]'))",
+    ),
+    (
+        "{settled}",
+        "JSON_TABLE(@inbox_settled, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
+         token BIGINT PATH '$[1]', outcome INT PATH '$[2]', retry INT PATH '$[3]', \
+         after BIGINT PATH '$[4]', blocks INT PATH '$[5]', error VARCHAR(8192) PATH '$[6]', \
+         result LONGTEXT PATH '$[7]'))",
+    ),
+];
+
+// `/*!80000 … */` in the files is for MySQL, which has to be told that a list joined to a table is
+// not to be locked with it; MariaDB does not look into such comments.
+
+/// MariaDB cuts aggregated JSON at `group_concat_max_len`, which some servers set low. MySQL has
+/// no such limit, and takes this for a comment.
+const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */";
+
+/// Microseconds since 1970, whatever the session's time zone.
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// One file of statements each.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) schema: Vec<String>,
+    pub(crate) lock_keys: Vec<String>,
+    pub(crate) keys_of: Vec<String>,
+    pub(crate) demote: Vec<String>,
+    pub(crate) rehead: Vec<String>,
+    pub(crate) block: Vec<String>,
+    pub(crate) store_head: String,
+    pub(crate) store_tail: String,
+    pub(crate) queue: Vec<String>,
+    pub(crate) open: Vec<String>,
+    pub(crate) claim_rows: Vec<String>,
+    pub(crate) settle_keys: Vec<String>,
+    pub(crate) settle_lock: Vec<String>,
+    pub(crate) settle_final: Vec<String>,
+    pub(crate) settle_processed: Vec<String>,
+    pub(crate) settle_drop: Vec<String>,
+    pub(crate) settle_dead: Vec<String>,
+    pub(crate) settle_open: Vec<String>,
+    pub(crate) settle_gone: Vec<String>,
+    pub(crate) settle_back: Vec<String>,
+    pub(crate) simple_processed: String,
+    pub(crate) simple_gone: String,
+    pub(crate) newest: Vec<String>,
+    pub(crate) extend: Vec<String>,
+    pub(crate) statistics: Vec<String>,
+    pub(crate) fold: Vec<String>,
+    pub(crate) chosen: Vec<String>,
+    pub(crate) replay_lock: Vec<String>,
+    pub(crate) replay: Vec<String>,
+    pub(crate) discard_lock: Vec<String>,
+    pub(crate) discard: Vec<String>,
+    pub(crate) purge_done: Vec<String>,
+    pub(crate) purge_dead: Vec<String>,
+    names: Names,
+}
+
+/// What placeholders stand for.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    replacements: Vec<(String, String)>,
+}
+
+impl Names {
+    pub(crate) fn new(options: &MySqlOptions) -> Self {
+        let (payload_type, payload_bytes) = match options.payload_column {
+            PayloadColumn::LongBlob => ("LONGBLOB", "m.payload_bytes"),
+            // The server may write it down in other words than it was sent.
+            PayloadColumn::Json => ("JSON", "LENGTH(m.payload)"),
+        };
+        let mut replacements = vec![
+            (
+                "{columns}".to_owned(),
+                file_text(include_str!("sql/columns.sql")),
+            ),
+            (
+                "{close}".to_owned(),
+                file_text(include_str!("sql/close.sql")),
+            ),
+            ("{payload_type}".to_owned(), payload_type.to_owned()),
+            ("{payload_bytes}".to_owned(), payload_bytes.to_owned()),
+            ("{block_size}".to_owned(), BLOCK_SIZE.to_string()),
+            ("{agg}".to_owned(), AGGREGATE.to_owned()),
+            ("{now}".to_owned(), NOW.to_owned()),
+        ];
+        for (name, text) in LISTS {
+            replacements.push((name.to_owned(), text.to_owned()));
+        }
+        for table in TABLES {
+            replacements.push((format!("{{{table}}}"), options.table(table)));
+        }
+        Self { replacements }
+    }
+
+    pub(crate) fn expand(&self, template: &str) -> String {
+        self.replacements
+            .iter()
+            .fold(template.to_owned(), |text, (name, meaning)| {
+                text.replace(name, meaning)
+            })
+    }
+
+    /// The statements of a file.
+    pub(crate) fn statements(&self, file: &str) -> Vec<String> {
+        let text = self.expand(&file_text(file));
+        text.split(";\n")
+            .map(|statement| statement.trim().trim_end_matches(';').to_owned())
+            .filter(|statement| !statement.is_empty())
+            .collect()
+    }
+}
+
+/// A file without its comments, which the server need not read each time.
+fn file_text(file: &str) -> String {
+    let lines: Vec<&str> = file
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("--"))
+        .collect();
+    lines.join("\n") + "\n"
+}
+
+impl Statements {
+    pub(crate) fn new(options: &MySqlOptions) -> Self {
+        let names = Names::new(options);
+        let file = |text: &str| names.statements(text);
+        Self {
+            schema: file(include_str!("sql/schema_1.sql")),
+            lock_keys: file(include_str!("sql/lock_keys.sql")),
+            keys_of: file(include_str!("sql/keys_of.sql")),
+            demote: file(include_str!("sql/demote.sql")),
+            rehead: file(include_str!("sql/rehead.sql")),
+            block: file(include_str!("sql/block.sql")),
+            store_head: names.expand(include_str!("sql/store_head.sql")),
+            store_tail: names.expand(include_str!("sql/store_tail.sql")),
+            queue: file(include_str!("sql/queue.sql")),
+            open: file(include_str!("sql/open.sql")),
+            claim_rows: file(include_str!("sql/claim_rows.sql")),
+            settle_keys: file(include_str!("sql/settle_keys.sql")),
+            settle_lock: file(include_str!("sql/settle_lock.sql")),
+            settle_final: file(include_str!("sql/settle_final.sql")),
+            settle_processed: file(include_str!("sql/settle_processed.sql")),
+            settle_drop: file(include_str!("sql/settle_drop.sql")),
+            settle_dead: file(include_str!("sql/settle_dead.sql")),
+            settle_open: file(include_str!("sql/settle_open.sql")),
+            settle_gone: file(include_str!("sql/settle_gone.sql")),
+            settle_back: file(include_str!("sql/settle_back.sql")),
+            simple_processed: names.expand(include_str!("sql/simple_processed.sql").trim_end()),
+            simple_gone: names.expand(include_str!("sql/simple_gone.sql").trim_end()),
+            newest: file(include_str!("sql/newest.sql")),
+            extend: file(include_str!("sql/extend.sql")),
+            statistics: file(include_str!("sql/statistics.sql")),
+            fold: file(include_str!("sql/fold.sql")),
+            chosen: file(include_str!("sql/chosen.sql")),
+            replay_lock: file(include_str!("sql/replay_lock.sql")),
+            replay: file(include_str!("sql/replay.sql")),
+            discard_lock: file(include_str!("sql/discard_lock.sql")),
+            discard: file(include_str!("sql/discard.sql")),
+            purge_done: file(include_str!("sql/purge_done.sql")),
+            purge_dead: file(include_str!("sql/purge_dead.sql")),
+            names,
+        }
+    }
+
+    /// A text that is put together elsewhere, with this inbox's names.
+    pub(crate) fn expand(&self, template: &str) -> String {
+        self.names.expand(template)
+    }
+}

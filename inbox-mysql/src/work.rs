@@ -1,0 +1,527 @@
+//! The scripts of receive, claim and extend, and how their answers are read. The same scripts
+//! serve the store's own operations and the transactional ones.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
+
+use inbox_api::{
+    Bytes, ClaimRequest, Claims, Due, Error, Extended, FencingToken, Invalid, Lease, Leased,
+    Message, Receipt, Result, duration_micros, from_micros, to_micros,
+};
+use sqlx::{Row as _, mysql::MySqlRow};
+
+use crate::{
+    error::in_operation,
+    options::{MySqlOptions, PayloadColumn},
+    rows,
+    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, hex},
+    server::Server,
+    statements::{BLOCK_SIZE, Statements},
+};
+
+/// What one statement takes at most, unless the server takes less.
+const CHUNK_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const CHUNK_ROWS: usize = 1000;
+/// What a message's texts take beside payload and headers, generously.
+const ROW_OVERHEAD: usize = 8192;
+/// The most messages of one claim.
+const MOST_CLAIMED: u32 = 10_000;
+/// Nesting in JSON payloads that both servers take.
+const JSON_DEPTH: usize = 30;
+
+/// Statements and settings, without a connection.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) sql: Statements,
+    pub(crate) options: MySqlOptions,
+    pub(crate) server: Server,
+}
+
+/// A row that was claimed and cannot be read.
+pub(crate) struct Unreadable {
+    pub(crate) seq: i64,
+    pub(crate) token: i64,
+    pub(crate) reason: String,
+}
+
+/// In which order the rows of a batch are inserted. Their numbers are in the order of the batch
+/// either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// In order of their numbers, which fills the table page by page.
+    OfAcceptance,
+    /// In one order for everybody, so that batches with the same keys wait for each other instead
+    /// of deadlocking; but it leaves the table's pages half empty.
+    OfKeys,
+}
+
+/// What a receive's answers mean.
+pub(crate) struct Receiving {
+    receipts: Vec<Receipt>,
+    /// Of each segment: where its answer is, and the places of its messages in the batch.
+    segments: Vec<(usize, Vec<usize>)>,
+}
+
+impl Receiving {
+    /// Whether nothing is left to be stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    pub(crate) fn receipts(self, answers: &Answers) -> sqlx::Result<Vec<Receipt>> {
+        let mut receipts = self.receipts;
+        for (at, places) in self.segments {
+            for row in answers.rows(at) {
+                let offset: i64 = row.try_get_unchecked(0)?;
+                let place = usize::try_from(offset).ok().and_then(|at| places.get(at));
+                if let Some(receipt) = place.and_then(|place| receipts.get_mut(*place)) {
+                    *receipt = Receipt::Accepted;
+                }
+            }
+        }
+        Ok(receipts)
+    }
+}
+
+impl Work {
+    pub(crate) fn new(options: MySqlOptions, server: Server) -> Self {
+        Self {
+            sql: Statements::new(&options),
+            options,
+            server,
+        }
+    }
+
+    /// The largest value that fits into one of the server's packets, in bytes.
+    pub(crate) fn most_in_packet(&self) -> usize {
+        let taken = PACKET_OVERHEAD + ROW_OVERHEAD;
+        self.server.max_packet.saturating_sub(taken)
+    }
+
+    /// Whether this store and this server take the payload.
+    pub(crate) fn check_payload(&self, payload: &Bytes, beside: usize) -> Result<(), Invalid> {
+        inbox_api::check_size("payload", payload.len(), self.options.payload_limit)?;
+        let limit = self.most_in_packet().saturating_sub(beside);
+        inbox_api::check_size("payload", payload.len(), limit)?;
+        if self.options.payload_column == PayloadColumn::Json && !is_json(payload) {
+            return Err(Invalid::Malformed {
+                what: "payload",
+                expected: "JSON, since this inbox's payload column is of that type",
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_message(&self, message: &Message) -> Result<(), Invalid> {
+        self.check_payload(message.payload(), message.headers().to_json().len())
+    }
+
+    /// Adds the storing of `messages` to `script`.
+    pub(crate) fn receive(
+        &self,
+        script: &mut Script,
+        messages: &[Message],
+        order: Order,
+        secrecy: Secrecy,
+    ) -> Receiving {
+        let mut receiving = Receiving {
+            receipts: Vec::with_capacity(messages.len()),
+            segments: Vec::new(),
+        };
+        let mut known = HashSet::with_capacity(messages.len());
+        let mut wanted = Vec::with_capacity(messages.len());
+        for (place, message) in messages.iter().enumerate() {
+            receiving.receipts.push(match self.check_message(message) {
+                Err(invalid) => Receipt::Refused(invalid),
+                Ok(()) => {
+                    if known.insert(message.key()) {
+                        wanted.push((place, message));
+                    }
+                    Receipt::Duplicate
+                }
+            });
+        }
+        let keys: BTreeSet<_> = wanted.iter().filter_map(|(_, m)| ordering_key(m)).collect();
+        self.lock_keys(script, &keys);
+        for segment in wanted.chunks(BLOCK_SIZE) {
+            let ordered = segment.iter().any(|(_, m)| m.ordering_key().is_some());
+            let at = self.store(script, segment, ordered, order, secrecy);
+            let places = segment.iter().map(|(place, _)| *place).collect();
+            receiving.segments.push((at, places));
+        }
+        if !keys.is_empty() {
+            script.all(&self.sql.rehead);
+        }
+        receiving
+    }
+
+    fn lock_keys(&self, script: &mut Script, keys: &BTreeSet<(&str, &str)>) {
+        if keys.is_empty() {
+            return;
+        }
+        let mut list = Statement::new("SET @inbox_keys = '[");
+        for (n, (handler, key)) in keys.iter().enumerate() {
+            let mut pair = String::from(if n == 0 { "[\"" } else { ",[\"" });
+            hex(handler.as_bytes(), &mut pair);
+            pair.push_str("\",\"");
+            hex(key.as_bytes(), &mut pair);
+            pair.push_str("\"]");
+            list.push(&pair);
+        }
+        list.push("]'");
+        script.add(list);
+        script.all(&self.sql.lock_keys);
+    }
+
+    /// Stores up to [`BLOCK_SIZE`] messages of different keys. Answers where the places of those
+    /// that were new stand.
+    fn store(
+        &self,
+        script: &mut Script,
+        messages: &[(usize, &Message)],
+        ordered: bool,
+        order: Order,
+        secrecy: Secrecy,
+    ) -> usize {
+        script.all(&self.sql.block);
+        let mut sorted: Vec<_> = messages.iter().map(|(_, m)| *m).enumerate().collect();
+        if order == Order::OfKeys {
+            sorted.sort_unstable_by_key(|(_, message)| message.key());
+        }
+        let most = CHUNK_BYTES.min(self.server.max_packet.saturating_sub(PACKET_OVERHEAD));
+        let mut chunk = Statement::default();
+        let mut rows = 0;
+        for (offset, message) in sorted {
+            let row = self.message_row(offset, message, secrecy);
+            if rows > 0 && (rows >= CHUNK_ROWS || chunk.size() + row.size() + 256 > most) {
+                chunk.push(&self.sql.store_tail);
+                script.add(std::mem::take(&mut chunk));
+                rows = 0;
+            }
+            chunk.push(if rows == 0 {
+                &self.sql.store_head
+            } else {
+                ",\n"
+            });
+            chunk.append(row);
+            rows += 1;
+        }
+        chunk.push(&self.sql.store_tail);
+        script.add(chunk);
+        let at = script.all(&self.sql.queue) + self.sql.queue.len() - 1;
+        if ordered {
+            script.all(&self.sql.open);
+        }
+        at
+    }
+
+    fn message_row(&self, offset: usize, message: &Message, secrecy: Secrecy) -> Statement {
+        let mut row = Statement::new("(@inbox_first + ");
+        row.number(offset as i64);
+        for text in [
+            message.handler().as_str(),
+            message.id().as_str(),
+            message.kind().as_str(),
+        ] {
+            row.push(", ").bytes(text.as_bytes());
+        }
+        let content_type = message.content_type().map(|text| text.as_str().as_bytes());
+        row.push(", ").optional(content_type);
+        // Values of headers may be as personal as a payload.
+        let headers = Bytes::from(message.headers().to_json());
+        let secrecy_of_headers = if message.headers().is_empty() {
+            Secrecy::Inline
+        } else {
+            secrecy
+        };
+        row.push(", ").secret(&headers, secrecy_of_headers);
+        let ordering_key = message.ordering_key().map(|key| key.as_str().as_bytes());
+        row.push(", ").optional(ordering_key);
+        row.push(", @inbox_now, ");
+        match message.due() {
+            Due::Now => row.push("@inbox_now"),
+            Due::After(delay) => row.push("@inbox_now + ").number(duration_micros(delay)),
+            Due::At(time) => row
+                .push("GREATEST(@inbox_now, ")
+                .number(to_micros(time))
+                .push(")"),
+        };
+        row.push(", ")
+            .number(message.payload().len() as i64)
+            .push(", ");
+        self.payload(&mut row, message.payload(), secrecy);
+        row.push(")");
+        row
+    }
+
+    /// The payload as its column takes it.
+    pub(crate) fn payload(&self, statement: &mut Statement, payload: &Bytes, secrecy: Secrecy) {
+        match self.options.payload_column {
+            PayloadColumn::LongBlob => {
+                statement.secret(payload, secrecy);
+            }
+            PayloadColumn::Json => {
+                statement
+                    .push("CONVERT(")
+                    .secret(payload, secrecy)
+                    .push(" USING utf8mb4)");
+            }
+        }
+    }
+
+    /// For an inline use: stores one message. Answers where it says whether it was new.
+    pub(crate) fn store_one(
+        &self,
+        script: &mut Script,
+        message: &Message,
+        secrecy: Secrecy,
+    ) -> usize {
+        let keys: BTreeSet<_> = ordering_key(message).into_iter().collect();
+        self.lock_keys(script, &keys);
+        let at = self.store(
+            script,
+            &[(0, message)],
+            !keys.is_empty(),
+            Order::OfAcceptance,
+            secrecy,
+        );
+        if !keys.is_empty() {
+            script.all(&self.sql.rehead);
+        }
+        at
+    }
+
+    /// Adds a claim to `script`. Answers where the messages stand; behind them it says whether
+    /// there was nothing to take although something is due.
+    pub(crate) fn claim(&self, script: &mut Script, request: &ClaimRequest) -> usize {
+        let limit = i64::from(request.limit.min(MOST_CLAIMED));
+        let handlers: BTreeSet<_> = request.handlers.iter().collect();
+        script.fixed("SET @inbox_claimed = NULL");
+        let mut choose = Statement::new(self.sql.expand(
+            "{agg} SELECT JSON_ARRAYAGG(JSON_ARRAY(visible_at, seq)) INTO @inbox_claimed \
+             FROM (SELECT visible_at, seq FROM (",
+        ));
+        let mut first = true;
+        for handler in &handlers {
+            for queue in [0, 1] {
+                choose.push(if first { "" } else { " UNION ALL " });
+                first = false;
+                choose.push(&self.sql.expand(
+                    "(SELECT seq, visible_at FROM {work} FORCE INDEX (claim) WHERE handler = ",
+                ));
+                choose.bytes(handler.as_str().as_bytes());
+                choose.push(" AND queue = ").number(queue);
+                choose.push(" AND visible_at <= @inbox_now ORDER BY visible_at, seq LIMIT ");
+                choose.number(limit).push(" FOR UPDATE SKIP LOCKED)");
+            }
+        }
+        choose.push(") AS c ORDER BY visible_at, seq LIMIT ");
+        choose.number(limit).push(") AS t");
+        script.add(choose);
+        let mut lease = Statement::new(self.sql.expand(
+            "UPDATE {claimed} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq SET w.queue = 1, \
+             w.token = GREATEST(w.token + 1, @inbox_now), w.started = w.started + 1, \
+             w.visible_at = @inbox_now + ",
+        ));
+        lease.number(duration_micros(request.terms.length()));
+        lease
+            .push(", w.worker = ")
+            .bytes(request.terms.worker().as_str().as_bytes());
+        script.add(lease);
+        let at = script.all(&self.sql.claim_rows);
+        let mut missed = Statement::new(self.sql.expand(
+            "SELECT @inbox_claimed IS NULL AND EXISTS (SELECT 1 FROM {work} FORCE INDEX (claim) \
+             WHERE queue IN (0, 1) AND visible_at <= @inbox_now AND handler IN (",
+        ));
+        for (n, handler) in handlers.iter().enumerate() {
+            missed.push(if n == 0 { "" } else { ", " });
+            missed.bytes(handler.as_str().as_bytes());
+        }
+        missed.push("))");
+        script.add(missed);
+        at
+    }
+
+    /// What a claim got, and the rows (with their tokens) that have to be set aside.
+    pub(crate) fn claims(
+        &self,
+        answers: &Answers,
+        at: usize,
+        request: &ClaimRequest,
+    ) -> Result<(Claims, Vec<Unreadable>)> {
+        let mapped = in_operation("claim");
+        let now = answers.now().map_err(mapped)?;
+        let until = now.saturating_add(duration_micros(request.terms.length()));
+        let mut claims = Claims::default();
+        let mut bad = Vec::new();
+        let mut rows = Vec::with_capacity(answers.rows(at).len());
+        for row in answers.rows(at) {
+            let seq: i64 = row.try_get_unchecked(0).map_err(mapped)?;
+            let due: i64 = row.try_get_unchecked(12).map_err(mapped)?;
+            rows.push((due, seq, row));
+        }
+        // Neither server promises an order of aggregated or joined rows.
+        rows.sort_unstable_by_key(|(due, seq, _)| (*due, *seq));
+        for (_, seq, row) in rows {
+            let token: i64 = row.try_get_unchecked(8).map_err(mapped)?;
+            match rows::claimed(row) {
+                Ok(found) => claims.leased.push(Leased {
+                    lease: lease(&found.message, seq, token, until),
+                    message: found.message,
+                    attempts: found.attempts,
+                    accepted_at: from_micros(found.accepted_at),
+                }),
+                Err(reason) => {
+                    let inbox = self.options.inbox.as_str();
+                    tracing::error!(inbox, seq, %reason, "corrupt message set aside");
+                    bad.push(Unreadable {
+                        seq,
+                        token,
+                        reason: format!("corrupt: {reason}"),
+                    });
+                    claims.corrupt.push(rows::corrupt_row(inbox, seq, reason));
+                }
+            }
+        }
+        Ok((claims, bad))
+    }
+
+    /// Adds an extension to `script`. Answers where the leases that stand are.
+    pub(crate) fn extend(&self, script: &mut Script, leases: &[Lease], length: Duration) -> usize {
+        let mut list: Vec<_> = leases.iter().map(held).map(|h| (h.seq, h.token)).collect();
+        list.sort_unstable();
+        list.dedup();
+        let mut set = Statement::new("SET @inbox_held = '[");
+        for (n, (seq, token)) in list.iter().enumerate() {
+            set.push(if n == 0 { "[" } else { ",[" }).number(*seq);
+            set.push(",").number(*token).push("]");
+        }
+        set.push("]', @inbox_length = ")
+            .number(duration_micros(length));
+        script.add(set);
+        script.all(&self.sql.extend)
+    }
+
+    pub(crate) fn extended(
+        &self,
+        answers: &Answers,
+        at: usize,
+        leases: &[Lease],
+        length: Duration,
+    ) -> sqlx::Result<Vec<Extended>> {
+        let until = answers.now()?.saturating_add(duration_micros(length));
+        let mut standing = HashSet::new();
+        for row in answers.rows(at) {
+            standing.insert(pair(row)?);
+        }
+        Ok(leases
+            .iter()
+            .map(|lease| {
+                let held = held(lease);
+                if standing.contains(&(held.seq, held.token)) {
+                    Extended::Until(from_micros(until))
+                } else {
+                    Extended::LeaseLost
+                }
+            })
+            .collect())
+    }
+
+    /// `SET @inbox_seqs` to these.
+    pub(crate) fn set_seqs(script: &mut Script, seqs: &[i64]) {
+        let mut set = Statement::new("SET @inbox_seqs = '[");
+        for (n, seq) in seqs.iter().enumerate() {
+            set.push(if n == 0 { "" } else { "," }).number(*seq);
+        }
+        set.push("]'");
+        script.add(set);
+    }
+
+    /// The newest tokens of `newest.sql`.
+    pub(crate) fn newest(&self, answers: &Answers, at: usize) -> sqlx::Result<HashMap<i64, i64>> {
+        let mut newest = HashMap::new();
+        for row in answers.rows(at) {
+            let token: Option<i64> = row.try_get_unchecked(1)?;
+            if let Some(token) = token {
+                newest.insert(row.try_get_unchecked(0)?, token);
+            }
+        }
+        Ok(newest)
+    }
+
+    pub(crate) fn corrupt(&self, operation: &'static str, seq: i64, reason: String) -> Error {
+        let found = rows::corrupt_row(self.options.inbox.as_str(), seq, reason);
+        Error::new(
+            inbox_api::ErrorKind::Corrupt,
+            operation,
+            format!("{}: {}", found.place, found.reason),
+        )
+    }
+}
+
+fn ordering_key(message: &Message) -> Option<(&str, &str)> {
+    let key = message.ordering_key()?;
+    Some((message.handler().as_str(), key.as_str()))
+}
+
+fn is_json(payload: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    let shallow = payload.iter().all(|byte| {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth <= JSON_DEPTH
+    });
+    shallow && serde_json::from_slice::<serde_json::Value>(payload).is_ok()
+}
+
+/// The row and the token that a lease names, and whether the message has an ordering key: the
+/// locator is the sequence number, shifted by one bit for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) seq: i64,
+    pub(crate) token: i64,
+    pub(crate) ordered: bool,
+}
+
+pub(crate) fn held(lease: &Lease) -> Held {
+    Held {
+        seq: i64::try_from(lease.locator >> 1).unwrap_or(-1),
+        token: lease.token.get(),
+        ordered: lease.locator & 1 == 1,
+    }
+}
+
+pub(crate) fn lease(message: &Message, seq: i64, token: i64, until: i64) -> Lease {
+    Lease {
+        key: message.key().clone(),
+        token: FencingToken::new(token),
+        locator: seq.unsigned_abs() << 1 | u64::from(message.ordering_key().is_some()),
+        until: from_micros(until),
+    }
+}
+
+/// The first two columns.
+pub(crate) fn pair(row: &MySqlRow) -> sqlx::Result<(i64, i64)> {
+    Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_that_a_server_would_refuse_is_refused_first() {
+        for good in ["{}", "[1, \"a\"]", "null", "1.5e3", "\"\\u00e4\""] {
+            assert!(is_json(good.as_bytes()), "{good}");
+        }
+        let deep = "[".repeat(31) + &"]".repeat(31);
+        for bad in ["", "{", "text", "\"\\ud800\"", "1e999", deep.as_str()] {
+            assert!(!is_json(bad.as_bytes()), "{bad}");
+        }
+    }
+}

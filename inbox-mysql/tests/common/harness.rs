@@ -1,0 +1,248 @@
+//! The harness of the conformance suite, for each kind of server.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use conformance_tests::{
+    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Need, Offered,
+    Restart, SchemaVariant, Settings, Transactions, Unable,
+};
+use inbox_api::{Inbox, Key, Schema as _};
+use inbox_mysql::MySqlStore;
+use sqlx::{ConnectOptions as _, Connection as _, MySql, mysql::MySqlConnectOptions};
+use test_servers::{Kind, Server};
+
+use super::{Place, act, connect_options, own_server, restart, shared_url};
+
+pub struct Database(pub Kind);
+
+/// Places on servers that the harness's user has: each store in turn on the next URL.
+pub struct At(pub &'static str, pub Vec<String>);
+
+#[async_trait]
+impl Harness for At {
+    fn name(&self) -> String {
+        self.0.into()
+    }
+
+    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+        if settings.disrupted {
+            return Err(Unable::NotOffered(Need::Outage));
+        }
+        let tested = Tested::at(self.1.clone(), None, settings).await?;
+        tested.store.create().await?;
+        tested
+            .run("CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, note TEXT NOT NULL)")
+            .await?;
+        Ok(Box::new(tested))
+    }
+
+    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        match variant {
+            SchemaVariant::Missing => Ok(Box::new(
+                Tested::at(self.1.clone(), None, &Settings::default()).await?,
+            )),
+            _ => Err(Unable::NotOffered(Need::Schema(variant))),
+        }
+    }
+
+    fn expected_not_checked(&self) -> Vec<Need> {
+        vec![
+            Need::Outage,
+            Need::Restart,
+            Need::WakeupsAcrossProcesses,
+            Need::Schema(SchemaVariant::Incomplete),
+            Need::Schema(SchemaVariant::Older),
+            Need::Schema(SchemaVariant::Newer),
+            Need::Schema(SchemaVariant::Foreign),
+        ]
+    }
+}
+
+#[async_trait]
+impl Harness for Database {
+    fn name(&self) -> String {
+        self.0.name().into()
+    }
+
+    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+        let tested = Tested::new(self.0, settings).await?;
+        tested.store.create().await?;
+        tested
+            .run("CREATE TABLE effects (note TEXT NOT NULL)")
+            .await?;
+        Ok(Box::new(tested))
+    }
+
+    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        let tested = Tested::new(self.0, &Settings::default()).await?;
+        let sql = match variant {
+            SchemaVariant::Missing => "DO 0",
+            SchemaVariant::Incomplete => "ALTER TABLE inbox_work DROP INDEX claim",
+            SchemaVariant::Newer => "UPDATE inbox_meta SET version = 4711",
+            SchemaVariant::Foreign => "CREATE TABLE inbox_message (id VARCHAR(9), note TEXT)",
+            // The first version is the only one so far.
+            SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
+        };
+        if matches!(variant, SchemaVariant::Incomplete | SchemaVariant::Newer) {
+            tested.store.create().await?;
+        }
+        tested.run(sql).await?;
+        Ok(Box::new(tested))
+    }
+
+    fn expected_not_checked(&self) -> Vec<Need> {
+        vec![
+            Need::Schema(SchemaVariant::Older),
+            // Neither server has notifications.
+            Need::WakeupsAcrossProcesses,
+        ]
+    }
+}
+
+struct Tested {
+    /// Where further connections go, in turn.
+    urls: Vec<String>,
+    next: std::sync::atomic::AtomicUsize,
+    place: Place,
+    store: Arc<MySqlStore>,
+    /// A server of this case's own, if it is to be harmed.
+    server: Option<Arc<Mutex<Server>>>,
+}
+
+impl Tested {
+    async fn new(kind: Kind, settings: &Settings) -> Offered<Self> {
+        let missing = || Unable::failed(format!("no {kind} server"));
+        let (url, server) = if settings.disrupted {
+            let server = tokio::task::spawn_blocking(move || own_server(kind))
+                .await
+                .map_err(Unable::failed)?
+                .ok_or_else(missing)?;
+            let url = server.url().to_owned();
+            (url, Some(Arc::new(Mutex::new(server))))
+        } else {
+            (shared_url(kind).ok_or_else(missing)?, None)
+        };
+        Self::at(vec![url], server, settings).await
+    }
+
+    async fn at(
+        urls: Vec<String>,
+        server: Option<Arc<Mutex<Server>>>,
+        settings: &Settings,
+    ) -> Offered<Self> {
+        let url = urls.first().cloned().unwrap_or_default();
+        let mut place = Place::at(url).await.map_err(Unable::failed)?;
+        place.options = place
+            .options
+            .timeout(Duration::from_secs(if settings.disrupted { 2 } else { 20 }))
+            .drop_processed_payloads(settings.drop_processed_payloads);
+        if let Some(limit) = settings.payload_limit {
+            place.options = place.options.payload_limit(limit);
+        }
+        let store = Arc::new(MySqlStore::connect(place.options.clone()).await?);
+        Ok(Self {
+            urls,
+            next: std::sync::atomic::AtomicUsize::new(1),
+            place,
+            store,
+            server,
+        })
+    }
+
+    async fn run(&self, sql: &str) -> Offered<()> {
+        self.place.run(sql).await.map_err(Unable::failed)
+    }
+
+    fn server(&self, need: Need) -> Offered<&Arc<Mutex<Server>>> {
+        self.server.as_ref().ok_or(Unable::NotOffered(need))
+    }
+}
+
+#[async_trait]
+impl Fixture for Tested {
+    fn inbox(&self) -> Arc<dyn Inbox> {
+        self.store.clone()
+    }
+
+    async fn advance_clock(&self, by: Duration) -> Offered<()> {
+        self.place.clock.advance(by);
+        Ok(())
+    }
+
+    async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
+        let next = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let url = &self.urls[next % self.urls.len()];
+        let options = self
+            .place
+            .options
+            .clone()
+            .connect_with(connect_options(url, Some(&self.place.database)));
+        Ok(Arc::new(MySqlStore::connect(options).await?))
+    }
+
+    async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
+        let sql = match corruption {
+            Corruption::Headers => {
+                "UPDATE inbox_message SET headers = '[1' WHERE handler = ? AND id = ?"
+            }
+        };
+        let mut connection = self.place.connection().await.map_err(Unable::failed)?;
+        sqlx::query(sql)
+            .bind(key.handler.as_str())
+            .bind(key.id.as_str())
+            .execute(&mut connection)
+            .await
+            .map_err(Unable::failed)?;
+        connection.close().await.map_err(Unable::failed)
+    }
+
+    async fn begin_outage(&self) -> Offered<()> {
+        act(self.server(Need::Outage)?, Server::pause).await
+    }
+
+    async fn end_outage(&self) -> Offered<()> {
+        act(self.server(Need::Outage)?, Server::resume).await
+    }
+
+    async fn restart(&self, how: Restart) -> Offered<()> {
+        restart(self.server(Need::Restart)?, how).await
+    }
+
+    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
+        let effects = Effects(connect_options(&self.place.url, Some(&self.place.database)));
+        Ok(Arc::new(
+            Transactions::new(self.store.clone()).with_writes(Arc::new(effects)),
+        ))
+    }
+}
+
+/// A table of the handler's own.
+pub struct Effects(pub MySqlConnectOptions);
+
+#[async_trait]
+impl BusinessWrites<sqlx::Transaction<'static, MySql>> for Effects {
+    async fn write(
+        &self,
+        transaction: &mut sqlx::Transaction<'static, MySql>,
+        note: &str,
+    ) -> Result<(), BoxError> {
+        sqlx::query("INSERT INTO effects (note) VALUES (?)")
+            .bind(note)
+            .execute(&mut **transaction)
+            .await?;
+        Ok(())
+    }
+
+    async fn written(&self) -> Result<Vec<String>, BoxError> {
+        let mut connection = self.0.connect().await?;
+        let notes = sqlx::query_scalar("SELECT note FROM effects")
+            .fetch_all(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(notes)
+    }
+}

@@ -1,0 +1,251 @@
+//! Servers for the tests of this crate, and inboxes on them.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, and fails by panicking"
+)]
+
+pub mod harness;
+
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use conformance_tests::{Offered, Restart, Unable};
+use inbox_api::{
+    AfterDead, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message, MessageId, OrderingKey,
+    Outcome, Schema as _, Settled, Store as _, StoreExt as _, WorkerName,
+};
+use inbox_mysql::{ClockOffset, MySqlOptions, MySqlStore};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlConnection,
+    mysql::MySqlConnectOptions,
+};
+use test_servers::{Kind as ServerKind, Server, require_or_skip};
+
+type Shared = LazyLock<Result<Option<Mutex<Server>>, test_servers::Error>>;
+
+static MARIADB: Shared =
+    LazyLock::new(|| Ok(require_or_skip(ServerKind::Mariadb)?.map(Mutex::new)));
+static MYSQL: Shared = LazyLock::new(|| Ok(require_or_skip(ServerKind::Mysql)?.map(Mutex::new)));
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The URL of the server that all tests of a program share; `None` when there is none, which has
+/// been reported.
+pub fn shared_url(kind: ServerKind) -> Option<String> {
+    let server = match kind {
+        ServerKind::Mysql => &MYSQL,
+        _ => &MARIADB,
+    };
+    let server = server.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    Some(lock(server.as_ref()?).url().to_owned())
+}
+
+/// A server of the test's own, to be harmed.
+pub fn own_server(kind: ServerKind) -> Option<Server> {
+    let server = require_or_skip(kind).unwrap_or_else(|error| panic!("{error}"));
+    server.filter(|server| !server.is_shared())
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does something to a server of the test's own, which may take a while.
+pub async fn act(
+    server: &Arc<Mutex<Server>>,
+    act: impl FnOnce(&mut Server) -> Result<(), test_servers::Error> + Send + 'static,
+) -> Offered<()> {
+    let server = Arc::clone(server);
+    tokio::task::spawn_blocking(move || act(&mut lock(&server)))
+        .await
+        .map_err(Unable::failed)?
+        .map_err(Unable::failed)
+}
+
+pub async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
+    act(server, move |server| match how {
+        Restart::Orderly => server.restart(),
+        Restart::Killed => {
+            server.kill()?;
+            server.start()
+        }
+    })
+    .await
+}
+
+pub fn connect_options(url: &str, database: Option<&str>) -> MySqlConnectOptions {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let options: MySqlConnectOptions = format!("mysql://{rest}").parse().unwrap();
+    let options = options.disable_statement_logging();
+    match database {
+        Some(database) => options.database(database),
+        None => options,
+    }
+}
+
+/// A database of a test's own on a server. Dropped with the value, as far as the server is there.
+pub struct Place {
+    pub url: String,
+    pub database: String,
+    pub clock: ClockOffset,
+    pub options: MySqlOptions,
+}
+
+impl Place {
+    pub async fn at(url: String) -> sqlx::Result<Self> {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let database = format!("inbox_{}_{number}", std::process::id());
+        let mut connection = connect_options(&url, None).connect().await?;
+        connection
+            .execute(AssertSqlSafe(format!("CREATE DATABASE {database}")))
+            .await?;
+        connection.close().await?;
+        let clock = ClockOffset::default();
+        let options =
+            MySqlOptions::new(connect_options(&url, Some(&database))).clock_offset(clock.clone());
+        Ok(Self {
+            url,
+            database,
+            clock,
+            options,
+        })
+    }
+
+    pub async fn connection(&self) -> sqlx::Result<MySqlConnection> {
+        connect_options(&self.url, Some(&self.database))
+            .connect()
+            .await
+    }
+
+    pub async fn run(&self, sql: impl Into<String>) -> sqlx::Result<()> {
+        let mut connection = self.connection().await?;
+        sqlx::raw_sql(AssertSqlSafe(sql.into()))
+            .execute(&mut connection)
+            .await?;
+        connection.close().await
+    }
+
+    pub async fn number(&self, sql: &str) -> i64 {
+        let mut connection = self.connection().await.unwrap();
+        let row = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        connection.close().await.unwrap();
+        sqlx::Row::try_get_unchecked(&row, 0).unwrap()
+    }
+
+    /// With an inbox that is set up.
+    pub async fn store(&self) -> MySqlStore {
+        let store = self.other().await;
+        store.create().await.unwrap();
+        store
+    }
+
+    /// Another store, with connections of its own as another process has.
+    pub async fn other(&self) -> MySqlStore {
+        MySqlStore::connect(self.options.clone()).await.unwrap()
+    }
+}
+
+/// Runs a test on each of the two servers that is there, in a database of its own.
+pub fn on_each<F: Future<Output = ()>>(test: impl Fn(Place, ServerKind) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    for kind in [ServerKind::Mariadb, ServerKind::Mysql] {
+        if let Some(url) = shared_url(kind) {
+            runtime.block_on(async {
+                let place = Place::at(url).await.unwrap();
+                let database = place.database.clone();
+                let url = place.url.clone();
+                test(place, kind).await;
+                let mut connection = connect_options(&url, None).connect().await.unwrap();
+                let sql = format!("DROP DATABASE IF EXISTS {database}");
+                connection.execute(AssertSqlSafe(sql)).await.unwrap();
+            });
+        }
+    }
+}
+
+pub const LENGTH: Duration = Duration::from_secs(30);
+
+pub fn handler(name: &str) -> HandlerName {
+    HandlerName::new(name).unwrap()
+}
+
+pub fn key(id: &str) -> Key {
+    Key::new(handler("h"), MessageId::new(id).unwrap())
+}
+
+pub fn message(id: &str) -> Message {
+    Message::new(
+        handler("h"),
+        MessageId::new(id).unwrap(),
+        Kind::new("k").unwrap(),
+        format!("payload of {id}"),
+    )
+}
+
+pub fn ordered(id: &str, ordering_key: &str) -> Message {
+    message(id).with_ordering_key(OrderingKey::new(ordering_key).unwrap())
+}
+
+pub fn terms() -> LeaseTerms {
+    LeaseTerms::new(LENGTH, worker()).unwrap()
+}
+
+pub fn worker() -> WorkerName {
+    WorkerName::new("w").unwrap()
+}
+
+pub async fn claim(store: &MySqlStore, limit: u32) -> Vec<Leased> {
+    let claims = store
+        .claim_for(&handler("h"), limit, LENGTH, &worker())
+        .await
+        .unwrap();
+    assert_eq!(claims.corrupt, []);
+    claims.leased
+}
+
+pub async fn claim_one(store: &MySqlStore) -> Lease {
+    let mut leased = claim(store, 1).await;
+    assert_eq!(leased.len(), 1);
+    leased.remove(0).lease
+}
+
+pub async fn accept(store: &MySqlStore, messages: &[Message]) {
+    let receipts = store.receive(messages).await.unwrap();
+    assert!(
+        receipts
+            .iter()
+            .all(|receipt| *receipt == inbox_api::Receipt::Accepted),
+        "{receipts:?}"
+    );
+}
+
+pub async fn settle(store: &MySqlStore, lease: &Lease, outcome: Outcome) {
+    let settled = store.settle_one(lease, outcome).await.unwrap();
+    assert_eq!(settled, Settled::Done);
+}
+
+pub fn processed() -> Outcome {
+    Outcome::Processed { result: None }
+}
+
+pub fn dead(after: AfterDead) -> Outcome {
+    Outcome::Dead {
+        reason: "poison".into(),
+        after,
+    }
+}

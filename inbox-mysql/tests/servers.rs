@@ -1,0 +1,413 @@
+//! What servers are set to, and who may do what: none of it changes what the store does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{
+    Place, accept, claim, connect_options, dead, handler, harness::At, key, message, on_each,
+    ordered, processed, settle,
+};
+use inbox_api::{
+    AfterDead, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settlement, State,
+    Store as _, StoreExt as _,
+};
+use inbox_mysql::{MySqlOptions, MySqlStore, PayloadColumn};
+use sqlx::mysql::{MySqlPoolOptions, MySqlSslMode};
+use test_servers::{Kind, Server, find_own, or_skip};
+
+fn own(kind: Kind, arguments: &[&str]) -> Option<Server> {
+    or_skip(kind, find_own(kind, arguments)).unwrap()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work)
+}
+
+/// Groups of cases that go through every statement.
+fn conforms(name: &'static str, server: &Server) {
+    for group in [
+        "duplicates::",
+        "replay::",
+        "ordering::",
+        "transactions::",
+        "statistics::",
+    ] {
+        let harness = Arc::new(At(name, vec![server.url().to_owned()]));
+        let report = block_on(conformance_tests::run(harness, group));
+        assert!(report.is_conformant(), "{report}");
+    }
+}
+
+#[test]
+fn odd_settings_change_nothing_on_mariadb() {
+    let arguments = [
+        "--sql-mode=ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,IGNORE_SPACE,\
+         NO_AUTO_VALUE_ON_ZERO,HIGH_NOT_PRECEDENCE,EMPTY_STRING_IS_NULL,SIMULTANEOUS_ASSIGNMENT,\
+         NO_UNSIGNED_SUBTRACTION,ONLY_FULL_GROUP_BY",
+        "--transaction-isolation=SERIALIZABLE",
+        "--autocommit=0",
+        "--completion-type=CHAIN",
+        "--default-time-zone=+05:30",
+        "--group-concat-max-len=64",
+        "--auto-increment-increment=7",
+        "--auto-increment-offset=3",
+    ];
+    if let Some(server) = own(Kind::Mariadb, &arguments) {
+        conforms("mariadb with odd settings", &server);
+    }
+}
+
+#[test]
+fn odd_settings_change_nothing_on_mysql() {
+    let arguments = [
+        "--sql-mode=ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,IGNORE_SPACE,\
+         NO_AUTO_VALUE_ON_ZERO,HIGH_NOT_PRECEDENCE,NO_UNSIGNED_SUBTRACTION,ONLY_FULL_GROUP_BY",
+        "--transaction-isolation=SERIALIZABLE",
+        "--autocommit=0",
+        "--completion-type=CHAIN",
+        "--default-time-zone=+05:30",
+        "--auto-increment-increment=7",
+        "--auto-increment-offset=3",
+    ];
+    if let Some(server) = own(Kind::Mysql, &arguments) {
+        conforms("mysql with odd settings", &server);
+    }
+}
+
+#[test]
+fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
+    for kind in [Kind::Mariadb, Kind::Mysql] {
+        let Some(server) = own(kind, &["--max-allowed-packet=1M"]) else {
+            continue;
+        };
+        block_on(async {
+            let place = Place::at(server.url().to_owned()).await.unwrap();
+            let store = place.store().await;
+            let large = |id: &str, bytes: usize| {
+                inbox_api::Message::new(
+                    handler("h"),
+                    inbox_api::MessageId::new(id).unwrap(),
+                    inbox_api::Kind::new("k").unwrap(),
+                    vec![0xff_u8; bytes],
+                )
+            };
+            let mut batch: Vec<_> = (0..40).map(|n| large(&format!("{n}"), 100_000)).collect();
+            batch.push(large("nearly", 1_000_000));
+            batch.push(large("over", 1_048_576));
+            let receipts = store.receive(&batch).await.unwrap();
+            let (last, rest) = receipts.split_last().unwrap();
+            assert!(rest.iter().all(|receipt| *receipt == Receipt::Accepted));
+            assert!(
+                matches!(
+                    last,
+                    Receipt::Refused(Invalid::TooLarge {
+                        what: "payload",
+                        ..
+                    })
+                ),
+                "{last:?}"
+            );
+            let leased = claim(&store, 50).await;
+            assert_eq!(leased.len(), 41);
+            // Results in one batch that is larger than a packet, too.
+            let settlements: Vec<_> = leased
+                .into_iter()
+                .map(|leased| Settlement {
+                    lease: leased.lease,
+                    outcome: inbox_api::Outcome::Processed {
+                        result: Some(vec![7_u8; 100_000].into()),
+                    },
+                })
+                .collect();
+            let settled = store.settle(&settlements).await.unwrap();
+            assert!(settled.iter().all(|s| *s == inbox_api::Settled::Done));
+            let record = store.get(&key("7")).await.unwrap().unwrap();
+            assert_eq!(record.result.unwrap().len(), 100_000);
+        });
+    }
+}
+
+#[test]
+fn a_user_with_few_privileges_works_but_sets_nothing_up() {
+    on_each(async |place, _| {
+        let name = format!("u{}", &place.database[5..]);
+        let database = &place.database;
+        place
+            .run(format!(
+                "CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY 'few';
+                 GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{name}'@'127.0.0.1'"
+            ))
+            .await
+            .unwrap();
+        let connect = connect_options(&place.url, Some(database))
+            .username(&name)
+            .password("few");
+        let options = place.options.clone().connect_with(connect);
+        let limited = MySqlStore::connect(options).await.unwrap();
+        assert_eq!(
+            limited.create().await.unwrap_err().kind(),
+            ErrorKind::Denied
+        );
+        let error = limited.receive_one(&message("1")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaMissing);
+
+        place.store().await;
+        assert!(limited.exists().await.unwrap());
+        accept(
+            &limited,
+            &[message("1"), ordered("2", "a"), ordered("3", "a")],
+        )
+        .await;
+        for leased in claim(&limited, 10).await {
+            settle(&limited, &leased.lease, dead(AfterDead::Block)).await;
+        }
+        let _ = limited.replay(&key("1"), None).await.unwrap();
+        let _ = limited.discard(&key("2")).await.unwrap();
+        for leased in claim(&limited, 10).await {
+            settle(&limited, &leased.lease, processed()).await;
+        }
+        let expired = inbox_api::Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+        assert_eq!(limited.purge(&expired).await.unwrap(), 2);
+        assert_eq!(limited.count(&Filter::default()).await.unwrap(), 1);
+        place
+            .run(format!("DROP USER '{name}'@'127.0.0.1'"))
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn caching_sha2_passwords_work_with_and_without_tls() {
+    on_each(async |place, kind| {
+        if kind != Kind::Mysql {
+            return; // MariaDB 10.11 has no such accounts.
+        }
+        let name = format!("c{}", &place.database[5..]);
+        place
+            .run(format!(
+                "CREATE USER '{name}'@'127.0.0.1' IDENTIFIED WITH caching_sha2_password BY 'p';
+                 GRANT ALL ON {}.* TO '{name}'@'127.0.0.1'",
+                place.database
+            ))
+            .await
+            .unwrap();
+        // The first login without TLS has to exchange the password; later ones find it cached.
+        for mode in [
+            MySqlSslMode::Disabled,
+            MySqlSslMode::Disabled,
+            MySqlSslMode::Required,
+        ] {
+            let connect = connect_options(&place.url, Some(&place.database))
+                .username(&name)
+                .password("p")
+                .ssl_mode(mode);
+            let store = MySqlStore::connect(place.options.clone().connect_with(connect))
+                .await
+                .unwrap();
+            store.create().await.unwrap();
+            let _ = store.receive_one(&message("1")).await.unwrap();
+            store.close().await;
+        }
+        let wrong = connect_options(&place.url, Some(&place.database))
+            .username(&name)
+            .password("hunter2");
+        let error = MySqlStore::connect(MySqlOptions::new(wrong))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(!format!("{error:?}").contains("hunter2"));
+        place
+            .run(format!("DROP USER '{name}'@'127.0.0.1'"))
+            .await
+            .unwrap();
+    });
+}
+
+#[test]
+fn an_existing_pool_is_used_and_left_open() {
+    on_each(async |place, _| {
+        place.store().await;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(2)
+            .connect_with(connect_options(&place.url, None))
+            .await
+            .unwrap();
+        // Whichever database the pool uses, the inbox's is named.
+        let options = place
+            .options
+            .clone()
+            .database(place.database.clone())
+            .unwrap();
+        let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
+        accept(&store, &[message("1"), ordered("2", "it's")]).await;
+        let leased = claim(&store, 10).await;
+        assert_eq!(leased[0].message.payload(), message("1").payload());
+        for leased in leased {
+            let result = inbox_api::Outcome::Processed {
+                result: Some("kept".into()),
+            };
+            settle(&store, &leased.lease, result).await;
+        }
+        let record = store.get(&key("2")).await.unwrap().unwrap();
+        assert_eq!(record.result.unwrap(), "kept");
+        store.close().await;
+        let error = store.claim(&common_request()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        sqlx::query("SELECT 1").execute(&pool).await.unwrap();
+    });
+}
+
+fn common_request() -> inbox_api::ClaimRequest {
+    inbox_api::ClaimRequest {
+        handlers: vec![handler("h")],
+        limit: 1,
+        terms: common::terms(),
+    }
+}
+
+#[test]
+fn json_payloads_can_be_queried_and_others_are_refused() {
+    on_each(async |mut place, _| {
+        place.options = place.options.payload_column(PayloadColumn::Json);
+        let store = place.store().await;
+        assert!(store.exists().await.unwrap());
+        let json = inbox_api::Message::new(
+            handler("h"),
+            inbox_api::MessageId::new("1").unwrap(),
+            inbox_api::Kind::new("k").unwrap(),
+            r#"{"order": 7, "note": "it's \"ä\""}"#,
+        );
+        let receipts = store.receive(&[json.clone(), message("2")]).await.unwrap();
+        assert_eq!(receipts[0], Receipt::Accepted);
+        assert!(matches!(
+            receipts[1],
+            Receipt::Refused(Invalid::Malformed { .. })
+        ));
+        let order = "SELECT JSON_EXTRACT(payload, '$.order') + 0 FROM inbox_message";
+        assert_eq!(place.number(order).await, 7);
+        let leased = claim(&store, 1).await;
+        let (back, sent): (serde_json::Value, serde_json::Value) = (
+            serde_json::from_slice(leased[0].message.payload()).unwrap(),
+            serde_json::from_slice(json.payload()).unwrap(),
+        );
+        assert_eq!(back, sent);
+    });
+}
+
+#[test]
+fn changed_columns_indexes_and_engines_are_noticed() {
+    on_each(async |place, _| {
+        let store = place.store().await;
+        for (spoil, mend) in [
+            (
+                "inbox_message MODIFY id VARCHAR(255) NOT NULL",
+                "inbox_message MODIFY id VARBINARY(255) NOT NULL",
+            ),
+            (
+                "inbox_done DROP INDEX expired",
+                "inbox_done ADD INDEX expired (state, finished_at, seq)",
+            ),
+            ("inbox_tally ENGINE=MyISAM", "inbox_tally ENGINE=InnoDB"),
+            (
+                "inbox_work DROP COLUMN worker",
+                "inbox_work ADD COLUMN worker VARBINARY(128) NULL",
+            ),
+        ] {
+            place.run(format!("ALTER TABLE {spoil}")).await.unwrap();
+            assert!(!store.exists().await.unwrap(), "{spoil}");
+            let error = store.create().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{spoil}");
+            place.run(format!("ALTER TABLE {mend}")).await.unwrap();
+            assert!(store.exists().await.unwrap(), "{mend}");
+        }
+        // An index of somebody's own does no harm.
+        place
+            .run("CREATE INDEX mine ON inbox_message (kind)")
+            .await
+            .unwrap();
+        assert!(store.exists().await.unwrap());
+    });
+}
+
+#[test]
+fn the_ddl_sets_up_what_create_does() {
+    on_each(async |place, _| {
+        let store = place.other().await;
+        place.run(store.ddl()).await.unwrap();
+        assert!(store.exists().await.unwrap());
+        assert_eq!(store.version().await.unwrap(), Some(1));
+    });
+}
+
+#[test]
+fn eight_processors_meet_no_deadlock_and_none_starves() {
+    on_each(async |place, _| {
+        const MESSAGES: usize = 4000;
+        place.store().await;
+        let mut workers = Vec::new();
+        for n in 0..8 {
+            let store = place.other().await;
+            workers.push(tokio::spawn(async move {
+                // Each receives what its neighbours receive, too.
+                let from = n / 2 * (MESSAGES / 4);
+                let mut batch: Vec<_> = (from..from + MESSAGES / 4)
+                    .map(|m| match m % 4 {
+                        0 => ordered(&format!("{m}"), &format!("key {}", m % 40)),
+                        _ => message(&format!("{m}")),
+                    })
+                    .collect();
+                if n % 2 == 1 {
+                    batch.reverse();
+                }
+                for some in batch.chunks(100) {
+                    let _ = store.receive(some).await.unwrap();
+                }
+                let (mut done, mut idle) = (0_usize, 0);
+                while idle < 20 {
+                    let leased = claim(&store, 50).await;
+                    if leased.is_empty() {
+                        idle += 1;
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                        continue;
+                    }
+                    idle = 0;
+                    let settlements: Vec<_> = leased
+                        .into_iter()
+                        .rev()
+                        .map(|leased| Settlement {
+                            lease: leased.lease,
+                            outcome: processed(),
+                        })
+                        .collect();
+                    let settled = store.settle(&settlements).await.unwrap();
+                    assert!(settled.iter().all(|s| *s == inbox_api::Settled::Done));
+                    done += settled.len();
+                }
+                done
+            }));
+        }
+        let mut done = Vec::new();
+        for worker in workers {
+            done.push(worker.await.unwrap());
+        }
+        assert_eq!(done.iter().sum::<usize>(), MESSAGES);
+        assert!(done.iter().all(|done| *done > 0), "{done:?}");
+        let store = place.other().await;
+        let statistics = store.statistics().await.unwrap();
+        assert_eq!(statistics.count(State::Processed), MESSAGES as u64);
+        assert_eq!(statistics.handlers[0].backlog(), 0);
+        assert_eq!(place.number("SELECT COUNT(*) FROM inbox_ordering").await, 0);
+        assert_eq!(place.number("SELECT COUNT(*) FROM inbox_open").await, 0);
+    });
+}
