@@ -98,7 +98,8 @@ impl Work {
         take.push(", visible_at = @inbox_now + ");
         take.number(duration_micros(terms.length()));
         take.push(" WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now");
-        let taken = script.add(take);
+        script.add(take);
+        let taken = script.changed();
         let standing = script.fixed(&self.select_records("m.seq = @inbox_seq"));
         Places {
             stored,
@@ -148,7 +149,8 @@ impl Work {
             None => finish.push("NULL"),
         };
         finish.push(&self.sql.expand(" FROM {work} WHERE seq = @inbox_taken"));
-        let taken = script.add(finish);
+        script.add(finish);
+        let taken = script.changed();
         let mut fixed = |text: &str| script.fixed(&self.sql.expand(text));
         fixed(
             "DELETE e FROM {work} AS w STRAIGHT_JOIN {open} AS e FORCE INDEX (PRIMARY) \
@@ -215,10 +217,11 @@ impl Work {
         terms: &LeaseTerms,
     ) -> Result<(Begun, bool)> {
         const OPERATION: &str = "begin";
-        let now = answers.now().map_err(in_operation(OPERATION))?;
+        let mapped = in_operation(OPERATION);
+        let now = answers.now().map_err(mapped)?;
         let accepted = !answers.rows(places.stored).is_empty();
         let stored = self.present(OPERATION, answers, places)?;
-        if answers.affected(places.taken) == 1 {
+        if answers.number(places.taken).map_err(mapped)? == 1 {
             let until = now.saturating_add(duration_micros(terms.length()));
             let message = stored
                 .record
@@ -246,10 +249,11 @@ impl Work {
 
     pub(crate) fn recorded(&self, answers: &Answers, places: &Places) -> Result<Recorded> {
         const OPERATION: &str = "record_in";
-        if answers.affected(places.taken) == 1 {
+        let mapped = in_operation(OPERATION);
+        if answers.number(places.taken).map_err(mapped)? == 1 {
             return Ok(Recorded::First);
         }
-        let now = answers.now().map_err(in_operation(OPERATION))?;
+        let now = answers.now().map_err(mapped)?;
         let stored = self.present(OPERATION, answers, places)?;
         Ok(match standing(stored, now) {
             Standing::Processed { result } => Recorded::Processed { result },

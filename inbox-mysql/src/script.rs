@@ -29,12 +29,17 @@ const MOST_INLINE: usize = 256 * 1024;
 pub(crate) struct Statement {
     text: String,
     bound: Vec<Bytes>,
+    /// Whether it answers with rows.
+    selects: bool,
 }
 
 impl Statement {
+    /// A statement that begins with this text, which says whether it answers with rows.
     pub(crate) fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
         Self {
-            text: text.into(),
+            selects: text.starts_with("SELECT") && !text.contains(" INTO @inbox_"),
+            text,
             bound: Vec::new(),
         }
     }
@@ -150,27 +155,30 @@ pub(crate) struct Script {
     now_at: usize,
 }
 
-/// What a statement answered.
-#[derive(Default)]
-pub(crate) struct Answer {
-    pub(crate) rows: Vec<MySqlRow>,
-    pub(crate) affected: u64,
+/// How the statements of a packet stand in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One behind the other. The server ends the packet at the first that fails.
+    Sequence,
+    /// As compound statements, for Galera. When another node's transaction makes the server roll
+    /// this one back between two statements of a sequence, the rest of the sequence runs without
+    /// a transaction; a compound statement fails as a whole then. Statements that answer with
+    /// rows, and the commit, are packets of their own: MariaDB does not report the roll-back
+    /// properly behind rows that it has sent from within a compound statement.
+    Compound,
 }
 
-/// The answers of a script, by the places that [`Script::add`] returned.
+/// The answers of a script: the rows of its statements, by the places that [`Script::add`]
+/// returned.
 #[derive(Default)]
 pub(crate) struct Answers {
-    answers: Vec<Answer>,
+    rows: Vec<Vec<MySqlRow>>,
     now_at: usize,
 }
 
 impl Answers {
     pub(crate) fn rows(&self, place: usize) -> &[MySqlRow] {
-        self.answers.get(place).map_or(&[], |answer| &answer.rows)
-    }
-
-    pub(crate) fn affected(&self, place: usize) -> u64 {
-        self.answers.get(place).map_or(0, |answer| answer.affected)
+        self.rows.get(place).map_or(&[], Vec::as_slice)
     }
 
     /// The server's time during the script, in microseconds since 1970.
@@ -235,73 +243,101 @@ impl Script {
         self.add(Statement::new(text))
     }
 
+    /// Adds a question for how many rows the statement before has changed. Answers where it says
+    /// so.
+    pub(crate) fn changed(&mut self) -> usize {
+        self.fixed("SELECT ROW_COUNT()")
+    }
+
     /// Runs everything, in as few packets as the server takes.
     pub(crate) async fn run(
         &self,
         connection: &mut MySqlConnection,
         max_packet: usize,
+        form: Form,
     ) -> sqlx::Result<Answers> {
-        let mut answers = Vec::with_capacity(self.statements.len());
-        let mut packet = String::new();
+        let mut rows = Vec::with_capacity(self.statements.len());
+        let mut packet = Packet::default();
         for statement in &self.statements {
-            let full = packet.len() + statement.text.len() + PACKET_OVERHEAD > max_packet;
-            if !packet.is_empty() && (full || !statement.bound.is_empty()) {
-                send(connection, std::mem::take(&mut packet), &mut answers).await?;
+            let full = packet.text.len() + statement.text.len() + PACKET_OVERHEAD > max_packet;
+            let alone = form == Form::Compound && (statement.selects || statement.text == COMMIT);
+            if full || alone || !statement.bound.is_empty() {
+                std::mem::take(&mut packet)
+                    .send(connection, form, &mut rows)
+                    .await?;
             }
-            if statement.bound.is_empty() {
-                if !packet.is_empty() {
-                    packet.push_str(";\n");
-                }
-                packet.push_str(&statement.text);
+            if alone {
+                packet.add(statement);
+                std::mem::take(&mut packet)
+                    .send(connection, Form::Sequence, &mut rows)
+                    .await?;
+            } else if statement.bound.is_empty() {
+                packet.add(statement);
             } else {
-                send_bound(connection, statement, &mut answers).await?;
+                send_bound(connection, statement).await?;
+                rows.push(Vec::new());
             }
         }
-        if !packet.is_empty() {
-            send(connection, packet, &mut answers).await?;
-        }
+        packet.send(connection, form, &mut rows).await?;
         Ok(Answers {
-            answers,
+            rows,
             now_at: self.now_at,
         })
     }
 }
 
-async fn send(
-    connection: &mut MySqlConnection,
-    packet: String,
-    answers: &mut Vec<Answer>,
-) -> sqlx::Result<()> {
-    let mut stream = sqlx::raw_sql(AssertSqlSafe(packet)).fetch_many(connection);
-    let mut rows = Vec::new();
-    while let Some(item) = stream.try_next().await? {
-        match item {
-            Either::Left(done) => answers.push(Answer {
-                rows: std::mem::take(&mut rows),
-                affected: done.rows_affected(),
-            }),
-            Either::Right(row) => rows.push(row),
-        }
-    }
-    Ok(())
+/// Statements without bound values, to be sent at once.
+#[derive(Default)]
+struct Packet {
+    text: String,
+    statements: usize,
 }
 
-async fn send_bound(
-    connection: &mut MySqlConnection,
-    statement: &Statement,
-    answers: &mut Vec<Answer>,
-) -> sqlx::Result<()> {
+impl Packet {
+    fn add(&mut self, statement: &Statement) {
+        if !self.text.is_empty() {
+            self.text.push_str(";\n");
+        }
+        self.text.push_str(&statement.text);
+        self.statements += 1;
+    }
+
+    async fn send(
+        self,
+        connection: &mut MySqlConnection,
+        form: Form,
+        answers: &mut Vec<Vec<MySqlRow>>,
+    ) -> sqlx::Result<()> {
+        if self.statements == 0 {
+            return Ok(());
+        }
+        let text = match form {
+            Form::Sequence => self.text,
+            Form::Compound => format!("BEGIN NOT ATOMIC\n{};\nEND", self.text),
+        };
+        let mut stream = sqlx::raw_sql(AssertSqlSafe(text)).fetch_many(connection);
+        let all = answers.len() + self.statements;
+        let mut rows = Vec::new();
+        while let Some(item) = stream.try_next().await? {
+            match item {
+                Either::Left(_) => answers.push(std::mem::take(&mut rows)),
+                Either::Right(row) => rows.push(row),
+            }
+        }
+        // The statements within a compound statement have no answers of their own.
+        answers.resize_with(all, Vec::new);
+        Ok(())
+    }
+}
+
+async fn send_bound(connection: &mut MySqlConnection, statement: &Statement) -> sqlx::Result<()> {
     let query: Query<'_, MySql, _> =
         sqlx::query(AssertSqlSafe(statement.text.clone())).persistent(false);
     let query = statement
         .bound
         .iter()
         .fold(query, |query, bytes| query.bind(bytes.as_ref()));
-    let done = connection.execute(query).await?;
-    answers.push(Answer {
-        rows: Vec::new(),
-        affected: done.rows_affected(),
-    });
+    connection.execute(query).await?;
     Ok(())
 }
 

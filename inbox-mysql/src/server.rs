@@ -3,7 +3,7 @@
 use inbox_api::{Error, ErrorKind, Result};
 use sqlx::{MySqlConnection, Row as _};
 
-use crate::error::without_effect;
+use crate::{error::without_effect, script::Form};
 
 /// Facts that hold for the life of a connection pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,14 @@ const SETTINGS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
                         ('version', 'max_allowed_packet', 'wsrep_on')";
 
 impl Server {
+    pub(crate) fn form(&self) -> Form {
+        if self.galera {
+            Form::Compound
+        } else {
+            Form::Sequence
+        }
+    }
+
     /// Asks the server, and refuses one that is too old.
     pub(crate) async fn of(
         operation: &'static str,

@@ -208,8 +208,9 @@ impl Work {
         let mut finish = Statement::new(self.sql.simple_processed.clone());
         finish.push(" AND w.handler = ").bytes(handler.as_bytes());
         finish.push(" FOR UPDATE /*!80000 OF w */");
-        let at = script.add(finish);
+        script.add(finish);
         script.fixed("SET @inbox_count = ROW_COUNT()");
+        let at = script.fixed("SELECT @inbox_count");
         let mut count =
             Statement::new(self.sql.expand(
                 "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) VALUES (",
@@ -291,7 +292,7 @@ impl Work {
         let mut standing = HashSet::with_capacity(endings.len());
         for place in places {
             if let Some(range) = &place.counted {
-                if answers.affected(place.at) == range.len() as u64 {
+                if answers.number(place.at)? == range.len() as i64 {
                     let all = endings.get(range.clone()).unwrap_or_default();
                     standing.extend(all.iter().map(|e| (e.held.seq, e.held.token)));
                 }

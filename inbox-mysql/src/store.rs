@@ -263,8 +263,11 @@ impl MySqlStore {
                     .await
                     .map_err(without_effect(operation))?;
             }
-            let max_packet = self.inner.work.server.max_packet;
-            let error = match script.run(connection, max_packet).await {
+            let server = &self.inner.work.server;
+            let error = match script
+                .run(connection, server.max_packet, server.form())
+                .await
+            {
                 Ok(answers) => return Ok(Ok(answers)),
                 Err(error) => error,
             };

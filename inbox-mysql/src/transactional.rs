@@ -158,7 +158,7 @@ impl MySqlStore {
         in_time(operation, work.options.timeout, Effect::None, async {
             self.check(operation, transaction).await?;
             script
-                .run(transaction, work.server.max_packet)
+                .run(transaction, work.server.max_packet, work.server.form())
                 .await
                 .map_err(without_effect(operation))
         })
