@@ -1,7 +1,9 @@
 //! Measures what the stores and the runtime cost. Build it with `--release`.
 
 mod backlog;
+mod client;
 mod layouts;
+mod mysql;
 mod postgres;
 mod primitives;
 mod report;
@@ -51,6 +53,8 @@ enum Scenario {
     },
     /// Compare storage layouts for PostgreSQL with each other
     Layouts(layouts::Options),
+    /// Compare the MySQL and MariaDB store with bare statements, and wear it down
+    Mysql(mysql::Options),
     /// Compare the PostgreSQL store with bare statements, and wear it down
     Postgres(postgres::Options),
 }
@@ -61,6 +65,10 @@ async fn main() -> Result<()> {
     let mut report = Report::new(cli.json);
     if let Scenario::Layouts(options) = &cli.scenario {
         layouts::measure(&mut report, options, cli.batch, cli.payload).await?;
+        return report.print();
+    }
+    if let Scenario::Mysql(options) = &cli.scenario {
+        mysql::measure(&mut report, options, cli.batch, cli.payload).await?;
         return report.print();
     }
     if let Scenario::Postgres(options) = &cli.scenario {
@@ -76,7 +84,7 @@ async fn main() -> Result<()> {
                 backlog::measure(&mut report, *target, &cli, messages).await?;
             }
             // They have stores of their own, and were measured above.
-            Scenario::Layouts(_) | Scenario::Postgres(_) => {}
+            Scenario::Layouts(_) | Scenario::Mysql(_) | Scenario::Postgres(_) => {}
         }
     }
     report.print()

@@ -11,7 +11,7 @@ use crate::{
     error::in_operation,
     rows::{self, Stored},
     script::{Answers, Script, Secrecy, Statement},
-    work::{Work, lease},
+    work::{self, Work, lease},
 };
 
 const JOINED: &str = "FROM {message} AS m
@@ -21,7 +21,7 @@ LEFT JOIN {done} AS f ON f.seq = m.seq";
 
 /// Where the answers of an inline use stand.
 pub(crate) struct Places {
-    stored: usize,
+    stored: work::Stored,
     taken: usize,
     standing: usize,
 }
@@ -219,7 +219,7 @@ impl Work {
         const OPERATION: &str = "begin";
         let mapped = in_operation(OPERATION);
         let now = answers.now().map_err(mapped)?;
-        let accepted = !answers.rows(places.stored).is_empty();
+        let accepted = answers.number(places.stored.counted).map_err(mapped)? == 1;
         let stored = self.present(OPERATION, answers, places)?;
         if answers.number(places.taken).map_err(mapped)? == 1 {
             let until = now.saturating_add(duration_micros(terms.length()));

@@ -278,6 +278,7 @@ impl MySqlStore {
         let now = script.fixed(&work.select_records("m.seq = @inbox_seq"));
         let answers = self.run(operation, Access::Write, script).await?;
         if answers.number(changed).map_err(mapped)? > 0 {
+            self.inner.front.forget();
             self.inner.signal.raise();
             return Ok(Some(Intervention::Done));
         }
@@ -340,6 +341,7 @@ impl MySqlStore {
         let answers = self.run(operation, Access::Write, script).await?;
         let changed = answers.number(changed).map_err(mapped)?.unsigned_abs();
         if changed > 0 {
+            self.inner.front.forget();
             self.inner.signal.raise();
         }
         let row = answers.rows(chosen).first();
@@ -402,6 +404,7 @@ impl MySqlStore {
         let purged = answers.number(at).map_err(in_operation(operation))?;
         // A blocking dead letter that is purged lets its ordering key move on.
         if purged > 0 && expired.state() == State::Dead {
+            self.inner.front.forget();
             self.inner.signal.raise();
         }
         Ok(purged.unsigned_abs())

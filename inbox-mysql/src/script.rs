@@ -28,7 +28,9 @@ const MOST_INLINE: usize = 256 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Statement {
     text: String,
-    bound: Vec<Bytes>,
+    bound: Vec<Value>,
+    /// Whether its text comes again and again, so that the server should remember it.
+    repeats: bool,
     /// Whether it answers with rows.
     selects: bool,
 }
@@ -41,6 +43,7 @@ impl Statement {
             selects: text.starts_with("SELECT") && !text.contains(" INTO @inbox_"),
             text,
             bound: Vec::new(),
+            repeats: false,
         }
     }
 
@@ -87,11 +90,21 @@ impl Statement {
     /// `bytes` that are large or must not appear in a log of statements.
     pub(crate) fn secret(&mut self, bytes: &Bytes, secrecy: Secrecy) -> &mut Self {
         if secrecy == Secrecy::Bind || bytes.len() > MOST_INLINE {
-            self.bound.push(bytes.clone());
-            self.push("?")
+            self.bind(Value::Bytes(bytes.clone()))
         } else {
             self.bytes(bytes)
         }
+    }
+
+    pub(crate) fn bind(&mut self, value: Value) -> &mut Self {
+        self.bound.push(value);
+        self.push("?")
+    }
+
+    /// For a statement whose text comes again and again.
+    pub(crate) fn repeats(mut self) -> Self {
+        self.repeats = true;
+        self
     }
 
     pub(crate) fn append(&mut self, other: Self) -> &mut Self {
@@ -106,7 +119,29 @@ impl Statement {
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.text.len() + self.bound.iter().map(Bytes::len).sum::<usize>()
+        self.text.len() + self.bound.iter().map(Value::size).sum::<usize>()
+    }
+}
+
+/// What is bound to a statement.
+#[derive(Debug)]
+pub(crate) enum Value {
+    Bytes(Bytes),
+    Number(i64),
+    Null,
+}
+
+impl Value {
+    pub(crate) fn text(text: &str) -> Self {
+        Self::Bytes(Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Number(_) => 8,
+            Self::Null => 0,
+        }
     }
 }
 
@@ -243,10 +278,12 @@ impl Script {
         self.add(Statement::new(text))
     }
 
-    /// Adds a question for how many rows the statement before has changed. Answers where it says
-    /// so.
+    /// Adds a question for how many rows the statement before has changed, which is
+    /// `@inbox_count` then. Answers where it says so.
     pub(crate) fn changed(&mut self) -> usize {
-        self.fixed("SELECT ROW_COUNT()")
+        // In two steps, since the second may be in another packet.
+        self.fixed("SET @inbox_count = ROW_COUNT()");
+        self.fixed("SELECT @inbox_count")
     }
 
     /// Runs everything, in as few packets as the server takes.
@@ -332,11 +369,15 @@ impl Packet {
 
 async fn send_bound(connection: &mut MySqlConnection, statement: &Statement) -> sqlx::Result<()> {
     let query: Query<'_, MySql, _> =
-        sqlx::query(AssertSqlSafe(statement.text.clone())).persistent(false);
+        sqlx::query(AssertSqlSafe(statement.text.clone())).persistent(statement.repeats);
     let query = statement
         .bound
         .iter()
-        .fold(query, |query, bytes| query.bind(bytes.as_ref()));
+        .fold(query, |query, value| match value {
+            Value::Bytes(bytes) => query.bind(bytes.as_ref()),
+            Value::Number(number) => query.bind(number),
+            Value::Null => query.bind(None::<&[u8]>),
+        });
     connection.execute(query).await?;
     Ok(())
 }

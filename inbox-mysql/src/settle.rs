@@ -209,8 +209,7 @@ impl Work {
         finish.push(" AND w.handler = ").bytes(handler.as_bytes());
         finish.push(" FOR UPDATE /*!80000 OF w */");
         script.add(finish);
-        script.fixed("SET @inbox_count = ROW_COUNT()");
-        let at = script.fixed("SELECT @inbox_count");
+        let at = script.changed();
         let mut count =
             Statement::new(self.sql.expand(
                 "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) VALUES (",

@@ -21,6 +21,7 @@ use sqlx::{
 
 use crate::{
     error::{in_operation, may_lack_schema, number, without_effect},
+    front::Front,
     options::MySqlOptions,
     schema,
     script::{Access, Answers, ROLLBACK, Script, Secrecy},
@@ -62,6 +63,7 @@ impl std::fmt::Debug for MySqlStore {
 pub(crate) struct Inner {
     pub(crate) work: Work,
     pub(crate) signal: Signal,
+    pub(crate) front: Front,
     pool: MySqlPool,
     /// Whether the pool is the store's own, whose connections log no statements.
     own_pool: bool,
@@ -167,6 +169,7 @@ impl MySqlStore {
             inner: Arc::new(Inner {
                 work: Work::new(options, server),
                 signal: Signal::new(),
+                front: Front::default(),
                 pool,
                 own_pool,
                 closed: AtomicBool::new(false),
@@ -386,10 +389,18 @@ impl Store for MySqlStore {
         }
         let work = &self.inner.work;
         let mut looks = 1;
+        let mut from = self.inner.front.of(request);
         let (answers, at) = loop {
             let mut script = self.script(Access::Write);
-            let at = work.claim(&mut script, request);
+            let at = work.claim(&mut script, request, from);
             let answers = self.run(OPERATION, Access::Write, script).await?;
+            let last = work
+                .full_up_to(&answers, at, request)
+                .map_err(in_operation(OPERATION))?;
+            self.inner.front.advance(request, last);
+            if from.take().is_some() && answers.rows(at).is_empty() {
+                continue;
+            }
             // A range that ends is read one row too far, and that row is locked for a moment: a
             // message may be skipped because of a claim for another handler. So an empty answer
             // is only believed when nothing is due, or after a few looks.
@@ -429,6 +440,7 @@ impl Store for MySqlStore {
             .applied(&answers, &places, &settling.endings)
             .map_err(mapped)?;
         if applied.wake {
+            self.inner.front.forget();
             self.inner.signal.raise();
         }
         let unclear = settling.unclear(&applied);

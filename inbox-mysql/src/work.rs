@@ -7,8 +7,8 @@ use std::{
 };
 
 use inbox_api::{
-    Bytes, ClaimRequest, Claims, Due, Error, Extended, FencingToken, Invalid, Lease, Leased,
-    Message, Receipt, Result, duration_micros, from_micros, to_micros,
+    Bytes, ClaimRequest, Claims, ContentType, Due, Error, Extended, FencingToken, Invalid, Lease,
+    Leased, Message, OrderingKey, Receipt, Result, duration_micros, from_micros, to_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
 
@@ -16,7 +16,7 @@ use crate::{
     error::in_operation,
     options::{MySqlOptions, PayloadColumn},
     rows,
-    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, hex},
+    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value, hex},
     server::Server,
     statements::{BLOCK_SIZE, Statements},
 };
@@ -24,6 +24,9 @@ use crate::{
 /// What one statement takes at most, unless the server takes less.
 const CHUNK_BYTES: usize = 16 * 1024 * 1024;
 pub(crate) const CHUNK_ROWS: usize = 1000;
+/// How many messages are stored with one statement whose values are bound. The server remembers
+/// these statements, so there are few of them; what is left over is sent as text.
+const BOUND_ROWS: [usize; 2] = [250, 50];
 /// What a message's texts take beside payload and headers, generously.
 const ROW_OVERHEAD: usize = 8192;
 /// The most messages of one claim.
@@ -60,8 +63,23 @@ pub(crate) enum Order {
 /// What a receive's answers mean.
 pub(crate) struct Receiving {
     receipts: Vec<Receipt>,
-    /// Of each segment: where its answer is, and the places of its messages in the batch.
-    segments: Vec<(usize, Vec<usize>)>,
+    segments: Vec<Segment>,
+}
+
+/// A part of a batch that has a block of numbers of its own.
+struct Segment {
+    answers: Stored,
+    /// The places of its messages in the batch.
+    places: Vec<usize>,
+}
+
+/// Where it says which messages were new.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    /// How many.
+    pub(crate) counted: usize,
+    /// Which ones, unless all were.
+    listed: usize,
 }
 
 impl Receiving {
@@ -72,12 +90,21 @@ impl Receiving {
 
     pub(crate) fn receipts(self, answers: &Answers) -> sqlx::Result<Vec<Receipt>> {
         let mut receipts = self.receipts;
-        for (at, places) in self.segments {
-            for row in answers.rows(at) {
-                let offset: i64 = row.try_get_unchecked(0)?;
-                let place = usize::try_from(offset).ok().and_then(|at| places.get(at));
-                if let Some(receipt) = place.and_then(|place| receipts.get_mut(*place)) {
+        for segment in self.segments {
+            let mut accept = |place: usize| {
+                if let Some(receipt) = receipts.get_mut(place) {
                     *receipt = Receipt::Accepted;
+                }
+            };
+            if answers.number(segment.answers.counted)? == segment.places.len() as i64 {
+                segment.places.into_iter().for_each(&mut accept);
+                continue;
+            }
+            for row in answers.rows(segment.answers.listed) {
+                let offset: i64 = row.try_get_unchecked(0)?;
+                let place = usize::try_from(offset).ok();
+                if let Some(place) = place.and_then(|at| segment.places.get(at)) {
+                    accept(*place);
                 }
             }
         }
@@ -147,9 +174,10 @@ impl Work {
         self.lock_keys(script, &keys);
         for segment in wanted.chunks(BLOCK_SIZE) {
             let ordered = segment.iter().any(|(_, m)| m.ordering_key().is_some());
-            let at = self.store(script, segment, ordered, order, secrecy);
-            let places = segment.iter().map(|(place, _)| *place).collect();
-            receiving.segments.push((at, places));
+            receiving.segments.push(Segment {
+                answers: self.store(script, segment, ordered, order, secrecy),
+                places: segment.iter().map(|(place, _)| *place).collect(),
+            });
         }
         if !keys.is_empty() {
             script.all(&self.sql.rehead);
@@ -175,8 +203,7 @@ impl Work {
         script.all(&self.sql.lock_keys);
     }
 
-    /// Stores up to [`BLOCK_SIZE`] messages of different keys. Answers where the places of those
-    /// that were new stand.
+    /// Stores up to [`BLOCK_SIZE`] messages of different keys.
     fn store(
         &self,
         script: &mut Script,
@@ -184,18 +211,116 @@ impl Work {
         ordered: bool,
         order: Order,
         secrecy: Secrecy,
-    ) -> usize {
+    ) -> Stored {
         script.all(&self.sql.block);
         let mut sorted: Vec<_> = messages.iter().map(|(_, m)| *m).enumerate().collect();
         if order == Order::OfKeys {
             sorted.sort_unstable_by_key(|(_, message)| message.key());
+            self.store_as_text(script, &sorted, secrecy);
+        } else {
+            let mut rest = sorted.as_slice();
+            for rows in BOUND_ROWS {
+                while let Some((some, others)) = rest.split_at_checked(rows)
+                    && let Some(statement) = self.bound_rows(some)
+                {
+                    script.add(statement);
+                    rest = others;
+                }
+            }
+            self.store_as_text(script, rest, secrecy);
         }
-        let most = CHUNK_BYTES.min(self.server.max_packet.saturating_sub(PACKET_OVERHEAD));
+        script.all(&self.sql.queue);
+        let counted = script.changed();
+        self.count_stored(script, messages);
+        let mut list = Statement::new(self.sql.expand(
+            "SELECT seq - @inbox_first FROM {work} FORCE INDEX (PRIMARY) \
+             WHERE seq >= @inbox_first AND seq < @inbox_first + IF(@inbox_count < ",
+        ));
+        list.number(messages.len() as i64)
+            .push(&self.sql.expand(", {block_size}, 0)"));
+        let listed = script.add(list);
+        if ordered {
+            script.all(&self.sql.open);
+        }
+        Stored { counted, listed }
+    }
+
+    /// Adds what was stored to the tally.
+    fn count_stored(&self, script: &mut Script, messages: &[(usize, &Message)]) {
+        let mut handlers = messages.iter().map(|(_, message)| message.handler());
+        let first = handlers.next();
+        match first {
+            Some(handler) if handlers.all(|other| other == handler) => {
+                let mut count = Statement::new(self.sql.expand(
+                    "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) SELECT ",
+                ));
+                count
+                    .bytes(handler.as_str().as_bytes())
+                    .push(", @inbox_count, 0, 0, 0 FROM DUAL WHERE @inbox_count > 0");
+                script.add(count);
+            }
+            _ => {
+                script.all(&self.sql.queue_count);
+            }
+        }
+    }
+
+    /// That many messages in their order, all values bound: the server need not read a text then,
+    /// which takes longer than all the rest. `None` when they do not fit into a packet.
+    fn bound_rows(&self, messages: &[(usize, &Message)]) -> Option<Statement> {
+        let mut statement = Statement::new(self.sql.store_head.as_str()).repeats();
+        for (n, (offset, message)) in messages.iter().enumerate() {
+            statement.push(if n == 0 {
+                "(@inbox_first + "
+            } else {
+                ",\n(@inbox_first + "
+            });
+            statement.number(*offset as i64);
+            for text in [
+                message.handler().as_str(),
+                message.id().as_str(),
+                message.kind().as_str(),
+            ] {
+                statement.push(", ").bind(Value::text(text));
+            }
+            let text = |text: Option<&str>| text.map_or(Value::Null, Value::text);
+            let content_type = message.content_type().map(ContentType::as_str);
+            statement.push(", ").bind(text(content_type));
+            let headers = Value::Bytes(message.headers().to_json().into());
+            statement.push(", ").bind(headers);
+            let ordering_key = message.ordering_key().map(OrderingKey::as_str);
+            statement.push(", ").bind(text(ordering_key));
+            let (delay, at) = match message.due() {
+                Due::Now => (0, 0),
+                Due::After(delay) => (duration_micros(delay), 0),
+                Due::At(time) => (0, to_micros(time)),
+            };
+            statement.push(", @inbox_now, GREATEST(@inbox_now + ");
+            statement.bind(Value::Number(delay)).push(", ");
+            statement.bind(Value::Number(at)).push("), ");
+            let payload = message.payload();
+            statement
+                .bind(Value::Number(payload.len() as i64))
+                .push(", ");
+            self.payload(&mut statement, payload, Secrecy::Bind);
+            statement.push(")");
+        }
+        statement.push(&self.sql.store_tail);
+        let fits = statement.size() <= self.most_in_chunk();
+        fits.then_some(statement)
+    }
+
+    fn most_in_chunk(&self) -> usize {
+        CHUNK_BYTES.min(self.most_in_packet())
+    }
+
+    fn store_as_text(&self, script: &mut Script, messages: &[(usize, &Message)], secrecy: Secrecy) {
         let mut chunk = Statement::default();
         let mut rows = 0;
-        for (offset, message) in sorted {
-            let row = self.message_row(offset, message, secrecy);
-            if rows > 0 && (rows >= CHUNK_ROWS || chunk.size() + row.size() + 256 > most) {
+        for (offset, message) in messages {
+            let row = self.message_row(*offset, message, secrecy);
+            let full = chunk.size() + row.size() > self.most_in_chunk();
+            if rows > 0 && (rows >= CHUNK_ROWS || full) {
                 chunk.push(&self.sql.store_tail);
                 script.add(std::mem::take(&mut chunk));
                 rows = 0;
@@ -208,13 +333,10 @@ impl Work {
             chunk.append(row);
             rows += 1;
         }
-        chunk.push(&self.sql.store_tail);
-        script.add(chunk);
-        let at = script.all(&self.sql.queue) + self.sql.queue.len() - 1;
-        if ordered {
-            script.all(&self.sql.open);
+        if rows > 0 {
+            chunk.push(&self.sql.store_tail);
+            script.add(chunk);
         }
-        at
     }
 
     fn message_row(&self, offset: usize, message: &Message, secrecy: Secrecy) -> Statement {
@@ -271,13 +393,13 @@ impl Work {
         }
     }
 
-    /// For an inline use: stores one message. Answers where it says whether it was new.
+    /// For an inline use: stores one message.
     pub(crate) fn store_one(
         &self,
         script: &mut Script,
         message: &Message,
         secrecy: Secrecy,
-    ) -> usize {
+    ) -> Stored {
         let keys: BTreeSet<_> = ordering_key(message).into_iter().collect();
         self.lock_keys(script, &keys);
         let at = self.store(
@@ -293,9 +415,15 @@ impl Work {
         at
     }
 
-    /// Adds a claim to `script`. Answers where the messages stand; behind them it says whether
-    /// there was nothing to take although something is due.
-    pub(crate) fn claim(&self, script: &mut Script, request: &ClaimRequest) -> usize {
+    /// Adds a claim to `script`, of messages that became due no sooner than `from`, or of any.
+    /// Answers where the messages stand; behind them it says whether there was nothing to take
+    /// although something is due.
+    pub(crate) fn claim(
+        &self,
+        script: &mut Script,
+        request: &ClaimRequest,
+        from: Option<i64>,
+    ) -> usize {
         let limit = i64::from(request.limit.min(MOST_CLAIMED));
         let handlers: BTreeSet<_> = request.handlers.iter().collect();
         script.fixed("SET @inbox_claimed = NULL");
@@ -305,14 +433,20 @@ impl Work {
         ));
         let mut first = true;
         for handler in &handlers {
-            for queue in [0, 1] {
+            // Behind a full claim the leases that ran out can wait, too: the end of those that are
+            // gone is not seen before all their index entries are passed.
+            let queues: &[i64] = if from.is_some() { &[0] } else { &[0, 1] };
+            for queue in queues {
                 choose.push(if first { "" } else { " UNION ALL " });
                 first = false;
                 choose.push(&self.sql.expand(
                     "(SELECT seq, visible_at FROM {work} FORCE INDEX (claim) WHERE handler = ",
                 ));
                 choose.bytes(handler.as_str().as_bytes());
-                choose.push(" AND queue = ").number(queue);
+                choose.push(" AND queue = ").number(*queue);
+                if let Some(from) = from {
+                    choose.push(" AND visible_at >= ").number(from);
+                }
                 choose.push(" AND visible_at <= @inbox_now ORDER BY visible_at, seq LIMIT ");
                 choose.number(limit).push(" FOR UPDATE SKIP LOCKED)");
             }
@@ -342,6 +476,24 @@ impl Work {
         missed.push("))");
         script.add(missed);
         at
+    }
+
+    /// When the last message of a claim became due, if it got as many as it asked for.
+    pub(crate) fn full_up_to(
+        &self,
+        answers: &Answers,
+        at: usize,
+        request: &ClaimRequest,
+    ) -> sqlx::Result<Option<i64>> {
+        let rows = answers.rows(at);
+        if rows.len() < request.limit.min(MOST_CLAIMED) as usize {
+            return Ok(None);
+        }
+        let mut last = None;
+        for row in rows {
+            last = last.max(Some(row.try_get_unchecked(12)?));
+        }
+        Ok(last)
     }
 
     /// What a claim got, and the rows (with their tokens) that have to be set aside.

@@ -1,0 +1,149 @@
+//! The store beside hand-written statements through the same driver: all messages are received by
+//! two connections, then claimed and settled by two.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use inbox::{Message, Receipt, Store as _};
+
+use super::{Options, STORE, server::Server, sql::Bare};
+use crate::{client::Client, layouts::Shape, report::Report};
+
+const DATABASE: &str = "bench_beside";
+const CONNECTIONS: u64 = 2;
+
+pub(crate) async fn measure(
+    report: &mut Report,
+    server: &Server,
+    options: &Options,
+    shape: Shape,
+) -> Result<()> {
+    let messages = options.messages;
+    let mut bare: Vec<[Duration; 2]> = Vec::new();
+    let mut store: Vec<[Duration; 3]> = Vec::new();
+    for run in 0..options.runs {
+        eprintln!("beside-sql: run {}", run + 1);
+        // They take turns at being first.
+        if run % 2 == 0 {
+            bare.push(run_sql(server, messages, shape).await?);
+        }
+        store.push(run_store(server, messages, shape).await?);
+        if run % 2 == 1 {
+            bare.push(run_sql(server, messages, shape).await?);
+        }
+    }
+    let bare_times = |step: usize| bare.iter().map(|times| times[step]).collect::<Vec<_>>();
+    let times = |step: usize| store.iter().map(|times| times[step]).collect::<Vec<_>>();
+    report.rates("bare SQL", "receive", messages, &bare_times(0));
+    report.rates("bare SQL", "claim and settle", messages, &bare_times(1));
+    report.rates(STORE, "receive", messages, &times(0));
+    report.rates(STORE, "receive again (all duplicates)", messages, &times(1));
+    report.rates(STORE, "claim and settle", messages, &times(2));
+    for (step, bare_step, what) in [
+        (0, 0, "receive"),
+        (1, 0, "all duplicates"),
+        (2, 1, "claim and settle"),
+    ] {
+        let ratios = bare_times(bare_step)
+            .iter()
+            .zip(times(step))
+            .map(|(bare, store)| bare.as_secs_f64() / store.as_secs_f64())
+            .collect();
+        let versus = format!(
+            "{what}, of bare SQL's {}",
+            ["receive", "claim and settle"][bare_step]
+        );
+        report.figures(STORE, versus, ratios, "ratio");
+    }
+    Ok(())
+}
+
+/// The batches of each connection.
+fn batches(client: &mut Client, messages: u64, shape: Shape) -> Result<Vec<Vec<Message>>> {
+    let number = messages / CONNECTIONS / u64::from(shape.batch);
+    (0..number)
+        .map(|_| client.messages(u64::from(shape.batch)))
+        .collect()
+}
+
+async fn run_sql(server: &Server, messages: u64, shape: Shape) -> Result<[Duration; 2]> {
+    // Only to make messages.
+    let store = server.fresh(DATABASE, 1).await?;
+    let mut maker = Client::new(&store, shape)?;
+    let options = server.options(DATABASE);
+    Bare::connect(&options, shape.batch).await?.set_up().await?;
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let batches = batches(&mut maker, messages, shape)?;
+        clients.push((Bare::connect(&options, shape.batch).await?, batches));
+    }
+    let start = Instant::now();
+    let clients = both(clients, async |(mut client, batches)| {
+        for batch in &batches {
+            client.receive(batch).await?;
+        }
+        Ok(client)
+    })
+    .await?;
+    let received = start.elapsed();
+    let start = Instant::now();
+    let drained = both(clients, async |mut client| client.drain().await).await?;
+    let worked = start.elapsed();
+    let all =
+        messages / CONNECTIONS / u64::from(shape.batch) * CONNECTIONS * u64::from(shape.batch);
+    ensure!(drained.iter().sum::<u64>() == all, "not all were drained");
+    store.close().await;
+    server.drop(DATABASE).await?;
+    Ok([received, worked])
+}
+
+async fn run_store(server: &Server, messages: u64, shape: Shape) -> Result<[Duration; 3]> {
+    let store = server.fresh(DATABASE, 2).await?;
+    let mut clients = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = Client::new(&store, shape)?;
+        let batches = batches(&mut client, messages, shape)?;
+        clients.push((Arc::new(client), batches));
+    }
+    let mut times = [Duration::ZERO; 3];
+    for (step, expected) in [(0, Receipt::Accepted), (1, Receipt::Duplicate)] {
+        let start = Instant::now();
+        let expected = &expected;
+        clients = both(clients, async |(client, batches)| {
+            for batch in &batches {
+                client.receive_as(batch, expected).await?;
+            }
+            Ok((client, batches))
+        })
+        .await?;
+        times[step] = start.elapsed();
+    }
+    let start = Instant::now();
+    both(clients, async |(client, _)| {
+        loop {
+            let claimed = client.claim().await?;
+            if claimed.is_empty() {
+                return Ok(());
+            }
+            client.settle(&claimed).await?;
+        }
+    })
+    .await?;
+    times[2] = start.elapsed();
+    store.close().await;
+    server.drop(DATABASE).await?;
+    Ok(times)
+}
+
+/// Runs two at the same time, in one task: the server does most of the work.
+async fn both<A, B>(inputs: Vec<A>, run: impl AsyncFn(A) -> Result<B>) -> Result<Vec<B>> {
+    let mut inputs = inputs.into_iter();
+    let (Some(first), Some(second)) = (inputs.next(), inputs.next()) else {
+        return Ok(Vec::new());
+    };
+    let (first, second) = tokio::try_join!(run(first), run(second))?;
+    Ok(vec![first, second])
+}

@@ -1,0 +1,122 @@
+//! The server and its databases.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use inbox::{
+    Schema as _,
+    mysql::{MySqlOptions, MySqlStore},
+};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, mysql::MySqlConnectOptions};
+
+use super::{Kind, Options};
+
+/// The test server's own are as small as can be.
+const SIZES: [&str; 2] = ["--innodb-buffer-pool-size=1G", "--innodb-log-file-size=1G"];
+
+/// What matters to the figures.
+const SHOWN: [&str; 8] = [
+    "version",
+    "innodb_buffer_pool_size",
+    "innodb_log_file_size",
+    "innodb_flush_log_at_trx_commit",
+    "innodb_doublewrite",
+    "innodb_purge_threads",
+    "log_bin",
+    "transaction_isolation",
+];
+
+pub(crate) struct Server {
+    options: MySqlConnectOptions,
+    /// It ends when this is dropped.
+    _own: Option<test_servers::Server>,
+}
+
+impl Server {
+    pub(crate) async fn start(options: &Options) -> Result<Self> {
+        let kind = match options.server {
+            Kind::Mariadb => test_servers::Kind::Mariadb,
+            Kind::Mysql => test_servers::Kind::Mysql,
+        };
+        let own = match &options.url {
+            Some(_) => None,
+            None => {
+                let start = move || test_servers::find_own(kind, &SIZES);
+                Some(tokio::task::spawn_blocking(start).await??)
+            }
+        };
+        let url = options.url.as_deref();
+        let url = url.or(own.as_ref().map(test_servers::Server::url));
+        let options: MySqlConnectOptions = url.context("no server")?.parse()?;
+        Ok(Self {
+            options: options.disable_statement_logging(),
+            _own: own,
+        })
+    }
+
+    pub(crate) fn options(&self, database: &str) -> MySqlConnectOptions {
+        self.options.clone().database(database)
+    }
+
+    pub(crate) async fn about(&self) -> Result<String> {
+        let mut connection = self.options.connect().await?;
+        let mut about = Vec::new();
+        for name in SHOWN {
+            let sql = format!("SHOW GLOBAL VARIABLES LIKE '{name}'");
+            let row: Option<(String, String)> = sqlx::query_as(AssertSqlSafe(sql))
+                .fetch_optional(&mut connection)
+                .await?;
+            if let Some((name, value)) = row {
+                about.push(format!("{name}={value}"));
+            }
+        }
+        connection.close().await?;
+        Ok(about.join(" "))
+    }
+
+    /// Runs statements that do not come from outside.
+    pub(crate) async fn run(&self, sql: impl Into<String>) -> Result<()> {
+        let mut connection = self.options.connect().await?;
+        sqlx::raw_sql(AssertSqlSafe(sql.into()))
+            .execute(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(())
+    }
+
+    /// A number that the server keeps.
+    pub(crate) async fn status(&self, name: &str) -> Result<i64> {
+        let mut connection = self.options.connect().await?;
+        let sql = format!("SHOW GLOBAL STATUS LIKE '{name}'");
+        let row: Option<(String, String)> = sqlx::query_as(AssertSqlSafe(sql))
+            .fetch_optional(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(row.map_or(Ok(0), |(_, value)| value.parse())?)
+    }
+
+    /// Makes a database anew.
+    pub(crate) async fn create(&self, name: &str) -> Result<()> {
+        self.run(format!(
+            "DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}"
+        ))
+        .await
+    }
+
+    pub(crate) async fn drop(&self, name: &str) -> Result<()> {
+        self.run(format!("DROP DATABASE {name}")).await
+    }
+
+    pub(crate) async fn connect(&self, database: &str, connections: u32) -> Result<MySqlStore> {
+        let options = MySqlOptions::new(self.options(database)).max_connections(connections);
+        Ok(MySqlStore::connect(options).await?)
+    }
+
+    /// Makes a database anew, with an empty inbox.
+    pub(crate) async fn fresh(&self, database: &str, connections: u32) -> Result<Arc<MySqlStore>> {
+        self.create(database).await?;
+        let store = self.connect(database, connections).await?;
+        store.create().await?;
+        Ok(Arc::new(store))
+    }
+}
