@@ -93,6 +93,10 @@
 //! - The store sets `wsrep_sync_wait=1` in its own transactions, so that what one node has
 //!   answered is seen on the others. In a transaction of your own, set it yourself where that
 //!   matters.
+//! - An operation is several packets there. When another node's transaction makes the server roll one
+//!   back between two statements of one packet, the rest of that packet would run without a
+//!   transaction; so statements travel in compound statements (`BEGIN NOT ATOMIC`), which fail as a
+//!   whole, and each query and the commit by itself.
 //! - `GET_LOCK` is one node's only, so set-up does without it there: its statements are harmless
 //!   when repeated, and the cluster runs them in one order.
 //! - Every table has a primary key, and nothing depends on gapless numbers.
@@ -105,7 +109,8 @@
 //!   of their numbers, which fills the table page by page; a receive that met a deadlock with
 //!   another of the same keys inserts them in order of their keys instead, so that both wait for
 //!   each other, and numbers them in order of the batch all the same.
-//! - `inbox_work` has a narrow row for each message that is pending or leased, `inbox_dead` for
+//! - `inbox_work` has a narrow row for each message that is pending or leased (with room for a
+//!   worker's name from the start, so that claims do not make pages split), `inbox_dead` for
 //!   each dead letter, `inbox_done` for each one that is processed or discarded. So nothing that
 //!   is left to do is looked for in the history. Three tables, because these servers have no
 //!   partial indexes.
@@ -123,7 +128,9 @@
 //! second; then one looks from the very front again, for what came back or was committed late.
 //!
 //! An operation is one packet of several statements, from `SET TRANSACTION` to `COMMIT`: one
-//! round trip, and no lock that waits for the client's next word. Stored procedures would do that
+//! round trip, and no lock that waits for the client's next word. Batches of fifty messages or more
+//! are received in a few packets more, with prepared statements whose values are bound: reading
+//! payloads out of a text took these servers longer than the round trips do. Stored procedures would do that
 //! too, but need privileges, a definer and, with a binary log, a global setting; separate
 //! statements cost a round trip each, and leave locks behind when the client disappears between
 //! two of them. Lists travel as JSON in session variables, which are set and read in the same

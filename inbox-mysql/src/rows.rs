@@ -4,7 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Headers, Invalid, Key, Message, Record, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Headers, Invalid, Key, Message, Record, State, WorkerName,
+    from_micros,
 };
 use sqlx::{Decode, MySql, Row as _, mysql::MySqlRow};
 
@@ -41,6 +42,14 @@ where
         return Ok(None);
     }
     text(row, index, name).map(Some)
+}
+
+/// Nobody's when it is the room that `queue.sql` leaves for a name.
+fn worker(row: &MySqlRow, index: usize) -> Decoded<Option<WorkerName>> {
+    if let Ok(Some([0, ..])) = row.try_get_unchecked::<Option<&[u8]>, _>(index) {
+        return Ok(None);
+    }
+    optional(row, index, "worker")
 }
 
 fn count(row: &MySqlRow, index: usize, name: &str) -> Decoded<u32> {
@@ -141,7 +150,7 @@ pub(crate) fn stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
         accepted_at: from_micros(column(row, 7, "acceptance time")?),
         due_at: from_micros(column(row, 11, "due time")?),
         lease_until: visible_at.filter(|_| leased).map(from_micros),
-        worker: optional(row, 16, "worker")?,
+        worker: worker(row, 16)?,
         finished_at: column::<Option<i64>>(row, 17, "finish time")?.map(from_micros),
         last_error,
         blocks_ordering_key: column::<i64>(row, 19, "blocking flag")? == 1,

@@ -1,11 +1,15 @@
 //! Worker processes on one inbox, killed again and again, and their server too: the crash part of
-//! the conformance suite. On MariaDB; `INBOX_CRASH_SERVER=mysql` makes it MySQL.
+//! the conformance suite. On MariaDB; `INBOX_CRASH_SERVER=mysql` makes it MySQL, and `galera` a
+//! cluster over which the workers are spread, and of which one node after the other is killed.
 //!
 //! `cargo test -p inbox-mysql --test crash -- --kills 200 --operations 100000` is the full run.
 
 use std::{
     process::ExitCode,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,24 +38,32 @@ impl Target for Database {
         let kind = self.0;
         let server = tokio::task::spawn_blocking(move || require_or_skip(kind)).await??;
         let server = server.ok_or("no server")?;
-        let place = Place {
-            address: server.url().to_owned(),
-            server: Arc::new(Mutex::new(server)),
-        };
-        let store = connect(&place.address).await?;
+        let store = connect(server.url()).await?;
         store.create().await?;
         store.close().await;
-        let options = connect_options(&place.address, None);
+        let options = connect_options(server.url(), None);
         let mut connection = sqlx::ConnectOptions::connect(&options).await?;
-        sqlx::raw_sql("CREATE TABLE effects (note TEXT NOT NULL)")
-            .execute(&mut connection)
-            .await?;
+        let urls: Vec<String> = server.urls().iter().map(ToString::to_string).collect();
+        let place = Place {
+            address: urls.join(","),
+            nodes: urls.len(),
+            next: AtomicUsize::new(0),
+            server: Arc::new(Mutex::new(server)),
+        };
+        sqlx::raw_sql(
+            "CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, note TEXT NOT NULL)",
+        )
+        .execute(&mut connection)
+        .await?;
         Ok(Box::new(place))
     }
 
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
-        let store = Arc::new(connect(address).await?);
-        let effects = Arc::new(Effects(connect_options(address, None)));
+        // Each process on the next node.
+        let urls: Vec<&str> = address.split(',').collect();
+        let url = urls[std::process::id() as usize % urls.len()];
+        let store = Arc::new(connect(url).await?);
+        let effects = Arc::new(Effects(connect_options(url, None)));
         Ok(Opened {
             inbox: store.clone(),
             transactions: Some(Arc::new(Transactions::new(store).with_writes(effects))),
@@ -61,6 +73,9 @@ impl Target for Database {
 
 struct Place {
     address: String,
+    nodes: usize,
+    /// The node to be killed next.
+    next: AtomicUsize,
     server: Arc<Mutex<Server>>,
 }
 
@@ -74,7 +89,15 @@ impl Site for Place {
         if common::lock(&self.server).is_shared() {
             return Err(Unable::NotOffered(conformance_tests::Need::Restart));
         }
-        common::restart(&self.server, how).await
+        if self.nodes == 1 {
+            return common::restart(&self.server, how).await;
+        }
+        let node = self.next.fetch_add(1, Ordering::Relaxed) % self.nodes;
+        common::act(&self.server, move |cluster| {
+            cluster.kill_node(node)?;
+            cluster.start_node(node)
+        })
+        .await
     }
 }
 
@@ -96,6 +119,7 @@ async fn connect(url: &str) -> inbox_api::Result<MySqlStore> {
 fn main() -> ExitCode {
     let kind = match std::env::var("INBOX_CRASH_SERVER").as_deref() {
         Ok("mysql") => Kind::Mysql,
+        Ok("galera") => Kind::Galera,
         _ => Kind::Mariadb,
     };
     // A worker of this program must not look for servers of its own.

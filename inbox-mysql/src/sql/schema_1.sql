@@ -19,7 +19,8 @@ CREATE TABLE IF NOT EXISTS {message} (
 
 -- The messages that are pending or leased. Queue: 0 pending and first of its ordering key, or
 -- without one; 1 leased; 2 behind an earlier message of its ordering key. A claim reads queues 0
--- and 1 from the front of the index; what waits in queue 2 costs it nothing.
+-- and 1 from the front of the index; what waits in queue 2 costs it nothing. Worker: zero bytes until
+-- there is one.
 CREATE TABLE IF NOT EXISTS {work} (
     seq BIGINT NOT NULL,
     handler VARBINARY(128) NOT NULL,

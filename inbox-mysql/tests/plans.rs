@@ -1,0 +1,255 @@
+//! What the statements read: no more with a backlog and a history than without. Measured by the
+//! server's own counters of the rows that a session has read.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::{Place, claim, dead, handler, key, message, on_each, ordered, processed, terms};
+use inbox_api::{
+    AfterDead, ClaimRequest, Expired, Filter, Lease, Message, Operate as _, Outcome, Page,
+    Settlement, Slice, State, Store as _, Transactional as _,
+};
+use inbox_mysql::MySqlStore;
+use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
+
+/// How many messages of each sort there are when there are many.
+const MANY: i64 = 20_000;
+/// What may differ: the servers count what they read to show the counters, too.
+const SLACK: i64 = 2_000;
+
+/// A store with one connection, whose counters can be read.
+struct Measured {
+    pool: MySqlPool,
+    store: MySqlStore,
+    next: usize,
+}
+
+impl Measured {
+    async fn rows_read(&self) -> i64 {
+        let counters: Vec<(String, String)> =
+            sqlx::query_as("SHOW SESSION STATUS LIKE 'Handler_read%'")
+                .fetch_all(&self.pool)
+                .await
+                .unwrap();
+        let counts = counters.iter().map(|(_, count)| count.parse::<i64>());
+        counts.sum::<Result<i64, _>>().unwrap()
+    }
+
+    fn fresh(&mut self, count: usize) -> Vec<Message> {
+        self.next += count;
+        (self.next - count..self.next)
+            .map(|n| message(&format!("fresh {n}")))
+            .collect()
+    }
+
+    async fn claimed(&self, limit: u32) -> Vec<Lease> {
+        let leased = claim(&self.store, limit).await;
+        leased.into_iter().map(|leased| leased.lease).collect()
+    }
+
+    async fn settle_as(&self, leases: &[Lease], outcome: &Outcome) {
+        let settlements: Vec<_> = leases
+            .iter()
+            .map(|lease| Settlement {
+                lease: lease.clone(),
+                outcome: outcome.clone(),
+            })
+            .collect();
+        let _ = self.store.settle(&settlements).await.unwrap();
+    }
+
+    /// Runs every operation once and says how many rows each has read.
+    async fn everything(&mut self) -> BTreeMap<&'static str, i64> {
+        let mut all = BTreeMap::new();
+        let mut before = self.rows_read().await;
+        macro_rules! measure {
+            ($name:literal, $operation:expr) => {{
+                let answer = $operation;
+                let after = self.rows_read().await;
+                all.insert($name, after - before);
+                before = after;
+                answer
+            }};
+        }
+        let batch = self.fresh(100);
+        let _ = measure!("receive", self.store.receive(&batch).await.unwrap());
+        let _ = measure!("duplicates", self.store.receive(&batch).await.unwrap());
+        let in_order: Vec<Message> = (0..20)
+            .map(|n| {
+                self.next += 1;
+                ordered(&format!("ordered {}", self.next), &format!("key {}", n % 5))
+            })
+            .collect();
+        let _ = measure!("in order", self.store.receive(&in_order).await.unwrap());
+        let leases = measure!("claim", self.claimed(100).await);
+        assert_eq!(leases.len(), 100);
+        let length = Duration::from_secs(30);
+        let _ = measure!("extend", self.store.extend(&leases, length).await.unwrap());
+        let (first, rest) = leases.split_at(40);
+        measure!("processed", self.settle_as(first, &processed()).await);
+        let retry = Outcome::Retry {
+            after: Duration::from_secs(3600),
+            error: "later".into(),
+        };
+        measure!("retry", self.settle_as(&rest[..20], &retry).await);
+        let given_up = dead(AfterDead::Continue);
+        measure!("dead", self.settle_as(&rest[20..40], &given_up).await);
+        measure!(
+            "release",
+            self.settle_as(&rest[40..], &Outcome::Release).await
+        );
+        measure!("settle again", self.settle_as(first, &processed()).await);
+        let several = ClaimRequest {
+            handlers: ["other", "h", "third"].map(handler).to_vec(),
+            limit: 50,
+            terms: terms(),
+        };
+        let claims = measure!("several", self.store.claim(&several).await.unwrap());
+        let rest: Vec<Lease> = claims.leased.into_iter().map(|l| l.lease).collect();
+        measure!("settle in order", self.settle_as(&rest, &processed()).await);
+        let new = self.fresh(2);
+        let _ = measure!("begin", self.store.begin(&new[0], &terms()).await.unwrap());
+        let mut transaction = self.store.open().await.unwrap();
+        let recorded = self.store.record_in(&mut transaction, &new[1], None).await;
+        assert_eq!(recorded.unwrap(), inbox_api::Recorded::First);
+        self.store.commit(transaction).await.unwrap();
+        measure!("record", ());
+        let record = measure!("get", self.store.get(new[1].key()).await.unwrap());
+        assert!(record.is_some());
+        let _ = measure!(
+            "replay",
+            self.store.replay(new[1].key(), None).await.unwrap()
+        );
+        let _ = measure!("discard", self.store.discard(new[1].key()).await.unwrap());
+        let newest = Page {
+            newest_first: true,
+            ..Page::first(20)
+        };
+        let any = Filter::default();
+        measure!(
+            "list",
+            self.store.list(&any, &Page::first(20)).await.unwrap()
+        );
+        measure!("newest", self.store.list(&any, &newest).await.unwrap());
+        let dead = Filter {
+            states: vec![State::Dead],
+            ..Filter::default()
+        };
+        measure!(
+            "dead ones",
+            self.store.list(&dead, &Page::first(5)).await.unwrap()
+        );
+        measure!("statistics", self.store.statistics().await.unwrap());
+        let slice = Slice {
+            after: None,
+            limit: 5,
+        };
+        let progress = self.store.replay_slice(&dead, &slice).await.unwrap();
+        measure!("replay slice", assert_eq!(progress.changed, 5));
+        let progress = self.store.discard_slice(&dead, &slice).await.unwrap();
+        measure!("discard slice", assert_eq!(progress.changed, 5));
+        let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+        let listed = measure!("expired", self.store.expired(&expired).await.unwrap());
+        let keys: Vec<_> = listed.records.into_iter().map(|r| r.key).collect();
+        let archived = self.store.purge_archived(&expired, &keys).await.unwrap();
+        measure!("purge archived", assert_eq!(archived, 10));
+        let purged = self.store.purge(&expired).await.unwrap();
+        measure!("purge", assert_eq!(purged, 10));
+        let _ = before;
+        all
+    }
+}
+
+/// Many messages of every sort: processed, dead, pending (due and not) and behind others of their
+/// ordering keys.
+async fn fill(place: &Place) {
+    let digits = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 \
+                  UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 \
+                  UNION ALL SELECT 8 UNION ALL SELECT 9)";
+    let ordering_key = format!("IF(n >= 3 * {MANY}, CONCAT('many ', n % 100), NULL)");
+    place
+        .run(format!(
+            "SET @now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
+             INSERT INTO inbox_message (seq, handler, id, kind, headers, ordering_key,
+                 accepted_at, first_due_at, payload_bytes, payload)
+             SELECT n - 1000000, 'h', CONCAT('many ', n), 'k', '{{}}', {ordering_key},
+                 @now - 3600000000, @now - 3600000000, 1, 'x'
+             FROM (
+                 SELECT e.d * 10000 + d.d * 1000 + c.d * 100 + b.d * 10 + a.d AS n
+                 FROM {digits} AS a JOIN {digits} AS b JOIN {digits} AS c JOIN {digits} AS d
+                 JOIN {digits} AS e
+             ) AS numbered WHERE n < 4 * {MANY};
+             INSERT INTO inbox_done (seq, handler, state, due_at, token, started, finished,
+                 replays, finished_at)
+             SELECT seq, 'h', 2, 0, 1, 1, 1, 0, @now - 1000000 + seq
+             FROM inbox_message WHERE seq < {MANY} - 1000000;
+             INSERT INTO inbox_dead (seq, handler, due_at, token, started, finished, replays,
+                 last_error, finished_at, blocks)
+             SELECT seq, 'h', 0, 1, 1, 1, 0, 'e', @now - 1000000 + seq, 0
+             FROM inbox_message WHERE seq BETWEEN {MANY} - 1000000 AND 2 * {MANY} - 1000001;
+             INSERT INTO inbox_work (seq, handler, ordering_key, queue, visible_at, due_at, token,
+                 started, finished, replays)
+             SELECT seq, 'h', ordering_key,
+                 IF(ordering_key IS NULL OR seq < 3 * {MANY} + 100 - 1000000, 0, 2),
+                 IF(seq % 2 = 0, @now + 3600000000, @now + seq), 0, 0, 0, 0, 0
+             FROM inbox_message WHERE seq BETWEEN 2 * {MANY} - 1000000 AND 0;
+             INSERT INTO inbox_open (handler, ordering_key, seq)
+             SELECT handler, ordering_key, seq FROM inbox_work
+             WHERE ordering_key LIKE 'many %';
+             INSERT INTO inbox_ordering (handler, ordering_key, head, changes)
+             SELECT handler, ordering_key, MIN(seq), 0 FROM inbox_open
+             WHERE ordering_key LIKE 'many %' GROUP BY handler, ordering_key;
+             INSERT INTO inbox_tally (handler, backlog, processed, dead, discarded)
+             VALUES ('h', 2 * {MANY}, {MANY}, {MANY}, 0)"
+        ))
+        .await
+        .unwrap();
+}
+
+#[test]
+fn no_operation_reads_more_with_a_backlog_and_a_history() {
+    on_each(async |place, kind| {
+        let store = place.store().await;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(1)
+            .connect_with(common::connect_options(&place.url, Some(&place.database)))
+            .await
+            .unwrap();
+        let mut measured = Measured {
+            store: MySqlStore::with_pool(pool.clone(), place.options.clone())
+                .await
+                .unwrap(),
+            pool,
+            next: 0,
+        };
+        measured.everything().await;
+        let few = measured.everything().await;
+        fill(&place).await;
+        for analyzed in [false, true] {
+            if analyzed {
+                let tables = [
+                    "message", "work", "dead", "done", "ordering", "open", "tally",
+                ];
+                let tables = tables.map(|table| format!("inbox_{table}")).join(", ");
+                place.run(format!("ANALYZE TABLE {tables}")).await.unwrap();
+            }
+            let many = measured.everything().await;
+            let bad: Vec<_> = many
+                .iter()
+                .filter(|(name, rows)| **rows > few[*name] * 2 + SLACK)
+                .map(|(name, rows)| format!("{name}: {rows} rows, with few {}", few[name]))
+                .collect();
+            assert!(bad.is_empty(), "{kind}, analyzed: {analyzed}: {bad:#?}");
+        }
+        // It is an inbox that the store works with.
+        let record = store.get(&key("many 19000")).await.unwrap().unwrap();
+        assert_eq!(record.state, State::Processed);
+        measured.pool.close().await;
+    });
+}
