@@ -568,22 +568,34 @@ enum Found {
     Record(Box<Record>),
 }
 
-/// Adds one shard's part to a handler's statistics.
-fn add(statistics: &mut HandlerStatistics, mut row: Taker) -> Reply<()> {
-    let (pending, leased) = (row.unsigned()?, row.unsigned()?);
-    statistics.processed += row.unsigned()?;
-    statistics.dead += row.unsigned()?;
-    statistics.discarded += row.unsigned()?;
-    let lost = row.unsigned()?;
-    statistics.pending += pending + lost;
-    statistics.leased += leased.saturating_sub(lost);
-    let micros = |n: i64| u64::try_from(n).ok().map(Duration::from_micros);
-    let (lag, age) = (micros(row.number()?), micros(row.number()?));
-    if lag > statistics.lag {
-        statistics.lag = lag;
-        statistics.oldest_due_age = age;
+/// A handler's statistics while they are put together from the shards.
+struct Sum {
+    statistics: HandlerStatistics,
+    /// When the longest-due message so far became claimable, and its number.
+    first: Option<(i64, i64)>,
+}
+
+impl Sum {
+    fn add(&mut self, mut row: Taker) -> Reply<()> {
+        let statistics = &mut self.statistics;
+        let (pending, leased) = (row.unsigned()?, row.unsigned()?);
+        statistics.processed += row.unsigned()?;
+        statistics.dead += row.unsigned()?;
+        statistics.discarded += row.unsigned()?;
+        let lost = row.unsigned()?;
+        statistics.pending += pending + lost;
+        statistics.leased += leased.saturating_sub(lost);
+        let (now, at, seq, accepted) = (row.number()?, row.number()?, row.number()?, row.number()?);
+        if at >= 0 && self.first.is_none_or(|first| (at, seq) < first) {
+            let since = |at: i64| {
+                Duration::from_micros(u64::try_from(now.saturating_sub(at)).unwrap_or(0))
+            };
+            self.first = Some((at, seq));
+            statistics.lag = Some(since(at));
+            statistics.oldest_due_age = (accepted >= 0).then(|| since(accepted));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[async_trait]
@@ -649,7 +661,7 @@ impl Operate for RedisStore {
             call.arg("statistics");
             call
         });
-        let mut statistics: BTreeMap<HandlerName, HandlerStatistics> = BTreeMap::new();
+        let mut statistics: BTreeMap<HandlerName, Sum> = BTreeMap::new();
         if !handlers.is_empty() {
             for answer in self.run_all(OPERATION, calls.collect()).await? {
                 for row in reply::list(answer).map_err(mapped)? {
@@ -659,15 +671,16 @@ impl Operate for RedisStore {
                     let Ok(handler) = HandlerName::new(name) else {
                         continue;
                     };
-                    let entry = statistics
-                        .entry(handler.clone())
-                        .or_insert_with(|| HandlerStatistics::empty(handler));
-                    add(entry, row).map_err(mapped)?;
+                    let entry = statistics.entry(handler.clone()).or_insert_with(|| Sum {
+                        statistics: HandlerStatistics::empty(handler),
+                        first: None,
+                    });
+                    entry.add(row).map_err(mapped)?;
                 }
             }
         }
         Ok(Statistics {
-            handlers: statistics.into_values().collect(),
+            handlers: statistics.into_values().map(|sum| sum.statistics).collect(),
         })
     }
 

@@ -13,7 +13,7 @@ use crate::{
     keys::field,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows,
-    scripts::{BEGIN, Call, DRAW, FENCE, RECEIVE, RESERVE, UNGUARD},
+    scripts::{BEGIN, Call, DRAW, FENCE, Moment, RECEIVE, RESERVE, UNGUARD},
     store::RedisStore,
 };
 
@@ -88,14 +88,20 @@ impl RedisStore {
         const OPERATION: &str = "receive";
         let limit = self.inner.options.payload_limit;
         let mut receipts: Vec<Option<Receipt>> = Vec::with_capacity(messages.len());
-        let (mut open, mut bytes) = (Vec::new(), 0_usize);
+        let (mut open, mut bytes, mut keys) = (Vec::new(), 0_usize, HashSet::new());
+        let sharded = self.layout().shards() > 1;
         for (place, message) in messages.iter().enumerate() {
-            let refused = check_size("payload", message.payload().len(), limit).err();
-            if refused.is_none() {
+            if let Err(invalid) = check_size("payload", message.payload().len(), limit) {
+                receipts.push(Some(Receipt::Refused(invalid)));
+            } else if sharded && !keys.insert(message.key()) {
+                // The first copy will be stored, if it is not yet. Two that are on their way to
+                // different shards could pass each other.
+                receipts.push(Some(Receipt::Duplicate));
+            } else {
                 bytes = bytes.saturating_add(message.payload().len());
                 open.push(self.open(place, message));
+                receipts.push(None);
             }
-            receipts.push(refused.map(Receipt::Refused));
         }
         if open.len() > MOST_MESSAGES || bytes > MOST_BYTES {
             let reason = "a batch may have up to 100000 messages and 512 MiB; send smaller ones";
@@ -137,8 +143,10 @@ impl RedisStore {
         let first = if self.layout().shards() == 1 {
             0
         } else {
+            // One for each place of the batch: the messages' numbers are in its order.
+            let numbers = open.last().map_or(0, |one| one.place + 1);
             let (first, reserved) =
-                join(self.draw(OPERATION, open.len()), self.reserve(OPERATION, &open)).await;
+                join(self.draw(OPERATION, numbers), self.reserve(OPERATION, &open)).await;
             let reserved = reserved?;
             let mut left = Vec::with_capacity(open.len());
             for (mut one, answer) in open.into_iter().zip(reserved) {
@@ -160,9 +168,10 @@ impl RedisStore {
         for one in open {
             by_shard.entry(one.target).or_default().push(one);
         }
+        let moment = self.inner.caller.moment();
         let calls = by_shard
             .iter()
-            .map(|(shard, batch)| self.receive_call(*shard, first, batch))
+            .map(|(shard, batch)| self.receive_call(*shard, first, batch, moment))
             .collect();
         let answers = self.run_all_confirmed(OPERATION, calls).await?;
         let mut again = Vec::new();
@@ -195,9 +204,16 @@ impl RedisStore {
         Ok(again)
     }
 
-    fn receive_call(&self, shard: u16, first: u64, batch: &[Open<'_>]) -> Call {
+    fn receive_call(
+        &self,
+        shard: u16,
+        first: u64,
+        batch: &[Open<'_>],
+        moment: Moment,
+    ) -> Call {
         let handlers: HashSet<_> = batch.iter().map(|one| one.message.handler()).collect();
-        let mut call = self.inner.caller.call(&RECEIVE, shard, handlers);
+        let caller = &self.inner.caller;
+        let mut call = caller.call_with(&RECEIVE, shard, handlers, &[], moment);
         call.arg(first);
         for (number, one) in batch.iter().enumerate() {
             // With one shard the script draws the numbers itself.
@@ -224,7 +240,11 @@ impl RedisStore {
         let mut call = self.inner.caller.call(&DRAW, 0, []);
         call.arg(count);
         let drawn = self.run(operation, call).await?;
-        reply::unsigned(&drawn).map_err(unexpected(operation))
+        let mut drawn = Taker::of(drawn).map_err(unexpected(operation))?;
+        let first = drawn.unsigned().map_err(unexpected(operation))?;
+        let time = drawn.number().map_err(unexpected(operation))?;
+        self.inner.caller.hear(time);
+        Ok(first)
     }
 
     /// Asks the home shards of those messages that belong elsewhere; answers for all.

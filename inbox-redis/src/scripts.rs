@@ -1,11 +1,15 @@
 //! The scripts, and how a call of one is put together.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{
+    collections::BTreeSet,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Instant,
+};
 
 use inbox_api::HandlerName;
 use redis::{Cmd, ToRedisArgs};
 
-use crate::{keys::Layout, schema};
+use crate::{keys::Layout, options::TimeOffset, schema};
 
 /// A script with the digest under which servers know it.
 #[derive(Debug)]
@@ -89,8 +93,16 @@ pub(crate) static SCHEMA: LazyLock<Script> =
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) layout: Layout,
-    pub(crate) offset: crate::options::TimeOffset,
+    pub(crate) offset: TimeOffset,
+    /// A server's clock when it was last read, and how long ago that was.
+    heard: Mutex<Option<(i64, Instant)>>,
 }
+
+/// A moment by a server's clock, in microseconds, that the parts of one operation in several
+/// shards share, so that what they write is in order. Scripts take it only if it has just been by
+/// their own clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moment(i64);
 
 /// One call, on its way to one shard.
 pub(crate) struct Call {
@@ -107,6 +119,30 @@ impl Call {
 }
 
 impl Caller {
+    pub(crate) fn new(layout: Layout, offset: TimeOffset) -> Self {
+        Self {
+            layout,
+            offset,
+            heard: Mutex::new(None),
+        }
+    }
+
+    /// Takes note of what a server's clock has just shown.
+    pub(crate) fn hear(&self, micros: i64) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        *heard = Some((micros, Instant::now()));
+    }
+
+    /// Now, by the clock that was heard last; a little late, and never early.
+    pub(crate) fn moment(&self) -> Moment {
+        if self.layout.shards() == 1 {
+            return Moment::default();
+        }
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = |at: Instant| i64::try_from(at.elapsed().as_micros()).unwrap_or(0);
+        Moment(heard.map_or(0, |(micros, at)| micros.saturating_add(passed(at))))
+    }
+
     /// Begins a call of `script` in `shard` that may touch these handlers' keys.
     pub(crate) fn call<'a>(
         &self,
@@ -114,15 +150,17 @@ impl Caller {
         shard: u16,
         handlers: impl IntoIterator<Item = &'a HandlerName>,
     ) -> Call {
-        self.call_with_keys(script, shard, handlers, &[])
+        self.call_with(script, shard, handlers, &[], Moment::default())
     }
 
-    pub(crate) fn call_with_keys<'a>(
+    /// The same at a moment that other shards share, with further keys.
+    pub(crate) fn call_with<'a>(
         &self,
         script: &'static Script,
         shard: u16,
         handlers: impl IntoIterator<Item = &'a HandlerName>,
         further: &[Vec<u8>],
+        moment: Moment,
     ) -> Call {
         let handlers: BTreeSet<&HandlerName> = handlers.into_iter().collect();
         let keys = self.layout.shard_keys(shard);
@@ -143,6 +181,7 @@ impl Caller {
             .arg(self.layout.shards())
             .arg(shard)
             .arg(self.offset.micros())
+            .arg(moment.0)
             .arg(self.layout.channel())
             .arg(handlers.len());
         for handler in &handlers {

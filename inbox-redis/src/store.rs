@@ -62,10 +62,10 @@ impl RedisStore {
         checks::check(&link, &options).await?;
         Ok(Self {
             inner: Arc::new(Inner {
-                caller: Caller {
-                    layout: Layout::new(&options.inbox, options.shards),
-                    offset: options.offset.clone(),
-                },
+                caller: Caller::new(
+                    Layout::new(&options.inbox, options.shards),
+                    options.offset.clone(),
+                ),
                 wakeups: Wakeups::new(&options),
                 link: RwLock::new(Some(link)),
                 options,

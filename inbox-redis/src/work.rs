@@ -13,7 +13,7 @@ use crate::{
     keys::field,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows::{self, Taken},
-    scripts::{CLAIM, Call, EXTEND, PEEK, SETTLE},
+    scripts::{CLAIM, Call, EXTEND, Moment, PEEK, SETTLE},
     store::RedisStore,
 };
 
@@ -94,14 +94,15 @@ impl RedisStore {
         const OPERATION: &str = "claim";
         if self.layout().shards() == 1 {
             let answer = self
-                .run_confirmed(OPERATION, self.claim_call(request, 0, limit))
+                .run_confirmed(OPERATION, self.claim_call(request, 0, limit, Moment::default()))
                 .await?;
             return claimed(0, answer).map_err(unexpected(OPERATION));
         }
         let (quotas, mut failure) = self.quotas(request, limit).await?;
         let full = quotas.values().sum::<u32>() >= limit;
+        let moment = self.inner.caller.moment();
         let calls = quotas.iter().map(|(shard, quota)| async {
-            let call = self.claim_call(request, *shard, *quota);
+            let call = self.claim_call(request, *shard, *quota, moment);
             let answer = self.run_confirmed(OPERATION, call).await?;
             claimed(*shard, answer).map_err(unexpected(OPERATION))
         });
@@ -131,7 +132,9 @@ impl RedisStore {
             let mut call = self.inner.caller.call(&PEEK, shard, &request.handlers);
             call.arg(limit);
             let answer = self.run(OPERATION, call).await?;
-            due(shard, answer).map_err(unexpected(OPERATION))
+            let (time, due) = due(shard, answer).map_err(unexpected(OPERATION))?;
+            self.inner.caller.hear(time);
+            Ok(due)
         });
         let (mut found, mut failure, mut answered) = (Vec::new(), None, false);
         for answer in join_all(looks).await {
@@ -155,8 +158,15 @@ impl RedisStore {
         Ok((quotas, failure))
     }
 
-    fn claim_call(&self, request: &ClaimRequest, shard: u16, limit: u32) -> Call {
-        let mut call = self.inner.caller.call(&CLAIM, shard, &request.handlers);
+    fn claim_call(
+        &self,
+        request: &ClaimRequest,
+        shard: u16,
+        limit: u32,
+        moment: Moment,
+    ) -> Call {
+        let caller = &self.inner.caller;
+        let mut call = caller.call_with(&CLAIM, shard, &request.handlers, &[], moment);
         call.arg(limit)
             .arg(CLAIM_BYTES)
             .arg(duration_micros(request.terms.length()))
@@ -196,7 +206,7 @@ impl RedisStore {
                 .filter_map(|written| rows::key(&written.field).ok())
                 .map(|key| key.handler)
                 .collect();
-            let call = self.settle_call(shard, &handlers, &spoilt);
+            let call = self.settle_call(shard, &handlers, &spoilt, Moment::default());
             self.run_confirmed("claim", call).await?;
         }
         Ok(())
@@ -207,8 +217,10 @@ impl RedisStore {
         shard: u16,
         handlers: impl IntoIterator<Item = &'a HandlerName>,
         settlements: &[Written<'_>],
+        moment: Moment,
     ) -> Call {
-        let mut call = self.inner.caller.call(&SETTLE, shard, handlers);
+        let caller = &self.inner.caller;
+        let mut call = caller.call_with(&SETTLE, shard, handlers, &[], moment);
         self.settle_options(&mut call);
         call.arg(-1);
         for written in settlements {
@@ -228,7 +240,7 @@ impl RedisStore {
         let (shard, _) = self.located(lease)?;
         let handlers = [&lease.key.handler];
         let caller = &self.inner.caller;
-        let mut call = caller.call_with_keys(&SETTLE, shard, handlers, keys);
+        let mut call = caller.call_with(&SETTLE, shard, handlers, keys, Moment::default());
         self.settle_options(&mut call);
         Ok(call)
     }
@@ -260,6 +272,7 @@ impl RedisStore {
                 by_shard.entry(shard).or_default().push((place, seq));
             }
         }
+        let moment = self.inner.caller.moment();
         let (mut calls, mut places) = (Vec::new(), Vec::new());
         for (shard, members) in by_shard {
             for step in members.chunks(STEP) {
@@ -276,7 +289,7 @@ impl RedisStore {
                 let handlers = step
                     .iter()
                     .filter_map(|(place, _)| Some(&of(*place)?.lease.key.handler));
-                calls.push(self.settle_call(shard, handlers, &written));
+                calls.push(self.settle_call(shard, handlers, &written, moment));
                 places.push(step.iter().map(|(place, _)| *place).collect::<Vec<_>>());
             }
         }
@@ -338,11 +351,13 @@ impl RedisStore {
                 by_shard.entry(shard).or_default().push((place, seq, lease));
             }
         }
+        let moment = self.inner.caller.moment();
         let (mut calls, mut places) = (Vec::new(), Vec::new());
         for (shard, members) in by_shard {
             for step in members.chunks(STEP) {
                 let handlers = step.iter().map(|(_, _, lease)| &lease.key.handler);
-                let mut call = self.inner.caller.call(&EXTEND, shard, handlers);
+                let caller = &self.inner.caller;
+                let mut call = caller.call_with(&EXTEND, shard, handlers, &[], moment);
                 call.arg(duration_micros(length));
                 for (_, seq, lease) in step {
                     call.arg(field(&lease.key)).arg(*seq).arg(lease.token.get());
@@ -387,13 +402,13 @@ fn claimed(shard: u16, answer: Value) -> Reply<(Vec<Taken>, bool)> {
     Ok((taken, more))
 }
 
-/// When the messages that `peek.lua` found became claimable, their numbers and their shard.
-fn due(shard: u16, answer: Value) -> Reply<Vec<(i64, i64, u16)>> {
-    reply::list(answer)?
-        .into_iter()
-        .map(|pair| {
-            let mut pair = Taker::of(pair)?;
-            Ok((pair.number()?, pair.number()?, shard))
-        })
-        .collect()
+/// What `peek.lua` found: the time, then when messages became claimable, their numbers and shard.
+fn due(shard: u16, answer: Value) -> Reply<(i64, Vec<(i64, i64, u16)>)> {
+    let mut answer = Taker::of(answer)?;
+    let time = answer.number()?;
+    let found = answer.list()?.into_iter().map(|pair| {
+        let mut pair = Taker::of(pair)?;
+        Ok((pair.number()?, pair.number()?, shard))
+    });
+    Ok((time, found.collect::<Reply<_>>()?))
 }

@@ -1,4 +1,4 @@
--- ARGV: limit. Answers when the longest-due messages became claimable, and their numbers.
+-- ARGV: limit. Answers the time, then when the longest-due messages became claimable, and their numbers.
 local limit, found = tonumber(ARGV[arg]), {}
 for _, keys in pairs(handlers) do
   for _, set in ipairs({keys.due, keys.leased}) do
@@ -13,4 +13,4 @@ table.sort(found, function(a, b)
   return a[2] < b[2]
 end)
 for n = #found, limit + 1, -1 do found[n] = nil end
-return found
+return {time, found}

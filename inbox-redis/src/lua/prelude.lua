@@ -1,5 +1,6 @@
 -- What every script begins with. KEYS: the fourteen of the shard, then four for each handler.
--- ARGV: version, shards, shard, microseconds to add to the clock, channel, handlers, their names.
+-- ARGV: version, shards, shard, microseconds to add to the clock, the moment that all shards are to
+-- take for now if it has just been (0: each its own), channel, handlers, their names.
 local meta, ids, log, body, errors, results, counts, dead = unpack(KEYS, 1, 8)
 local done = {[2] = KEYS[9], [3] = KEYS[10], [4] = KEYS[11]}
 local late, statics, fences = unpack(KEYS, 12, 14)
@@ -15,11 +16,13 @@ if marker[1] ~= ARGV[1] or marker[2] ~= ARGV[2] or marker[3] ~= ARGV[3] then
   return redis.error_reply('INBOXVERSION ' .. marker[1] .. ' ' .. tostring(marker[2]) .. ' ' .. tostring(marker[3]))
 end
 local clock = call('TIME')
-local now = clock[1] * 1000000 + clock[2] + ARGV[4]
-local handlers, arg = {}, 7 + ARGV[6]
-for n = 1, tonumber(ARGV[6]) do
+local time, moment = clock[1] * 1000000 + clock[2], tonumber(ARGV[5])
+local now = time + ARGV[4]
+if moment > time - 50000 and moment < time then now = moment + ARGV[4] end
+local handlers, arg = {}, 8 + ARGV[7]
+for n = 1, tonumber(ARGV[7]) do
   local at = 14 + (n - 1) * 4
-  handlers[ARGV[6 + n]] = {due = KEYS[at + 1], leased = KEYS[at + 2], open = KEYS[at + 3], heads = KEYS[at + 4]}
+  handlers[ARGV[7 + n]] = {due = KEYS[at + 1], leased = KEYS[at + 2], open = KEYS[at + 3], heads = KEYS[at + 4]}
 end
 
 local function handler_of(key)
@@ -250,7 +253,7 @@ local function write()
   end
   if finished_any then call('HSET', meta, 'finished_at', integer(finished_at), 'finished_n', finished_n) end
   if not quiet then
-    for handler in pairs(wake) do call('PUBLISH', ARGV[5] .. handler, '') end
+    for handler in pairs(wake) do call('PUBLISH', ARGV[6] .. handler, '') end
   end
   changes, touched, wake, finished_any = {}, {}, {}, false
 end

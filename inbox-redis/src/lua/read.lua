@@ -95,8 +95,10 @@ else
       end
     end
     local s = first and load(string.sub(first[2], 7))
-    one[8] = first and now - first[1] or -1
-    one[9] = s and s.accepted and now - s.accepted or -1
+    one[8] = now
+    one[9] = first and first[1] or -1
+    one[10] = first and (struct.unpack('>I6', first[2])) or -1
+    one[11] = s and s.accepted or -1
     answer[#answer + 1] = one
   end
   return answer
