@@ -28,6 +28,11 @@ pub(crate) async fn check(link: &Link, options: &RedisOptions) -> Result<()> {
         .await
         .map_err(mapped)?;
     for info in &infos {
+        // Until it has loaded its data, a server shows its append-only file as off.
+        if field(info, "loading") == Some("1") {
+            let reason = "the server is loading its data";
+            return Err(Error::new(ErrorKind::Unavailable, OPERATION, reason));
+        }
         check_version(info, options)?;
     }
     if options.start_checks == StartChecks::Skip {

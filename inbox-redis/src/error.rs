@@ -1,5 +1,5 @@
-//! The server's and the driver's errors as the contract's, by code and kind and never by a
-//! message's text.
+//! The server's and the driver's errors as the contract's, by code and kind, and by a message's
+//! text only where there is neither.
 
 use inbox_api::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as DriverKind, RedisError, ServerErrorKind};
@@ -10,6 +10,10 @@ const MISSING: &str = "INBOXMISSING";
 const OTHER: &str = "INBOXVERSION";
 /// The code with which a command of the caller's own is reported as failed.
 const COMMAND: &str = "INBOXCOMMAND";
+
+/// A command within a script that the user may not run has no code of its own. Only this text,
+/// which servers have had since permissions exist, tells it from a defect.
+const SCRIPT_DENIED: &str = "The user executing the script";
 
 pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == DriverKind::Server(ServerErrorKind::NoScript)
@@ -67,6 +71,9 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
     };
     if let Some((kind, context)) = error.code().and_then(coded) {
         return (kind, context, Effect::None);
+    }
+    if error.detail().is_some_and(|text| text.contains(SCRIPT_DENIED)) {
+        return (Denied, "the user lacks a permission", Effect::Unknown);
     }
     match error.kind() {
         DriverKind::AuthenticationFailed => {

@@ -5,7 +5,7 @@
 //! Should the test process be killed, removing the container needs the `docker` command.
 
 use std::future::Future;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use tokio::runtime::Runtime;
 
 use crate::error::{Doing as _, Error};
 use crate::kind::Kind;
-use crate::kinds::{Image, recipe};
+use crate::kinds::{Image, Recipe, recipe};
 use crate::port::{self, Port};
-use crate::start_up;
+use crate::start_up::{self, Start};
 use crate::watchdog::Watchdog;
 
 const ENGINE_ANSWERS: Duration = Duration::from_secs(5);
@@ -27,6 +27,7 @@ const STOP_SECONDS: i32 = 60;
 
 pub(crate) struct Docker {
     kind: Kind,
+    recipe: Arc<dyn Recipe>,
     ports: Vec<Port>,
     /// `None` only while dropping.
     container: Option<ContainerAsync<GenericImage>>,
@@ -49,24 +50,31 @@ pub(crate) fn answers() -> Result<(), String> {
     }
 }
 
-/// The image a server of this kind is started from.
-pub(crate) fn image_name(kind: Kind) -> String {
-    let image = recipe(kind).image(&vec![0; recipe(kind).ports()]);
-    format!("{}:{}", image.name, image.tag)
+/// The image a server of this kind is started from, if there is one.
+pub(crate) fn image_name(kind: Kind) -> Option<String> {
+    let recipe = recipe(kind);
+    let image = recipe.image(&vec![0; recipe.ports()])?;
+    Some(format!("{}:{}", image.name, image.tag))
 }
 
 impl Docker {
     /// Pulls the image if need be, and starts a server in a container of its own.
-    pub(crate) fn create(kind: Kind) -> Result<Self, Error> {
+    pub(crate) fn create(kind: Kind, arguments: &[&str]) -> Result<Self, Error> {
         let recipe = recipe(kind);
         let ports = port::reserve(recipe.ports()).doing("looking for free ports")?;
         let numbers: Vec<u16> = ports.iter().map(Port::number).collect();
         let name = format!("test-servers-{kind}-{:016x}", fastrand::u64(..));
         let watchdog = Watchdog::over_container(&name).doing("starting the watchdog")?;
-        let request = request(recipe.image(&numbers), &numbers[..recipe.nodes()], name);
+        let mut image = recipe
+            .image(&numbers)
+            .ok_or_else(|| Error::Docker(format!("there is no image of {kind}")))?;
+        let added = arguments.iter().map(|&word| word.to_owned());
+        image.arguments.extend(added);
+        let request = request(image, &numbers[..recipe.nodes()], name);
         let container = run(request.start())?.map_err(docker)?;
         let server = Self {
             kind,
+            recipe,
             ports,
             container: Some(container),
             _watchdog: watchdog,
@@ -75,8 +83,15 @@ impl Docker {
         Ok(server)
     }
 
-    pub(crate) fn url(&self) -> String {
-        recipe(self.kind).url(&self.port_numbers())
+    /// Where clients connect to each node, the first one's first.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let ports = self.port_numbers();
+        let of_nodes = ports.iter().take(self.recipe.nodes());
+        of_nodes.map(|&port| self.recipe.url(port)).collect()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.ports[0].number()
     }
 
     pub(crate) fn start(&self) -> Result<(), Error> {
@@ -128,7 +143,14 @@ impl Docker {
             Ok(false) => Err("the container has ended".to_owned()),
             Err(error) => Err(error.to_string()),
         };
-        let started = start_up::wait(recipe(self.kind), &self.port_numbers(), new, alive);
+        let ports = self.port_numbers();
+        let nodes: Vec<usize> = (0..self.recipe.nodes()).collect();
+        let start = Start {
+            ports: &ports,
+            nodes: &nodes,
+            new,
+        };
+        let started = start_up::wait(&*self.recipe, &start, alive);
         started.map_err(|reason| Error::DidNotStart {
             kind: self.kind,
             reason,

@@ -18,6 +18,26 @@ pub enum Error {
         /// The kind of server.
         kind: Kind,
     },
+    /// The server runs in one container, so its nodes are only stopped and started together.
+    #[error("the nodes of the {kind} server share a container and are not handled one by one")]
+    OneContainer {
+        /// The kind of server.
+        kind: Kind,
+    },
+    /// The server has fewer nodes.
+    #[error("the {kind} server has no node {node}")]
+    NoSuchNode {
+        /// The kind of server.
+        kind: Kind,
+        /// The number that was given; the first node's is 0.
+        node: usize,
+    },
+    /// There is nothing to promote: the server is no standby, or has been promoted before.
+    #[error("the {kind} server is no standby")]
+    NoStandby {
+        /// The kind of server.
+        kind: Kind,
+    },
     /// The server was found but did not come up.
     #[error("the {kind} server did not start: {reason}\nits log ends:\n{log}")]
     DidNotStart {

@@ -38,7 +38,12 @@ pub enum NoServer {
 /// # Errors
 /// [`Skipped`] if there is nowhere to take one from.
 pub fn locate(kind: Kind) -> Result<Origin, Skipped> {
-    place(kind).map(|place| place.origin(kind))
+    match environment(kind) {
+        Some(_) => Ok(Origin::Environment {
+            variable: kind.url_variable(),
+        }),
+        None => place(kind).map(|place| place.origin()),
+    }
 }
 
 /// Gets a server: the one that the environment names, or a new one in a container, or a new one
@@ -48,15 +53,45 @@ pub fn locate(kind: Kind) -> Result<Origin, Skipped> {
 /// [`NoServer::Skipped`] if there is nowhere to take one from; [`NoServer::Failed`] if a new
 /// server does not start.
 pub fn find(kind: Kind) -> Result<Server, NoServer> {
+    match environment(kind) {
+        Some(url) => Ok(Server::shared(kind, url)),
+        None => find_own(kind, &[]),
+    }
+}
+
+/// Gets a new server, whatever the environment names, and starts it with `arguments` on its
+/// command line after the usual ones, so that they win: `["-c", "max_connections=20"]` for
+/// PostgreSQL, `["--maxmemory", "10mb"]` for Redis. Every node gets them. Of a [`Kind::Pgbouncer`],
+/// it is the server behind it that does.
+///
+/// ```no_run
+/// # use test_servers::{Error, Kind, find_own, or_skip};
+/// # fn a_test() -> Result<(), Error> {
+/// let few = ["-c", "max_connections=20"];
+/// let Some(server) = or_skip(Kind::Postgres, find_own(Kind::Postgres, &few))? else {
+///     return Ok(()); // reported as skipped
+/// };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`find`].
+pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
     let place = place(kind)?;
-    let origin = place.origin(kind);
-    Ok(match place {
-        Place::Environment(url) => Server::shared(kind, origin, url),
-        Place::Docker => Server::in_docker(kind, origin)?,
-        Place::Installed(program) => {
-            Server::installed(kind, origin, Installed::create(kind, program)?)
+    let origin = place.origin();
+    match (place, kind) {
+        (Place::Docker(_), _) => Ok(Server::in_docker(kind, origin, arguments)?),
+        (Place::Installed(_), Kind::Pgbouncer) => {
+            let server = find_own(Kind::Postgres, arguments)?;
+            let pgbouncer = server.pgbouncer()?;
+            Ok(pgbouncer.with_behind(server))
         }
-    })
+        (Place::Installed(program), _) => {
+            let server = Installed::create(kind, recipe(kind), program, arguments)?;
+            Ok(Server::installed(kind, origin, server))
+        }
+    }
 }
 
 /// [`find`], for use in tests: `None` means that the test is to return at once, as skipped.
@@ -76,10 +111,18 @@ pub fn find(kind: Kind) -> Result<Server, NoServer> {
 /// [`Error::UnknownRequirement`] if it names something else; whatever kept a server that was found
 /// from starting.
 pub fn require_or_skip(kind: Kind) -> Result<Option<Server>, Error> {
+    or_skip(kind, find(kind))
+}
+
+/// What [`require_or_skip`] does, with a server that was looked for in another way.
+///
+/// # Errors
+/// As [`require_or_skip`].
+pub fn or_skip(kind: Kind, found: Result<Server, NoServer>) -> Result<Option<Server>, Error> {
     let list = env::var(REQUIRE).unwrap_or_default();
     let found = requires(&list, kind)
         .map_err(Error::from)
-        .and_then(|required| judge(kind, required, find(kind)));
+        .and_then(|required| judge(kind, required, found));
     let verdict = match &found {
         Ok(Ok(server)) => format!("found: {}", server.origin()),
         Ok(Err(skipped)) => format!("skipped: {skipped}"),
@@ -126,44 +169,46 @@ fn requires(list: &str, kind: Kind) -> Result<bool, UnknownKind> {
     Ok(required)
 }
 
-enum Place {
-    Environment(String),
-    Docker,
+/// Where a server of one's own comes from.
+pub(crate) enum Place {
+    /// The image's name.
+    Docker(String),
     Installed(Program),
 }
 
 impl Place {
-    fn origin(&self, kind: Kind) -> Origin {
+    pub(crate) fn origin(&self) -> Origin {
         match self {
-            Self::Environment(_) => Origin::Environment {
-                variable: kind.url_variable(),
+            Self::Docker(image) => Origin::Docker {
+                image: image.clone(),
             },
-            Self::Docker => Origin::Docker {
-                image: docker::image_name(kind),
-            },
-            Self::Installed(program) => Origin::Installed {
-                program: program.path.clone(),
-                version: program.version.clone(),
-            },
+            Self::Installed(program) => Origin::of(program),
         }
     }
 }
 
-fn place(kind: Kind) -> Result<Place, Skipped> {
-    let variable = kind.url_variable();
-    if let Ok(url) = env::var(variable)
-        && !url.is_empty()
-    {
-        return Ok(Place::Environment(url));
-    }
-    if docker::answers().is_ok() {
-        return Ok(Place::Docker);
+/// The URL of the server that the environment names.
+fn environment(kind: Kind) -> Option<String> {
+    let url = env::var(kind.url_variable()).ok()?;
+    (!url.is_empty()).then_some(url)
+}
+
+pub(crate) fn place(kind: Kind) -> Result<Place, Skipped> {
+    let image = docker::image_name(kind);
+    let no_docker = match image {
+        Some(image) if docker::answers().is_ok() => return Ok(Place::Docker(image)),
+        Some(_) => "no Docker engine answers",
+        None => "there is no image for Docker",
+    };
+    if kind == Kind::Pgbouncer {
+        // It is of no use without a server to put it in front of.
+        place(Kind::Postgres)?;
     }
     recipe(kind)
         .program()
         .map(Place::Installed)
         .map_err(|missing| Skipped {
-            reason: format!("{variable} is not set; no Docker engine answers; {missing}"),
+            reason: format!("{} is not set; {no_docker}; {missing}", kind.url_variable()),
         })
 }
 

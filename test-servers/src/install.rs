@@ -1,65 +1,133 @@
-use std::fs;
+//! Installs what servers tests need, as root on Debian or Ubuntu.
+
+mod ferretdb;
+mod release;
+
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use nix::unistd::Uid;
-use test_servers::{Kind, docker_answers, locate};
+use release::RELEASES;
+use test_servers::{ADDED, Kind, locate};
 
-/// The packages of Debian and Ubuntu. MySQL's and MariaDB's exclude each other, so of the two it
-/// is MariaDB, which both distributions have.
-const PACKAGES: [(Kind, &str); 3] = [
-    (Kind::Postgres, "postgresql"),
-    (Kind::Mariadb, "mariadb-server"),
-    (Kind::Redis, "redis-server"),
+/// The packages of Debian and Ubuntu.
+const PACKAGES: [(Kind, &[&str]); 4] = [
+    (Kind::Postgres, &["postgresql"]),
+    (Kind::Pgbouncer, &["pgbouncer"]),
+    (Kind::Mariadb, &["mariadb-server"]),
+    (Kind::Redis, &["redis-server"]),
 ];
 
-const NOT_PACKAGED: &str = "\
-MySQL is not installed: Debian does not package it, and Ubuntu's package excludes MariaDB's.
-MongoDB is not installed: neither Debian nor Ubuntu packages it.
-Use Docker for them, or set INBOX_TEST_MYSQL_URL and INBOX_TEST_MONGODB_URL.";
+/// The kinds that come from newer Debian releases.
+const NEWER: [Kind; 4] = [Kind::Postgres18, Kind::Redis8, Kind::Valkey, Kind::Mysql];
 
-pub(crate) fn install() -> Result<(), Box<dyn std::error::Error>> {
-    if docker_answers() {
-        return say("Docker answers, so there is nothing to install.");
-    }
-    let missing: Vec<&str> = PACKAGES
-        .into_iter()
-        .filter(|(kind, _)| locate(*kind).is_err())
-        .map(|(_, package)| package)
+const NOT_PACKAGED: &str = "\
+MongoDB is not installed: neither Debian nor Ubuntu packages it.
+Use Docker for it, or set INBOX_TEST_MONGODB_URL.";
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Installs what is missing. What fails does not keep the rest from being installed.
+pub(crate) fn install() -> Result<(), Failure> {
+    let is_missing = |kind: &Kind| locate(*kind).is_err();
+    let packages: Vec<&str> = PACKAGES
+        .iter()
+        .filter(|(kind, _)| is_missing(kind))
+        .flat_map(|(_, packages)| packages.iter().copied())
+        .chain((!Path::new(release::KEYRING).exists()).then_some("debian-archive-keyring"))
         .collect();
-    if missing.is_empty() {
-        say("Every server that Debian and Ubuntu package is there already.")?;
+    let newer = NEWER.iter().any(is_missing);
+    if packages.is_empty() && !newer {
+        say("Every server that can be installed is there already.")?;
         return say(NOT_PACKAGED);
     }
-    let command = format!(
-        "apt-get install -y --no-install-recommends {}",
-        missing.join(" ")
-    );
     if !Uid::effective().is_root() {
-        return Err(format!("only root can install packages: sudo {command}").into());
+        return Err("only root can install servers".into());
     }
     if !Path::new("/usr/bin/apt-get").exists() {
         return Err("no apt-get here: only Debian and Ubuntu are supported".into());
     }
-    let _dormant = Dormant::new()?;
-    apt_get(&["update"])?;
-    apt_get(&[&["install", "-y", "--no-install-recommends"], &missing[..]].concat())?;
-    say(&format!("Installed: {}.", missing.join(", ")))?;
-    say(NOT_PACKAGED)
+    let mut failures = Vec::new();
+    if !packages.is_empty() {
+        failures.extend(install_packages(&packages).err());
+    }
+    failures.extend(add(newer)?);
+    say(NOT_PACKAGED)?;
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    Err(failures.join("\n").into())
 }
 
-fn apt_get(arguments: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
-    let status = Command::new("apt-get")
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .status()?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("apt-get {} failed: {status}", arguments.join(" ")).into())
+fn install_packages(packages: &[&str]) -> Result<(), Failure> {
+    let _dormant = Dormant::new()?;
+    run(apt_get().arg("update"))?;
+    run(apt_get()
+        .args(["install", "-y", "--no-install-recommends"])
+        .args(packages))?;
+    say(&format!("Installed: {}.", packages.join(", ")))
+}
+
+/// Adds what is no package of this machine, all at the same time, and returns what failed.
+fn add(newer: bool) -> Result<Vec<Failure>, Failure> {
+    let directory = Path::new(ADDED);
+    fs::create_dir_all(directory)?;
+    // Whoever comes second waits, and finds it done.
+    let lock = File::create(directory.join("lock"))?;
+    lock.lock()?;
+    let failures = thread::scope(|scope| {
+        let mut running = Vec::new();
+        for release in RELEASES.iter().filter(|_| newer) {
+            if !release.is_there(directory) {
+                running.push(scope.spawn(move || {
+                    release.unpack(directory)?;
+                    let packages = release.packages.join(", ");
+                    say(&format!("Added from Debian {}: {packages}.", release.name))
+                }));
+            }
+        }
+        if !ferretdb::is_there(directory) {
+            running.push(scope.spawn(|| {
+                ferretdb::build(directory)?;
+                say("Added: FerretDB.")
+            }));
+        }
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended
+            .filter_map(|ended| {
+                ended
+                    .unwrap_or_else(|_| Err("a thread panicked".into()))
+                    .err()
+            })
+            .collect()
+    });
+    Ok(failures)
+}
+
+fn apt_get() -> Command {
+    let mut apt_get = Command::new("apt-get");
+    apt_get.arg("-qq").env("DEBIAN_FRONTEND", "noninteractive");
+    apt_get
+}
+
+/// Runs a command silently. If it fails, the end of what it wrote is part of the error.
+fn run(command: &mut Command) -> Result<(), Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
     }
+    let written = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = written.lines().collect();
+    let end = lines[lines.len().saturating_sub(10)..].join("\n");
+    Err(format!("{name} failed ({}): {end}", output.status).into())
 }
 
 /// While this exists, packages do not start the services they install: Debian asks this program
@@ -74,7 +142,7 @@ impl Dormant {
     const FORBID: &str = "#!/bin/sh\nexit 101\n";
 
     fn new() -> io::Result<Self> {
-        let mut policy = match fs::File::create_new(Self::POLICY) {
+        let mut policy = match File::create_new(Self::POLICY) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Ok(Self { ours: false });
             }
@@ -97,7 +165,7 @@ impl Drop for Dormant {
     }
 }
 
-fn say(text: &str) -> Result<(), Box<dyn std::error::Error>> {
+fn say(text: &str) -> Result<(), Failure> {
     writeln!(io::stdout(), "{text}")?;
     Ok(())
 }

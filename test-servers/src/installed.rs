@@ -4,65 +4,102 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, User};
 
 use crate::error::{Doing as _, Error};
 use crate::kind::Kind;
-use crate::kinds::{Recipe, recipe};
+use crate::kinds::Recipe;
 use crate::port::{self, Port};
 use crate::process::{self, Process};
 use crate::program::Program;
-use crate::start_up;
+use crate::start_up::{self, Start};
 use crate::watchdog::{End, Watchdog};
 
 const PREPARATION: Duration = Duration::from_secs(120);
+const PROMOTION: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
 const STOP: Duration = Duration::from_secs(60);
 /// Longer than the watchdog gives a server before it kills it.
 const FAREWELL: Duration = Duration::from_secs(20);
 
 pub(crate) struct Installed {
     kind: Kind,
+    recipe: Arc<dyn Recipe>,
     program: Program,
+    /// What a test adds to the command line of every node.
+    arguments: Vec<String>,
     home: PathBuf,
     user: Option<User>,
     ports: Vec<Port>,
-    /// One a node while the server runs or is paused, none while it is stopped or killed.
-    nodes: Vec<Process>,
+    /// One a node: its process while it runs or is paused, `None` while it is stopped or killed.
+    nodes: Vec<Option<Process>>,
+    /// A program that prepares a node.
+    helper: Option<Process>,
     watchdog: Watchdog,
 }
 
 impl Installed {
     /// Prepares a server in a temporary directory of its own and starts it.
-    pub(crate) fn create(kind: Kind, program: Program) -> Result<Self, Error> {
-        let recipe = recipe(kind);
-        let user = process::unprivileged(recipe.users()).doing("looking for a user to run as")?;
+    pub(crate) fn create(
+        kind: Kind,
+        recipe: Arc<dyn Recipe>,
+        program: Program,
+        arguments: &[&str],
+    ) -> Result<Self, Error> {
+        let user = process::unprivileged(program.users(recipe.users()))
+            .doing("looking for a user to run as")?;
         let ports = port::reserve(recipe.ports()).doing("looking for free ports")?;
         let directory = tempfile::Builder::new()
-            .prefix("test-servers-")
-            .tempdir()
+            .prefix(&format!("test-servers-{}-", std::process::id()))
+            .tempdir_in(program.temporary_directory())
             .doing("creating a temporary directory")?;
         let watchdog = Watchdog::over_directory(directory.path(), recipe.sweep())
             .doing("starting the watchdog")?;
+        let nodes = (0..recipe.nodes()).map(|_| None).collect();
         let mut server = Self {
             kind,
+            recipe,
             program,
+            arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
             // From here on the watchdog removes it.
             home: directory.keep(),
             user,
             ports,
-            nodes: Vec::new(),
+            nodes,
+            helper: None,
             watchdog,
         };
-        server.prepare(recipe)?;
+        server.prepare()?;
         server.launch(true)?;
         Ok(server)
     }
 
-    pub(crate) fn url(&self) -> String {
-        recipe(self.kind).url(&self.port_numbers())
+    /// A server of the same program and arguments that follows this one.
+    pub(crate) fn standby(&self) -> Option<Result<Self, Error>> {
+        let recipe = self.recipe.standby(self.port())?;
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        Some(Self::create(
+            self.kind,
+            recipe,
+            self.program.clone(),
+            &arguments,
+        ))
+    }
+
+    /// Where clients connect to each node, the first one's first.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let ports = self.port_numbers();
+        let of_nodes = ports.iter().take(self.nodes.len());
+        of_nodes.map(|&port| self.recipe.url(port)).collect()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.ports[0].number()
     }
 
     pub(crate) fn home(&self) -> &Path {
@@ -70,27 +107,29 @@ impl Installed {
     }
 
     pub(crate) fn start(&mut self) -> Result<(), Error> {
-        if self.is_running()? {
-            return Ok(());
+        let running = self.running()?;
+        if running.is_empty() {
+            self.forget_the_dead(&running)?;
+            return self.launch(false);
         }
-        // Some nodes of several may be left.
-        self.kill()?;
-        self.launch(false)
+        for node in 0..self.nodes.len() {
+            self.start_node(node)?;
+        }
+        Ok(())
     }
 
     /// Whether every node's process exists, be it paused.
     pub(crate) fn is_running(&mut self) -> Result<bool, Error> {
-        let dead = self.exit_status().doing("looking after a server")?;
-        Ok(!self.nodes.is_empty() && dead.is_none())
+        Ok(self.running()?.len() == self.nodes.len())
     }
 
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
-        let signal = recipe(self.kind).stop_signal();
-        for node in &self.nodes {
+        let signal = self.recipe.stop_signal();
+        for node in self.nodes.iter().flatten() {
             node.resume().doing("resuming a server")?;
             node.signal(signal).doing("stopping a server")?;
         }
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut().flatten() {
             if node.wait(STOP).doing("stopping a server")?.is_none() {
                 return Err(Error::DidNotStop {
                     kind: self.kind,
@@ -98,18 +137,47 @@ impl Installed {
                 });
             }
         }
-        self.forget_nodes()
+        self.forget_the_dead(&[])
     }
 
     pub(crate) fn kill(&mut self) -> Result<(), Error> {
         // All at once, so that no node of several notices the others' death.
-        for node in &self.nodes {
+        for node in self.nodes.iter().flatten() {
             node.pause().doing("killing a server")?;
         }
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut().flatten() {
             node.kill().doing("killing a server")?;
         }
-        self.forget_nodes()
+        self.forget_the_dead(&[])
+    }
+
+    pub(crate) fn kill_node(&mut self, node: usize) -> Result<(), Error> {
+        let running = self.running()?;
+        self.check(node)?;
+        if let Some(process) = &mut self.nodes[node] {
+            process.kill().doing("killing a server")?;
+        }
+        let others: Vec<usize> = running.into_iter().filter(|&left| left != node).collect();
+        self.forget_the_dead(&others)
+    }
+
+    pub(crate) fn start_node(&mut self, node: usize) -> Result<(), Error> {
+        self.check(node)?;
+        let running = self.running()?;
+        if running.contains(&node) {
+            return Ok(());
+        }
+        self.forget_the_dead(&running)?;
+        let leads = running.is_empty() && self.recipe.needs_leader();
+        if leads && self.elect()? != node {
+            return Err(self.did_not_start("another node knows more and has to be started first"));
+        }
+        if !leads {
+            self.recover(node)?;
+        }
+        self.spawn(&[node], leads)?;
+        let running = self.running()?;
+        self.wait_for(&running, false)
     }
 
     pub(crate) fn pause(&mut self) -> Result<(), Error> {
@@ -120,90 +188,200 @@ impl Installed {
         self.each_running(Process::resume)
     }
 
-    fn each_running(&mut self, act: fn(&Process) -> io::Result<()>) -> Result<(), Error> {
+    pub(crate) fn promote(&mut self) -> Result<(), Error> {
+        let doing = "promoting a standby";
+        let kind = self.kind;
         if !self.is_running()? {
+            return Err(Error::NotRunning { kind });
+        }
+        if self.recipe.is_promoted(self.port()).doing(doing)? {
+            return Err(Error::NoStandby { kind });
+        }
+        let signal = self.recipe.promote(&self.home).doing(doing)?;
+        for node in self.nodes.iter().flatten() {
+            node.signal(signal).doing(doing)?;
+        }
+        let deadline = Instant::now() + PROMOTION;
+        while !self.recipe.is_promoted(self.port()).doing(doing)? {
+            if Instant::now() >= deadline {
+                return Err(self.did_not_start("it still is a standby"));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn each_running(&mut self, act: fn(&Process) -> io::Result<()>) -> Result<(), Error> {
+        if self.running()?.is_empty() {
             return Err(Error::NotRunning { kind: self.kind });
         }
-        for node in &self.nodes {
+        for node in self.nodes.iter().flatten() {
             act(node).doing("signalling a server")?;
         }
         Ok(())
     }
 
-    fn prepare(&mut self, recipe: &dyn Recipe) -> Result<(), Error> {
-        let commands = recipe
-            .prepare(&self.program, &self.home)
+    fn prepare(&mut self) -> Result<(), Error> {
+        let commands = self
+            .recipe
+            .prepare(&self.program, &self.home, &self.port_numbers())
             .doing("preparing a data directory")?;
         self.hand_over().doing("handing over a data directory")?;
         for command in commands {
             // Killed half-way, initdb would leave shared memory; it takes only seconds.
-            self.spawn([command], End::Await)?;
-            let ended = self.nodes[0].wait(PREPARATION);
-            if !ended
-                .doing("preparing a data directory")?
-                .is_some_and(|status| status.success())
-            {
-                return Err(self.did_not_start("its data directory could not be prepared"));
-            }
-            self.forget_nodes()?;
+            self.run(&command, End::Await)?;
         }
         Ok(())
     }
 
+    /// Runs a program that prepares something to its end.
+    fn run(&mut self, command: &Command, end: End) -> Result<(), Error> {
+        let doing = "preparing a data directory";
+        self.helper = Some(self.process(command)?);
+        self.instruct(end)?;
+        let Some(helper) = &mut self.helper else {
+            return Ok(());
+        };
+        helper.release().doing(doing)?;
+        let ended = helper.wait(PREPARATION).doing(doing)?;
+        if !ended.is_some_and(|status| status.success()) {
+            return Err(self.did_not_start("its data directory could not be prepared"));
+        }
+        self.helper = None;
+        self.instruct(End::Kill)
+    }
+
+    /// Starts all nodes.
     fn launch(&mut self, new: bool) -> Result<(), Error> {
-        let recipe = recipe(self.kind);
+        let mut others: Vec<usize> = (0..self.nodes.len()).collect();
+        let mut started = Ok(());
+        if self.recipe.needs_leader() {
+            let leader = self.elect()?;
+            others.retain(|&node| node != leader);
+            self.spawn(&[leader], true)?;
+            started = self.wait_for(&[leader], new);
+        }
+        if started.is_ok() {
+            self.spawn(&others, false)?;
+            let all: Vec<usize> = (0..self.nodes.len()).collect();
+            started = self.wait_for(&all, new);
+        }
+        if started.is_err() {
+            self.kill()?;
+        }
+        started
+    }
+
+    /// The node that is to be started before all others, as it knows everything they know.
+    fn elect(&mut self) -> Result<usize, Error> {
+        for node in 0..self.nodes.len() {
+            self.recover(node)?;
+        }
+        self.recipe
+            .leader(&self.home)
+            .doing("looking for the node to start first")
+    }
+
+    fn recover(&mut self, node: usize) -> Result<(), Error> {
+        match self.recipe.recover(&self.program, &self.home, node) {
+            Some(command) => self.run(&command, End::Kill),
+            None => Ok(()),
+        }
+    }
+
+    fn wait_for(&mut self, nodes: &[usize], new: bool) -> Result<(), Error> {
+        let recipe = Arc::clone(&self.recipe);
         let ports = self.port_numbers();
-        let commands =
-            (0..recipe.nodes()).map(|node| recipe.command(&self.program, &self.home, &ports, node));
-        self.spawn(commands.collect::<Vec<_>>(), End::Kill)?;
-        let started = start_up::wait(recipe, &ports, new, || {
+        let start = Start {
+            ports: &ports,
+            nodes,
+            new,
+        };
+        let started = start_up::wait(&*recipe, &start, || {
             match self.exit_status().map_err(|error| error.to_string())? {
                 None => Ok(()),
                 Some(status) => Err(format!("it ended with {status}")),
             }
         });
-        started.or_else(|reason| {
-            let error = self.did_not_start(&reason);
-            self.kill()?;
-            Err(error)
-        })
+        started.map_err(|reason| self.did_not_start(&reason))
     }
 
-    /// Starts processes as the server's nodes, each known to the watchdog before it runs.
-    fn spawn(
-        &mut self,
-        commands: impl IntoIterator<Item = Command>,
-        end: End,
-    ) -> Result<(), Error> {
-        for command in commands {
-            let node = Process::prepare(&command, &self.home, self.user.as_ref());
-            self.nodes.push(node.doing("starting a server")?);
+    /// Starts nodes, each known to the watchdog before it runs.
+    fn spawn(&mut self, nodes: &[usize], leads: bool) -> Result<(), Error> {
+        let ports = self.port_numbers();
+        for &node in nodes {
+            let mut command = self.recipe.command(&self.program, &self.home, &ports, node);
+            if leads {
+                self.recipe.lead(&mut command);
+            }
+            command.args(&self.arguments);
+            self.nodes[node] = Some(self.process(&command)?);
         }
-        let groups: Vec<Pid> = self.nodes.iter().map(Process::group).collect();
-        self.watchdog
-            .guard(end, &groups)
-            .doing("instructing the watchdog")?;
-        for node in &mut self.nodes {
-            node.release().doing("starting a server")?;
+        self.instruct(End::Kill)?;
+        for &node in nodes {
+            if let Some(process) = &mut self.nodes[node] {
+                process.release().doing("starting a server")?;
+            }
         }
         Ok(())
     }
 
-    /// To be called when they have ended: their numbers may soon be those of other processes.
-    fn forget_nodes(&mut self) -> Result<(), Error> {
-        self.nodes.clear();
+    fn process(&self, command: &Command) -> Result<Process, Error> {
+        let root = self.program.root.as_deref();
+        Process::prepare(command, &self.home, self.user.as_ref(), root).doing("starting a server")
+    }
+
+    /// Tells the watchdog what runs.
+    fn instruct(&mut self, end: End) -> Result<(), Error> {
+        let processes = self.nodes.iter().flatten().chain(&self.helper);
+        let groups: Vec<Pid> = processes.map(Process::group).collect();
         self.watchdog
-            .guard(End::Kill, &[])
+            .guard(end, &groups)
             .doing("instructing the watchdog")
     }
 
+    /// Forgets all nodes but these: the numbers of processes that have ended may soon be those
+    /// of others.
+    fn forget_the_dead(&mut self, alive: &[usize]) -> Result<(), Error> {
+        for (node, process) in self.nodes.iter_mut().enumerate() {
+            if !alive.contains(&node) {
+                *process = None;
+            }
+        }
+        self.instruct(End::Kill)
+    }
+
+    /// The nodes whose process exists.
+    fn running(&mut self) -> Result<Vec<usize>, Error> {
+        let mut running = Vec::new();
+        for (node, process) in self.nodes.iter_mut().enumerate() {
+            if let Some(process) = process {
+                let ended = process.exited().doing("looking after a server")?;
+                if ended.is_none() {
+                    running.push(node);
+                }
+            }
+        }
+        Ok(running)
+    }
+
     fn exit_status(&mut self) -> io::Result<Option<ExitStatus>> {
-        for node in &mut self.nodes {
+        for node in self.nodes.iter_mut().flatten() {
             if let Some(status) = node.exited()? {
                 return Ok(Some(status));
             }
         }
         Ok(None)
+    }
+
+    fn check(&self, node: usize) -> Result<(), Error> {
+        if node < self.nodes.len() {
+            return Ok(());
+        }
+        Err(Error::NoSuchNode {
+            kind: self.kind,
+            node,
+        })
     }
 
     fn hand_over(&self) -> io::Result<()> {
@@ -233,9 +411,9 @@ impl Drop for Installed {
         // The watchdog ends the server and removes the directory; here the dead are collected,
         // without which it would take them for alive. Dropping the watchdog waits for it.
         self.watchdog.release();
-        for node in &mut self.nodes {
-            if !matches!(node.wait(FAREWELL), Ok(Some(_))) {
-                let _ = node.signal(Signal::SIGKILL);
+        for process in self.nodes.iter_mut().flatten().chain(&mut self.helper) {
+            if !matches!(process.wait(FAREWELL), Ok(Some(_))) {
+                let _ = process.signal(Signal::SIGKILL);
             }
         }
     }

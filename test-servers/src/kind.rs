@@ -5,41 +5,70 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// PostgreSQL, one server.
+    /// PostgreSQL, one server of the newest version that the machine has.
     Postgres,
+    /// PostgreSQL 18, one server.
+    Postgres18,
+    /// PgBouncer in transaction mode, in front of a server of [`Kind::Postgres`] of its own. See
+    /// [`Server::pgbouncer`](crate::Server::pgbouncer) for one in front of a given server.
+    Pgbouncer,
     /// MySQL, one server. A `mysqld` that is MariaDB's does not count.
     Mysql,
     /// MariaDB, one server.
     Mariadb,
-    /// Redis, one server.
+    /// Redis, one server of the first version found.
     Redis,
-    /// Redis Cluster: six processes, three of them primaries with one replica each, that are
-    /// stopped, killed and paused together.
+    /// Redis 8, one server.
+    Redis8,
+    /// Valkey, one server.
+    Valkey,
+    /// Redis Cluster of three primaries, which are the nodes 0 to 2, and one replica each, the
+    /// nodes 3 to 5. No replica takes over by itself.
     RedisCluster,
+    /// The same of Redis 8.
+    Redis8Cluster,
+    /// The same of Valkey.
+    ValkeyCluster,
     /// MongoDB: a replica set of one member, because transactions need a replica set.
     Mongodb,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 12] = [
         Self::Postgres,
+        Self::Postgres18,
+        Self::Pgbouncer,
         Self::Mysql,
         Self::Mariadb,
         Self::Redis,
+        Self::Redis8,
+        Self::Valkey,
         Self::RedisCluster,
+        Self::Redis8Cluster,
+        Self::ValkeyCluster,
         Self::Mongodb,
     ];
+
+    pub(crate) fn is_postgres(self) -> bool {
+        matches!(self, Self::Postgres | Self::Postgres18)
+    }
 
     /// The name used in `INBOX_TEST_REQUIRE`, on the command line and in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::Postgres18 => "postgres-18",
+            Self::Pgbouncer => "pgbouncer",
             Self::Mysql => "mysql",
             Self::Mariadb => "mariadb",
             Self::Redis => "redis",
+            Self::Redis8 => "redis-8",
+            Self::Valkey => "valkey",
             Self::RedisCluster => "redis-cluster",
+            Self::Redis8Cluster => "redis-8-cluster",
+            Self::ValkeyCluster => "valkey-cluster",
             Self::Mongodb => "mongodb",
         }
     }
@@ -49,10 +78,16 @@ impl Kind {
     pub fn url_variable(self) -> &'static str {
         match self {
             Self::Postgres => "INBOX_TEST_POSTGRES_URL",
+            Self::Postgres18 => "INBOX_TEST_POSTGRES_18_URL",
+            Self::Pgbouncer => "INBOX_TEST_PGBOUNCER_URL",
             Self::Mysql => "INBOX_TEST_MYSQL_URL",
             Self::Mariadb => "INBOX_TEST_MARIADB_URL",
             Self::Redis => "INBOX_TEST_REDIS_URL",
+            Self::Redis8 => "INBOX_TEST_REDIS_8_URL",
+            Self::Valkey => "INBOX_TEST_VALKEY_URL",
             Self::RedisCluster => "INBOX_TEST_REDIS_CLUSTER_URL",
+            Self::Redis8Cluster => "INBOX_TEST_REDIS_8_CLUSTER_URL",
+            Self::ValkeyCluster => "INBOX_TEST_VALKEY_CLUSTER_URL",
             Self::Mongodb => "INBOX_TEST_MONGODB_URL",
         }
     }

@@ -60,6 +60,7 @@
 //! Linux is where all of this holds. On other Unix systems a paused or killed PostgreSQL server is
 //! only its main process.
 
+mod debian;
 mod docker;
 mod error;
 mod find;
@@ -74,8 +75,9 @@ mod start_up;
 mod watchdog;
 mod wire;
 
+pub use debian::ADDED;
 pub use error::Error;
-pub use find::{NoServer, REQUIRE, Skipped, find, locate, require_or_skip};
+pub use find::{NoServer, REQUIRE, Skipped, find, find_own, locate, or_skip, require_or_skip};
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};
 

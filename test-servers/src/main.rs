@@ -19,13 +19,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Install the servers that Debian and Ubuntu have, as root on a machine without Docker.
+    /// Install what servers can be had without Docker, as root on Debian or Ubuntu.
     Install,
     /// Show for each kind of server where tests would get one.
     List,
     /// Start a server, print its URL, and run it until Ctrl-C.
     Run {
-        /// postgres, mysql, mariadb, redis, redis-cluster or mongodb.
+        /// One of those that `list` shows.
         kind: Kind,
     },
 }
@@ -45,14 +45,14 @@ fn main() -> ExitCode {
     }
 }
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 fn list() -> Outcome {
     let mut table = String::new();
     for kind in Kind::ALL {
         match locate(kind) {
-            Ok(origin) => writeln!(table, "{kind:14} {origin}")?,
-            Err(skipped) => writeln!(table, "{kind:14} none: {skipped}")?,
+            Ok(origin) => writeln!(table, "{kind:16} {origin}")?,
+            Err(skipped) => writeln!(table, "{kind:16} none: {skipped}")?,
         }
     }
     io::stdout().write_all(table.as_bytes())?;

@@ -29,15 +29,37 @@ impl Process {
     /// Creates the process, which then waits for [`release`](Self::release).
     ///
     /// The server sees only the environment set here, so that variables like `PGDATA` of the
-    /// caller do not reach it. It works in `home` and writes to the file `log` in it.
-    pub(crate) fn prepare(server: &Command, home: &Path, user: Option<&User>) -> io::Result<Self> {
+    /// caller do not reach it. It works in `home` and writes to the file `log` in it. With a
+    /// `root`, it runs with that as its root directory, in which `home` and the paths of the
+    /// command mean what they mean here.
+    pub(crate) fn prepare(
+        server: &Command,
+        home: &Path,
+        user: Option<&User>,
+        root: Option<&Path>,
+    ) -> io::Result<Self> {
         let log = File::options()
             .create(true)
             .append(true)
             .open(log_of(home))?;
         let mut launcher = Command::new("sh");
+        launcher.args(["-c", LAUNCHER, "launcher"]);
+        match (root, user) {
+            // Only root may change the root directory, so the user comes after it.
+            (Some(root), user) => {
+                launcher.arg("chroot");
+                if let Some(user) = user {
+                    launcher.arg(format!("--userspec=+{}:+{}", user.uid, user.gid));
+                    launcher.arg("--groups=");
+                }
+                launcher.arg(root);
+            }
+            (None, Some(user)) => {
+                launcher.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+            }
+            (None, None) => {}
+        }
         launcher
-            .args(["-c", LAUNCHER, "launcher"])
             .arg(server.get_program())
             .args(server.get_args())
             .env_clear()
@@ -50,9 +72,6 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log);
-        if let Some(user) = user {
-            launcher.uid(user.uid.as_raw()).gid(user.gid.as_raw());
-        }
         let child = launcher.spawn()?;
         let group = i32::try_from(child.id()).map_err(io::Error::other)?;
         Ok(Self {

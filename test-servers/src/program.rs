@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A server program and what it says its version is.
@@ -10,20 +10,31 @@ use std::process::{Command, Stdio};
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) version: String,
+    /// The root directory it runs in, if that is not the machine's own.
+    pub(crate) root: Option<PathBuf>,
 }
 
 impl Program {
     /// `None` if the program cannot be asked for its version, and so not be run either.
     pub(crate) fn at(path: PathBuf) -> Option<Self> {
-        let answer = Command::new(&path)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
-            .ok()
-            .filter(|answer| answer.status.success())?;
-        let text = String::from_utf8_lossy(&answer.stdout);
-        let version = text.lines().next()?.trim().to_owned();
-        Some(Self { path, version })
+        let version = version(Command::new(&path))?;
+        Some(Self {
+            path,
+            version,
+            root: None,
+        })
+    }
+
+    /// The program at this path of another root directory, within which the path means the same.
+    pub(crate) fn within(root: &Path, path: PathBuf) -> Option<Self> {
+        let mut program = Command::new("chroot");
+        program.arg(root).arg(&path);
+        let version = version(program)?;
+        Some(Self {
+            path,
+            version,
+            root: Some(root.to_owned()),
+        })
     }
 
     /// Every program of this name, in the order of the search path.
@@ -34,14 +45,45 @@ impl Program {
             .filter_map(Self::at)
     }
 
-    /// Another program that comes with this one, next to it or on the search path.
+    /// Another program that comes with this one: next to it, be it reached by a link, or on the
+    /// search path.
     pub(crate) fn companion(&self, name: &str) -> Option<PathBuf> {
-        let beside = self.path.with_file_name(name);
-        if beside.is_file() {
-            return Some(beside);
-        }
-        which::which_in(name, Some(search_path()), "/").ok()
+        let linked = self.path.canonicalize().ok();
+        [Some(&self.path), linked.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|path| path.with_file_name(name))
+            .find(|beside| beside.is_file())
+            .or_else(|| which::which_in(name, Some(search_path()), "/").ok())
     }
+
+    /// Of the users that a server may run as, those that it knows. Another root directory has
+    /// only those whom every system has.
+    pub(crate) fn users(&self, of_kind: &'static [&'static str]) -> &'static [&'static str] {
+        match self.root {
+            Some(_) => &["nobody"],
+            None => of_kind,
+        }
+    }
+
+    /// Where it can have a directory of its own.
+    pub(crate) fn temporary_directory(&self) -> PathBuf {
+        match &self.root {
+            Some(root) => root.join("tmp"),
+            None => env::temp_dir(),
+        }
+    }
+}
+
+fn version(mut program: Command) -> Option<String> {
+    let answer = program
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output()
+        .ok()
+        .filter(|answer| answer.status.success())?;
+    let text = String::from_utf8_lossy(&answer.stdout);
+    Some(text.lines().next()?.trim().to_owned())
 }
 
 /// `PATH`, and the places where distributions put servers that ordinary users do not search.

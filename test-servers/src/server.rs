@@ -1,10 +1,15 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::docker::Docker;
 use crate::error::Error;
+use crate::find::{NoServer, Skipped};
 use crate::installed::Installed;
 use crate::kind::Kind;
+use crate::kinds::Recipe as _;
+use crate::kinds::pgbouncer::PgBouncer;
+use crate::program::Program;
 
 /// A running server for tests.
 ///
@@ -21,7 +26,8 @@ use crate::kind::Kind;
 pub struct Server {
     kind: Kind,
     origin: Origin,
-    url: String,
+    /// One a node.
+    urls: Vec<String>,
     backing: Backing,
 }
 
@@ -48,6 +54,15 @@ pub enum Origin {
     },
 }
 
+impl Origin {
+    pub(crate) fn of(program: &Program) -> Self {
+        Self::Installed {
+            program: program.path.clone(),
+            version: program.version.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -62,24 +77,30 @@ enum Backing {
     Shared,
     Docker(Box<Docker>),
     Installed(Box<Installed>),
+    /// A server that clients reach through another.
+    Behind {
+        front: Box<Installed>,
+        behind: Box<Server>,
+    },
 }
 
 impl Server {
-    pub(crate) fn shared(kind: Kind, origin: Origin, url: String) -> Self {
+    pub(crate) fn shared(kind: Kind, url: String) -> Self {
+        let variable = kind.url_variable();
         Self {
             kind,
-            origin,
-            url,
+            origin: Origin::Environment { variable },
+            urls: vec![url],
             backing: Backing::Shared,
         }
     }
 
-    pub(crate) fn in_docker(kind: Kind, origin: Origin) -> Result<Self, Error> {
-        let server = Box::new(Docker::create(kind)?);
+    pub(crate) fn in_docker(kind: Kind, origin: Origin, arguments: &[&str]) -> Result<Self, Error> {
+        let server = Box::new(Docker::create(kind, arguments)?);
         Ok(Self {
             kind,
             origin,
-            url: server.url(),
+            urls: server.urls(),
             backing: Backing::Docker(server),
         })
     }
@@ -88,8 +109,22 @@ impl Server {
         Self {
             kind,
             origin,
-            url: server.url(),
+            urls: server.urls(),
             backing: Backing::Installed(Box::new(server)),
+        }
+    }
+
+    /// Makes this, and the server behind it that clients reach through it, one.
+    pub(crate) fn with_behind(self, behind: Self) -> Self {
+        match self.backing {
+            Backing::Installed(front) => Self {
+                backing: Backing::Behind {
+                    front,
+                    behind: Box::new(behind),
+                },
+                ..self
+            },
+            _ => self,
         }
     }
 
@@ -111,20 +146,28 @@ impl Server {
         matches!(self.backing, Backing::Shared)
     }
 
-    /// Where clients connect, with a user who may do everything. For a Redis Cluster, one of its
-    /// nodes. It stays the same when the server is restarted.
+    /// Where clients connect, with a user who may do everything. For a server of several nodes, the
+    /// first one's. It stays the same when the server is restarted.
     ///
     /// A server of our own needs no password; a shared one's URL may contain one.
     #[must_use]
     pub fn url(&self) -> &str {
-        &self.url
+        &self.urls[0]
     }
 
-    /// The temporary directory of an installed server, with its data and its `log`.
+    /// Where clients connect to each node. A shared server is one node as far as is known.
+    #[must_use]
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// The temporary directory of an installed server, with its data and its `log`. Of a server
+    /// behind another, it is the other's.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
         match &self.backing {
             Backing::Installed(server) => Some(server.home()),
+            Backing::Behind { front, .. } => Some(front.home()),
             Backing::Shared | Backing::Docker(_) => None,
         }
     }
@@ -138,11 +181,13 @@ impl Server {
             Backing::Shared => Ok(true),
             Backing::Docker(server) => server.is_running(),
             Backing::Installed(server) => server.is_running(),
+            Backing::Behind { front, behind } => Ok(front.is_running()? && behind.is_running()?),
         }
     }
 
     /// Starts it again after [`stop`](Self::stop) or [`kill`](Self::kill), on the same data and
-    /// the same port, and returns when it takes requests. Does nothing if it runs.
+    /// the same port, and returns when it takes requests. Does nothing if it runs; of several
+    /// nodes, starts those that do not.
     ///
     /// # Errors
     /// [`Error::Shared`]; [`Error::DidNotStart`].
@@ -151,6 +196,10 @@ impl Server {
             Backing::Shared => Err(self.refusal()),
             Backing::Docker(server) => server.start(),
             Backing::Installed(server) => server.start(),
+            Backing::Behind { front, behind } => {
+                behind.start()?;
+                front.start()
+            }
         }
     }
 
@@ -164,6 +213,10 @@ impl Server {
             Backing::Shared => Err(self.refusal()),
             Backing::Docker(server) => server.stop(),
             Backing::Installed(server) => server.stop(),
+            Backing::Behind { front, behind } => {
+                front.stop()?;
+                behind.stop()
+            }
         }
     }
 
@@ -178,6 +231,10 @@ impl Server {
             Backing::Shared => Err(self.refusal()),
             Backing::Docker(server) => server.kill(),
             Backing::Installed(server) => server.kill(),
+            Backing::Behind { front, behind } => {
+                front.kill()?;
+                behind.kill()
+            }
         }
     }
 
@@ -200,6 +257,10 @@ impl Server {
             Backing::Shared => Err(self.refusal()),
             Backing::Docker(server) => server.pause(),
             Backing::Installed(server) => server.pause(),
+            Backing::Behind { front, behind } => {
+                front.pause()?;
+                behind.pause()
+            }
         }
     }
 
@@ -212,12 +273,105 @@ impl Server {
             Backing::Shared => Err(self.refusal()),
             Backing::Docker(server) => server.resume(),
             Backing::Installed(server) => server.resume(),
+            Backing::Behind { front, behind } => {
+                front.resume()?;
+                behind.resume()
+            }
+        }
+    }
+
+    /// Kills one node of several, counted from 0, and returns when its processes are gone. Does
+    /// nothing if it does not run.
+    ///
+    /// # Errors
+    /// [`Error::Shared`]; [`Error::OneContainer`]; [`Error::NoSuchNode`].
+    pub fn kill_node(&mut self, node: usize) -> Result<(), Error> {
+        self.nodes()?.kill_node(node)
+    }
+
+    /// Starts one node again, on the same data and the same port, and returns when it takes
+    /// requests. Does nothing if it runs.
+    ///
+    /// # Errors
+    /// Those of [`kill_node`](Self::kill_node); [`Error::DidNotStart`], also if no node runs and
+    /// another one knows more.
+    pub fn start_node(&mut self, node: usize) -> Result<(), Error> {
+        self.nodes()?.start_node(node)
+    }
+
+    fn nodes(&mut self) -> Result<&mut Installed, Error> {
+        let kind = self.kind;
+        match &mut self.backing {
+            Backing::Shared => Err(Error::Shared { kind }),
+            Backing::Docker(_) => Err(Error::OneContainer { kind }),
+            Backing::Installed(server) => Ok(server),
+            Backing::Behind { front, .. } => Ok(front),
+        }
+    }
+
+    /// Starts a PgBouncer in front of this PostgreSQL server, in transaction mode: a client has a
+    /// connection of the server, of which there are at most five, from the begin of a transaction
+    /// to its end. It can be stopped, killed and paused apart from the server. Once the server is
+    /// dropped, it lets nobody in.
+    ///
+    /// # Errors
+    /// [`NoServer::Skipped`] if there is no `pgbouncer`, or if this is not a PostgreSQL server of
+    /// our own; [`NoServer::Failed`] if it does not start.
+    pub fn pgbouncer(&self) -> Result<Self, NoServer> {
+        let port = match &self.backing {
+            Backing::Docker(server) if self.kind.is_postgres() => server.port(),
+            Backing::Installed(server) if self.kind.is_postgres() => server.port(),
+            _ => return Err(skipped("PgBouncer needs a PostgreSQL server of our own")),
+        };
+        let recipe = Arc::new(PgBouncer { server: port });
+        let program = recipe.program().map_err(|reason| Skipped { reason })?;
+        let origin = Origin::of(&program);
+        let server = Installed::create(Kind::Pgbouncer, recipe, program, &[])?;
+        Ok(Self::installed(Kind::Pgbouncer, origin, server))
+    }
+
+    /// Starts a standby of this PostgreSQL server: a copy, started with the same arguments, that
+    /// follows it by streaming replication and takes reads only, until it is
+    /// [promoted](Self::promote).
+    ///
+    /// What this server has acknowledged may be missing there for a moment, unless the setting
+    /// `synchronous_standby_names` is `*`.
+    ///
+    /// # Errors
+    /// [`NoServer::Skipped`] if this is not an [installed](Origin::Installed) PostgreSQL server;
+    /// [`NoServer::Failed`] if the standby does not start.
+    pub fn standby(&self) -> Result<Self, NoServer> {
+        let standby = match &self.backing {
+            Backing::Installed(server) => server.standby(),
+            _ => None,
+        };
+        let standby = standby
+            .ok_or_else(|| skipped("only an installed PostgreSQL server is given a standby"))??;
+        Ok(Self::installed(self.kind, self.origin.clone(), standby))
+    }
+
+    /// Makes a standby a server of its own that takes writes, and returns when it does. It goes on
+    /// with what it has received; the server that it followed is left as it is.
+    ///
+    /// # Errors
+    /// [`Error::NoStandby`]; [`Error::NotRunning`]; [`Error::DidNotStart`] if it still does not take
+    /// writes after a minute.
+    pub fn promote(&mut self) -> Result<(), Error> {
+        match &mut self.backing {
+            Backing::Installed(server) => server.promote(),
+            _ => Err(Error::NoStandby { kind: self.kind }),
         }
     }
 
     fn refusal(&self) -> Error {
         Error::Shared { kind: self.kind }
     }
+}
+
+fn skipped(reason: &str) -> NoServer {
+    NoServer::Skipped(Skipped {
+        reason: reason.to_owned(),
+    })
 }
 
 impl fmt::Debug for Server {
@@ -236,11 +390,8 @@ mod tests {
 
     #[test]
     fn a_shared_server_is_left_alone_and_its_password_kept() {
-        let origin = Origin::Environment {
-            variable: Kind::Redis.url_variable(),
-        };
         let url = "redis://:secret@example.com/".to_owned();
-        let mut server = Server::shared(Kind::Redis, origin, url.clone());
+        let mut server = Server::shared(Kind::Redis, url.clone());
         assert!(server.is_shared());
         assert_eq!(server.url(), url);
         assert!(!format!("{server:?} {}", server.origin()).contains("secret"));

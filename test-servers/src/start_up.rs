@@ -9,22 +9,34 @@ use crate::kinds::Recipe;
 const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(30);
 
-/// Waits until every node answers, makes one server of them if they are `new`, and waits until
-/// that is ready. `alive` says why waiting is pointless, if it is.
+/// What is being started.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) ports: &'a [u16],
+    /// The nodes that run. The others, if there are any, are not waited for.
+    pub(crate) nodes: &'a [usize],
+    /// Whether it has never run before.
+    pub(crate) new: bool,
+}
+
+/// Waits until every node answers, makes one server of them if they are new, and waits until that
+/// is ready. `alive` says why waiting is pointless, if it is.
 pub(crate) fn wait(
     recipe: &dyn Recipe,
-    ports: &[u16],
-    new: bool,
+    start: &Start<'_>,
     mut alive: impl FnMut() -> Result<(), String>,
 ) -> Result<(), String> {
     let deadline = Instant::now() + LIMIT;
-    for &port in &ports[..recipe.nodes()] {
-        until(deadline, &mut alive, || recipe.answers(port))?;
+    for &node in start.nodes {
+        until(deadline, &mut alive, || recipe.answers(start.ports[node]))?;
     }
-    if new {
-        recipe.form(ports)?;
+    if start.nodes.len() < recipe.nodes() {
+        return Ok(());
     }
-    until(deadline, &mut alive, || recipe.ready(ports))
+    if start.new {
+        recipe.form(start.ports)?;
+    }
+    until(deadline, &mut alive, || recipe.ready(start.ports))
 }
 
 fn until(

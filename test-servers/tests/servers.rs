@@ -2,6 +2,7 @@
 //! while paused, and nothing is left afterwards, not even of a test process that is killed.
 
 mod client;
+mod postgres;
 
 use std::error::Error;
 use std::fs;
@@ -12,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use client::Client;
-use test_servers::{Kind, Server, require_or_skip};
+use test_servers::{ADDED, Kind, Server, require_or_skip};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -128,29 +129,17 @@ fn does_not_survive_its_owner(kind: Kind) -> Outcome {
     let mut owner = Command::new(env!("CARGO_BIN_EXE_test-servers"))
         .args(["run", kind.name()])
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()?;
-    let about = owner.stderr.take().ok_or("no standard error")?;
-    let about = BufReader::new(about).lines().next().ok_or("it ended")??;
-    let directory = about
-        .split(" in ")
-        .last()
-        .and_then(|rest| rest.split_once(';'))
-        .map(|(directory, _)| PathBuf::from(directory))
-        .ok_or(about)?;
-    assert!(!processes_in(&directory).is_empty());
+    let url = owner.stdout.take().ok_or("no standard output")?;
+    BufReader::new(url).lines().next().ok_or("it ended")??;
+    let left = Left::of(owner.id());
+    assert!(!left.directories().is_empty());
+    assert!(!left.processes().is_empty());
 
     owner.kill()?;
     owner.wait()?;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while directory.exists() || !processes_in(&directory).is_empty() {
-        assert!(
-            Instant::now() < deadline,
-            "left: {:?}",
-            processes_in(&directory)
-        );
-        thread::sleep(Duration::from_millis(20));
-    }
+    left.disappears();
     Ok(())
 }
 
@@ -159,48 +148,72 @@ fn does_not_survive_an_owner_killed_early(kind: Kind) -> Outcome {
     if installed(kind)?.is_none() {
         return Ok(());
     }
-    let temporary = tempfile::tempdir()?;
-    // The system user a server may run as has to get through.
-    fs::set_permissions(
-        temporary.path(),
-        std::os::unix::fs::PermissionsExt::from_mode(0o755),
-    )?;
     for milliseconds in [20, 100, 400, 1200] {
         let mut owner = Command::new(env!("CARGO_BIN_EXE_test-servers"))
             .args(["run", kind.name()])
-            .env("TMPDIR", temporary.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
         thread::sleep(Duration::from_millis(milliseconds));
         owner.kill()?;
         owner.wait()?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while fs::read_dir(temporary.path())?.next().is_some()
-            || !processes_in(temporary.path()).is_empty()
-        {
-            let left = processes_in(temporary.path());
-            assert!(
-                Instant::now() < deadline,
-                "after {milliseconds} ms: {left:?}"
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+        Left::of(owner.id()).disappears();
     }
     Ok(())
 }
 
+/// What there is of the servers of one process, told by the names of their directories.
+struct Left(String);
+
+impl Left {
+    fn of(owner: u32) -> Self {
+        Self(format!("test-servers-{owner}-"))
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        [
+            std::env::temp_dir(),
+            Path::new(ADDED).join("testing/tmp"),
+            Path::new(ADDED).join("unstable/tmp"),
+        ]
+        .iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path()))
+        .filter(|path| path.to_string_lossy().contains(&self.0))
+        .collect()
+    }
+
+    fn processes(&self) -> Vec<PathBuf> {
+        processes_naming(&self.0)
+    }
+
+    fn disappears(&self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let left = [self.directories(), self.processes()].concat();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "left: {left:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
 /// The processes that work in a directory or have it in their arguments.
 fn processes_in(directory: &Path) -> Vec<PathBuf> {
+    processes_naming(&directory.to_string_lossy())
+}
+
+fn processes_naming(text: &str) -> Vec<PathBuf> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .map(|process| process.path())
         .filter(|process| {
-            let works_there =
-                fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
+            let works_there = fs::read_link(process.join("cwd"))
+                .is_ok_and(|cwd| cwd.to_string_lossy().contains(text));
             let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
-            works_there
-                || String::from_utf8_lossy(&arguments).contains(&*directory.to_string_lossy())
+            works_there || String::from_utf8_lossy(&arguments).contains(text)
         })
         .collect()
 }
@@ -239,11 +252,17 @@ macro_rules! kinds {
 }
 
 kinds! {
-    postgres: Kind::Postgres,
+    postgres_any: Kind::Postgres,
+    postgres_18: Kind::Postgres18,
+    pgbouncer: Kind::Pgbouncer,
     mysql: Kind::Mysql,
     mariadb: Kind::Mariadb,
     redis: Kind::Redis,
+    redis_8: Kind::Redis8,
+    valkey: Kind::Valkey,
     redis_cluster: Kind::RedisCluster,
+    redis_8_cluster: Kind::Redis8Cluster,
+    valkey_cluster: Kind::ValkeyCluster,
     mongodb: Kind::Mongodb,
 }
 

@@ -2,22 +2,27 @@
 
 mod mongodb;
 mod mysql;
+pub(crate) mod pgbouncer;
 mod postgres;
+mod postgres_session;
 mod redis;
 mod redis_cluster;
+mod standby;
 
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 
+use self::redis_cluster::RedisCluster;
 use crate::kind::Kind;
 use crate::program::Program;
 
 /// How to find, start, reach and end a kind of server. A server is one or several nodes; `ports`
 /// begins with the one that clients use of each node.
-pub(crate) trait Recipe: Sync {
+pub(crate) trait Recipe: Send + Sync {
     /// The installed program, or why there is none.
     fn program(&self) -> Result<Program, String>;
 
@@ -35,15 +40,39 @@ pub(crate) trait Recipe: Sync {
     }
 
     /// Puts files into the empty `home` and returns the commands that prepare it further.
-    fn prepare(&self, _program: &Program, _home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(
+        &self,
+        _program: &Program,
+        _home: &Path,
+        _ports: &[u16],
+    ) -> io::Result<Vec<Command>> {
         Ok(Vec::new())
     }
 
     /// Starts one node in `home`, in the foreground, on the loopback interface.
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command;
 
-    /// The image and arguments that start the same in a container, on the same ports.
-    fn image(&self, ports: &[u16]) -> Image;
+    /// Whether, when no node runs, one has to be started before the others.
+    fn needs_leader(&self) -> bool {
+        false
+    }
+
+    /// A command to be run before a node is started, if the node has been started before.
+    fn recover(&self, _program: &Program, _home: &Path, _node: usize) -> Option<Command> {
+        None
+    }
+
+    /// The node to be started before the others, once every node has recovered.
+    fn leader(&self, _home: &Path) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    /// Makes of the command that starts a node one that starts it before the others.
+    fn lead(&self, _node: &mut Command) {}
+
+    /// The image and arguments that start the same in a container, on the same ports, if there is
+    /// such an image.
+    fn image(&self, ports: &[u16]) -> Option<Image>;
 
     /// Whether the node behind this port answers in its protocol, or what it did instead.
     fn answers(&self, port: u16) -> Result<(), String>;
@@ -58,7 +87,8 @@ pub(crate) trait Recipe: Sync {
         Ok(())
     }
 
-    fn url(&self, ports: &[u16]) -> String;
+    /// Where clients connect to the node behind this port.
+    fn url(&self, port: u16) -> String;
 
     /// Asks for an orderly stop.
     fn stop_signal(&self) -> Signal {
@@ -69,6 +99,21 @@ pub(crate) trait Recipe: Sync {
     /// `home` of a killed server, what that has left elsewhere.
     fn sweep(&self) -> &'static str {
         ""
+    }
+
+    /// A server that follows one of this kind on the port `primary`.
+    fn standby(&self, _primary: u16) -> Option<Arc<dyn Recipe>> {
+        None
+    }
+
+    /// Prepares a standby to become a server like any other, which it does when sent the signal.
+    fn promote(&self, _home: &Path) -> io::Result<Signal> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Whether it is no standby, or no longer.
+    fn is_promoted(&self, _port: u16) -> io::Result<bool> {
+        Ok(true)
     }
 }
 
@@ -81,14 +126,21 @@ pub(crate) struct Image {
     pub(crate) arguments: Vec<String>,
 }
 
-pub(crate) fn recipe(kind: Kind) -> &'static dyn Recipe {
+pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
     match kind {
-        Kind::Postgres => &postgres::Postgres,
-        Kind::Mysql => &mysql::Mysql,
-        Kind::Mariadb => &mysql::Mariadb,
-        Kind::Redis => &redis::Redis,
-        Kind::RedisCluster => &redis_cluster::RedisCluster,
-        Kind::Mongodb => &mongodb::Mongodb,
+        Kind::Postgres => Arc::new(postgres::Postgres::Any),
+        Kind::Postgres18 => Arc::new(postgres::Postgres::Postgres18),
+        // Its own server is not there yet, so the port is that of none.
+        Kind::Pgbouncer => Arc::new(pgbouncer::PgBouncer { server: 0 }),
+        Kind::Mysql => Arc::new(mysql::Mysql),
+        Kind::Mariadb => Arc::new(mysql::Mariadb),
+        Kind::Redis => Arc::new(redis::Redis::Any),
+        Kind::Redis8 => Arc::new(redis::Redis::Redis8),
+        Kind::Valkey => Arc::new(redis::Redis::Valkey),
+        Kind::RedisCluster => Arc::new(RedisCluster(redis::Redis::Any)),
+        Kind::Redis8Cluster => Arc::new(RedisCluster(redis::Redis::Redis8)),
+        Kind::ValkeyCluster => Arc::new(RedisCluster(redis::Redis::Valkey)),
+        Kind::Mongodb => Arc::new(mongodb::Mongodb),
     }
 }
 

@@ -26,7 +26,7 @@ impl Recipe for Mongodb {
             .ok_or_else(|| "no mongod on PATH".to_owned())
     }
 
-    fn prepare(&self, _program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(&self, _program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::create_dir(home.join("data"))?;
         Ok(Vec::new())
     }
@@ -38,16 +38,16 @@ impl Recipe for Mongodb {
         server
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
         let mut arguments = vec!["mongod".into(), "--bind_ip_all".into()];
         arguments.extend(["--port".into(), ports[0].to_string()]);
         arguments.extend(SETTINGS.map(str::to_owned));
-        Image {
+        Some(Image {
             name: "mongo",
             tag: "7.0",
             environment: &[],
             arguments,
-        }
+        })
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
@@ -76,11 +76,8 @@ impl Recipe for Mongodb {
         }
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        format!(
-            "mongodb://127.0.0.1:{}/?replicaSet={}",
-            ports[0], SETTINGS[1]
-        )
+    fn url(&self, port: u16) -> String {
+        format!("mongodb://127.0.0.1:{port}/?replicaSet={}", SETTINGS[1])
     }
 }
 

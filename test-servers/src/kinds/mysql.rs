@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::{Image, Recipe, command};
+use crate::debian;
 use crate::program::Program;
 use crate::wire;
 
@@ -36,9 +37,10 @@ impl Recipe for Mysql {
         servers
             .into_iter()
             .find(|server| !is_mariadb(server))
-            .ok_or_else(|| match others {
-                0 => "no mysqld on PATH".to_owned(),
-                _ => "the mysqld on PATH is MariaDB's".to_owned(),
+            .map_or_else(|| debian::program(debian::UNSTABLE, "usr/sbin/mysqld"), Ok)
+            .map_err(|reason| match others {
+                0 => format!("no mysqld on PATH; {reason}"),
+                _ => format!("the mysqld on PATH is MariaDB's; {reason}"),
             })
     }
 
@@ -46,7 +48,7 @@ impl Recipe for Mysql {
         USERS
     }
 
-    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(&self, program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::write(home.join("accounts.sql"), ACCOUNTS)?;
         let mut initialise = command(&program.path, ["--no-defaults", "--initialize-insecure"]);
         initialise.arg(option("--datadir", &home.join("data")));
@@ -60,8 +62,8 @@ impl Recipe for Mysql {
         server
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
-        Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
+        Some(Image {
             name: "mysql",
             tag: "8.4",
             environment: &[
@@ -70,15 +72,15 @@ impl Recipe for Mysql {
                 ("MYSQL_DATABASE", "inbox"),
             ],
             arguments: containerised("mysqld", ports[0]),
-        }
+        })
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
         greets(port)
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        url(ports[0])
+    fn url(&self, port: u16) -> String {
+        url(port)
     }
 }
 
@@ -98,7 +100,7 @@ impl Recipe for Mariadb {
         USERS
     }
 
-    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(&self, program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::write(home.join("accounts.sql"), ACCOUNTS)?;
         let installer = installer(program).ok_or(io::ErrorKind::NotFound)?;
         let mut initialise = command(
@@ -117,8 +119,8 @@ impl Recipe for Mariadb {
         start(program, home, ports[node])
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
-        Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
+        Some(Image {
             name: "mariadb",
             tag: "11.4",
             environment: &[
@@ -127,15 +129,15 @@ impl Recipe for Mariadb {
                 ("MARIADB_DATABASE", "inbox"),
             ],
             arguments: containerised("mariadbd", ports[0]),
-        }
+        })
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
         greets(port)
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        url(ports[0])
+    fn url(&self, port: u16) -> String {
+        url(port)
     }
 }
 

@@ -2,14 +2,22 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 
+use super::postgres_session::Session;
+use super::standby::Standby;
 use super::{Image, Recipe, command};
+use crate::debian;
 use crate::program::Program;
-use crate::wire;
 
-pub(crate) struct Postgres;
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Postgres {
+    /// The newest version that the machine has.
+    Any,
+    Postgres18,
+}
 
 /// Durable as in production (a commit is on disk before it is acknowledged), and small. Shared
 /// memory for parallel queries goes to files in the data directory, where it is cleaned up.
@@ -24,22 +32,29 @@ const SETTINGS: [&str; 8] = [
     "logging_collector=off",
 ];
 
+pub(super) const USERS: &[&str] = &["postgres", "nobody"];
+
 impl Recipe for Postgres {
     fn program(&self) -> Result<Program, String> {
-        Program::named("postgres")
+        let mut servers = Program::named("postgres")
             .chain(packaged().into_iter().filter_map(Program::at))
             // A server without initdb beside it is of no use: the versions must be the same.
-            .find(|server| server.path.with_file_name("initdb").is_file())
-            .ok_or_else(|| {
+            .filter(|server| server.path.with_file_name("initdb").is_file());
+        match self {
+            Self::Any => servers.next().ok_or_else(|| {
                 "no initdb and postgres on PATH or in /usr/lib/postgresql/*/bin".to_owned()
-            })
+            }),
+            Self::Postgres18 => servers
+                .find(|server| server.version.contains(" 18."))
+                .map_or_else(newer, Ok),
+        }
     }
 
     fn users(&self) -> &'static [&'static str] {
-        &["postgres", "nobody"]
+        USERS
     }
 
-    fn prepare(&self, program: &Program, home: &Path) -> io::Result<Vec<Command>> {
+    fn prepare(&self, program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         let mut initdb = command(
             &program.path.with_file_name("initdb"),
             [
@@ -63,33 +78,33 @@ impl Recipe for Postgres {
         postgres
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
         let mut arguments = vec!["postgres".into(), "-p".into(), ports[0].to_string()];
         // The image's own first start talks to the server through its socket.
         let settings = SETTINGS
             .iter()
             .filter(|setting| !setting.starts_with("unix_socket"));
         arguments.extend(settings.flat_map(|setting| ["-c".into(), (*setting).to_owned()]));
-        Image {
+        Some(Image {
             name: "postgres",
-            tag: "17",
+            tag: match self {
+                Self::Any => "17",
+                Self::Postgres18 => "18",
+            },
             environment: &[("POSTGRES_HOST_AUTH_METHOD", "trust")],
             arguments,
-        }
+        })
     }
 
     /// A server that is still recovering refuses the log-in itself, so this waits for it to end.
     fn answers(&self, port: u16) -> Result<(), String> {
-        const LOG_IN: &[u8] = b"\0\0\0\x29\0\x03\0\0user\0postgres\0database\0postgres\0\0";
-        match wire::ask(port, LOG_IN) {
-            Ok([b'R']) => Ok(()),
-            Ok(_) => Err("it refuses log-ins".to_owned()),
-            Err(error) => Err(error.to_string()),
-        }
+        Session::open(port)
+            .map(drop)
+            .map_err(|error| error.to_string())
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", ports[0])
+    fn url(&self, port: u16) -> String {
+        format!("postgres://postgres@127.0.0.1:{port}/postgres")
     }
 
     /// The fast shutdown: sessions are ended and a checkpoint is written.
@@ -101,6 +116,16 @@ impl Recipe for Postgres {
     fn sweep(&self) -> &'static str {
         r#"id=$(sed -n '7s/.* //p' data/postmaster.pid); [ -z "$id" ] || ipcrm -m "$id""#
     }
+
+    fn standby(&self, primary: u16) -> Option<Arc<dyn Recipe>> {
+        Some(Arc::new(Standby { of: *self, primary }))
+    }
+}
+
+/// PostgreSQL 18 of a newer Debian release.
+pub(super) fn newer() -> Result<Program, String> {
+    debian::program(debian::TESTING, "usr/lib/postgresql/18/bin/postgres")
+        .map_err(|reason| format!("no PostgreSQL 18 on PATH or in /usr/lib/postgresql; {reason}"))
 }
 
 /// Where Debian and Ubuntu keep servers, by version and not on `PATH`; the newest first.

@@ -1,12 +1,21 @@
+//! Redis, and Valkey, which began as Redis and still is started and spoken to like it.
+
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::Command;
 
 use super::{Image, Recipe, command};
+use crate::debian;
 use crate::program::Program;
 use crate::wire;
 
-pub(crate) struct Redis;
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Redis {
+    /// Whichever version the machine has.
+    Any,
+    Redis8,
+    Valkey,
+}
 
 /// Every write is in the append-only file and on disk before it is acknowledged.
 pub(super) const SETTINGS: [&str; 6] = [
@@ -20,9 +29,19 @@ pub(super) const SETTINGS: [&str; 6] = [
 
 impl Recipe for Redis {
     fn program(&self) -> Result<Program, String> {
-        Program::named("redis-server")
-            .next()
-            .ok_or_else(|| "no redis-server on PATH".to_owned())
+        let name = self.program_name();
+        let on_path = Program::named(name).find(|server| match self {
+            Self::Any | Self::Valkey => true,
+            Self::Redis8 => server.version.contains(" v=8."),
+        });
+        match (on_path, self) {
+            (Some(server), _) => Ok(server),
+            (None, Self::Any) => Err(format!("no {name} on PATH")),
+            (None, Self::Redis8 | Self::Valkey) => {
+                debian::program(debian::TESTING, &format!("usr/bin/{name}"))
+                    .map_err(|reason| format!("no such {name} on PATH; {reason}"))
+            }
+        }
     }
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
@@ -32,15 +51,17 @@ impl Recipe for Redis {
         server
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
-        let mut arguments = vec!["redis-server".into(), "--port".into(), ports[0].to_string()];
+    fn image(&self, ports: &[u16]) -> Option<Image> {
+        let mut arguments = vec![self.program_name().to_owned()];
+        arguments.extend(["--port".to_owned(), ports[0].to_string()]);
         arguments.extend(SETTINGS.map(str::to_owned));
-        Image {
-            name: "redis",
-            tag: "7.4",
+        let (name, tag) = self.image_name();
+        Some(Image {
+            name,
+            tag,
             environment: &[],
             arguments,
-        }
+        })
     }
 
     /// A server that is still loading its data answers with an error.
@@ -48,8 +69,25 @@ impl Recipe for Redis {
         ask(port, &["PING"]).map(drop)
     }
 
-    fn url(&self, ports: &[u16]) -> String {
-        format!("redis://127.0.0.1:{}/", ports[0])
+    fn url(&self, port: u16) -> String {
+        format!("redis://127.0.0.1:{port}/")
+    }
+}
+
+impl Redis {
+    pub(super) fn program_name(self) -> &'static str {
+        match self {
+            Self::Any | Self::Redis8 => "redis-server",
+            Self::Valkey => "valkey-server",
+        }
+    }
+
+    pub(super) fn image_name(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Any => ("redis", "7.4"),
+            Self::Redis8 => ("redis", "8.0"),
+            Self::Valkey => ("valkey/valkey", "9.0"),
+        }
     }
 }
 

@@ -7,14 +7,15 @@ use super::redis::{Redis, SETTINGS, ask};
 use super::{Image, Recipe, command};
 use crate::program::Program;
 
-pub(crate) struct RedisCluster;
+/// A cluster of nodes that are each like this.
+pub(crate) struct RedisCluster(pub(crate) Redis);
 
 const PRIMARIES: usize = 3;
 const NODES: usize = 2 * PRIMARIES;
 const SLOTS: usize = 16_384;
 
-/// The nodes are only ever stopped together, and a replica that took over after a pause would
-/// lose acknowledged writes, as replication is asynchronous; so none may.
+/// A replica that took over, be it only after a pause, would lose acknowledged writes, as
+/// replication is asynchronous; so none may, unless it is told to.
 const CLUSTER_SETTINGS: [&str; 10] = [
     "--cluster-enabled",
     "yes",
@@ -30,7 +31,7 @@ const CLUSTER_SETTINGS: [&str; 10] = [
 
 impl Recipe for RedisCluster {
     fn program(&self) -> Result<Program, String> {
-        Redis.program()
+        self.0.program()
     }
 
     fn nodes(&self) -> usize {
@@ -52,7 +53,8 @@ impl Recipe for RedisCluster {
         server
     }
 
-    fn image(&self, ports: &[u16]) -> Image {
+    fn image(&self, ports: &[u16]) -> Option<Image> {
+        let program = self.0.program_name();
         let settings = SETTINGS
             .iter()
             .chain(&CLUSTER_SETTINGS)
@@ -62,20 +64,22 @@ impl Recipe for RedisCluster {
         let mut script = "trap 'trap \"\" TERM; kill -s TERM 0' TERM\n".to_owned();
         for node in 0..NODES {
             let own = of_node(ports, node).join(" ");
-            script.push_str(&format!("redis-server {settings} {own} &\n"));
+            script.push_str(&format!("{program} {settings} {own} \"$@\" &\n"));
         }
         // The first wait ends with the signal, the second with the servers.
         script.push_str("wait\nwait\n");
-        Image {
-            name: "redis",
-            tag: "7.4",
+        let (name, tag) = self.0.image_name();
+        Some(Image {
+            name,
+            tag,
             environment: &[],
-            arguments: vec!["sh".into(), "-c".into(), script],
-        }
+            // What a test adds is for every node.
+            arguments: vec!["sh".into(), "-c".into(), script, "sh".into()],
+        })
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
-        Redis.answers(port)
+        self.0.answers(port)
     }
 
     fn form(&self, ports: &[u16]) -> Result<(), String> {
@@ -126,8 +130,8 @@ impl Recipe for RedisCluster {
     }
 
     /// One node's URL; clients ask it for the others.
-    fn url(&self, ports: &[u16]) -> String {
-        Redis.url(ports)
+    fn url(&self, port: u16) -> String {
+        self.0.url(port)
     }
 }
 

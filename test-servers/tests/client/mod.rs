@@ -16,7 +16,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn of(server: &Server) -> Result<Self, Box<dyn Error>> {
-        let url = server.url().to_owned();
+        Self::of_node(server, 0)
+    }
+
+    pub(crate) fn of_node(server: &Server, node: usize) -> Result<Self, Box<dyn Error>> {
+        let url = server.urls()[node].clone();
         let (_, rest) = url
             .split_once("127.0.0.1:")
             .ok_or("not on the loopback interface")?;
@@ -33,7 +37,7 @@ impl Client {
             "DROP TABLE IF EXISTS note; CREATE TABLE note (word VARCHAR(20)); INSERT INTO note VALUES ('{word}');"
         );
         match self.kind {
-            Kind::Redis | Kind::RedisCluster => {
+            kind if is_redis(kind) => {
                 // Several keys, so that a cluster has some on more than one node.
                 for key in ["note", "a", "b", "c", "d"] {
                     let answer = self.run(&format!("SET {key} {word}"))?.finish()?;
@@ -45,6 +49,11 @@ impl Client {
                     "db.note.updateOne({{_id: 1}}, {{$set: {{word: '{word}'}}}}, {{upsert: true}}).acknowledged"
                 );
                 assert_eq!(self.run(&script)?.finish()?, "true");
+            }
+            Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
+                // Where the table is not there yet, that is worth a notice.
+                self.run(&format!("SET client_min_messages = warning; {sql}"))?
+                    .finish()?;
             }
             _ => {
                 self.run(&sql)?.finish()?;
@@ -59,15 +68,20 @@ impl Client {
 
     pub(crate) fn start_reading(&self) -> Result<Running, Box<dyn Error>> {
         self.run(match self.kind {
-            Kind::Postgres | Kind::Mysql | Kind::Mariadb => "SELECT word FROM note",
-            Kind::Redis | Kind::RedisCluster => "GET note",
-            _ => "db.note.findOne({_id: 1}).word",
+            Kind::Mongodb => "db.note.findOne({_id: 1}).word",
+            kind if is_redis(kind) => "GET note",
+            _ => "SELECT word FROM note",
         })
+    }
+
+    /// What a statement answers.
+    pub(crate) fn ask(&self, statement: &str) -> Result<String, Box<dyn Error>> {
+        self.run(statement)?.finish()
     }
 
     fn run(&self, statement: &str) -> Result<Running, Box<dyn Error>> {
         let mut command = match self.kind {
-            Kind::Postgres => {
+            Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
                 let mut psql = Command::new("psql");
                 psql.args([
                     "-qAtX",
@@ -78,16 +92,11 @@ impl Client {
                     "-c",
                     statement,
                 ]);
-                psql.env("PGOPTIONS", "--client-min-messages=warning");
                 psql
             }
             Kind::Mysql | Kind::Mariadb => {
-                let name = if self.kind == Kind::Mysql {
-                    "mysql"
-                } else {
-                    "mariadb"
-                };
-                let mut mysql = Command::new(name);
+                // MariaDB's client speaks to MySQL as well, and goes by both names.
+                let mut mysql = Command::new("mysql");
                 mysql.args([
                     "--no-defaults",
                     "--protocol=tcp",
@@ -98,10 +107,10 @@ impl Client {
                 mysql.args(["-P", &self.port, "-e", statement, "inbox"]);
                 mysql
             }
-            Kind::Redis | Kind::RedisCluster => {
+            kind if is_redis(kind) => {
                 let mut redis = Command::new("redis-cli");
                 redis.args(["-e", "-p", &self.port]);
-                if self.kind == Kind::RedisCluster {
+                if kind.name().ends_with("-cluster") {
                     redis.arg("-c");
                 }
                 redis.args(statement.split(' '));
@@ -120,6 +129,10 @@ impl Client {
             .spawn()?;
         Ok(Running { child })
     }
+}
+
+fn is_redis(kind: Kind) -> bool {
+    kind.name().starts_with("redis") || kind.name().starts_with("valkey")
 }
 
 /// A client program that has not answered yet.
