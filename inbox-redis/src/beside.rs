@@ -153,7 +153,11 @@ impl RedisStore {
         let replies = answer.list().map_err(mapped)?;
         let guards = answer.list().map_err(mapped)?;
         self.drop_guards(OPERATION, guards).await;
-        let done = done.first().map(reply::number).transpose().map_err(mapped)?;
+        let done = done
+            .first()
+            .map(reply::number)
+            .transpose()
+            .map_err(mapped)?;
         Ok(if done == Some(1) {
             (Settled::Done, replies)
         } else {
@@ -178,6 +182,9 @@ mod tests {
     fn debug_hides_arguments() {
         let command = Command::new("SET").key("{inbox:0}:k").arg("secret");
         let shown = format!("{command:?}");
-        assert!(shown.contains("SET") && !shown.contains("secret"), "{shown}");
+        assert!(
+            shown.contains("SET") && !shown.contains("secret"),
+            "{shown}"
+        );
     }
 }

@@ -39,7 +39,11 @@ pub(crate) async fn check(link: &Link, options: &RedisOptions) -> Result<()> {
         return Ok(());
     }
     let mut problems: Vec<&str> = infos.iter().filter_map(|info| eviction(info)).collect();
-    if infos.iter().any(|info| field(info, "aof_enabled") != Some("1")) && !snapshots(link).await {
+    if infos
+        .iter()
+        .any(|info| field(info, "aof_enabled") != Some("1"))
+        && !snapshots(link).await
+    {
         problems.push(
             "it persists nothing: neither an append-only file nor snapshots (appendonly, save)",
         );
@@ -65,7 +69,9 @@ fn check_version(info: &str, options: &RedisOptions) -> Result<()> {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
     let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
     if version < (7, 0) {
-        return Err(unsupported("the server must be Redis 7, Valkey 7.2 or later"));
+        return Err(unsupported(
+            "the server must be Redis 7, Valkey 7.2 or later",
+        ));
     }
     if options.confirmations.waits_for_aof() && version < (7, 2) {
         return Err(unsupported(

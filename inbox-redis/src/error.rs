@@ -72,22 +72,25 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
     if let Some((kind, context)) = error.code().and_then(coded) {
         return (kind, context, Effect::None);
     }
-    if error.detail().is_some_and(|text| text.contains(SCRIPT_DENIED)) {
+    if error
+        .detail()
+        .is_some_and(|text| text.contains(SCRIPT_DENIED))
+    {
         return (Denied, "the user lacks a permission", Effect::Unknown);
     }
     match error.kind() {
-        DriverKind::AuthenticationFailed => {
-            (Denied, "the credentials were refused", Effect::None)
-        }
+        DriverKind::AuthenticationFailed => (Denied, "the credentials were refused", Effect::None),
         DriverKind::InvalidClientConfig => (Invalid, "the settings do not fit", Effect::None),
         DriverKind::ClusterConnectionNotFound => (
             Unavailable,
             "no node of the cluster can be reached",
             Effect::Unknown,
         ),
-        _ if error.is_connection_refusal() => {
-            (Unavailable, "the server refused the connection", Effect::None)
-        }
+        _ if error.is_connection_refusal() => (
+            Unavailable,
+            "the server refused the connection",
+            Effect::None,
+        ),
         _ if error.is_timeout() => (
             Unavailable,
             "the server did not answer in time",
@@ -129,7 +132,10 @@ mod tests {
             ("NOPERM this user has no permissions", ErrorKind::Denied),
             ("INBOXMISSING 0", ErrorKind::SchemaMissing),
             ("INBOXVERSION 2 1 0", ErrorKind::SchemaVersion),
-            ("WRONGTYPE Operation against a key", ErrorKind::SchemaVersion),
+            (
+                "WRONGTYPE Operation against a key",
+                ErrorKind::SchemaVersion,
+            ),
             ("ERR something", ErrorKind::Other),
         ] {
             assert_eq!(map("claim", true, server(line)).kind(), kind, "{line}");

@@ -94,11 +94,9 @@ impl Layout {
         if self.shards == 1 {
             return 0;
         }
-        let hash = text
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         u16::try_from(hash % u64::from(self.shards)).unwrap_or(0)
     }
 

@@ -78,7 +78,10 @@ impl Link {
     ) -> Result<Value> {
         let mut loads = 0;
         loop {
-            match self.run_once(operation, slot, &command, confirmations).await {
+            match self
+                .run_once(operation, slot, &command, confirmations)
+                .await
+            {
                 Ok(value) => return value,
                 Err(error) if is_no_script(&error) && loads < LOADS => {
                     loads += 1;

@@ -58,8 +58,7 @@ impl Scan<'_> {
             .arg(rows)
             .arg(u8::from(self.backwards))
             .arg(u8::from(only_dead));
-        let mut answer =
-            Taker::of(self.store.run(self.operation, call).await?).map_err(mapped)?;
+        let mut answer = Taker::of(self.store.run(self.operation, call).await?).map_err(mapped)?;
         let now = answer.number().map_err(mapped)?;
         let more = answer.number().map_err(mapped)? == 1;
         let mut found = Vec::new();
@@ -111,7 +110,9 @@ fn matches(row: &Row, filter: &Filter, states: &[State], now: i64) -> bool {
     }
     let ago = |age: Duration| now.saturating_sub(duration_micros(age));
     if filter.older_than.is_some_and(|age| row.accepted > ago(age))
-        || filter.newer_than.is_some_and(|age| row.accepted <= ago(age))
+        || filter
+            .newer_than
+            .is_some_and(|age| row.accepted <= ago(age))
     {
         return false;
     }
@@ -406,7 +407,8 @@ impl RedisStore {
             progress.changed += done.len() as u64;
             from = last + 1;
             if left == 0 {
-                progress.next = changed.and_then(|seq| Some(Cursor::from(i64::try_from(seq).ok()?)));
+                progress.next =
+                    changed.and_then(|seq| Some(Cursor::from(i64::try_from(seq).ok()?)));
             } else if is_last {
                 break;
             }
@@ -587,9 +589,8 @@ impl Sum {
         statistics.leased += leased.saturating_sub(lost);
         let (now, at, seq, accepted) = (row.number()?, row.number()?, row.number()?, row.number()?);
         if at >= 0 && self.first.is_none_or(|first| (at, seq) < first) {
-            let since = |at: i64| {
-                Duration::from_micros(u64::try_from(now.saturating_sub(at)).unwrap_or(0))
-            };
+            let since =
+                |at: i64| Duration::from_micros(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
             self.first = Some((at, seq));
             statistics.lag = Some(since(at));
             statistics.oldest_due_age = (accepted >= 0).then(|| since(accepted));

@@ -145,8 +145,11 @@ impl RedisStore {
         } else {
             // One for each place of the batch: the messages' numbers are in its order.
             let numbers = open.last().map_or(0, |one| one.place + 1);
-            let (first, reserved) =
-                join(self.draw(OPERATION, numbers), self.reserve(OPERATION, &open)).await;
+            let (first, reserved) = join(
+                self.draw(OPERATION, numbers),
+                self.reserve(OPERATION, &open),
+            )
+            .await;
             let reserved = reserved?;
             let mut left = Vec::with_capacity(open.len());
             for (mut one, answer) in open.into_iter().zip(reserved) {
@@ -204,13 +207,7 @@ impl RedisStore {
         Ok(again)
     }
 
-    fn receive_call(
-        &self,
-        shard: u16,
-        first: u64,
-        batch: &[Open<'_>],
-        moment: Moment,
-    ) -> Call {
+    fn receive_call(&self, shard: u16, first: u64, batch: &[Open<'_>], moment: Moment) -> Call {
         let handlers: HashSet<_> = batch.iter().map(|one| one.message.handler()).collect();
         let caller = &self.inner.caller;
         let mut call = caller.call_with(&RECEIVE, shard, handlers, &[], moment);
@@ -248,11 +245,7 @@ impl RedisStore {
     }
 
     /// Asks the home shards of those messages that belong elsewhere; answers for all.
-    async fn reserve(
-        &self,
-        operation: &'static str,
-        open: &[Open<'_>],
-    ) -> Result<Vec<Reserved>> {
+    async fn reserve(&self, operation: &'static str, open: &[Open<'_>]) -> Result<Vec<Reserved>> {
         let mut by_home: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (number, one) in open.iter().enumerate() {
             if one.target != one.home {
@@ -293,8 +286,12 @@ impl RedisStore {
         if answer == Value::Int(1) {
             return Ok(true);
         }
-        self.unguard(operation, self.layout().home(key), &[(field(key), guard.number)])
-            .await?;
+        self.unguard(
+            operation,
+            self.layout().home(key),
+            &[(field(key), guard.number)],
+        )
+        .await?;
         Ok(false)
     }
 

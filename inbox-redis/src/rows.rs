@@ -54,7 +54,9 @@ struct Fixed {
 fn short<'a>(bytes: &mut &'a [u8], name: &str) -> Decoded<&'a str> {
     let cut = || format!("{name} is cut off");
     let (length, rest) = bytes.split_first().ok_or_else(cut)?;
-    let (text, rest) = rest.split_at_checked(usize::from(*length)).ok_or_else(cut)?;
+    let (text, rest) = rest
+        .split_at_checked(usize::from(*length))
+        .ok_or_else(cut)?;
     *bytes = rest;
     std::str::from_utf8(text).map_err(|_| format!("{name} is not UTF-8"))
 }
@@ -145,8 +147,8 @@ pub(crate) fn taken(shard: u16, value: Value) -> Reply<Taken> {
         let (head, payload) = split(&body)?;
         let fixed = fixed(&head)?;
         let key = key(&field)?;
-        let mut message = Message::new(key.handler, key.id, fixed.kind, payload)
-            .with_headers(fixed.headers);
+        let mut message =
+            Message::new(key.handler, key.id, fixed.kind, payload).with_headers(fixed.headers);
         if let Some(content_type) = fixed.content_type {
             message = message.with_content_type(content_type);
         }
@@ -233,10 +235,7 @@ fn record(
     field: &str,
     mut rest: Taker,
 ) -> Decoded<Record> {
-    let mut number = |name: &str| {
-        rest.number()
-            .map_err(|_| format!("{name} is not a number"))
-    };
+    let mut number = |name: &str| rest.number().map_err(|_| format!("{name} is not a number"));
     let started = number("started attempts")?;
     let finished = number("finished attempts")?;
     let replays = number("replays")?;

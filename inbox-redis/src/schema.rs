@@ -42,9 +42,8 @@ fn standing(answer: Value) -> Reply<Standing> {
             shards: 0,
         },
         "found" => {
-            let mut number = || -> Reply<u32> {
-                u32::try_from(answer.number()?).map_err(|_| Unexpected)
-            };
+            let mut number =
+                || -> Reply<u32> { u32::try_from(answer.number()?).map_err(|_| Unexpected) };
             Standing::Inbox {
                 version: number()?,
                 shards: number()?,

@@ -35,7 +35,11 @@ impl Script {
 /// A script that a full server refuses before it runs.
 macro_rules! growing {
     ($file:literal) => {
-        concat!("#!lua\n", include_str!("lua/prelude.lua"), include_str!(concat!("lua/", $file)))
+        concat!(
+            "#!lua\n",
+            include_str!("lua/prelude.lua"),
+            include_str!(concat!("lua/", $file))
+        )
     };
 }
 

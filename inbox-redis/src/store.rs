@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
-    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
-    Wakeups as Reach, check_size,
+    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups as Reach,
+    check_size,
 };
 use redis::Value;
 
@@ -78,7 +78,11 @@ impl RedisStore {
     }
 
     pub(crate) fn link(&self, operation: &'static str) -> Result<Link> {
-        let link = self.inner.link.read().unwrap_or_else(PoisonError::into_inner);
+        let link = self
+            .inner
+            .link
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         link.clone().ok_or_else(|| closed(operation))
     }
 
@@ -99,11 +103,7 @@ impl RedisStore {
     }
 
     /// As [`Self::run`], and waits for the confirmations that the options demand.
-    pub(crate) async fn run_confirmed(
-        &self,
-        operation: &'static str,
-        call: Call,
-    ) -> Result<Value> {
+    pub(crate) async fn run_confirmed(&self, operation: &'static str, call: Call) -> Result<Value> {
         self.send(operation, call, Some(&self.inner.options.confirmations))
             .await
     }

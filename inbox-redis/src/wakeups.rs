@@ -154,7 +154,14 @@ async fn hear(
 ) {
     let mut node = 0;
     loop {
-        until_broken(&prefix, &shared, &mut sink, &mut stream, options.response_timeout).await;
+        until_broken(
+            &prefix,
+            &shared,
+            &mut sink,
+            &mut stream,
+            options.response_timeout,
+        )
+        .await;
         tracing::warn!("the connection for wake-ups failed; connecting anew");
         (sink, stream) = loop {
             node += 1;

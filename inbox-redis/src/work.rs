@@ -94,7 +94,10 @@ impl RedisStore {
         const OPERATION: &str = "claim";
         if self.layout().shards() == 1 {
             let answer = self
-                .run_confirmed(OPERATION, self.claim_call(request, 0, limit, Moment::default()))
+                .run_confirmed(
+                    OPERATION,
+                    self.claim_call(request, 0, limit, Moment::default()),
+                )
                 .await?;
             return claimed(0, answer).map_err(unexpected(OPERATION));
         }
@@ -158,13 +161,7 @@ impl RedisStore {
         Ok((quotas, failure))
     }
 
-    fn claim_call(
-        &self,
-        request: &ClaimRequest,
-        shard: u16,
-        limit: u32,
-        moment: Moment,
-    ) -> Call {
+    fn claim_call(&self, request: &ClaimRequest, shard: u16, limit: u32, moment: Moment) -> Call {
         let caller = &self.inner.caller;
         let mut call = caller.call_with(&CLAIM, shard, &request.handlers, &[], moment);
         call.arg(limit)

@@ -22,12 +22,7 @@ use test_servers::{Kind as ServerKind, find_own, or_skip};
 
 /// With this a replica may take over, which the test servers otherwise prevent. What counts here is
 /// what replicas have confirmed, not what is on a disk.
-const MAY_FAIL_OVER: &[&str] = &[
-    "--cluster-replica-no-failover",
-    "no",
-    "--appendfsync",
-    "no",
-];
+const MAY_FAIL_OVER: &[&str] = &["--cluster-replica-no-failover", "no", "--appendfsync", "no"];
 
 fn message(handler: &HandlerName, id: u64) -> Message {
     let message = Message::new(
@@ -43,7 +38,12 @@ fn message(handler: &HandlerName, id: u64) -> Message {
 }
 
 /// Sends batches until told to stop; answers the batches that were acknowledged.
-async fn send(store: RedisStore, handler: HandlerName, first: u64, stop: Arc<AtomicBool>) -> Vec<u64> {
+async fn send(
+    store: RedisStore,
+    handler: HandlerName,
+    first: u64,
+    stop: Arc<AtomicBool>,
+) -> Vec<u64> {
     let (mut acknowledged, mut number) = (Vec::new(), first);
     while !stop.load(Ordering::Relaxed) {
         let ids: Vec<u64> = (number..number + 10).collect();
@@ -121,7 +121,14 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     let handler = HandlerName::new("billing").unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let senders: Vec<_> = (0..3)
-        .map(|n| tokio::spawn(send(store.clone(), handler.clone(), n * 1_000_000, stop.clone())))
+        .map(|n| {
+            tokio::spawn(send(
+                store.clone(),
+                handler.clone(),
+                n * 1_000_000,
+                stop.clone(),
+            ))
+        })
         .collect();
     let workers: Vec<_> = (0..2)
         .map(|_| tokio::spawn(work(store.clone(), handler.clone(), stop.clone())))
@@ -138,7 +145,10 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     let since = Instant::now();
     let plain = options.clone().confirmations(Confirmations::default());
     loop {
-        assert!(since.elapsed() < Duration::from_secs(60), "nobody took over");
+        assert!(
+            since.elapsed() < Duration::from_secs(60),
+            "nobody took over"
+        );
         tokio::time::sleep(Duration::from_millis(200)).await;
         if let Ok(look) = RedisStore::connect(plain.clone()).await
             && look.statistics().await.is_ok()

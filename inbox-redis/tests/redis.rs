@@ -113,17 +113,26 @@ async fn a_client_with_another_number_of_shards_is_refused() {
         first.receive_one(&message("1")).await.unwrap(),
         Receipt::Accepted
     );
-    let other = RedisStore::connect(options.shards(5).unwrap()).await.unwrap();
+    let other = RedisStore::connect(options.shards(5).unwrap())
+        .await
+        .unwrap();
     let refused = [
         other.exists().await.map(drop).unwrap_err(),
         other.create().await.unwrap_err(),
         other.migrate().await.map(drop).unwrap_err(),
-        other.receive_one(&message("2")).await.map(drop).unwrap_err(),
+        other
+            .receive_one(&message("2"))
+            .await
+            .map(drop)
+            .unwrap_err(),
         other.statistics().await.map(drop).unwrap_err(),
     ];
     for error in refused {
         assert!(
-            matches!(error.kind(), ErrorKind::SchemaVersion | ErrorKind::SchemaMissing),
+            matches!(
+                error.kind(),
+                ErrorKind::SchemaVersion | ErrorKind::SchemaMissing
+            ),
             "{error}"
         );
     }
@@ -138,7 +147,9 @@ async fn an_interrupted_set_up_is_completed_and_a_lost_shard_is_not_replaced() {
     let mut raw = raw().await;
     let tag = |shard: u16| {
         let ddl = store.ddl();
-        let line = ddl.lines().find(|l| l.contains(&format!(":{shard}}}:meta")));
+        let line = ddl
+            .lines()
+            .find(|l| l.contains(&format!(":{shard}}}:meta")));
         line.unwrap().split(' ').nth(1).unwrap().to_owned()
     };
     // The first shard's marker is written last.
@@ -206,12 +217,24 @@ async fn a_reservation_that_was_never_used_gives_way() {
         let mut raw = raw().await;
         let ddl = store.ddl();
         for line in ddl.lines().filter(|l| l.starts_with("HSET")) {
-            let prefix = line.split(' ').nth(1).unwrap().trim_end_matches("meta").to_owned();
+            let prefix = line
+                .split(' ')
+                .nth(1)
+                .unwrap()
+                .trim_end_matches("meta")
+                .to_owned();
             let mut body = redis::cmd("HDEL");
             body.arg(format!("{prefix}body")).arg("billing\x001");
             let gone: i64 = raw.run(&body).await.unwrap();
             if gone == 1 {
-                for rest in ["ids", "counts", "log", "due:billing", "open:billing", "heads:billing"] {
+                for rest in [
+                    "ids",
+                    "counts",
+                    "log",
+                    "due:billing",
+                    "open:billing",
+                    "heads:billing",
+                ] {
                     let mut delete = redis::cmd(if rest == "ids" { "HDEL" } else { "DEL" });
                     delete.arg(format!("{prefix}{rest}"));
                     if rest == "ids" {
@@ -223,8 +246,16 @@ async fn a_reservation_that_was_never_used_gives_way() {
         }
         // A copy with another key takes the place.
         let other = ordered("1", "z");
-        assert_eq!(store.receive_one(&other).await.unwrap(), Receipt::Accepted, "{okey}");
-        assert_eq!(store.receive_one(&first).await.unwrap(), Receipt::Duplicate, "{okey}");
+        assert_eq!(
+            store.receive_one(&other).await.unwrap(),
+            Receipt::Accepted,
+            "{okey}"
+        );
+        assert_eq!(
+            store.receive_one(&first).await.unwrap(),
+            Receipt::Duplicate,
+            "{okey}"
+        );
         let leased = claim(&store, 10).await;
         assert_eq!(leased.len(), 1, "{okey}");
         settle_all(&store, leased).await;
@@ -285,7 +316,9 @@ async fn purging_leaves_no_keys_but_the_markers() {
 #[tokio::test]
 async fn a_full_server_refuses_new_messages_and_can_be_drained() {
     let arguments = &["--maxmemory-policy", "noeviction"];
-    let Some(server) = own(arguments).await else { return };
+    let Some(server) = own(arguments).await else {
+        return;
+    };
     let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
     let first: Vec<Message> = (0..100).map(|n| message(&format!("first {n}"))).collect();
@@ -320,7 +353,9 @@ async fn too_few_replicas_are_unavailable_with_an_unknown_effect() {
         ..Confirmations::default()
     };
     let (plain, _) = store(options.clone()).await;
-    let strict = RedisStore::connect(options.confirmations(wanted)).await.unwrap();
+    let strict = RedisStore::connect(options.confirmations(wanted))
+        .await
+        .unwrap();
     let error = strict.receive_one(&message("1")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(error.effect(), Effect::Unknown);
@@ -340,13 +375,18 @@ async fn servers_that_may_lose_messages_are_refused_or_warned_about() {
     let Some(forgetful) = own(&["--appendonly", "no", "--save", ""]).await else {
         return;
     };
-    for (server, reason) in [(&evicting, "maxmemory-policy"), (&forgetful, "persists nothing")] {
+    for (server, reason) in [
+        (&evicting, "maxmemory-policy"),
+        (&forgetful, "persists nothing"),
+    ] {
         let refuse = options(server.url(), false, 1).start_checks(StartChecks::Refuse);
         let error = RedisStore::connect(refuse.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.context().contains(reason), "{error}");
         for checks in [StartChecks::Warn, StartChecks::Skip] {
-            RedisStore::connect(refuse.clone().start_checks(checks)).await.unwrap();
+            RedisStore::connect(refuse.clone().start_checks(checks))
+                .await
+                .unwrap();
         }
     }
     let Some(options) = shared(1) else { return };
@@ -370,22 +410,30 @@ async fn credentials_and_permissions_are_denied() {
         let _: Value = raw.run(&acl).await.unwrap();
     }
     let with = |user: &str, password: &str| {
-        let url = server.url().replace("redis://", &format!("redis://{user}:{password}@"));
+        let url = server
+            .url()
+            .replace("redis://", &format!("redis://{user}:{password}@"));
         RedisOptions::from_url(&format!("{url}?inbox=orders")).unwrap()
     };
-    let error = RedisStore::connect(with("minimal", "wrong")).await.unwrap_err();
+    let error = RedisStore::connect(with("minimal", "wrong"))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
 
     // The documented user can do everything.
-    let store = RedisStore::connect(with("minimal", "secret")).await.unwrap();
+    let store = RedisStore::connect(with("minimal", "secret"))
+        .await
+        .unwrap();
     store.create().await.unwrap();
     let mut subscription = store.subscribe(&[handler()]).await.unwrap();
     for n in 0..6 {
         let sent = ordered(&n.to_string(), "k");
         assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
     }
-    tokio::time::timeout(LENGTH, subscription.woken()).await.unwrap();
+    tokio::time::timeout(LENGTH, subscription.woken())
+        .await
+        .unwrap();
     for outcome in [
         Outcome::Release,
         Outcome::Retry {
@@ -404,7 +452,10 @@ async fn credentials_and_permissions_are_denied() {
             Settled::Done
         );
     }
-    assert_eq!(store.replay(&key("0"), None).await.unwrap(), Intervention::Done);
+    assert_eq!(
+        store.replay(&key("0"), None).await.unwrap(),
+        Intervention::Done
+    );
     assert_eq!(store.discard(&key("0")).await.unwrap(), Intervention::Done);
     settle_all(&store, claim(&store, 1).await).await;
     let _ = store.begin(&message("7"), &terms()).await.unwrap();
@@ -423,7 +474,10 @@ async fn credentials_and_permissions_are_denied() {
     // Another inbox is not this user's, and another user is told what is lacking.
     let foreign = with("minimal", "secret").inbox_name(inbox_api::InboxName::new("other").unwrap());
     let foreign = RedisStore::connect(foreign).await.unwrap();
-    assert_eq!(foreign.create().await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(
+        foreign.create().await.unwrap_err().kind(),
+        ErrorKind::Denied
+    );
     let reader = with("reader", "secret").start_checks(StartChecks::Skip);
     let reader = RedisStore::connect(reader).await.unwrap();
     let error = reader.receive_one(&message("8")).await.unwrap_err();
@@ -433,7 +487,9 @@ async fn credentials_and_permissions_are_denied() {
 #[tokio::test]
 async fn commands_of_the_callers_own_are_done_once_and_with_the_settlement() {
     for shards in [1, 4] {
-        let Some(options) = shared(shards) else { return };
+        let Some(options) = shared(shards) else {
+            return;
+        };
         let (store, _) = store(options).await;
         let mut raw = raw().await;
         let _ = store.receive_one(&message("1")).await.unwrap();
@@ -466,7 +522,9 @@ async fn commands_of_the_callers_own_are_done_once_and_with_the_settlement() {
         let length: i64 = raw.run(redis::cmd("LLEN").arg(&name)).await.unwrap();
         assert_eq!(length, 2);
         let elsewhere = Command::new("DEL").key("{elsewhere}:x");
-        let error = store.settle_with(&leased.lease, processed(), &[elsewhere]).await;
+        let error = store
+            .settle_with(&leased.lease, processed(), &[elsewhere])
+            .await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
     }
 }
@@ -474,16 +532,23 @@ async fn commands_of_the_callers_own_are_done_once_and_with_the_settlement() {
 #[tokio::test]
 async fn processed_messages_can_expire_without_a_janitor() {
     for shards in [1, 4] {
-        let Some(options) = shared(shards) else { return };
+        let Some(options) = shared(shards) else {
+            return;
+        };
         let (store, clock) = store(options.keep_processed(Some(LENGTH))).await;
-        let first: Vec<Message> = (0..40).map(|n| ordered(&n.to_string(), &n.to_string())).collect();
+        let first: Vec<Message> = (0..40)
+            .map(|n| ordered(&n.to_string(), &n.to_string()))
+            .collect();
         let _ = store.receive(&first).await.unwrap();
         settle_all(&store, claim(&store, 40).await).await;
         clock.advance(LENGTH / 2);
         let second: Vec<Message> = (40..100).map(|n| message(&n.to_string())).collect();
         let _ = store.receive(&second).await.unwrap();
         settle_all(&store, claim(&store, 30).await).await;
-        assert_eq!(store.statistics().await.unwrap().count(State::Processed), 70);
+        assert_eq!(
+            store.statistics().await.unwrap().count(State::Processed),
+            70
+        );
         clock.advance(LENGTH * 2 / 3);
         settle_all(&store, claim(&store, 30).await).await;
         // The first 40 are too old now; some may be in shards where nothing was settled since.
@@ -493,14 +558,19 @@ async fn processed_messages_can_expire_without_a_janitor() {
             let receipts = store.receive(&first).await.unwrap();
             assert!(receipts.iter().all(|r| *r == Receipt::Accepted));
         }
-        assert_eq!(store.receive_one(&message("99")).await.unwrap(), Receipt::Duplicate);
+        assert_eq!(
+            store.receive_one(&message("99")).await.unwrap(),
+            Receipt::Duplicate
+        );
     }
 }
 
 /// The bound of the crate's documentation, measured by the server itself.
 #[tokio::test]
 async fn a_retained_message_takes_less_than_250_bytes() {
-    let Some(server) = own(&["--appendfsync", "no"]).await else { return };
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
     let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
     let before = used_memory(&mut raw).await;
@@ -516,7 +586,9 @@ async fn a_retained_message_takes_less_than_250_bytes() {
 
 async fn used_memory(raw: &mut Raw) -> u64 {
     let info: String = raw.run(redis::cmd("INFO").arg("memory")).await.unwrap();
-    let line = info.lines().find_map(|line| line.strip_prefix("used_memory_dataset:"));
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory_dataset:"));
     line.unwrap().trim().parse().unwrap()
 }
 
@@ -543,7 +615,9 @@ async fn fill(store: &RedisStore, count: u64) {
 /// History and backlog do not slow the working side down.
 #[tokio::test]
 async fn claims_cost_the_same_beside_a_long_history() {
-    let Some(server) = own(&["--appendfsync", "no"]).await else { return };
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
     let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
     let empty = cost_of_a_cycle(&store, &mut raw, "a").await;
@@ -565,7 +639,10 @@ async fn claims_cost_the_same_beside_a_long_history() {
 /// The server's time for receiving, claiming and settling 2,000 messages, per message, in
 /// microseconds.
 async fn cost_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> f64 {
-    let _: Value = raw.run(redis::cmd("CONFIG").arg("RESETSTAT")).await.unwrap();
+    let _: Value = raw
+        .run(redis::cmd("CONFIG").arg("RESETSTAT"))
+        .await
+        .unwrap();
     for batch in 0..20 {
         let messages: Vec<Message> = (0..100)
             .map(|n| message(&format!("{name} {batch} {n}")))
@@ -573,15 +650,22 @@ async fn cost_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> f64 {
         let _ = store.receive(&messages).await.unwrap();
         settle_all(store, claim(store, 100).await).await;
     }
-    let info: String = raw.run(redis::cmd("INFO").arg("commandstats")).await.unwrap();
-    let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+    let info: String = raw
+        .run(redis::cmd("INFO").arg("commandstats"))
+        .await
+        .unwrap();
+    let line = info
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
     let micros = line.unwrap().split("usec=").nth(1).unwrap();
     micros.split(',').next().unwrap().parse::<f64>().unwrap() / 2000.0
 }
 
 #[tokio::test]
 async fn a_paused_server_is_unavailable_in_time_and_back_afterwards() {
-    let Some(mut server) = own(&[]).await else { return };
+    let Some(mut server) = own(&[]).await else {
+        return;
+    };
     let quick = options(server.url(), false, 1).response_timeout(Duration::from_millis(300));
     let (store, _) = store(quick).await;
     server.pause().unwrap();
@@ -593,5 +677,8 @@ async fn a_paused_server_is_unavailable_in_time_and_back_afterwards() {
     server.resume().unwrap();
     // The late write happened or not; a repetition tells, and either answer is safe.
     let _ = store.receive_one(&message("1")).await.unwrap();
-    assert_eq!(store.receive_one(&message("1")).await.unwrap(), Receipt::Duplicate);
+    assert_eq!(
+        store.receive_one(&message("1")).await.unwrap(),
+        Receipt::Duplicate
+    );
 }

@@ -5,11 +5,26 @@ use std::sync::Arc;
 use crate::{Error, ErrorKind, Inbox, Result};
 
 /// Every scheme that the project has a store for, with the Cargo feature that adds it.
-const KNOWN: &[(&str, &str)] = &[("memory", "memory"), ("sqlite", "sqlite")];
+const KNOWN: &[(&str, &str)] = &[
+    ("memory", "memory"),
+    ("redis", "redis"),
+    ("redis+cluster", "redis"),
+    ("rediss", "redis"),
+    ("rediss+cluster", "redis"),
+    ("sqlite", "sqlite"),
+];
 
 const BUILT: &[&str] = &[
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "redis")]
+    "redis+cluster",
+    #[cfg(feature = "redis")]
+    "rediss",
+    #[cfg(feature = "redis")]
+    "rediss+cluster",
     #[cfg(feature = "sqlite")]
     "sqlite",
 ];
@@ -25,6 +40,8 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
+/// | `redis://host?…`, with TLS `rediss://` | a Redis or Valkey server; the parameters are those of its options | `redis` |
+/// | `redis+cluster://host,host?…`, with TLS `rediss+cluster://` | a cluster of them, of which some nodes are named | `redis` |
 /// | `sqlite://path?…` | a SQLite file; the parameters are those of its options | `sqlite` |
 ///
 /// Does not set the inbox up: call [`create`](crate::Schema::create) or
@@ -48,6 +65,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
+        #[cfg(feature = "redis")]
+        "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => redis(url).await,
         #[cfg(feature = "sqlite")]
         "sqlite" => sqlite(url).await,
         other => Err(invalid(unknown_scheme(other, BUILT))),
@@ -63,6 +82,10 @@ pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "redis")]
+        "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => {
+            Ok(inbox_redis::RedisOptions::from_url(url)?.ddl())
+        }
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.ddl()),
         other => Err(invalid(unknown_scheme(other, BUILT))),
@@ -87,6 +110,12 @@ fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
         ));
     }
     Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "redis")]
+async fn redis(url: &str) -> Result<Arc<dyn Inbox>> {
+    let options = inbox_redis::RedisOptions::from_url(url)?;
+    Ok(Arc::new(inbox_redis::RedisStore::connect(options).await?))
 }
 
 #[cfg(feature = "sqlite")]

@@ -59,7 +59,7 @@
 //! histograms go to the `metrics` facade ([`telemetry`]).
 //!
 //! # Stores
-//! One Cargo feature each: `memory` (the default), `sqlite`. Any other database: implement the
+//! One Cargo feature each: `memory` (the default), `redis`, `sqlite`. Any other database: implement the
 //! traits of `inbox-api`, which this crate re-exports, and run the crate `conformance-tests` on
 //! it.
 
@@ -91,6 +91,9 @@ pub use tokio_util::sync::CancellationToken;
 /// The memory store, with its options.
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;
+/// The Redis store, with its options. TLS is its Cargo feature `tls`.
+#[cfg(feature = "redis")]
+pub use inbox_redis as redis;
 /// The SQLite store, with its options. Transactional use needs it:
 /// [`SqliteStore`](sqlite::SqliteStore) is [`Transactional`], the `Arc<dyn Inbox>` of [`connect`]
 /// is not, since it does not know the driver's transaction type.

@@ -34,7 +34,7 @@ end
 local stored = call('HGET', body, key)
 if not stored then return {'corrupt'} end
 if s.state == PENDING then move(handler, 'due', false, s) end
-lease(s, length, worker)
-move(handler, 'leased', true, s, s.at)
+lease(s, handler, length, worker)
+move(handler, 'leased', true, s, integer(s.at))
 write()
 return {'run', {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, stored, s.due}}

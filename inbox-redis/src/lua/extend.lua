@@ -7,7 +7,7 @@ for n, key in ipairs(keys) do
   if s and s.state == LEASED and s.seq == tonumber(ARGV[at - 1]) and s.token == tonumber(ARGV[at]) then
     s.at = now + length
     save(s)
-    move(handler_of(key), 'leased', true, s, s.at)
+    move(handler_of(key), 'leased', true, s, integer(s.at))
     answers[n] = s.at
   else
     answers[n] = 0

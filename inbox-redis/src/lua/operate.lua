@@ -17,14 +17,14 @@ local function replay(s, payload)
     return {'dropped'}
   end
   unfinish(s)
-  count(s.key, s.state, -1)
-  count(s.key, PENDING, 1)
+  local handler = handler_of(s.key)
+  count(handler, s.state, -1)
+  count(handler, PENDING, 1)
   if s.flags % 2 == 1 then call('HDEL', errors, s.key) end
   if s.flags % 4 >= 2 then call('HDEL', results, s.key) end
-  s.state, s.due, s.at, s.n, s.started, s.finished, s.flags = PENDING, now, now, 0, 0, 0, 0
+  s.state, s.due, s.at, s.started, s.finished, s.flags = PENDING, now, now, 0, 0, 0
   s.replays = s.replays + 1
   save(s)
-  local handler = handler_of(s.key)
   if s.okey then
     call('ZADD', handlers[handler].open, 0, open_member(s))
     touch(handler, s.okey)
@@ -37,8 +37,8 @@ end
 local function discard(s)
   local state, handler = shown(s), handler_of(s.key)
   if state ~= PENDING and state ~= DEAD then return {'state', state} end
-  count(s.key, s.state, -1)
-  count(s.key, DISCARDED, 1)
+  count(handler, s.state, -1)
+  count(handler, DISCARDED, 1)
   if s.state == LEASED then
     s.token = math.max(s.token + 1, now)
     move(handler, 'leased', false, s)
@@ -71,6 +71,7 @@ if what == 'purge' then
     end
   end
   write()
+  sweep(state)
   return {purged, guards}
 end
 

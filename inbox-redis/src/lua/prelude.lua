@@ -8,7 +8,7 @@ local PENDING, LEASED, PROCESSED, DEAD, DISCARDED, GUARD = 0, 1, 2, 3, 4, 9
 local HAS_ERROR, HAS_RESULT, BLOCKS = 1, 2, 4
 local call = redis.call
 
-local marker = call('HMGET', meta, 'version', 'shards', 'shard', 'finished_at', 'finished_n')
+local marker = call('HMGET', meta, 'version', 'shards', 'shard', 'finished_at')
 if not marker[1] then
   return redis.error_reply('INBOXMISSING ' .. call('EXISTS', ids, log))
 end
@@ -29,34 +29,40 @@ local function handler_of(key)
   return string.sub(key, 1, string.find(key, '\0', 1, true) - 1)
 end
 
+-- Numbers as Redis reads them. The same one is often asked for again.
+local last_number, last_text
 local function integer(number)
-  return string.format('%.0f', number)
+  if number ~= last_number then
+    last_number, last_text = number, string.format('%.0f', number)
+  end
+  return last_text
 end
 
 -- A message's place among the claimable: its number first, so that equal times are in order.
 local function member_of(s)
-  return struct.pack('>I6', s.seq) .. s.key
+  if not s.member then s.member = struct.pack('>I6', s.seq) .. s.key end
+  return s.member
 end
 
 local function decode(key, raw)
   if not raw then return nil end
-  local ok, state, seq, accepted, due, token, at, n, started, finished, replays, bytes, flags, worker, okey, home, guard = pcall(cmsgpack.unpack, raw)
+  local ok, state, seq, accepted, due, token, at, started, finished, replays, bytes, flags, worker, okey, home, guard = pcall(cmsgpack.unpack, raw)
   if not ok or type(state) ~= 'number' or type(seq) ~= 'number' then return {key = key, state = -1} end
   if state == GUARD then return {key = key, state = GUARD, shard = seq, guard = accepted} end
   if type(worker) ~= 'string' then return {key = key, state = -1} end
   return {key = key, state = state, seq = seq, accepted = accepted, due = accepted + due, token = token and accepted + token or 0,
-    at = accepted + at, n = n, started = started, finished = finished, replays = replays, bytes = bytes, flags = flags, worker = worker,
+    at = accepted + at, started = started, finished = finished, replays = replays, bytes = bytes, flags = flags, worker = worker,
     okey = okey or nil, home = home, guard = guard}
 end
 
 local function encode(s)
   local token = s.token ~= 0 and s.token - s.accepted
   if s.guard then
-    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.n, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey or false, s.home, s.guard)
+    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey or false, s.home, s.guard)
   elseif s.okey then
-    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.n, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey)
+    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey)
   end
-  return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.n, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker)
+  return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker)
 end
 
 -- Every state that a script looks at is read once and written once.
@@ -84,9 +90,13 @@ end
 
 local changes, touched, wake, quiet = {}, {}, {}, false
 
-local function count(key, state, by)
-  local field = handler_of(key) .. '\0' .. state
-  changes[field] = (changes[field] or 0) + by
+local function count(handler, state, by)
+  local of_handler = changes[handler]
+  if not of_handler then
+    of_handler = {}
+    changes[handler] = of_handler
+  end
+  of_handler[state] = (of_handler[state] or 0) + by
 end
 
 local function put(command, key, list)
@@ -126,7 +136,7 @@ local function save_all()
 end
 
 local function waiting(handler, s)
-  move(handler, 'due', true, s, s.due)
+  move(handler, 'due', true, s, integer(s.due))
   if s.due <= now then wake[handler] = true end
 end
 
@@ -161,25 +171,22 @@ local function rehead(handler, okey)
   end
 end
 
-local finished_at, finished_n = tonumber(marker[4]) or 0, tonumber(marker[5]) or 0
-local finished_any = false
+local finished_at
+local finishing = {}
 
--- The moment at which a message became final: grows, and with its number names the entry.
+-- What becomes final in one script does so at one moment, which names its entry in the stream of
+-- its state and is later than all before.
 local function finish(s, state)
-  if now > finished_at then
-    finished_at, finished_n = now, 0
-  else
-    finished_n = finished_n + 1
-  end
-  finished_any = true
-  s.state, s.at, s.n = state, finished_at, finished_n
-  call('XADD', done[state], integer(s.at) .. '-' .. s.n, 's', integer(s.seq))
+  finished_at = finished_at or math.max(now, (tonumber(marker[4]) or 0) + 1)
+  s.state, s.at = state, finished_at
+  local list = finishing[state] or {}
+  finishing[state] = list
+  list[#list + 1] = struct.pack('>I6', s.seq)
   if state == DEAD then call('ZADD', dead, s.seq, s.key) end
 end
 
--- Takes a final state back.
+-- Takes a final state back. Its number stays in the stream, where it means nothing any more.
 local function unfinish(s)
-  call('XDEL', done[s.state], integer(s.at) .. '-' .. s.n)
   if s.state == DEAD then call('ZREM', dead, s.key) end
 end
 
@@ -201,6 +208,42 @@ local function logged(seq)
   if key then return key, call('HGET', statics, key) end
 end
 
+-- Of the numbers in an entry of `done`, the messages that became final by it and still are.
+local function of_entry(state, entry)
+  local at, numbers, found = tonumber(string.match(entry[1], '^%d+')), entry[2][2], {}
+  for place = 1, #numbers - 5, 6 do
+    local seq = struct.unpack('>I6', numbers, place)
+    local key = logged(seq)
+    local s = key and load(key)
+    if s and s.state == state and s.at == at and s.seq == seq then found[#found + 1] = s end
+  end
+  return found
+end
+
+-- Up to `limit` messages that became final no later than `cutoff`, the longest-finished first.
+local function finished_by(state, cutoff, limit)
+  local found, from = {}, '-'
+  while #found < limit do
+    local entries = call('XRANGE', done[state], from, integer(cutoff), 'COUNT', 16)
+    for _, entry in ipairs(entries) do
+      for _, s in ipairs(of_entry(state, entry)) do
+        if #found < limit then found[#found + 1] = s end
+      end
+    end
+    if #entries < 16 then break end
+    from = '(' .. entries[#entries][1]
+  end
+  return found
+end
+
+-- Drops the first entries of `done` as far as nothing of theirs is left.
+local function sweep(state)
+  for _, entry in ipairs(call('XRANGE', done[state], '-', '+', 'COUNT', 16)) do
+    if #of_entry(state, entry) > 0 then break end
+    call('XDEL', done[state], entry[1])
+  end
+end
+
 local function static_of(s)
   local key, static = logged(s.seq)
   if key == s.key then return static end
@@ -208,8 +251,9 @@ local function static_of(s)
 end
 
 local function forget(s)
+  local handler = handler_of(s.key)
   unfinish(s)
-  count(s.key, s.state, -1)
+  count(handler, s.state, -1)
   call('HDEL', ids, s.key)
   call('HDEL', body, s.key)
   if s.flags % 2 == 1 then call('HDEL', errors, s.key) end
@@ -220,7 +264,6 @@ local function forget(s)
   end
   states[s.key], dirty[s.key] = false, nil
   if s.flags >= BLOCKS then
-    local handler = handler_of(s.key)
     call('ZREM', handlers[handler].open, open_member(s))
     touch(handler, s.okey)
   end
@@ -228,17 +271,11 @@ end
 
 -- Deletes what has been processed for long enough. Answers those that have a guard elsewhere.
 local function trim(cutoff, limit, guards)
-  local entries = call('XRANGE', done[PROCESSED], '-', integer(cutoff) .. '-' .. '18446744073709551615', 'COUNT', limit)
-  for _, entry in ipairs(entries) do
-    local key = logged(entry[2][2])
-    local s = key and load(key)
-    if s and s.state == PROCESSED then
-      forget(s)
-      if s.guard then guards[#guards + 1] = {s.key, s.home, s.guard} end
-    else
-      call('XDEL', done[PROCESSED], entry[1])
-    end
+  for _, s in ipairs(finished_by(PROCESSED, cutoff, limit)) do
+    forget(s)
+    if s.guard then guards[#guards + 1] = {s.key, s.home, s.guard} end
   end
+  sweep(PROCESSED)
 end
 
 -- Writes all that is still in memory: the last thing that a writing script does.
@@ -248,14 +285,20 @@ local function write()
   for handler, keys in pairs(touched) do
     for okey in pairs(keys) do rehead(handler, okey) end
   end
-  for field, by in pairs(changes) do
-    if by ~= 0 and call('HINCRBY', counts, field, by) <= 0 then call('HDEL', counts, field) end
+  for handler, of_handler in pairs(changes) do
+    for state, by in pairs(of_handler) do
+      local field = handler .. '\0' .. state
+      if by ~= 0 and call('HINCRBY', counts, field, by) <= 0 then call('HDEL', counts, field) end
+    end
   end
-  if finished_any then call('HSET', meta, 'finished_at', integer(finished_at), 'finished_n', finished_n) end
+  for state, seqs in pairs(finishing) do
+    call('XADD', done[state], integer(finished_at), 's', table.concat(seqs))
+  end
+  if finished_at then call('HSET', meta, 'finished_at', integer(finished_at)) end
   if not quiet then
     for handler in pairs(wake) do call('PUBLISH', ARGV[6] .. handler, '') end
   end
-  changes, touched, wake, finished_any = {}, {}, {}, false
+  changes, touched, wake, finishing = {}, {}, {}, {}
 end
 
 local function set_flag(s, flag, on)
@@ -277,13 +320,13 @@ end
 -- Stores a message that is not known. Answers its state.
 local function insert(key, seq, due, okey, whole, home, guard)
   local static = static_part(whole)
-  local s = {key = key, state = PENDING, seq = seq, accepted = now, due = resolve(due), token = 0, at = now, n = 0,
+  local s = {key = key, state = PENDING, seq = seq, accepted = now, due = resolve(due), token = 0, at = now,
     started = 0, finished = 0, replays = 0, bytes = #whole - 4 - #static, flags = 0, worker = '',
     okey = okey ~= '' and okey or nil, home = home, guard = guard}
-  log_add(s, static)
-  count(key, PENDING, 1)
-  save(s)
   local handler = handler_of(key)
+  log_add(s, static)
+  count(handler, PENDING, 1)
+  save(s)
   if s.okey then
     call('ZADD', handlers[handler].open, 0, open_member(s))
     touch(handler, s.okey)
@@ -293,9 +336,9 @@ local function insert(key, seq, due, okey, whole, home, guard)
   return s
 end
 
-local function lease(s, length, worker)
-  count(s.key, s.state, -1)
-  count(s.key, LEASED, 1)
+local function lease(s, handler, length, worker)
+  count(handler, s.state, -1)
+  count(handler, LEASED, 1)
   s.state, s.at = LEASED, now + length
   s.token = math.max(s.token + 1, now)
   s.started = s.started + 1

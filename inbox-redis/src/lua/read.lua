@@ -69,11 +69,8 @@ elseif what == 'expired' then
   local state, cutoff, limit = tonumber(ARGV[arg + 1]), now - ARGV[arg + 2], tonumber(ARGV[arg + 3])
   local answer = {}
   if cutoff >= 0 then
-    local entries = call('XRANGE', done[state], '-', integer(cutoff) .. '-18446744073709551615', 'COUNT', limit)
-    for _, entry in ipairs(entries) do
-      local key = logged(entry[2][2])
-      local s = key and load(key)
-      if s and s.state ~= GUARD then answer[#answer + 1] = {s.at or 0, full_row(s)} end
+    for _, s in ipairs(finished_by(state, cutoff, limit)) do
+      answer[#answer + 1] = {s.at, full_row(s)}
     end
   end
   return {now, answer}

@@ -39,7 +39,7 @@ for n, one in ipairs(list) do
   else
     answers[n] = 1
     local handler = handler_of(s.key)
-    count(s.key, LEASED, -1)
+    count(handler, LEASED, -1)
     move(handler, 'leased', false, s)
     local open = true
     if one.outcome == 'release' then
@@ -74,7 +74,7 @@ for n, one in ipairs(list) do
         set_flag(s, HAS_ERROR, true)
       end
     end
-    count(s.key, s.state, 1)
+    count(handler, s.state, 1)
     save(s)
     if s.okey then
       if not open then call('ZREM', handlers[handler].open, open_member(s)) end

@@ -26,7 +26,10 @@ pub struct OnServer {
 
 impl OnServer {
     async fn place(&self, settings: &Settings) -> Offered<Place> {
-        let server = self.server.as_ref().map_err(|e| Unable::failed(e.to_string()))?;
+        let server = self
+            .server
+            .as_ref()
+            .map_err(|e| Unable::failed(e.to_string()))?;
         let Some(server) = server else {
             return Err(Unable::failed("there is no such server here"));
         };
@@ -114,8 +117,12 @@ pub type Shared = std::sync::LazyLock<Result<Option<Mutex<Server>>, Error>>;
 
 enum Share {
     Nothing,
-    Some { _guard: tokio::sync::OwnedRwLockReadGuard<()> },
-    All { _guard: tokio::sync::OwnedRwLockWriteGuard<()> },
+    Some {
+        _guard: tokio::sync::OwnedRwLockReadGuard<()>,
+    },
+    All {
+        _guard: tokio::sync::OwnedRwLockWriteGuard<()>,
+    },
 }
 
 static IN_USE: std::sync::LazyLock<Arc<tokio::sync::RwLock<()>>> =
@@ -153,7 +160,9 @@ impl Place {
     }
 
     async fn connection(&self) -> Offered<Raw> {
-        Raw::connect(&self.url, self.cluster).await.map_err(Unable::failed)
+        Raw::connect(&self.url, self.cluster)
+            .await
+            .map_err(Unable::failed)
     }
 
     async fn raw(&self, command: &redis::Cmd) -> Offered<redis::Value> {
@@ -165,7 +174,9 @@ impl Place {
         let mut share = self.share.lock().await;
         if !matches!(*share, Share::All { .. }) {
             *share = Share::Nothing;
-            *share = Share::All { _guard: Arc::clone(&IN_USE).write_owned().await };
+            *share = Share::All {
+                _guard: Arc::clone(&IN_USE).write_owned().await,
+            };
         }
         let server = self.server;
         tokio::task::spawn_blocking(move || match &**server {
@@ -216,7 +227,9 @@ impl Fixture for Place {
             delete.arg(named("log")).arg(record.cursor.as_str());
             self.raw(&delete).await?;
             let mut late = redis::cmd("ZADD");
-            late.arg(named("late")).arg(record.cursor.as_str()).arg(&field);
+            late.arg(named("late"))
+                .arg(record.cursor.as_str())
+                .arg(&field);
             self.raw(&late).await?;
             let mut statics = redis::cmd("HSET");
             statics.arg(named("statics")).arg(&field).arg(&fixed);

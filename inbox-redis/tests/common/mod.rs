@@ -77,8 +77,8 @@ impl Raw {
             return Ok(Self::Cluster(client.get_async_connection().await?));
         }
         let client = redis::Client::open(url)?;
-        let config = redis::AsyncConnectionConfig::new()
-            .set_response_timeout(Some(Duration::from_secs(60)));
+        let config =
+            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
         Ok(Self::Single(
             client
                 .get_multiplexed_async_connection_with_config(&config)
