@@ -32,9 +32,9 @@
 //! | neither | everything | everything |
 //!
 //! Replication is asynchronous: **a fail-over loses what the replica did not have yet**, whatever
-//! was answered. With [`Confirmations`] receive, begin, claim, settle, extend and the operator's
-//! changes wait until so many replicas have the write (`WAIT`), or until it is on disks
-//! (`WAITAOF`). When they do not confirm in time, the operation fails as `Unavailable` with an
+//! was answered. With [`Confirmations`] receive, begin, settle and the operator's changes wait until
+//! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). (Claims and
+//! extensions do not: a lease that a fail-over forgets is drawn anew, with a greater token.) When they do not confirm in time, the operation fails as `Unavailable` with an
 //! unknown effect. It makes loss unlikely and not impossible: Redis does not promise that the
 //! replica that takes over is one of those that confirmed. With one replica it is.
 //!
@@ -88,16 +88,17 @@
 //! | `…:leased:HANDLER` | sorted set | what is leased, by the lease's end and number |
 //! | `…:open:HANDLER` | sorted set | what is unfinished and has an ordering key, by key and number |
 //! | `…:heads:HANDLER` | hash | ordering key → the message whose turn it is |
-//! | `…:done:STATE` | stream | when it became final → number |
+//! | `…:done:STATE` | stream | a moment → the numbers of all messages that became final then |
 //! | `…:dead` | sorted set | fields of dead letters by number |
 //! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches |
 //! | `…:fences` | sorted set | fences by time |
 //!
 //! Streams are what makes history small: an entry of the log or of `done` takes a few bytes
 //! besides its content, where one of a sorted set takes over a hundred. **A retained processed
-//! message without its payload takes about 230 bytes**, with a message id of 36 bytes and without
+//! message without its payload takes about 230 bytes** (226 measured on Redis 7.0), with a message id of 36 bytes and without
 //! headers; of that, about 150 are the entry in `ids`. Deleted entries' memory is given back in
-//! nodes of a hundred entries.
+//! nodes of a hundred entries. A number in `done` whose message was replayed or purged is passed
+//! over, and its entry is dropped when none of its numbers means anything any more.
 //!
 //! # Scripts
 //! Every operation is one script in each shard concerned, called by its digest; where the server

@@ -77,9 +77,14 @@ impl RedisStore {
         let mut claims = Claims::default();
         let mut left = request.limit;
         while left > 0 {
-            let (taken, more) = self.claim_step(request, left.min(CLAIM_STEP)).await?;
+            let (taken, more) = match self.claim_step(request, left.min(CLAIM_STEP)).await {
+                Ok(step) => step,
+                // What the steps before have leased must not be lost.
+                Err(_) if !claims.leased.is_empty() => break,
+                Err(error) => return Err(error),
+            };
             let got = u32::try_from(taken.len()).unwrap_or(u32::MAX);
-            self.hand_out(taken, &mut claims).await?;
+            self.hand_out(taken, &mut claims).await;
             left = left.saturating_sub(got);
             if !more || got == 0 {
                 break;
@@ -106,7 +111,7 @@ impl RedisStore {
         let moment = self.inner.caller.moment();
         let calls = quotas.iter().map(|(shard, quota)| async {
             let call = self.claim_call(request, *shard, *quota, moment);
-            let answer = self.run_confirmed(OPERATION, call).await?;
+            let answer = self.run(OPERATION, call).await?;
             claimed(*shard, answer).map_err(unexpected(OPERATION))
         });
         let mut all = Vec::new();
@@ -172,7 +177,7 @@ impl RedisStore {
     }
 
     /// Sorts what was claimed into messages and those that cannot be read, and makes these dead.
-    async fn hand_out(&self, taken: Vec<Taken>, claims: &mut Claims) -> Result<()> {
+    async fn hand_out(&self, taken: Vec<Taken>, claims: &mut Claims) {
         let mut spoilt: BTreeMap<u16, Vec<Written<'static>>> = BTreeMap::new();
         for taken in taken {
             let reason = match taken.leased {
@@ -204,9 +209,12 @@ impl RedisStore {
                 .map(|key| key.handler)
                 .collect();
             let call = self.settle_call(shard, &handlers, &spoilt, Moment::default());
-            self.run_confirmed("claim", call).await?;
+            // One that stays leased is found again when its lease ends; the others are leased too,
+            // and must not be lost for it.
+            if let Err(error) = self.run("claim", call).await {
+                tracing::warn!(%error, "messages that cannot be read were not set aside");
+            }
         }
-        Ok(())
     }
 
     fn settle_call<'a>(
@@ -363,7 +371,7 @@ impl RedisStore {
                 places.push(step.iter().map(|(place, ..)| *place).collect::<Vec<_>>());
             }
         }
-        let answers = self.run_all_confirmed(OPERATION, calls).await?;
+        let answers = self.run_all(OPERATION, calls).await?;
         for (places, answer) in places.into_iter().zip(answers) {
             let ends = reply::list(answer).map_err(unexpected(OPERATION))?;
             for (place, end) in places.into_iter().zip(ends) {
@@ -399,8 +407,11 @@ fn claimed(shard: u16, answer: Value) -> Reply<(Vec<Taken>, bool)> {
     Ok((taken, more))
 }
 
-/// What `peek.lua` found: the time, then when messages became claimable, their numbers and shard.
-fn due(shard: u16, answer: Value) -> Reply<(i64, Vec<(i64, i64, u16)>)> {
+/// When a message became claimable, its number and its shard.
+type Due = (i64, i64, u16);
+
+/// What `peek.lua` found: the time, then the longest-due messages.
+fn due(shard: u16, answer: Value) -> Reply<(i64, Vec<Due>)> {
     let mut answer = Taker::of(answer)?;
     let time = answer.number()?;
     let found = answer.list()?.into_iter().map(|pair| {
