@@ -574,7 +574,7 @@ async fn a_retained_message_takes_less_than_250_bytes() {
     let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
     let before = used_memory(&mut raw).await;
-    const COUNT: u64 = 100_000;
+    const COUNT: u64 = 50_000;
     fill(&store, COUNT).await;
     let each = (used_memory(&mut raw).await - before) / COUNT;
     assert!(each < 250, "{each} bytes");
@@ -621,7 +621,7 @@ async fn claims_cost_the_same_beside_a_long_history() {
     let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
     let empty = cost_of_a_cycle(&store, &mut raw, "a").await;
-    fill(&store, 100_000).await;
+    fill(&store, 50_000).await;
     // A backlog of 20,000, and as many that are blocked behind one message.
     for batch in 0..40 {
         let messages: Vec<Message> = (0..500)

@@ -14,7 +14,7 @@ use inbox_api::{Inbox, Key, Operate as _, Schema};
 use inbox_redis::{RedisOptions, RedisStore, TimeOffset};
 use test_servers::{Error, Server};
 
-use super::{Raw, fresh_name, options};
+use super::{Raw, fresh_name, options, started};
 
 /// One kind of server, and over how many shards the inboxes on it are spread.
 pub struct OnServer {
@@ -26,10 +26,7 @@ pub struct OnServer {
 
 impl OnServer {
     async fn place(&self, settings: &Settings) -> Offered<Place> {
-        let server = self
-            .server
-            .as_ref()
-            .map_err(|e| Unable::failed(e.to_string()))?;
+        let server = started(self.server).map_err(Unable::failed)?;
         let Some(server) = server else {
             return Err(Unable::failed("there is no such server here"));
         };

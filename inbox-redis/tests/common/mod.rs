@@ -5,7 +5,7 @@ pub mod harness;
 
 use std::{
     sync::{
-        Arc, LazyLock, Mutex,
+        LazyLock, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -31,9 +31,18 @@ fn found(kind: Kind) -> Result<Option<Mutex<Server>>, Error> {
 pub static SERVER: harness::Shared = LazyLock::new(|| found(Kind::Redis));
 pub static CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::RedisCluster));
 
+/// A shared server, if there is one. Looking for it blocks, which a thread of its own may do.
+pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex<Server>>, String> {
+    let found = std::thread::spawn(|| match &**server {
+        Ok(server) => Ok(server.as_ref()),
+        Err(error) => Err(error.to_string()),
+    });
+    found.join().unwrap()
+}
+
 /// The URL of a shared server, if there is one.
-pub fn url(server: &harness::Shared) -> Option<String> {
-    let server = server.as_ref().unwrap().as_ref()?;
+pub fn url(server: &'static harness::Shared) -> Option<String> {
+    let server = started(server).unwrap()?;
     Some(server.lock().unwrap().url().to_owned())
 }
 
@@ -95,27 +104,5 @@ impl Raw {
             Self::Cluster(connection) => connection.req_packed_command(command).await,
         }?;
         Ok(redis::from_redis_value(value)?)
-    }
-}
-
-/// A server that one test may harm, with what is needed to harm it from async code.
-pub struct Own(pub Arc<Mutex<Server>>);
-
-impl Own {
-    pub fn find(kind: Kind) -> Option<Self> {
-        let server = require_or_skip(kind).unwrap()?;
-        (!server.is_shared()).then(|| Self(Arc::new(Mutex::new(server))))
-    }
-
-    pub fn url(&self) -> String {
-        self.0.lock().unwrap().url().to_owned()
-    }
-
-    pub async fn act(&self, act: fn(&mut Server) -> Result<(), Error>) {
-        let server = Arc::clone(&self.0);
-        tokio::task::spawn_blocking(move || act(&mut server.lock().unwrap()))
-            .await
-            .unwrap()
-            .unwrap();
     }
 }
