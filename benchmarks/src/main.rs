@@ -1,6 +1,8 @@
 //! Measures what the stores and the runtime cost. Build it with `--release`.
 
 mod backlog;
+mod layouts;
+mod postgres;
 mod primitives;
 mod report;
 mod target;
@@ -47,12 +49,24 @@ enum Scenario {
         #[arg(long, default_value_t = 1_000_000)]
         messages: u64,
     },
+    /// Compare storage layouts for PostgreSQL with each other
+    Layouts(layouts::Options),
+    /// Compare the PostgreSQL store with bare statements, and wear it down
+    Postgres(postgres::Options),
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let cli = Cli::parse();
     let mut report = Report::new(cli.json);
+    if let Scenario::Layouts(options) = &cli.scenario {
+        layouts::measure(&mut report, options, cli.batch, cli.payload).await?;
+        return report.print();
+    }
+    if let Scenario::Postgres(options) = &cli.scenario {
+        postgres::measure(&mut report, options, cli.batch, cli.payload).await?;
+        return report.print();
+    }
     for target in &cli.stores {
         match cli.scenario {
             Scenario::Primitives { messages, runs } => {
@@ -61,6 +75,8 @@ async fn main() -> Result<()> {
             Scenario::Backlog { messages } => {
                 backlog::measure(&mut report, *target, &cli, messages).await?;
             }
+            // They have stores of their own, and were measured above.
+            Scenario::Layouts(_) | Scenario::Postgres(_) => {}
         }
     }
     report.print()

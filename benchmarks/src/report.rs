@@ -17,8 +17,16 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
 }
 
+/// What has to be known about the figures.
+#[derive(Debug, Serialize)]
+struct Note {
+    note: &'static str,
+    text: String,
+}
+
 pub(crate) struct Report {
     json: bool,
+    notes: Vec<Note>,
     rows: Vec<Row>,
 }
 
@@ -26,8 +34,14 @@ impl Report {
     pub(crate) fn new(json: bool) -> Self {
         Self {
             json,
+            notes: Vec::new(),
             rows: Vec::new(),
         }
+    }
+
+    /// Adds a note, which is printed before the figures.
+    pub(crate) fn note(&mut self, note: &'static str, text: String) {
+        self.notes.push(Note { note, text });
     }
 
     /// Adds the rates of several runs over `messages` messages each.
@@ -71,10 +85,16 @@ impl Report {
 
     pub(crate) fn print(self) -> Result<()> {
         if self.json {
+            for note in &self.notes {
+                println!("{}", serde_json::to_string(note)?);
+            }
             for row in &self.rows {
                 println!("{}", serde_json::to_string(row)?);
             }
             return Ok(());
+        }
+        for note in &self.notes {
+            println!("{}: {}", note.note, note.text);
         }
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -83,9 +103,9 @@ impl Report {
             table.add_row([
                 row.store.to_owned(),
                 row.step.clone(),
-                format!("{:.0}", row.median),
-                format!("{:.0}", row.min),
-                format!("{:.0}", row.max),
+                shown(row.median),
+                shown(row.min),
+                shown(row.max),
                 row.unit.to_owned(),
             ]);
         }
@@ -101,5 +121,14 @@ impl Report {
             println!("{}", line.trim_end());
         }
         Ok(())
+    }
+}
+
+/// Rates need no decimals; ratios and milliseconds do.
+fn shown(figure: f64) -> String {
+    if figure < 100.0 {
+        format!("{figure:.2}")
+    } else {
+        format!("{figure:.0}")
     }
 }

@@ -119,6 +119,10 @@ pub struct Settings {
     /// Whether payloads are dropped when their messages are processed. A store without this
     /// option answers [`Need::DroppedPayloads`].
     pub drop_processed_payloads: bool,
+    /// Whether the case restarts the store or takes it away ([`Fixture::restart`],
+    /// [`Fixture::begin_outage`]). Inboxes of other cases may share a server; this one needs what
+    /// can be harmed without them.
+    pub disrupted: bool,
 }
 
 /// In which condition a place is found by a store that is about to be set up.

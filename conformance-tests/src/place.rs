@@ -46,6 +46,15 @@ impl Context {
         Place::new(self.harness.fresh(settings).await?).await
     }
 
+    /// A fresh inbox that can be restarted or taken away without harm to other cases.
+    pub(crate) async fn fresh_to_disrupt(&self) -> CaseResult<Place> {
+        self.fresh_with(&Settings {
+            disrupted: true,
+            ..Settings::default()
+        })
+        .await
+    }
+
     /// A fresh inbox that honours ordering keys.
     pub(crate) async fn fresh_ordered(&self) -> CaseResult<Place> {
         let place = self.fresh().await?;

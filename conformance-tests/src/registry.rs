@@ -168,6 +168,8 @@ register! { $
             "Over any number of concurrent receives of one key, one is Accepted.",
         overlapping_batches_accept_each_key_once:
             "Overlapping batches in any order accept each key once, without an error that is not retryable.",
+        a_renewal_beside_a_settlement_changes_nothing:
+            "A lease that is extended while it is settled is settled once, and counted once.",
         claims_are_disjoint_and_complete:
             "Concurrent claims never take one message twice, and together take all.",
         of_many_begins_one_runs: "Of many concurrent begins of one key, one runs.",

@@ -27,7 +27,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the inbox is
+    /// Where the inbox is: sqlite://FILE or postgres://USER@HOST/DATABASE. Settings follow behind
+    /// a `?`, such as inbox=NAME
     #[arg(
         long,
         global = true,
@@ -80,6 +81,7 @@ pub(crate) enum Command {
     #[command(after_help = CONFORMANCE_HELP)]
     Conformance(ConformanceArgs),
     /// Watch an inbox survive duplicates, failures and killed workers, on real webhooks
+    #[command(after_help = DEMO_HELP)]
     Demo(DemoArgs),
     /// Print shell completions
     Completions {
@@ -115,8 +117,14 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
   any other, or no answer: try again later, after Retry-After if given";
 
 const CONFORMANCE_HELP: &str = "\
-Every case works on a fresh inbox of its own: for SQLite, in a file beside the one that --store
-names, which is not touched. Exit code 4 means that the store does not conform.";
+Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
+a file beside that one; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
+which --store's user must be allowed to create schemas. All are removed in the end.
+Exit code 4 means that the store does not conform.";
+
+const DEMO_HELP: &str = "\
+It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
+database, which is dropped in the end.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {
@@ -376,15 +384,19 @@ pub(crate) struct DemoArgs {
     /// Repeat an earlier run's order of deliveries and kills
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Keep the database here, rather than in a temporary folder
+    /// Keep the SQLite database here, rather than in a temporary folder
     #[arg(long, value_name = "FILE")]
     pub(crate) keep: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoWorkerArgs {
-    /// The inbox's file
-    pub(crate) file: PathBuf,
+    /// The file of an inbox on SQLite
+    #[arg(long)]
+    pub(crate) file: Option<PathBuf>,
+    /// The schema of an inbox on PostgreSQL, in the database that --store names
+    #[arg(long)]
+    pub(crate) schema: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -9,6 +9,7 @@ mod input;
 mod interrupt;
 mod output;
 mod progress;
+mod scratch;
 mod store;
 
 use std::{io::IsTerminal, process::ExitCode};
@@ -48,19 +49,27 @@ fn main() -> ExitCode {
 }
 
 /// What was tried, then the causes, in one line. A store's error says in its own words what the
-/// driver said, so the chain ends there.
+/// driver said, so of what is behind it only the network's own words are added, which tell a host
+/// that is not found from a port that nobody listens on.
 fn causes(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain() {
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(&cause.to_string());
+    let mut causes = error.chain();
+    let mut said = Vec::new();
+    for cause in causes.by_ref() {
+        said.push(cause.to_string());
         if cause.is::<inbox::Error>() {
             break;
         }
     }
-    text
+    said.extend(causes.find_map(network));
+    said.join(": ")
+}
+
+/// What the operating system or TLS says, if this is their error.
+fn network(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    match cause.downcast_ref() {
+        Some(sqlx::Error::Tls(error)) => Some(error.to_string()),
+        _ => Some(cause.downcast_ref::<std::io::Error>()?.to_string()),
+    }
 }
 
 async fn dispatch(cli: Cli) -> Result<Exit> {
@@ -79,7 +88,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Conformance(args) => commands::conformance::run(global, args).await,
         Command::Demo(args) => commands::demo::run(global, args).await,
         Command::Completions { shell } => commands::completions::run(shell),
-        Command::DemoWorker(args) => commands::demo::worker(args).await,
+        Command::DemoWorker(args) => commands::demo::worker(global, args).await,
     }
 }
 

@@ -9,7 +9,8 @@ use inbox::{ErrorKind, Inbox};
 /// inbox.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
     let store = match inbox::connect(&without_creating(url)).await {
-        Err(e) if e.kind() == ErrorKind::SchemaMissing => bail!(no_inbox(url)),
+        // Of a server it is the database that is missing, and that is not ours to create.
+        Err(e) if e.kind() == ErrorKind::SchemaMissing && is_file(url) => bail!(no_inbox(url)),
         connected => connected.with_context(|| cannot_open(url))?,
     };
     match store.exists().await {
@@ -51,7 +52,7 @@ pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     inbox::connect(url).await.with_context(|| cannot_open(url))
 }
 
-fn cannot_open(url: &str) -> String {
+pub(crate) fn cannot_open(url: &str) -> String {
     format!("cannot open the store {}", shown(url))
 }
 
@@ -62,9 +63,17 @@ fn no_inbox(url: &str) -> String {
     )
 }
 
+pub(crate) fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres:") || url.starts_with("postgresql:")
+}
+
+fn is_file(url: &str) -> bool {
+    url.starts_with("sqlite:")
+}
+
 /// An SQLite URL that does not create the file. Servers do not create databases on connecting.
 pub(crate) fn without_creating(url: &str) -> String {
-    if !url.starts_with("sqlite:") || url.contains("mode=") {
+    if !is_file(url) || url.contains("mode=") {
         return url.to_owned();
     }
     let separator = if url.contains('?') { '&' } else { '?' };
@@ -100,6 +109,8 @@ mod tests {
             without_creating("sqlite://a.db?inbox=x"),
             "sqlite://a.db?inbox=x&mode=rw"
         );
-        assert_eq!(without_creating("memory://"), "memory://");
+        for url in ["memory://", "postgres://host/db"] {
+            assert_eq!(without_creating(url), url);
+        }
     }
 }

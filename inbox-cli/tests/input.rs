@@ -7,81 +7,83 @@
 
 mod support;
 
-use support::{Counts, Place, WEBHOOKS, event, events};
+use support::{Counts, Place, WEBHOOKS, event, events, on_every_store};
 
 #[test]
 fn a_file_fed_twice_is_accepted_once() {
-    let place = Place::new();
-    let twice = std::fs::read_to_string(WEBHOOKS).unwrap().repeat(2);
-    let number = twice.lines().count() as u64 / 2;
-    place.file("twice.ndjson", &twice);
-    let run = [
-        "run",
-        "twice.ndjson",
-        "--json",
-        "--",
-        "sh",
-        "-c",
-        "echo $INBOX_ID >> ran",
-    ];
+    on_every_store(|place| {
+        let twice = std::fs::read_to_string(WEBHOOKS).unwrap().repeat(2);
+        let number = twice.lines().count() as u64 / 2;
+        place.file("twice.ndjson", &twice);
+        let run = [
+            "run",
+            "twice.ndjson",
+            "--json",
+            "--",
+            "sh",
+            "-c",
+            "echo $INBOX_ID >> ran",
+        ];
 
-    let first = &place.inbox(&run).exits(0).json()[0];
-    assert_eq!(first["accepted"], number);
-    assert_eq!(first["duplicates"], number);
-    assert_eq!(first["processed"], number);
-    let mut ran = support::lines(&place.path("ran"));
-    assert_eq!(ran.len() as u64, number);
-    ran.sort_unstable();
-    ran.dedup();
-    assert_eq!(
-        ran.len() as u64,
-        number,
-        "a handler ran twice for one message"
-    );
+        let first = &place.inbox(&run).exits(0).json()[0];
+        assert_eq!(first["accepted"], number);
+        assert_eq!(first["duplicates"], number);
+        assert_eq!(first["processed"], number);
+        let mut ran = support::lines(&place.path("ran"));
+        assert_eq!(ran.len() as u64, number);
+        ran.sort_unstable();
+        ran.dedup();
+        assert_eq!(
+            ran.len() as u64,
+            number,
+            "a handler ran twice for one message"
+        );
 
-    let second = &place.inbox(&run).exits(0).json()[0];
-    assert_eq!(second["accepted"], 0);
-    assert_eq!(second["duplicates"], 2 * number);
-    assert_eq!(second["processed"], 0);
-    assert_eq!(support::lines(&place.path("ran")).len() as u64, number);
+        let second = &place.inbox(&run).exits(0).json()[0];
+        assert_eq!(second["accepted"], 0);
+        assert_eq!(second["duplicates"], 2 * number);
+        assert_eq!(second["processed"], 0);
+        assert_eq!(support::lines(&place.path("ran")).len() as u64, number);
+    });
 }
 
 #[test]
 fn payload_and_facts_reach_the_command() {
-    let place = Place::new();
-    let line = r#"{"specversion":"1.0","id":"a 1","source":"/s","type":"k","datacontenttype":"text/plain","data":"h\u00e9\n","x-y":"z","partitionkey":"p"}"#;
-    place
-        .inbox_with(
-            &[
-                "run",
-                "-",
-                "--ordering-field",
-                "partitionkey",
-                "--",
-                "sh",
-                "-c",
-                "cat > payload; env | grep ^INBOX_ | sort > env",
-            ],
-            line.as_bytes(),
-        )
-        .exits(0);
-    assert_eq!(place.read("payload"), "hé\n");
-    let env = place.read("env");
-    for expected in [
-        "INBOX_ID=a 1",
-        "INBOX_HANDLER=default",
-        "INBOX_KIND=k",
-        "INBOX_ATTEMPT=1",
-        "INBOX_CONTENT_TYPE=text/plain",
-        "INBOX_ORDERING_KEY=p",
-        "INBOX_HEADER_SOURCE=/s",
-        "INBOX_HEADER_X_Y=z",
-    ] {
-        assert!(
-            env.lines().any(|line| line == expected),
-            "no {expected} in {env}"
-        );
-    }
+    on_every_store(|place| {
+        let line = r#"{"specversion":"1.0","id":"a 1","source":"/s","type":"k","datacontenttype":"text/plain","data":"h\u00e9\n","x-y":"z","partitionkey":"p"}"#;
+        place
+            .inbox_with(
+                &[
+                    "run",
+                    "-",
+                    "--ordering-field",
+                    "partitionkey",
+                    "--",
+                    "sh",
+                    "-c",
+                    "cat > payload; env | grep ^INBOX_ | sort > env",
+                ],
+                line.as_bytes(),
+            )
+            .exits(0);
+        assert_eq!(place.read("payload"), "hé\n");
+        let env = place.read("env");
+        for expected in [
+            "INBOX_ID=a 1",
+            "INBOX_HANDLER=default",
+            "INBOX_KIND=k",
+            "INBOX_ATTEMPT=1",
+            "INBOX_CONTENT_TYPE=text/plain",
+            "INBOX_ORDERING_KEY=p",
+            "INBOX_HEADER_SOURCE=/s",
+            "INBOX_HEADER_X_Y=z",
+        ] {
+            assert!(
+                env.lines().any(|line| line == expected),
+                "no {expected} in {env}"
+            );
+        }
+    });
 }
 
 #[test]
@@ -114,15 +116,16 @@ fn bad_lines_are_reported_with_their_numbers_and_the_rest_goes_on() {
 
 #[test]
 fn bytes_that_are_not_utf8_harm_only_their_line() {
-    let place = Place::new();
-    let mut input =
-        b"{\"specversion\":\"1.0\",\"id\":\"\xff\",\"source\":\"s\",\"type\":\"t\"}\n".to_vec();
-    input.extend_from_slice(event("good", "t", "{}").as_bytes());
-    place
-        .inbox_with(&["ingest", "-"], &input)
-        .exits(3)
-        .says("1 accepted")
-        .complains("line 1:");
+    on_every_store(|place| {
+        let mut input =
+            b"{\"specversion\":\"1.0\",\"id\":\"\xff\",\"source\":\"s\",\"type\":\"t\"}\n".to_vec();
+        input.extend_from_slice(event("good", "t", "{}").as_bytes());
+        place
+            .inbox_with(&["ingest", "-"], &input)
+            .exits(3)
+            .says("1 accepted")
+            .complains("line 1:");
+    });
 }
 
 #[test]
@@ -187,17 +190,18 @@ fn other_ndjson_by_field() {
 
 #[test]
 fn several_handlers_each_get_their_copy() {
-    let place = Place::new();
-    place
-        .inbox_with(
-            &["ingest", "-", "--handler", "mail", "--handler", "stock"],
-            events(3).as_bytes(),
-        )
-        .exits(0)
-        .says("3 accepted");
-    let stats = place.inbox(&["stats", "--json"]).exits(0).json();
-    assert_eq!(stats.len(), 2);
-    assert!(stats.iter().all(|handler| handler["pending"] == 3));
+    on_every_store(|place| {
+        place
+            .inbox_with(
+                &["ingest", "-", "--handler", "mail", "--handler", "stock"],
+                events(3).as_bytes(),
+            )
+            .exits(0)
+            .says("3 accepted");
+        let stats = place.inbox(&["stats", "--json"]).exits(0).json();
+        assert_eq!(stats.len(), 2);
+        assert!(stats.iter().all(|handler| handler["pending"] == 3));
+    });
 }
 
 #[test]

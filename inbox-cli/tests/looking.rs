@@ -7,130 +7,134 @@
 
 mod support;
 
-use support::{Place, event, events};
+use support::{Place, event, events, on_every_store};
 
 #[test]
 fn lists_page_without_gaps() {
-    let place = Place::new();
-    place
-        .inbox_with(&["ingest", "-"], events(25).as_bytes())
-        .exits(0);
-    let mut seen = Vec::new();
-    let mut after = None::<String>;
-    loop {
-        let mut args = vec!["list", "--json", "--limit", "10"];
-        if let Some(after) = &after {
-            args.extend(["--after", after]);
+    on_every_store(|place| {
+        place
+            .inbox_with(&["ingest", "-"], events(25).as_bytes())
+            .exits(0);
+        let mut seen = Vec::new();
+        let mut after = None::<String>;
+        loop {
+            let mut args = vec!["list", "--json", "--limit", "10"];
+            if let Some(after) = &after {
+                args.extend(["--after", after]);
+            }
+            let output = place.inbox(&args).exits(0);
+            seen.extend(
+                output
+                    .json()
+                    .iter()
+                    .map(|r| r["id"].as_str().unwrap().to_owned()),
+            );
+            match output.stderr.trim().strip_prefix("more with --after ") {
+                Some(next) => after = Some(next.to_owned()),
+                None => break,
+            }
         }
-        let output = place.inbox(&args).exits(0);
-        seen.extend(
-            output
-                .json()
-                .iter()
-                .map(|r| r["id"].as_str().unwrap().to_owned()),
-        );
-        match output.stderr.trim().strip_prefix("more with --after ") {
-            Some(next) => after = Some(next.to_owned()),
-            None => break,
-        }
-    }
-    let expected: Vec<_> = (0..25).map(|n| format!("e{n}")).collect();
-    assert_eq!(seen, expected);
-    place
-        .inbox(&["list", "--limit", "1", "--newest"])
-        .exits(0)
-        .says("e24")
-        .complains("1 of 25 messages; more with --after");
-    place
-        .inbox(&["list", "--after", "nonsense"])
-        .exits(1)
-        .complains("cursor");
+        let expected: Vec<_> = (0..25).map(|n| format!("e{n}")).collect();
+        assert_eq!(seen, expected);
+        place
+            .inbox(&["list", "--limit", "1", "--newest"])
+            .exits(0)
+            .says("e24")
+            .complains("1 of 25 messages; more with --after");
+        place
+            .inbox(&["list", "--after", "nonsense"])
+            .exits(1)
+            .complains("cursor");
+    });
 }
 
 #[test]
 fn filters_narrow() {
-    let place = Place::new();
-    let input = [
-        event("a", "x", "{}"),
-        event("b", "y", "{}"),
-        event("c", "y", "{}"),
-    ]
-    .concat();
-    place.file("in.ndjson", input);
-    place
-        .inbox(&[
-            "run",
-            "in.ndjson",
-            "--",
-            "sh",
-            "-c",
-            "[ $INBOX_KIND = x ] || { echo card declined >&2; exit 65; }",
-        ])
-        .exits(4);
-    let count = |args: &[&str]| {
-        let args = [&["list", "--json"], args].concat();
-        place.inbox(&args).exits(0).json().len()
-    };
-    assert_eq!(count(&[]), 3);
-    assert_eq!(count(&["--state", "dead"]), 2);
-    assert_eq!(count(&["--state", "dead", "--state", "processed"]), 3);
-    assert_eq!(count(&["--kind", "x"]), 1);
-    assert_eq!(count(&["--error", "card declined"]), 2);
-    assert_eq!(count(&["--error", "Card Declined"]), 0);
-    assert_eq!(count(&["--handler", "other"]), 0);
-    assert_eq!(count(&["--older-than", "1h"]), 0);
-    assert_eq!(count(&["--newer-than", "1h"]), 3);
+    on_every_store(|place| {
+        let input = [
+            event("a", "x", "{}"),
+            event("b", "y", "{}"),
+            event("c", "y", "{}"),
+        ]
+        .concat();
+        place.file("in.ndjson", input);
+        place
+            .inbox(&[
+                "run",
+                "in.ndjson",
+                "--",
+                "sh",
+                "-c",
+                "[ $INBOX_KIND = x ] || { echo card declined >&2; exit 65; }",
+            ])
+            .exits(4);
+        let count = |args: &[&str]| {
+            let args = [&["list", "--json"], args].concat();
+            place.inbox(&args).exits(0).json().len()
+        };
+        assert_eq!(count(&[]), 3);
+        assert_eq!(count(&["--state", "dead"]), 2);
+        assert_eq!(count(&["--state", "dead", "--state", "processed"]), 3);
+        assert_eq!(count(&["--kind", "x"]), 1);
+        assert_eq!(count(&["--error", "card declined"]), 2);
+        assert_eq!(count(&["--error", "Card Declined"]), 0);
+        assert_eq!(count(&["--handler", "other"]), 0);
+        assert_eq!(count(&["--older-than", "1h"]), 0);
+        assert_eq!(count(&["--newer-than", "1h"]), 3);
+    });
 }
 
 #[test]
 fn show_and_stats() {
-    let place = Place::new();
-    place
-        .inbox_with(
-            &["ingest", "-"],
-            event("a", "k", "{\"secret\":1}").as_bytes(),
-        )
-        .exits(0);
-    let shown = place
-        .inbox(&["show", "a"])
-        .exits(0)
-        .says("pending")
-        .says("source: /test");
-    assert!(!shown.stdout.contains("secret"), "{shown:?}");
-    place
-        .inbox(&["show", "a", "--payload"])
-        .exits(0)
-        .says("{\"secret\":1}");
-    place
-        .inbox(&["show", "b"])
-        .exits(4)
-        .complains("no message default/b");
-    place.inbox(&["show", "a", "--handler", "h"]).exits(4);
-    place
-        .inbox(&["stats"])
-        .exits(0)
-        .says("PENDING")
-        .says("default");
+    on_every_store(|place| {
+        place
+            .inbox_with(
+                &["ingest", "-"],
+                event("a", "k", "{\"secret\":1}").as_bytes(),
+            )
+            .exits(0);
+        let shown = place
+            .inbox(&["show", "a"])
+            .exits(0)
+            .says("pending")
+            .says("source: /test");
+        assert!(!shown.stdout.contains("secret"), "{shown:?}");
+        place
+            .inbox(&["show", "a", "--payload"])
+            .exits(0)
+            .says("{\"secret\":1}");
+        place
+            .inbox(&["show", "b"])
+            .exits(4)
+            .complains("no message default/b");
+        place.inbox(&["show", "a", "--handler", "h"]).exits(4);
+        place
+            .inbox(&["stats"])
+            .exits(0)
+            .says("PENDING")
+            .says("default");
+    });
 }
 
 #[test]
 fn hostile_ids_cannot_play_with_the_terminal() {
-    let place = Place::new();
-    // U+009B is a control character that some terminals take for an escape sequence.
-    place
-        .inbox_with(&["ingest", "-"], event("a\\u009b31m", "t", "{}").as_bytes())
-        .exits(3)
-        .complains("control character");
-    place
-        .inbox_with(
-            &["ingest", "-"],
-            event("quote'\\\"; --", "t", "{}").as_bytes(),
-        )
-        .exits(0);
-    place
-        .inbox(&["show", "quote'\"; --"])
-        .exits(0)
-        .says("pending");
+    on_every_store(|place| {
+        // U+009B is a control character that some terminals take for an escape sequence.
+        place
+            .inbox_with(&["ingest", "-"], event("a\\u009b31m", "t", "{}").as_bytes())
+            .exits(3)
+            .complains("control character");
+        place
+            .inbox_with(
+                &["ingest", "-"],
+                event("quote'\\\"; --", "t", "{}").as_bytes(),
+            )
+            .exits(0);
+        place
+            .inbox(&["show", "quote'\"; --"])
+            .exits(0)
+            .says("pending");
+    });
 }
 
 #[test]

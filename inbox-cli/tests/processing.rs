@@ -11,81 +11,65 @@ use std::{
     io::{Read, Write},
     net::TcpListener,
     os::unix::process::ExitStatusExt,
-    process::Child,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{Counts, Place, event, events, finish};
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
-}
-
-/// Waits until `condition` holds; fails loudly rather than for ever.
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "waited in vain for {what}"
-        );
-        thread::sleep(Duration::from_millis(10));
-    }
-}
+use support::{Counts, Place, event, events, finish, on_every_store, signal, wait_for};
 
 #[test]
 fn a_failing_command_is_retried_and_then_dead() {
-    let place = Place::new();
-    place.file("in.ndjson", event("a", "t", "{}"));
-    let output = place
-        .inbox(&[
-            "run",
-            "in.ndjson",
-            "--json",
-            "--max-attempts",
-            "3",
-            "--retry-delay",
-            "10ms",
-            "--",
-            "sh",
-            "-c",
-            "echo attempt $INBOX_ATTEMPT >> log; echo the reason >&2; exit 1",
-        ])
-        .exits(4);
-    assert_eq!(output.json()[0]["dead"], 1);
-    assert_eq!(place.read("log"), "attempt 1\nattempt 2\nattempt 3\n");
-    place
-        .inbox(&["list", "--state", "dead"])
-        .exits(0)
-        .says("the reason");
-    place
-        .inbox(&["show", "a"])
-        .exits(0)
-        .says("dead")
-        .says("the reason");
+    on_every_store(|place| {
+        place.file("in.ndjson", event("a", "t", "{}"));
+        let output = place
+            .inbox(&[
+                "run",
+                "in.ndjson",
+                "--json",
+                "--max-attempts",
+                "3",
+                "--retry-delay",
+                "10ms",
+                "--",
+                "sh",
+                "-c",
+                "echo attempt $INBOX_ATTEMPT >> log; echo the reason >&2; exit 1",
+            ])
+            .exits(4);
+        assert_eq!(output.json()[0]["dead"], 1);
+        assert_eq!(place.read("log"), "attempt 1\nattempt 2\nattempt 3\n");
+        place
+            .inbox(&["list", "--state", "dead"])
+            .exits(0)
+            .says("the reason");
+        place
+            .inbox(&["show", "a"])
+            .exits(0)
+            .says("dead")
+            .says("the reason");
 
-    // Replayed, it starts again from the first attempt.
-    place
-        .inbox(&["replay", "a"])
-        .exits(0)
-        .says("1 message replayed");
-    place
-        .inbox(&[
-            "process",
-            "--drain",
-            "--",
-            "sh",
-            "-c",
-            "echo again $INBOX_ATTEMPT >> log",
-        ])
-        .exits(0);
-    assert!(place.read("log").ends_with("attempt 3\nagain 1\n"));
-    assert_eq!(place.stats().processed, 1);
+        // Replayed, it starts again from the first attempt.
+        place
+            .inbox(&["replay", "a"])
+            .exits(0)
+            .says("1 message replayed");
+        place
+            .inbox(&[
+                "process",
+                "--drain",
+                "--",
+                "sh",
+                "-c",
+                "echo again $INBOX_ATTEMPT >> log",
+            ])
+            .exits(0);
+        assert!(place.read("log").ends_with("attempt 3\nagain 1\n"));
+        assert_eq!(place.stats().processed, 1);
+    });
 }
 
 #[test]
@@ -194,121 +178,125 @@ fn filters_are_never_ignored() {
 
 #[test]
 fn a_payload_can_be_edited_on_replay() {
-    let place = Place::new();
-    place.file("in.ndjson", event("a", "t", "{\"amount\":-1}"));
-    place
-        .inbox(&["run", "in.ndjson", "--", "sh", "-c", "exit 65"])
-        .exits(4);
-    place.file("fixed.json", "{\"amount\":1}");
-    place
-        .inbox(&["replay", "a", "--payload", "fixed.json"])
-        .exits(0);
-    place
-        .inbox(&["process", "--drain", "--", "sh", "-c", "cat > got"])
-        .exits(0);
-    assert_eq!(place.read("got"), "{\"amount\":1}");
+    on_every_store(|place| {
+        place.file("in.ndjson", event("a", "t", "{\"amount\":-1}"));
+        place
+            .inbox(&["run", "in.ndjson", "--", "sh", "-c", "exit 65"])
+            .exits(4);
+        place.file("fixed.json", "{\"amount\":1}");
+        place
+            .inbox(&["replay", "a", "--payload", "fixed.json"])
+            .exits(0);
+        place
+            .inbox(&["process", "--drain", "--", "sh", "-c", "cat > got"])
+            .exits(0);
+        assert_eq!(place.read("got"), "{\"amount\":1}");
+    });
 }
 
 #[test]
 fn interventions_by_filter_and_their_refusals() {
-    let place = Place::new();
-    let input = [
-        event("a", "bad", "{}"),
-        event("b", "bad", "{}"),
-        event("c", "good", "{}"),
-    ]
-    .concat();
-    place.file("in.ndjson", input);
-    place
-        .inbox(&[
-            "run",
-            "in.ndjson",
-            "--",
-            "sh",
-            "-c",
-            "[ $INBOX_KIND = good ] || exit 65",
-        ])
-        .exits(4);
-    place
-        .inbox(&["replay", "--all", "--kind", "bad", "--dry-run"])
-        .exits(0)
-        .says("2 messages would be replayed");
-    place
-        .inbox(&["discard", "a"])
-        .exits(0)
-        .says("1 message discarded");
-    place
-        .inbox(&["discard", "c"])
-        .exits(4)
-        .complains("it is processed");
-    place
-        .inbox(&["replay", "nobody"])
-        .exits(4)
-        .complains("no such message");
-    place
-        .inbox(&["replay", "--all"])
-        .exits(0)
-        .says("1 message replayed");
-    // Discarded messages go on refusing duplicates.
-    place
-        .inbox(&["ingest", "in.ndjson"])
-        .exits(0)
-        .says("0 accepted, 3 duplicates");
-    assert_eq!(
-        place.stats(),
-        Counts {
-            pending: 1,
-            leased: 0,
-            processed: 1,
-            dead: 0,
-            discarded: 1
-        }
-    );
+    on_every_store(|place| {
+        let input = [
+            event("a", "bad", "{}"),
+            event("b", "bad", "{}"),
+            event("c", "good", "{}"),
+        ]
+        .concat();
+        place.file("in.ndjson", input);
+        place
+            .inbox(&[
+                "run",
+                "in.ndjson",
+                "--",
+                "sh",
+                "-c",
+                "[ $INBOX_KIND = good ] || exit 65",
+            ])
+            .exits(4);
+        place
+            .inbox(&["replay", "--all", "--kind", "bad", "--dry-run"])
+            .exits(0)
+            .says("2 messages would be replayed");
+        place
+            .inbox(&["discard", "a"])
+            .exits(0)
+            .says("1 message discarded");
+        place
+            .inbox(&["discard", "c"])
+            .exits(4)
+            .complains("it is processed");
+        place
+            .inbox(&["replay", "nobody"])
+            .exits(4)
+            .complains("no such message");
+        place
+            .inbox(&["replay", "--all"])
+            .exits(0)
+            .says("1 message replayed");
+        // Discarded messages go on refusing duplicates.
+        place
+            .inbox(&["ingest", "in.ndjson"])
+            .exits(0)
+            .says("0 accepted, 3 duplicates");
+        assert_eq!(
+            place.stats(),
+            Counts {
+                pending: 1,
+                leased: 0,
+                processed: 1,
+                dead: 0,
+                discarded: 1
+            }
+        );
+    });
 }
 
 #[test]
 fn purging_archives_first_and_ends_protection() {
-    let place = Place::new();
-    place.file("in.ndjson", events(5));
-    place.inbox(&["run", "in.ndjson", "--", "true"]).exits(0);
-    place
-        .inbox(&["purge", "--older-than", "1h"])
-        .exits(0)
-        .says("0 messages purged");
-    place
-        .inbox(&[
-            "purge",
-            "--older-than",
-            "0s",
-            "--slice",
-            "2",
-            "--archive",
-            "/nonexistent/a.ndjson",
-        ])
-        .exits(1)
-        .complains("cannot write the archive");
-    assert_eq!(place.stats().processed, 5);
-    place
-        .inbox(&[
-            "purge",
-            "--older-than",
-            "0s",
-            "--slice",
-            "2",
-            "--archive",
-            "old.ndjson",
-        ])
-        .exits(0)
-        .says("5 messages purged");
-    let archived = place.read("old.ndjson");
-    assert_eq!(archived.lines().count(), 5);
-    let line: serde_json::Value = serde_json::from_str(archived.lines().next().unwrap()).unwrap();
-    assert_eq!(line["id"], "e0");
-    assert_eq!(line["payload_base64"], "e30=");
-    place
-        .inbox(&["ingest", "in.ndjson"])
-        .exits(0)
-        .says("5 accepted");
+    on_every_store(|place| {
+        place.file("in.ndjson", events(5));
+        place.inbox(&["run", "in.ndjson", "--", "true"]).exits(0);
+        place
+            .inbox(&["purge", "--older-than", "1h"])
+            .exits(0)
+            .says("0 messages purged");
+        place
+            .inbox(&[
+                "purge",
+                "--older-than",
+                "0s",
+                "--slice",
+                "2",
+                "--archive",
+                "/nonexistent/a.ndjson",
+            ])
+            .exits(1)
+            .complains("cannot write the archive");
+        assert_eq!(place.stats().processed, 5);
+        place
+            .inbox(&[
+                "purge",
+                "--older-than",
+                "0s",
+                "--slice",
+                "2",
+                "--archive",
+                "old.ndjson",
+            ])
+            .exits(0)
+            .says("5 messages purged");
+        let archived = place.read("old.ndjson");
+        assert_eq!(archived.lines().count(), 5);
+        let line: serde_json::Value =
+            serde_json::from_str(archived.lines().next().unwrap()).unwrap();
+        assert_eq!(line["id"], "e0");
+        assert_eq!(line["payload_base64"], "e30=");
+        place
+            .inbox(&["ingest", "in.ndjson"])
+            .exits(0)
+            .says("5 accepted");
+    });
 }
 
 #[test]
@@ -418,81 +406,83 @@ fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
 /// Twenty kills at arbitrary moments: nothing is lost, nothing is left unfinished.
 #[test]
 fn workers_killed_at_random_lose_nothing() {
-    let place = Place::new();
-    let number = 60;
-    place
-        .inbox_with(&["ingest", "-"], events(number).as_bytes())
-        .exits(0);
-    let process = [
-        "process",
-        "--drain",
-        "--lease",
-        "400ms",
-        "--max-attempts",
-        "100",
-        "--retry-delay",
-        "1ms",
-        "--",
-        "sh",
-        "-c",
-        "sleep 0.02; echo $INBOX_ID >> done",
-    ];
-    let mut random = fastrand::Rng::with_seed(7);
-    for _ in 0..20 {
-        let mut child = place.start(&process);
-        thread::sleep(Duration::from_millis(random.u64(1..150)));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    place.inbox(&process).exits(0);
-    assert_eq!(
-        place.stats(),
-        Counts {
-            processed: number as u64,
-            ..Counts::default()
+    on_every_store(|place| {
+        let number = 60;
+        place
+            .inbox_with(&["ingest", "-"], events(number).as_bytes())
+            .exits(0);
+        let process = [
+            "process",
+            "--drain",
+            "--lease",
+            "400ms",
+            "--max-attempts",
+            "100",
+            "--retry-delay",
+            "1ms",
+            "--",
+            "sh",
+            "-c",
+            "sleep 0.02; echo $INBOX_ID >> done",
+        ];
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..20 {
+            let mut child = place.start(&process);
+            thread::sleep(Duration::from_millis(random.u64(1..150)));
+            child.kill().unwrap();
+            child.wait().unwrap();
         }
-    );
-    let mut done = support::lines(&place.path("done"));
-    done.sort_unstable();
-    done.dedup();
-    assert_eq!(done.len(), number, "a message was lost");
+        place.inbox(&process).exits(0);
+        assert_eq!(
+            place.stats(),
+            Counts {
+                processed: number as u64,
+                ..Counts::default()
+            }
+        );
+        let mut done = support::lines(&place.path("done"));
+        done.sort_unstable();
+        done.dedup();
+        assert_eq!(done.len(), number, "a message was lost");
+    });
 }
 
 #[test]
 fn an_interrupt_finishes_what_runs_and_hands_the_rest_back() {
-    let place = Place::new();
-    place
-        .inbox_with(&["ingest", "-"], events(20).as_bytes())
-        .exits(0);
-    let child = place.start(&[
-        "process",
-        "--concurrency",
-        "2",
-        "--",
-        "sh",
-        "-c",
-        "echo started >> started; sleep 0.5; echo done >> done",
-    ]);
-    wait_for("two handlers to start", || {
-        place.read("started").lines().count() >= 2
+    on_every_store(|place| {
+        place
+            .inbox_with(&["ingest", "-"], events(20).as_bytes())
+            .exits(0);
+        let child = place.start(&[
+            "process",
+            "--concurrency",
+            "2",
+            "--",
+            "sh",
+            "-c",
+            "echo started >> started; sleep 0.5; echo done >> done",
+        ]);
+        wait_for("two handlers to start", || {
+            place.read("started").lines().count() >= 2
+        });
+        signal(&child, Signal::SIGINT);
+        let output = finish(child.wait_with_output().unwrap()).exits(130);
+        assert!(output.stderr.contains("finishing"), "{output:?}");
+        let (started, done) = (place.read("started"), place.read("done"));
+        assert_eq!(started.lines().count(), done.lines().count());
+        let counts = place.stats();
+        assert_eq!(counts.processed, done.lines().count() as u64);
+        assert_eq!(counts.pending, 20 - counts.processed, "{counts:?}");
+        assert_eq!(counts.leased, 0);
+        // Handed back means not counted.
+        let listed = place
+            .inbox(&["list", "--json", "--state", "pending"])
+            .json();
+        assert!(
+            listed.iter().all(|record| record["attempts_started"] == 0),
+            "{listed:?}"
+        );
     });
-    signal(&child, Signal::SIGINT);
-    let output = finish(child.wait_with_output().unwrap()).exits(130);
-    assert!(output.stderr.contains("finishing"), "{output:?}");
-    let (started, done) = (place.read("started"), place.read("done"));
-    assert_eq!(started.lines().count(), done.lines().count());
-    let counts = place.stats();
-    assert_eq!(counts.processed, done.lines().count() as u64);
-    assert_eq!(counts.pending, 20 - counts.processed, "{counts:?}");
-    assert_eq!(counts.leased, 0);
-    // Handed back means not counted.
-    let listed = place
-        .inbox(&["list", "--json", "--state", "pending"])
-        .json();
-    assert!(
-        listed.iter().all(|record| record["attempts_started"] == 0),
-        "{listed:?}"
-    );
 }
 
 #[test]
@@ -524,35 +514,36 @@ fn an_interrupt_while_reading_standard_input_ends_the_command() {
 
 #[test]
 fn a_second_interrupt_ends_at_once() {
-    let place = Place::new();
-    place
-        .inbox_with(&["ingest", "-"], events(1).as_bytes())
-        .exits(0);
-    let mut child = place
-        .command(&[
-            "process",
-            "--lease",
-            "300ms",
-            "--",
-            "sh",
-            "-c",
-            "echo $$ > pid; exec sleep 60",
-        ])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    wait_for("the handler", || place.read("pid").ends_with('\n'));
-    signal(&child, Signal::SIGINT);
-    thread::sleep(Duration::from_millis(300));
-    signal(&child, Signal::SIGINT);
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(130), "{:?}", status.signal());
-    // The handler went with it.
-    let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
-    wait_for("the handler's end", || kill(handler, None).is_err());
-    // Its lease runs out, and the message is worked on again.
-    place.inbox(&["process", "--drain", "--", "true"]).exits(0);
-    assert_eq!(place.stats().processed, 1);
+    on_every_store(|place| {
+        place
+            .inbox_with(&["ingest", "-"], events(1).as_bytes())
+            .exits(0);
+        let mut child = place
+            .command(&[
+                "process",
+                "--lease",
+                "300ms",
+                "--",
+                "sh",
+                "-c",
+                "echo $$ > pid; exec sleep 60",
+            ])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the handler", || place.read("pid").ends_with('\n'));
+        signal(&child, Signal::SIGINT);
+        thread::sleep(Duration::from_millis(300));
+        signal(&child, Signal::SIGINT);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(130), "{:?}", status.signal());
+        // The handler went with it.
+        let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+        wait_for("the handler's end", || kill(handler, None).is_err());
+        // Its lease runs out, and the message is worked on again.
+        place.inbox(&["process", "--drain", "--", "true"]).exits(0);
+        assert_eq!(place.stats().processed, 1);
+    });
 }
 
 #[test]

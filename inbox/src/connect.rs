@@ -7,6 +7,8 @@ use crate::{Error, ErrorKind, Inbox, Result};
 /// Every scheme that the project has a store for, with the Cargo feature that adds it.
 const KNOWN: &[(&str, &str)] = &[
     ("memory", "memory"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
     ("redis", "redis"),
     ("redis+cluster", "redis"),
     ("rediss", "redis"),
@@ -17,6 +19,10 @@ const KNOWN: &[(&str, &str)] = &[
 const BUILT: &[&str] = &[
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "postgres")]
+    "postgresql",
     #[cfg(feature = "redis")]
     "redis",
     #[cfg(feature = "redis")]
@@ -40,9 +46,14 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
-/// | `redis://host?…`, with TLS `rediss://` | a Redis or Valkey server; the parameters are those of its options | `redis` |
+/// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
+/// | `redis://host?…`, with TLS `rediss://` | a Redis or Valkey server | `redis` |
 /// | `redis+cluster://host,host?…`, with TLS `rediss+cluster://` | a cluster of them, of which some nodes are named | `redis` |
-/// | `sqlite://path?…` | a SQLite file; the parameters are those of its options | `sqlite` |
+/// | `sqlite://path?…` | a SQLite file | `sqlite` |
+///
+/// The parameters behind `?` are those of the store's options, such as `inbox`, its name.
+///
+/// To a server over TLS, see [Encryption](crate#encryption).
 ///
 /// Does not set the inbox up: call [`create`](crate::Schema::create) or
 /// [`migrate`](crate::Schema::migrate) on the result, or let a deployment step do it.
@@ -65,6 +76,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => postgres(url).await,
         #[cfg(feature = "redis")]
         "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => redis(url).await,
         #[cfg(feature = "sqlite")]
@@ -82,6 +95,8 @@ pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(inbox_postgres::PostgresOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "redis")]
         "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => {
             Ok(inbox_redis::RedisOptions::from_url(url)?.ddl())
@@ -110,6 +125,13 @@ fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
         ));
     }
     Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "postgres")]
+async fn postgres(url: &str) -> Result<Arc<dyn Inbox>> {
+    Ok(Arc::new(
+        inbox_postgres::PostgresStore::connect_url(url).await?,
+    ))
 }
 
 #[cfg(feature = "redis")]
@@ -164,6 +186,10 @@ mod tests {
             "sqlite:// is not in this build (enable the Cargo feature `sqlite`); \
              this build has memory://"
         );
+        for scheme in ["postgres", "postgresql"] {
+            let text = unknown_scheme(scheme, &["memory"]);
+            assert!(text.contains("feature `postgres`"), "{text}");
+        }
         assert!(unknown_scheme("memory", &[]).contains("no stores"));
     }
 

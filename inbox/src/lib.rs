@@ -59,9 +59,46 @@
 //! histograms go to the `metrics` facade ([`telemetry`]).
 //!
 //! # Stores
-//! One Cargo feature each: `memory` (the default), `redis`, `sqlite`. Any other database: implement the
-//! traits of `inbox-api`, which this crate re-exports, and run the crate `conformance-tests` on
-//! it.
+//! One Cargo feature each, which adds a module and what [`connect`] takes:
+//!
+//! | feature | store | survives |
+//! |---|---|---|
+//! | `memory` (the default) | in this process | nothing; for tests |
+//! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
+//! | `redis` | Redis 7, Valkey or a cluster of them | what the server's settings say; a fail-over can lose what replicas did not have |
+//! | `sqlite` | a file | a killed process, and a power cut |
+//!
+//! Any other database: implement the traits of `inbox-api`, which this crate re-exports, and run
+//! the crate `conformance-tests` on it.
+//!
+//! An application that has a pool of connections hands it in:
+//!
+//! ```no_run
+//! # #[cfg(feature = "postgres")]
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use inbox::InboxName;
+//! use inbox::postgres::{PostgresOptions, PostgresStore, sqlx::PgPool};
+//!
+//! let pool = PgPool::connect("postgres://app@db.example/shop").await?;
+//! let options = PostgresOptions::new().inbox_name(InboxName::new("orders")?);
+//! let store = PostgresStore::with_pool(pool, options);
+//! # let _ = store;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Encryption
+//! Stores on a server leave TLS to the features of their driver, so that the application decides
+//! which implementation and which root certificates it builds. Cargo unites the features of a
+//! crate that is named twice, so naming the driver beside `inbox` is enough. For PostgreSQL:
+//!
+//! ```toml
+//! inbox = { version = "0.1", features = ["postgres"] }
+//! sqlx = { version = "0.9", default-features = false, features = ["tls-rustls-ring-native-roots"] }
+//! ```
+//!
+//! and `sslmode=verify-full` behind the `?` of the URL, for a connection that is encrypted, and to
+//! the right server, or none at all.
 
 mod backoff;
 mod connect;
@@ -91,12 +128,15 @@ pub use tokio_util::sync::CancellationToken;
 /// The memory store, with its options.
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;
+/// The PostgreSQL store, with its options. Transactional use needs it:
+/// [`PostgresStore`](postgres::PostgresStore) is [`Transactional`], the `Arc<dyn Inbox>` of
+/// [`connect`] is not, since it does not know the driver's transaction type.
+#[cfg(feature = "postgres")]
+pub use inbox_postgres as postgres;
 /// The Redis store, with its options. TLS is its Cargo feature `tls`.
 #[cfg(feature = "redis")]
 pub use inbox_redis as redis;
-/// The SQLite store, with its options. Transactional use needs it:
-/// [`SqliteStore`](sqlite::SqliteStore) is [`Transactional`], the `Arc<dyn Inbox>` of [`connect`]
-/// is not, since it does not know the driver's transaction type.
+/// The SQLite store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "sqlite")]
 pub use inbox_sqlite as sqlite;
 

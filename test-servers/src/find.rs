@@ -2,11 +2,13 @@
 
 use std::env;
 use std::io::{self, Write as _};
+use std::sync::Arc;
 
 use crate::docker;
-use crate::error::Error;
+use crate::error::{Doing as _, Error};
 use crate::installed::Installed;
 use crate::kind::{Kind, UnknownKind};
+use crate::kinds::ferretdb::{self, FerretDb};
 use crate::kinds::recipe;
 use crate::program::Program;
 use crate::server::{Origin, Server};
@@ -61,8 +63,8 @@ pub fn find(kind: Kind) -> Result<Server, NoServer> {
 
 /// Gets a new server, whatever the environment names, and starts it with `arguments` on its
 /// command line after the usual ones, so that they win: `["-c", "max_connections=20"]` for
-/// PostgreSQL, `["--maxmemory", "10mb"]` for Redis. Every node gets them. Of a [`Kind::Pgbouncer`],
-/// it is the server behind it that does.
+/// PostgreSQL, `["--maxmemory", "10mb"]` for Redis. Every node gets them. Of [`Kind::Pgbouncer`] and
+/// [`Kind::Ferretdb`], it is the server behind that does.
 ///
 /// ```no_run
 /// # use test_servers::{Error, Kind, find_own, or_skip};
@@ -87,11 +89,29 @@ pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
             let pgbouncer = server.pgbouncer()?;
             Ok(pgbouncer.with_behind(server))
         }
+        (Place::Installed(program), Kind::Ferretdb) => {
+            let server = documents(arguments)?;
+            let port = server.port();
+            let server = Server::installed(Kind::Postgres18, origin.clone(), server);
+            let recipe = Arc::new(FerretDb { server: port });
+            let ferretdb = Installed::create(kind, recipe, program, &[])?;
+            Ok(Server::installed(kind, origin, ferretdb).with_behind(server))
+        }
         (Place::Installed(program), _) => {
             let server = Installed::create(kind, recipe(kind), program, arguments)?;
             Ok(Server::installed(kind, origin, server))
         }
     }
+}
+
+/// The server behind FerretDB.
+fn documents(arguments: &[&str]) -> Result<Installed, NoServer> {
+    let kind = Kind::Postgres18;
+    let program = ferretdb::server().map_err(|reason| Skipped { reason })?;
+    let arguments = [&ferretdb::ARGUMENTS, arguments].concat();
+    let server = Installed::create(kind, recipe(kind), program, &arguments)?;
+    ferretdb::extend(server.port()).doing("creating the extension that FerretDB needs")?;
+    Ok(server)
 }
 
 /// [`find`], for use in tests: `None` means that the test is to return at once, as skipped.

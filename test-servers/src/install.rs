@@ -11,19 +11,17 @@ use std::process::Command;
 use std::thread;
 
 use nix::unistd::Uid;
-use release::RELEASES;
-use test_servers::{ADDED, Kind, locate};
+use release::{RELEASES, Release};
+use test_servers::{ADDED, Kind, docker_answers, locate};
 
 /// The packages of Debian and Ubuntu.
-const PACKAGES: [(Kind, &[&str]); 4] = [
+const PACKAGES: [(Kind, &[&str]); 5] = [
     (Kind::Postgres, &["postgresql"]),
     (Kind::Pgbouncer, &["pgbouncer"]),
     (Kind::Mariadb, &["mariadb-server"]),
+    (Kind::Galera, &["galera-4", "rsync"]),
     (Kind::Redis, &["redis-server"]),
 ];
-
-/// The kinds that come from newer Debian releases.
-const NEWER: [Kind; 4] = [Kind::Postgres18, Kind::Redis8, Kind::Valkey, Kind::Mysql];
 
 const NOT_PACKAGED: &str = "\
 MongoDB is not installed: neither Debian nor Ubuntu packages it.
@@ -40,12 +38,20 @@ pub(crate) fn install() -> Result<(), Failure> {
         .flat_map(|(_, packages)| packages.iter().copied())
         .chain((!Path::new(release::KEYRING).exists()).then_some("debian-archive-keyring"))
         .collect();
-    let newer = NEWER.iter().any(is_missing);
-    if packages.is_empty() && !newer {
+    let directory = Path::new(ADDED);
+    let releases: Vec<&Release> = RELEASES
+        .iter()
+        .filter(|release| !release.is_there(directory))
+        .collect();
+    let ferretdb = !ferretdb::is_there(directory);
+    if packages.is_empty() && releases.is_empty() && !ferretdb {
         say("Every server that can be installed is there already.")?;
         return say(NOT_PACKAGED);
     }
     if !Uid::effective().is_root() {
+        if docker_answers() {
+            return say("Docker answers; what has no image there, only root can install.");
+        }
         return Err("only root can install servers".into());
     }
     if !Path::new("/usr/bin/apt-get").exists() {
@@ -55,7 +61,7 @@ pub(crate) fn install() -> Result<(), Failure> {
     if !packages.is_empty() {
         failures.extend(install_packages(&packages).err());
     }
-    failures.extend(add(newer)?);
+    failures.extend(add(&releases, ferretdb)?);
     say(NOT_PACKAGED)?;
     if failures.is_empty() {
         return Ok(());
@@ -74,7 +80,7 @@ fn install_packages(packages: &[&str]) -> Result<(), Failure> {
 }
 
 /// Adds what is no package of this machine, all at the same time, and returns what failed.
-fn add(newer: bool) -> Result<Vec<Failure>, Failure> {
+fn add(releases: &[&Release], ferretdb: bool) -> Result<Vec<Failure>, Failure> {
     let directory = Path::new(ADDED);
     fs::create_dir_all(directory)?;
     // Whoever comes second waits, and finds it done.
@@ -82,22 +88,13 @@ fn add(newer: bool) -> Result<Vec<Failure>, Failure> {
     lock.lock()?;
     let failures = thread::scope(|scope| {
         let mut running = Vec::new();
-        for release in RELEASES.iter().filter(|_| newer) {
-            if !release.is_there(directory) {
-                running.push(scope.spawn(move || {
-                    release.unpack(directory)?;
-                    let packages = release.packages.join(", ");
-                    say(&format!("Added from Debian {}: {packages}.", release.name))
-                }));
-            }
+        for release in releases {
+            running.push(scope.spawn(move || add_release(release, directory)));
         }
-        if !ferretdb::is_there(directory) {
-            running.push(scope.spawn(|| {
-                ferretdb::build(directory)?;
-                say("Added: FerretDB.")
-            }));
+        if ferretdb {
+            running.push(scope.spawn(|| add_ferretdb(directory)));
         }
-        let ended = running.into_iter().map(|thread| thread.join());
+        let ended = running.into_iter().map(thread::ScopedJoinHandle::join);
         ended
             .filter_map(|ended| {
                 ended
@@ -107,6 +104,23 @@ fn add(newer: bool) -> Result<Vec<Failure>, Failure> {
             .collect()
     });
     Ok(failures)
+}
+
+fn add_release(release: &Release, directory: &Path) -> Result<(), Failure> {
+    if release.is_there(directory) {
+        return Ok(());
+    }
+    release.unpack(directory)?;
+    let packages = release.packages.join(", ");
+    say(&format!("Added from Debian {}: {packages}.", release.name))
+}
+
+fn add_ferretdb(directory: &Path) -> Result<(), Failure> {
+    if ferretdb::is_there(directory) {
+        return Ok(());
+    }
+    ferretdb::build(directory)?;
+    say("Added: FerretDB.")
 }
 
 fn apt_get() -> Command {

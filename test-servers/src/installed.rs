@@ -244,11 +244,15 @@ impl Installed {
         };
         helper.release().doing(doing)?;
         let ended = helper.wait(PREPARATION).doing(doing)?;
-        if !ended.is_some_and(|status| status.success()) {
-            return Err(self.did_not_start("its data directory could not be prepared"));
-        }
-        self.helper = None;
-        self.instruct(End::Kill)
+        let reason = match ended {
+            Some(status) if status.success() => {
+                self.helper = None;
+                return self.instruct(End::Kill);
+            }
+            Some(status) => format!("its data directory could not be prepared: {status}"),
+            None => "its data directory is not prepared yet".to_owned(),
+        };
+        Err(self.did_not_start(&reason))
     }
 
     /// Starts all nodes.
@@ -312,7 +316,9 @@ impl Installed {
         for &node in nodes {
             let mut command = self.recipe.command(&self.program, &self.home, &ports, node);
             if leads {
-                self.recipe.lead(&mut command);
+                self.recipe
+                    .lead(&self.home, node, &mut command)
+                    .doing("preparing the node to start first")?;
             }
             command.args(&self.arguments);
             self.nodes[node] = Some(self.process(&command)?);

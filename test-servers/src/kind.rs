@@ -16,6 +16,8 @@ pub enum Kind {
     Mysql,
     /// MariaDB, one server.
     Mariadb,
+    /// MariaDB Galera Cluster of three nodes, each of which takes reads and writes.
+    Galera,
     /// Redis, one server of the first version found.
     Redis,
     /// Redis 8, one server.
@@ -31,16 +33,20 @@ pub enum Kind {
     ValkeyCluster,
     /// MongoDB: a replica set of one member, because transactions need a replica set.
     Mongodb,
+    /// FerretDB 2 in front of a PostgreSQL 18 of its own with the DocumentDB extension. It speaks
+    /// MongoDB's protocol, but has no transactions and is no replica set.
+    Ferretdb,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
         Self::Mysql,
         Self::Mariadb,
+        Self::Galera,
         Self::Redis,
         Self::Redis8,
         Self::Valkey,
@@ -48,6 +54,7 @@ impl Kind {
         Self::Redis8Cluster,
         Self::ValkeyCluster,
         Self::Mongodb,
+        Self::Ferretdb,
     ];
 
     pub(crate) fn is_postgres(self) -> bool {
@@ -63,6 +70,7 @@ impl Kind {
             Self::Pgbouncer => "pgbouncer",
             Self::Mysql => "mysql",
             Self::Mariadb => "mariadb",
+            Self::Galera => "galera",
             Self::Redis => "redis",
             Self::Redis8 => "redis-8",
             Self::Valkey => "valkey",
@@ -70,6 +78,7 @@ impl Kind {
             Self::Redis8Cluster => "redis-8-cluster",
             Self::ValkeyCluster => "valkey-cluster",
             Self::Mongodb => "mongodb",
+            Self::Ferretdb => "ferretdb",
         }
     }
 
@@ -82,6 +91,7 @@ impl Kind {
             Self::Pgbouncer => "INBOX_TEST_PGBOUNCER_URL",
             Self::Mysql => "INBOX_TEST_MYSQL_URL",
             Self::Mariadb => "INBOX_TEST_MARIADB_URL",
+            Self::Galera => "INBOX_TEST_GALERA_URL",
             Self::Redis => "INBOX_TEST_REDIS_URL",
             Self::Redis8 => "INBOX_TEST_REDIS_8_URL",
             Self::Valkey => "INBOX_TEST_VALKEY_URL",
@@ -89,6 +99,7 @@ impl Kind {
             Self::Redis8Cluster => "INBOX_TEST_REDIS_8_CLUSTER_URL",
             Self::ValkeyCluster => "INBOX_TEST_VALKEY_CLUSTER_URL",
             Self::Mongodb => "INBOX_TEST_MONGODB_URL",
+            Self::Ferretdb => "INBOX_TEST_FERRETDB_URL",
         }
     }
 }

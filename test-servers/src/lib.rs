@@ -6,7 +6,8 @@
 //!    server is shared: isolation is then the test's business ([`Server::is_shared`]);
 //! 2. Docker;
 //! 3. a server program installed on the machine. `cargo run -p test-servers -- install` installs
-//!    those that Debian and Ubuntu have.
+//!    those that Debian and Ubuntu have, and adds newer versions below [`ADDED`], from Debian's
+//!    suites `testing` and `unstable`. Those run in a root directory of their own, which needs root.
 //!
 //! Where there is none, the test is skipped, with a line on standard error that says why.
 //! `INBOX_TEST_REQUIRE=postgres,redis` (or `all`) turns that into a failure, for CI.
@@ -48,6 +49,10 @@
 //!     server.resume()
 //! }
 //! ```
+//!
+//! Beyond that: a server with settings of its own ([`find_own`]), behind a PgBouncer
+//! ([`Server::pgbouncer`]), with a standby to fail over to ([`Server::standby`]), or of several nodes
+//! of which one is killed ([`Server::kill_node`]).
 //!
 //! # What a server is like
 //! Durable, so that a crash test may rely on whatever was acknowledged (`fsync`,

@@ -2,6 +2,7 @@
 //! while paused, and nothing is left afterwards, not even of a test process that is killed.
 
 mod client;
+mod clusters;
 mod postgres;
 
 use std::error::Error;
@@ -257,6 +258,7 @@ kinds! {
     pgbouncer: Kind::Pgbouncer,
     mysql: Kind::Mysql,
     mariadb: Kind::Mariadb,
+    galera: Kind::Galera,
     redis: Kind::Redis,
     redis_8: Kind::Redis8,
     valkey: Kind::Valkey,
@@ -264,6 +266,7 @@ kinds! {
     redis_8_cluster: Kind::Redis8Cluster,
     valkey_cluster: Kind::ValkeyCluster,
     mongodb: Kind::Mongodb,
+    ferretdb: Kind::Ferretdb,
 }
 
 /// PostgreSQL's sessions are process groups of their own, which a signal to the server's misses.

@@ -29,7 +29,7 @@ fn retryable<T: std::fmt::Debug>(what: &str, answer: Result<T>) -> CaseResult {
 
 /// Defect: an unreachable database is taken for a unique violation.
 pub(crate) async fn an_outage_is_never_a_duplicate(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let place = cx.fresh_to_disrupt().await?;
     let (known, new) = (message("known")?, message("new")?);
     place.accept(&known).await?;
     place.fixture.begin_outage().await?;
@@ -68,7 +68,7 @@ async fn recovered(place: &Place, message: &Message) -> CaseResult<Receipt> {
 }
 
 pub(crate) async fn writes_fail_as_retryable(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let place = cx.fresh_to_disrupt().await?;
     place.accept(&message("1")?).await?;
     let leased = place.claim_one().await?;
     place.accept(&message("2")?).await?;
@@ -106,7 +106,7 @@ pub(crate) async fn writes_fail_as_retryable(cx: Context) -> CaseResult {
 /// Defect: messages lost although the inbox is durable, because the database was away for longer
 /// than the retry.
 pub(crate) async fn what_was_accepted_before_is_still_there(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let place = cx.fresh_to_disrupt().await?;
     for id in ["1", "2", "3"] {
         place.accept(&message(id)?).await?;
     }
@@ -180,7 +180,7 @@ pub(crate) async fn closing_one_connection_leaves_the_others(cx: Context) -> Cas
 }
 
 async fn survives(cx: &Context, how: Restart) -> CaseResult {
-    let mut place = cx.fresh().await?;
+    let mut place = cx.fresh_to_disrupt().await?;
     for id in ["held", "done", "waiting"] {
         place.accept(&message(id)?).await?;
     }

@@ -3,6 +3,7 @@
 // Each test file uses a part of this.
 #![allow(dead_code, reason = "shared by several test binaries")]
 #![allow(
+    clippy::panic,
     clippy::unwrap_used,
     reason = "a failure here fails the test that asked"
 )]
@@ -11,16 +12,44 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tempfile::TempDir;
+use test_servers::{Error, Kind, Server, require_or_skip};
 
 pub(crate) const WEBHOOKS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
 
-/// A folder with an inbox in it.
+static POSTGRES: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::Postgres));
+
+/// A folder in which the command runs, and an inbox.
 pub(crate) struct Place {
     folder: TempDir,
+    /// The inbox when it is not the default one, a file in the folder.
+    store: Option<String>,
+    /// Whether that is on a server that outlives the tests, so that it has to be removed.
+    is_shared: bool,
+}
+
+/// Runs a test on each kind of store that is to be had here. Standard error says on which.
+pub(crate) fn on_every_store(test: impl Fn(&Place)) {
+    eprintln!("on SQLite");
+    test(&Place::new());
+    if let Some(place) = Place::on_postgres() {
+        eprintln!("on PostgreSQL");
+        test(&place);
+    }
 }
 
 /// What a command printed, and how it ended.
@@ -67,7 +96,37 @@ impl Place {
     pub(crate) fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
+            store: None,
+            is_shared: false,
         }
+    }
+
+    /// With the inbox in a schema of its own on a server that the tests of a program share;
+    /// `None` when there is none, which has been reported.
+    pub(crate) fn on_postgres() -> Option<Self> {
+        let server = POSTGRES.as_ref().unwrap_or_else(|error| panic!("{error}"));
+        let server = server.as_ref()?;
+        let mut place = Self::at(server.url());
+        place.is_shared = server.is_shared();
+        Some(place)
+    }
+
+    /// With the inbox in a schema of its own in the database that `url` names.
+    pub(crate) fn at(url: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("test_command_{}_{number}", std::process::id());
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            store: Some(format!("{url}?schema={schema}")),
+            is_shared: false,
+        }
+    }
+
+    /// The URL of the server, without the schema.
+    pub(crate) fn server(&self) -> String {
+        let store = self.store.as_deref().unwrap();
+        store.split_once('?').unwrap().0.to_owned()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -94,6 +153,9 @@ impl Place {
             .env_remove("INBOX_STORE")
             .env_remove("INBOX_LOG")
             .stdin(Stdio::null());
+        if let Some(store) = &self.store {
+            command.env("INBOX_STORE", store);
+        }
         command
     }
 
@@ -142,6 +204,25 @@ impl Place {
     }
 }
 
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some((url, schema)) = self.store.as_deref().and_then(|s| s.split_once("?schema="))
+        else {
+            return;
+        };
+        if self.is_shared {
+            use sqlx::{Connection as _, Executor as _};
+
+            let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
+                connection.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
+            });
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) pending: u64,
@@ -171,6 +252,22 @@ pub(crate) fn events(number: usize) -> String {
     (0..number)
         .map(|n| event(&format!("e{n}"), "t", "{}"))
         .collect()
+}
+
+/// Waits until `condition` holds; fails loudly rather than for ever.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "waited in vain for {what}"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
 }
 
 /// The lines of a file.

@@ -30,9 +30,14 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// commits as one: the handler's writes are there exactly once, whatever crashes. When it fails,
 /// panics, is cancelled or timed out, or when the lease turns out to be lost, nothing of it is.
 ///
-/// The transaction is open while the handler runs, so the handler should be short. A processor's
-/// [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for the
-/// transaction too.
+/// The transaction is open while the handler runs, so the handler should be short, and each running
+/// handler occupies a connection. Where the store has a pool (PostgreSQL's has ten connections
+/// unless set), keep the [`concurrency`](crate::ProcessorBuilder::concurrency) a few below its
+/// size, so that claims, settlements and renewals of leases need not queue behind handlers. A
+/// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
+/// the transaction too.
+///
+/// On SQLite; on another database only the types and the SQL differ:
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")] mod example {

@@ -21,6 +21,8 @@ pub(super) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg
 pub(super) struct Release {
     pub(super) name: &'static str,
     pub(super) packages: &'static [&'static str],
+    /// Files, and what they are other names of. Packages leave these to their scripts.
+    links: &'static [(&'static str, &'static str)],
 }
 
 /// PostgreSQL's initdb and the like use a shell.
@@ -34,11 +36,17 @@ pub(super) const RELEASES: [Release; 2] = [
             "redis-server",
             "valkey-server",
         ],
+        // DocumentDB needs PostGIS.
+        links: &[(
+            "usr/share/postgresql/18/extension/postgis.control",
+            "postgis-3.control",
+        )],
     },
     // MySQL is kept from being released.
     Release {
         name: "unstable",
         packages: &["mysql-server-core"],
+        links: &[],
     },
 ];
 
@@ -52,15 +60,22 @@ const LEFT_OUT: [&str; 6] = [
     "./usr/share/perl",
 ];
 
-/// The users that servers run as, and the groups of the same numbers.
-const USERS: &str = "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n";
-const GROUPS: &str = "root:x:0:\nnogroup:x:65534:\n";
+/// Files in `etc`: the users that servers run as and the groups of the same numbers, and the name
+/// that DocumentDB calls its own server by.
+const FILES: [(&str, &str); 3] = [
+    (
+        "passwd",
+        "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n",
+    ),
+    ("group", "root:x:0:\nnogroup:x:65534:\n"),
+    ("hosts", "127.0.0.1 localhost\n"),
+];
 
 impl Release {
-    /// Whether it is there, whole, with the packages that are wanted today.
+    /// Whether it is there, whole, as it is wanted today.
     pub(super) fn is_there(&self, directory: &Path) -> bool {
-        let list = fs::read_to_string(Self::list(&directory.join(self.name)));
-        list.is_ok_and(|list| list == self.packages.join("\n"))
+        let made = fs::read_to_string(Self::description_file(&directory.join(self.name)));
+        made.is_ok_and(|made| made == self.description())
     }
 
     /// Unpacks it into a directory of its own below `directory`. Until all is done, that has
@@ -75,16 +90,24 @@ impl Release {
             unpack(&package, &new)?;
         }
         // Written last: files of packages replace those that were there before.
-        fs::write(new.join("etc/passwd"), USERS)?;
-        fs::write(new.join("etc/group"), GROUPS)?;
-        fs::write(Self::list(&new), self.packages.join("\n"))?;
+        for (name, text) in FILES {
+            fs::write(new.join("etc").join(name), text)?;
+        }
+        for (link, file) in self.links {
+            symlink(file, new.join(link))?;
+        }
+        fs::write(Self::description_file(&new), self.description())?;
         remove(&root)?;
         fs::rename(&new, &root)?;
         remove(&work)?;
         Ok(())
     }
 
-    fn list(root: &Path) -> PathBuf {
+    fn description(&self) -> String {
+        format!("{self:?}\n{FILES:?}\n{LEFT_OUT:?}\n")
+    }
+
+    fn description_file(root: &Path) -> PathBuf {
         root.join("etc/test-servers")
     }
 

@@ -1,7 +1,10 @@
 //! What is particular to each kind of server.
 
+pub(crate) mod ferretdb;
+mod galera;
 mod mongodb;
 mod mysql;
+mod mysql_session;
 pub(crate) mod pgbouncer;
 mod postgres;
 mod postgres_session;
@@ -68,7 +71,9 @@ pub(crate) trait Recipe: Send + Sync {
     }
 
     /// Makes of the command that starts a node one that starts it before the others.
-    fn lead(&self, _node: &mut Command) {}
+    fn lead(&self, _home: &Path, _node: usize, _command: &mut Command) -> io::Result<()> {
+        Ok(())
+    }
 
     /// The image and arguments that start the same in a container, on the same ports, if there is
     /// such an image.
@@ -134,6 +139,7 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::Pgbouncer => Arc::new(pgbouncer::PgBouncer { server: 0 }),
         Kind::Mysql => Arc::new(mysql::Mysql),
         Kind::Mariadb => Arc::new(mysql::Mariadb),
+        Kind::Galera => Arc::new(galera::Galera),
         Kind::Redis => Arc::new(redis::Redis::Any),
         Kind::Redis8 => Arc::new(redis::Redis::Redis8),
         Kind::Valkey => Arc::new(redis::Redis::Valkey),
@@ -141,6 +147,7 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::Redis8Cluster => Arc::new(RedisCluster(redis::Redis::Redis8)),
         Kind::ValkeyCluster => Arc::new(RedisCluster(redis::Redis::Valkey)),
         Kind::Mongodb => Arc::new(mongodb::Mongodb),
+        Kind::Ferretdb => Arc::new(ferretdb::FerretDb { server: 0 }),
     }
 }
 

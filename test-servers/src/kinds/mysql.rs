@@ -14,14 +14,14 @@ pub(crate) struct Mysql;
 pub(crate) struct Mariadb;
 
 /// Run at every start, before the first connection is accepted.
-const ACCOUNTS: &str = "\
+pub(super) const ACCOUNTS: &str = "\
 CREATE USER IF NOT EXISTS 'root'@'127.0.0.1';
 GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;
 CREATE DATABASE IF NOT EXISTS inbox;
 ";
 
 /// Durable as in production (a commit is on disk before it is acknowledged), and small.
-const SETTINGS: [&str; 6] = [
+pub(super) const SETTINGS: [&str; 6] = [
     "--innodb-flush-log-at-trx-commit=1",
     "--innodb-buffer-pool-size=64M",
     "--max-allowed-packet=64M",
@@ -57,8 +57,8 @@ impl Recipe for Mysql {
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
         let mut server = start(program, home, ports[node]);
-        // A second protocol on a second, fixed port.
-        server.arg("--mysqlx=OFF");
+        // A second protocol on a second, fixed port, and a directory that only packages make.
+        server.args(["--mysqlx=OFF", "--secure-file-priv=NULL"]);
         server
     }
 
@@ -102,17 +102,7 @@ impl Recipe for Mariadb {
 
     fn prepare(&self, program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::write(home.join("accounts.sql"), ACCOUNTS)?;
-        let installer = installer(program).ok_or(io::ErrorKind::NotFound)?;
-        let mut initialise = command(
-            &installer,
-            [
-                "--no-defaults",
-                "--skip-test-db",
-                "--auth-root-authentication-method=normal",
-            ],
-        );
-        initialise.arg(option("--datadir", &home.join("data")));
-        Ok(vec![initialise])
+        Ok(vec![initialise(program, &home.join("data"))?])
     }
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
@@ -141,7 +131,7 @@ impl Recipe for Mariadb {
     }
 }
 
-const USERS: &[&str] = &["mysql", "nobody"];
+pub(super) const USERS: &[&str] = &["mysql", "nobody"];
 
 fn is_mariadb(server: &Program) -> bool {
     server.version.contains("MariaDB")
@@ -151,6 +141,21 @@ fn installer(server: &Program) -> Option<std::path::PathBuf> {
     server
         .companion("mariadb-install-db")
         .or_else(|| server.companion("mysql_install_db"))
+}
+
+/// Makes a data directory of MariaDB's.
+pub(super) fn initialise(server: &Program, directory: &Path) -> io::Result<Command> {
+    let installer = installer(server).ok_or(io::ErrorKind::NotFound)?;
+    let mut initialise = command(
+        &installer,
+        [
+            "--no-defaults",
+            "--skip-test-db",
+            "--auth-root-authentication-method=normal",
+        ],
+    );
+    initialise.arg(option("--datadir", directory));
+    Ok(initialise)
 }
 
 fn start(program: &Program, home: &Path, port: u16) -> Command {
@@ -172,7 +177,7 @@ fn containerised(program: &str, port: u16) -> Vec<String> {
     arguments
 }
 
-fn option(name: &str, path: &Path) -> std::ffi::OsString {
+pub(super) fn option(name: &str, path: &Path) -> std::ffi::OsString {
     let mut option = std::ffi::OsString::from(name);
     option.push("=");
     option.push(path);

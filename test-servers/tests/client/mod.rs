@@ -1,9 +1,12 @@
-//! Writes a word into a server and reads it again, with the server's own client program.
+//! Writes a word into a server and reads it again, mostly with the server's own client program.
+
+mod documents;
 
 use std::error::Error;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use test_servers::{Kind, Server};
@@ -44,11 +47,8 @@ impl Client {
                     assert_eq!(answer, "OK");
                 }
             }
-            Kind::Mongodb => {
-                let script = format!(
-                    "db.note.updateOne({{_id: 1}}, {{$set: {{word: '{word}'}}}}, {{upsert: true}}).acknowledged"
-                );
-                assert_eq!(self.run(&script)?.finish()?, "true");
+            Kind::Mongodb | Kind::Ferretdb => {
+                documents::write(self.port.parse()?, word).map_err(|error| error.to_string())?;
             }
             Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
                 // Where the table is not there yet, that is worth a notice.
@@ -67,8 +67,12 @@ impl Client {
     }
 
     pub(crate) fn start_reading(&self) -> Result<Running, Box<dyn Error>> {
+        if matches!(self.kind, Kind::Mongodb | Kind::Ferretdb) {
+            let port = self.port.parse()?;
+            let read = move || documents::read(port).map_err(|error| error.to_string());
+            return Ok(Running::Thread(thread::spawn(read)));
+        }
         self.run(match self.kind {
-            Kind::Mongodb => "db.note.findOne({_id: 1}).word",
             kind if is_redis(kind) => "GET note",
             _ => "SELECT word FROM note",
         })
@@ -94,7 +98,16 @@ impl Client {
                 ]);
                 psql
             }
-            Kind::Mysql | Kind::Mariadb => {
+            kind if is_redis(kind) => {
+                let mut redis = Command::new("redis-cli");
+                redis.args(["-e", "-p", &self.port]);
+                if kind.name().ends_with("-cluster") {
+                    redis.arg("-c");
+                }
+                redis.args(statement.split(' '));
+                redis
+            }
+            _ => {
                 // MariaDB's client speaks to MySQL as well, and goes by both names.
                 let mut mysql = Command::new("mysql");
                 mysql.args([
@@ -107,27 +120,13 @@ impl Client {
                 mysql.args(["-P", &self.port, "-e", statement, "inbox"]);
                 mysql
             }
-            kind if is_redis(kind) => {
-                let mut redis = Command::new("redis-cli");
-                redis.args(["-e", "-p", &self.port]);
-                if kind.name().ends_with("-cluster") {
-                    redis.arg("-c");
-                }
-                redis.args(statement.split(' '));
-                redis
-            }
-            _ => {
-                let mut mongosh = Command::new("mongosh");
-                mongosh.args([&self.url, "--quiet", "--eval", statement]);
-                mongosh
-            }
         };
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        Ok(Running { child })
+        Ok(Running::Program(child))
     }
 }
 
@@ -135,23 +134,33 @@ fn is_redis(kind: Kind) -> bool {
     kind.name().starts_with("redis") || kind.name().starts_with("valkey")
 }
 
-/// A client program that has not answered yet.
-pub(crate) struct Running {
-    child: Child,
+/// A client that has not been answered yet.
+pub(crate) enum Running {
+    Program(Child),
+    Thread(JoinHandle<Result<String, String>>),
 }
 
 impl Running {
     pub(crate) fn is_finished(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        stat.is_ok_and(|stat| stat.contains(") Z "))
+        match self {
+            Self::Program(child) => {
+                let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()));
+                stat.is_ok_and(|stat| stat.contains(") Z "))
+            }
+            Self::Thread(thread) => thread.is_finished(),
+        }
     }
 
     pub(crate) fn finish(self) -> Result<String, Box<dyn Error>> {
+        let child = match self {
+            Self::Program(child) => child,
+            Self::Thread(thread) => return Ok(thread.join().map_err(|_| "it panicked")??),
+        };
         let Output {
             status,
             stdout,
             stderr,
-        } = self.child.wait_with_output()?;
+        } = child.wait_with_output()?;
         if status.success() {
             Ok(String::from_utf8(stdout)?.trim().to_owned())
         } else {

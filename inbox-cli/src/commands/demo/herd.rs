@@ -1,20 +1,18 @@
 //! The worker processes of the demo, and their killer.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
+
+use super::stage::Directions;
 
 /// Far longer than a demo takes; reached only if something hangs.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Worker processes. Dropping it kills them.
 pub(super) struct Herd {
-    file: PathBuf,
+    directions: Directions,
     workers: Vec<Child>,
     kills: u32,
     random: fastrand::Rng,
@@ -22,16 +20,16 @@ pub(super) struct Herd {
 
 impl Herd {
     pub(super) fn start(
-        file: PathBuf,
+        directions: Directions,
         workers: u32,
         kills: u32,
         random: fastrand::Rng,
     ) -> Result<Self> {
         let workers = (0..workers)
-            .map(|_| spawn(&file))
+            .map(|_| spawn(&directions))
             .collect::<Result<Vec<_>>>()?;
         Ok(Self {
-            file,
+            directions,
             workers,
             kills,
             random,
@@ -80,7 +78,7 @@ impl Herd {
         if let Some(worker) = self.workers.get_mut(victim) {
             // SIGKILL: the worker has no chance to tidy up.
             worker.kill().await.context("cannot kill a worker")?;
-            *worker = spawn(&self.file)?;
+            *worker = spawn(&self.directions)?;
         }
         Ok(())
     }
@@ -96,11 +94,15 @@ impl Herd {
     }
 }
 
-fn spawn(file: &Path) -> Result<Child> {
+fn spawn(directions: &Directions) -> Result<Child> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    Command::new(program)
+    let mut command = Command::new(program);
+    if let Some(store) = &directions.store {
+        command.env("INBOX_STORE", store);
+    }
+    command
         .arg("demo-worker")
-        .arg(file)
+        .args(&directions.arguments)
         // Ours to hold: when this process ends, however it ends, the worker's input ends too.
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

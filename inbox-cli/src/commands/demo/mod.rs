@@ -2,26 +2,32 @@
 //! handlers that fail, and a count of the effects at the end.
 
 mod broker;
-mod effects;
 mod herd;
+mod stage;
 mod worker;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use inbox::{
-    Filter, HandlerName, Operate as _, Page, Schema as _, State, Store as _,
+    Filter, HandlerName, Operate, Page, State, Store as _,
     receiver::{Receiver, Summary},
 };
-use inbox_sqlite::{SqliteOptions, SqliteStore};
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::worker::worker;
-use self::{broker::Broker, effects::Effects, herd::Herd};
+use self::{
+    broker::Broker,
+    herd::Herd,
+    stage::{Effects, OnPostgres, OnSqlite, Stage},
+};
 use crate::{
-    args::{DemoArgs, Global},
+    args::{DemoArgs, Global, wrong_usage},
     exit::Exit,
     interrupt, output, progress,
+    scratch::Scratch,
+    store::{cannot_open, is_postgres},
 };
 
 /// What the demo shows at its end.
@@ -50,16 +56,16 @@ struct Outcome {
 pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
     let token = interrupt::token()?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let file = match &args.keep {
-        None => folder.path().join("demo.db"),
-        Some(file) if file.exists() => bail!("{} exists already", file.display()),
-        Some(file) => file.clone(),
+    let result = if is_postgres(&global.store) {
+        if args.keep.is_some() {
+            wrong_usage("--keep is for a demo on SQLite");
+        }
+        on_postgres(global, &args, seed, &token).await?
+    } else {
+        on_sqlite(global, &args, seed, &token).await?
     };
-    let result = tokio::select! {
-        result = play(global, &args, &file, seed) => result?,
-        // Dropping the play kills its workers.
-        () = token.cancelled() => return Ok(Exit::Interrupted),
+    let Some(result) = result else {
+        return Ok(Exit::Interrupted);
     };
     if global.json {
         output::json(&result)?;
@@ -73,54 +79,99 @@ pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
     })
 }
 
-async fn play(global: &Global, args: &DemoArgs, file: &Path, seed: u64) -> Result<Outcome> {
+/// In a temporary folder, or in the file to keep. `None` when interrupted.
+async fn on_sqlite(
+    global: &Global,
+    args: &DemoArgs,
+    seed: u64,
+    token: &CancellationToken,
+) -> Result<Option<Outcome>> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let file = match &args.keep {
+        None => folder.path().join("demo.db"),
+        Some(file) if file.exists() => bail!("{} exists already", file.display()),
+        Some(file) => file.clone(),
+    };
+    let stage = OnSqlite::open(&file).await?;
+    unless_interrupted(token, play(global, args, &stage, seed)).await
+}
+
+/// In a schema of its own, which is dropped. `None` when interrupted.
+async fn on_postgres(
+    global: &Global,
+    args: &DemoArgs,
+    seed: u64,
+    token: &CancellationToken,
+) -> Result<Option<Outcome>> {
+    let url = &global.store;
+    let schema = Scratch::schema("demo")?;
+    let stage = OnPostgres::open(url, schema.clone())
+        .await
+        .with_context(|| cannot_open(url))?;
+    let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
+    if let Err(error) = Scratch::at(url)?.drop_schema(&schema).await {
+        eprintln!("the schema {schema} is left behind: {error}");
+    }
+    result
+}
+
+/// Dropping the play kills its workers.
+async fn unless_interrupted(
+    token: &CancellationToken,
+    play: impl Future<Output = Result<Outcome>>,
+) -> Result<Option<Outcome>> {
+    tokio::select! {
+        result = play => result.map(Some),
+        () = token.cancelled() => Ok(None),
+    }
+}
+
+async fn play<S: Stage>(global: &Global, args: &DemoArgs, stage: &S, seed: u64) -> Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let handler = HandlerName::new(worker::HANDLER)?;
-    let options = SqliteOptions::new(file).busy_timeout(Duration::from_secs(30));
-    let store = Arc::new(SqliteStore::connect(options).await?);
-    store.create().await?;
-    effects::create(file).await?;
+    stage.set_up().await?;
+    let store = stage.store();
 
     let mut broker = Broker::new(&handler, &mut random)?;
     let deliveries = broker.remaining() as u64;
-    let herd = Herd::start(file.to_owned(), args.workers, args.kills, random.fork())?;
+    let herd = Herd::start(stage.directions(), args.workers, args.kills, random.fork())?;
     let bar = progress::bar(global, "messages finished", Broker::messages());
-    let receiver = Receiver::builder(Arc::clone(&store) as _)
+    let receiver = Receiver::builder(Arc::new(store.clone()))
         .batch_size(20)
         .build();
     let (summary, crashes) = tokio::try_join!(
         async {
             receiver
-                .run(&mut broker, tokio_util::sync::CancellationToken::new())
+                .run(&mut broker, CancellationToken::new())
                 .await
                 .context("the receiver failed")
         },
         herd.run(
-            async || finished(&store).await,
+            async || finished(store).await,
             |done| bar.set_position(done)
         ),
     )?;
     bar.finish_and_clear();
-    let outcome = outcome(&store, file, &summary, deliveries, crashes, seed).await?;
+    let outcome = outcome(stage, &summary, deliveries, crashes, seed).await?;
     store.close().await;
     Ok(outcome)
 }
 
 /// How many messages are final, and whether all are.
-async fn finished(store: &SqliteStore) -> Result<(u64, bool)> {
+async fn finished(store: &impl Operate) -> Result<(u64, bool)> {
     let statistics = store.statistics().await?;
     let finished = statistics.count(State::Processed) + statistics.count(State::Dead);
     Ok((finished, finished == Broker::messages()))
 }
 
 async fn outcome(
-    store: &SqliteStore,
-    file: &Path,
+    stage: &impl Stage,
     summary: &Summary,
     deliveries: u64,
     crashes: u64,
     seed: u64,
 ) -> Result<Outcome> {
+    let store = stage.store();
     let statistics = store.statistics().await?;
     let (processed, dead) = (
         statistics.count(State::Processed),
@@ -143,7 +194,7 @@ async fn outcome(
         doubled,
         missing,
         unfounded,
-    } = effects::count(file).await?;
+    } = stage.count().await?;
     Ok(Outcome {
         messages: Broker::messages(),
         deliveries,

@@ -3,19 +3,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use async_trait::async_trait;
 use inbox::{
     Completion, Context, Failure, Handler, HandlerName, Processor, RetryPolicy, Router,
     TransactionalHandler, in_transaction,
 };
-use inbox_sqlite::{SqliteOptions, SqliteStore};
-use sqlx::{Sqlite, Transaction};
+use inbox_postgres::SchemaName;
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
-use super::effects;
-use crate::{args::DemoWorkerArgs, exit::Exit};
+use super::stage::{OnPostgres, OnSqlite, Stage, Transaction};
+use crate::{
+    args::{DemoWorkerArgs, Global},
+    exit::Exit,
+};
 
 /// The handler of all messages of the demo.
 pub(super) const HANDLER: &str = "demo";
@@ -28,11 +30,21 @@ const MAX_ATTEMPTS: u32 = 12;
 /// Short, so that what a killed worker held is soon worked on again.
 const LEASE: Duration = Duration::from_secs(1);
 
-pub(crate) async fn worker(args: DemoWorkerArgs) -> Result<Exit> {
-    let options = SqliteOptions::new(&args.file).busy_timeout(Duration::from_secs(30));
-    let store = SqliteStore::connect(options).await?;
+pub(crate) async fn worker(global: &Global, args: DemoWorkerArgs) -> Result<Exit> {
+    match (args.file, args.schema) {
+        (Some(file), None) => work_on(OnSqlite::open(&file).await?).await,
+        (None, Some(schema)) => {
+            let schema = SchemaName::new(schema)?;
+            work_on(OnPostgres::open(&global.store, schema).await?).await
+        }
+        _ => bail!("a demo's worker is started by the demo"),
+    }
+}
+
+async fn work_on<S: Stage>(stage: S) -> Result<Exit> {
+    let store = stage.store().clone();
     let work = Work {
-        effect: in_transaction(store.clone(), WriteEffect),
+        effect: in_transaction(store.clone(), WriteEffect(stage)),
     };
     let router = Router::new(HandlerName::new(HANDLER)?).fallback_handler(work);
     let processor = Processor::builder(Arc::new(store))
@@ -75,18 +87,18 @@ impl<H: Handler> Handler for Work<H> {
 }
 
 /// Writes a row in the transaction that completes the message.
-struct WriteEffect;
+struct WriteEffect<S>(S);
 
 #[async_trait]
-impl TransactionalHandler<Transaction<'static, Sqlite>> for WriteEffect {
+impl<S: Stage> TransactionalHandler<Transaction<S>> for WriteEffect<S> {
     async fn handle(
         &self,
-        transaction: &mut Transaction<'static, Sqlite>,
+        transaction: &mut Transaction<S>,
         context: &Context,
     ) -> Result<Completion, Failure> {
         let message = context.message();
         // Written before the failures below: a roll-back must take it back.
-        effects::write(transaction, message.id().as_str()).await?;
+        self.0.write(transaction, message.id().as_str()).await?;
         match message.kind().as_str() {
             ALWAYS_FAILS => Err(Failure::retry("this kind always fails")),
             FAILS_AT_FIRST if context.attempts().finished < 2 => {

@@ -1,0 +1,88 @@
+//! `inbox conformance`: the public conformance suite on a built-in store.
+
+mod memory;
+mod postgres;
+mod sqlite;
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use async_trait::async_trait;
+use conformance_tests::{CASES, Harness, Need, SchemaVariant};
+
+use self::{memory::Memory, postgres::Postgres, sqlite::Sqlite};
+use crate::{
+    args::{ConformanceArgs, Global},
+    exit::Exit,
+    interrupt, output, progress,
+    store::{cannot_open, shown},
+};
+
+/// A harness that tidies up. Fixtures do what they can when they are dropped; what needs a
+/// connection is left to this.
+#[async_trait]
+trait Rig: Harness {
+    /// Removes all that is left of the run, and goes on when it fails.
+    async fn clean_up(&self) {}
+}
+
+pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> {
+    // First, so that an interrupt leaves nothing behind from the start.
+    let token = interrupt::token()?;
+    let rig = rig(&global.store).await?;
+    let cases = CASES.iter().filter(|case| case.id().contains(&args.filter));
+    let bar = progress::bar(global, "cases", cases.count() as u64);
+    let harness: Arc<dyn Harness> = Arc::<dyn Rig>::clone(&rig);
+    let report = tokio::select! {
+        report = conformance_tests::run_watched(harness, &args.filter, |_| bar.inc(1)) => {
+            Some(report)
+        }
+        () = token.cancelled() => None,
+    };
+    rig.clean_up().await;
+    bar.finish_and_clear();
+    let Some(report) = report else {
+        return Ok(Exit::Interrupted);
+    };
+    if global.json {
+        output::json(&report)?;
+    } else {
+        output::line(report.to_string())?;
+    }
+    Ok(if report.is_conformant() {
+        Exit::Ok
+    } else {
+        Exit::No
+    })
+}
+
+async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
+    let rig: Arc<dyn Rig> = match url.split_once("://").map_or(url, |(scheme, _)| scheme) {
+        "memory" => Arc::new(Memory),
+        "postgres" | "postgresql" => {
+            Arc::new(Postgres::new(url).await.with_context(|| cannot_open(url))?)
+        }
+        "sqlite" => Arc::new(Sqlite::new(url).with_context(|| cannot_open(url))?),
+        _ => bail!(
+            "no store of this build is at {}; it has {}",
+            shown(url),
+            inbox::schemes().join(", ")
+        ),
+    };
+    Ok(rig)
+}
+
+/// What a run from outside, with a store's public interface alone, cannot do to any store. The
+/// stores' own tests check these too.
+fn needs_raw_access() -> Vec<Need> {
+    vec![
+        Need::CorruptRows,
+        Need::Outage,
+        Need::Restart,
+        Need::BusinessWrites,
+        Need::Schema(SchemaVariant::Incomplete),
+        Need::Schema(SchemaVariant::Older),
+        Need::Schema(SchemaVariant::Newer),
+        Need::Schema(SchemaVariant::Foreign),
+    ]
+}

@@ -1,0 +1,224 @@
+//! The command on PostgreSQL, where it is not as on a file: places that cannot be reached, servers
+//! that go away, and schemas of its own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
+mod support;
+
+use nix::sys::signal::Signal;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use support::{Counts, Place, WEBHOOKS, events, finish, signal, wait_for};
+use test_servers::{Kind, Server, require_or_skip};
+
+/// Runs one query for one text on the server of `place`, beside the command.
+fn ask(place: &Place, sql: &str) -> Option<String> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut connection = PgConnection::connect(&place.server()).await.unwrap();
+        let sql = AssertSqlSafe(sql.to_owned());
+        let answers: Vec<Option<String>> = sqlx::query_scalar(sql)
+            .fetch_all(&mut connection)
+            .await
+            .unwrap();
+        answers.into_iter().next().flatten()
+    })
+}
+
+fn schemas_left(place: &Place, purpose: &str) -> Option<String> {
+    ask(
+        place,
+        &format!(
+            "SELECT string_agg(nspname, ' ') FROM pg_namespace WHERE nspname LIKE 'inbox\\_{purpose}\\_%'"
+        ),
+    )
+}
+
+/// A server that only this test has, with an inbox on it.
+fn own_server() -> Option<(Server, Place)> {
+    let server = require_or_skip(Kind::Postgres).unwrap_or_else(|error| panic!("{error}"));
+    let server = server.filter(|server| !server.is_shared())?;
+    let place = Place::at(server.url());
+    Some((server, place))
+}
+
+#[test]
+fn schema_from_nothing_to_there() {
+    let Some(place) = Place::on_postgres() else {
+        return;
+    };
+    place
+        .inbox(&["schema", "ddl"])
+        .exits(0)
+        .says("CREATE TABLE");
+    place.inbox(&["schema", "exists"]).exits(4).says("no");
+    place.inbox(&["schema", "version"]).exits(4).says("none");
+    for command in [&["stats"][..], &["list"], &["process", "--", "true"]] {
+        place
+            .inbox(command)
+            .exits(1)
+            .complains("set one up with `inbox schema create`");
+    }
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["schema", "exists"]).exits(0).says("yes");
+    place
+        .inbox(&["schema", "migrate"])
+        .exits(0)
+        .says("already at version");
+    place.inbox(&["schema", "version"]).exits(0);
+    place.inbox(&["stats"]).exits(0).says("the inbox is empty");
+    // The printed statements make the same inbox elsewhere.
+    let Some(other) = Place::on_postgres() else {
+        return;
+    };
+    let ddl = other.inbox(&["schema", "ddl"]).exits(0).stdout;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut connection = PgConnection::connect(&place.server()).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(ddl))
+            .execute(&mut connection)
+            .await
+            .unwrap();
+    });
+    other.inbox(&["schema", "exists"]).exits(0).says("yes");
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
+    let Some(place) = Place::on_postgres() else {
+        return;
+    };
+    let at = place.server();
+    let at = at.rsplit_once('@').unwrap().1;
+    let host = at.split_once('/').unwrap().0;
+    for (url, reason) in [
+        (
+            "postgres://user:hunter2@127.0.0.1:1/x".to_owned(),
+            "refused",
+        ),
+        (
+            "postgres://user:hunter2@nowhere.invalid/x".to_owned(),
+            "lookup",
+        ),
+        (
+            format!("postgres://hunter1:hunter2@{at}"),
+            "refused the credentials",
+        ),
+        (
+            format!("postgres://hunter1:hunter2@{at}?bogus=hunter3"),
+            "unknown setting",
+        ),
+        (
+            "postgres://user:hunter2@host:port/x".to_owned(),
+            "cannot be read",
+        ),
+        (
+            "mysql://user:hunter2@host/x".to_owned(),
+            "no store for mysql",
+        ),
+        (
+            format!("{}?inbox=hunter", place.server()),
+            "set one up with `inbox schema create`",
+        ),
+        (
+            place.server().replace(at, &format!("{host}/nothing")),
+            "database does not exist",
+        ),
+    ] {
+        for command in [&["stats"][..], &["process", "--drain", "--", "true"]] {
+            let output = place.inbox(&[&["--store", &url], command].concat());
+            let output = output.exits(1).complains(reason);
+            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+            assert!(!output.stderr.contains("hunter"), "{output:?}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_keeps_its_promise_and_leaves_nothing() {
+    let Some(place) = Place::on_postgres() else {
+        return;
+    };
+    let output = place
+        .inbox(&["demo", "--workers", "2", "--kills", "3", "--json"])
+        .exits(0);
+    let result = &output.json()[0];
+    assert_eq!(result["exactly_once"], true, "{output:?}");
+    assert_eq!(result["crashes"], 3, "{output:?}");
+    assert_eq!(result["effects"], result["processed"], "{output:?}");
+    assert!(result["dead"].as_u64().unwrap() > 0, "{output:?}");
+    place.inbox(&["demo", "--keep", "x"]).exits(2);
+    let child = place.start(&["demo"]);
+    wait_for("a demo", || schemas_left(&place, "demo").is_some());
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap()).exits(130);
+    assert_eq!(schemas_left(&place, "demo"), None);
+}
+
+#[test]
+fn conformance_is_reported_and_leaves_nothing() {
+    let Some(place) = Place::on_postgres() else {
+        return;
+    };
+    // One group; the store's own tests run all of them.
+    place
+        .inbox(&["conformance", "fencing"])
+        .exits(0)
+        .says("postgres: conforms, as far as checked.");
+    let child = place.start(&["conformance"]);
+    wait_for("a case", || schemas_left(&place, "conformance").is_some());
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap()).exits(130);
+    assert_eq!(schemas_left(&place, "conformance"), None);
+}
+
+#[test]
+fn a_server_that_goes_away_is_waited_for_and_an_interrupt_heard_meanwhile() {
+    let Some((mut server, place)) = own_server() else {
+        return;
+    };
+    let number = 200;
+    place.file("first.ndjson", events(number));
+    place.inbox(&["ingest", "first.ndjson"]).exits(0);
+    let process = [
+        "process",
+        "--drain",
+        "--",
+        "sh",
+        "-c",
+        "echo $INBOX_ID >> done",
+    ];
+    let child = place.start(&process);
+    wait_for("some work", || place.read("done").lines().count() > 20);
+    server.kill().unwrap();
+    server.start().unwrap();
+    finish(child.wait_with_output().unwrap())
+        .exits(0)
+        .says("processed");
+    let all = Counts {
+        processed: number as u64,
+        ..Counts::default()
+    };
+    assert_eq!(place.stats(), all);
+
+    // Nobody is told of an outage by an idle worker, and Ctrl-C still works.
+    let child = place.start(&["process", "--", "true"]);
+    wait_for("a listening worker", || {
+        let sql = "SELECT 'there' FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+        ask(&place, sql).is_some()
+    });
+    server.stop().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap()).exits(130);
+    place
+        .inbox(&["ingest", WEBHOOKS])
+        .exits(1)
+        .complains("Connection refused");
+    server.start().unwrap();
+    assert_eq!(place.stats(), all);
+}

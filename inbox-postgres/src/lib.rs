@@ -1,0 +1,186 @@
+//! An inbox store in PostgreSQL 15 to 18.
+//!
+//! ```no_run
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
+//! use inbox_postgres::PostgresStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = PostgresStore::connect_url("postgres://app@localhost/shop").await?;
+//! store.create().await?;
+//! let message = Message::new(
+//!     HandlerName::new("billing")?,
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An application that has a pool hands it in: [`PostgresStore::with_pool`].
+//!
+//! # What survives what
+//! What PostgreSQL's commits survive. With `fsync` and `synchronous_commit` on, as they are by
+//! default, everything answered with `Ok` survives a crash of the server and a power cut. With
+//! `synchronous_commit = off` a crash of the server may lose the last fraction of a second. After
+//! a fail-over to an asynchronous standby, whatever had not reached it is lost;
+//! `synchronous_standby_names` prevents that.
+//!
+//! # Transactional use
+//! The inbox's tables live beside the application's own, so the record of a message and the
+//! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
+//! caller's own on the same database.
+//!
+//! ```no_run
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Recorded, Transactional};
+//! use inbox_postgres::PostgresStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = PostgresStore::connect_url("postgres://app@localhost/shop").await?;
+//! # let message = Message::new(
+//! #     HandlerName::new("billing")?, MessageId::new("evt-1")?, Kind::new("order.placed")?, "",
+//! # );
+//! let mut transaction = store.open().await?;
+//! if store.record_in(&mut transaction, &message, None).await? == Recorded::First {
+//!     sqlx::query("INSERT INTO invoice (order_number) VALUES ($1)")
+//!         .bind(7)
+//!         .execute(&mut *transaction)
+//!         .await?;
+//! }
+//! store.commit(transaction).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Of two transactions that record one key, the second waits for the first; then, under read
+//! committed, it sees the duplicate and stays usable.
+//!
+//! **Cancellation.** No future of this crate leaves a transaction open when it is dropped. The
+//! driver's own `Pool::begin` may (in sqlx 0.9.0); [`open`] begins in a task of its own for that
+//! reason. Do not put `Pool::begin` under a time-out.
+//!
+//! # Errors
+//! By SQLSTATE, never by a message's text:
+//!
+//! | what happened | kind | effect |
+//! |---|---|---|
+//! | the server cannot be reached, is starting or ending, is out of connections or disk | `Unavailable` | none, or unknown when the connection was lost under a statement |
+//! | no connection of the pool became free in time | `Unavailable` | none |
+//! | read-only: a standby after a fail-over (25006) | `Unavailable` | none |
+//! | serialization failure, deadlock, lock time-out (40001, 40P01, 55P03) | `Conflict` | none |
+//! | a permission is missing, the credentials were refused (42501, class 28) | `Denied` | none |
+//! | no table or function of the inbox (42P01, 42883, 3F000), no such database | `SchemaMissing` | none |
+//!
+//! # Poolers
+//! Nothing depends on the state of a session, so a pooler in transaction mode works. PgBouncer
+//! from 1.21 keeps track of prepared statements (`max_prepared_statements`); for older ones turn
+//! them off ([`PostgresOptions::prepared_statements`]), at the price of four round trips an
+//! operation. `LISTEN` does not pass through any pooler in transaction mode: turn
+//! [`notifications`](PostgresOptions::notifications) off there, or let workers connect directly.
+//!
+//! # Encryption
+//! Is sqlx's, and off unless the application turns one of its features on, such as
+//! `tls-rustls-ring-webpki` or `tls-native-tls`; then `sslmode` in the URL says how strict it is.
+//!
+//! # Permissions
+//! Setting up needs `CREATE` on the schema (and on the database, if the schema is to be made too).
+//! Everything else is done by a role with these grants, shown for an inbox named `inbox` in the
+//! schema `public`:
+//!
+//! ```sql
+//! GRANT USAGE ON SCHEMA public TO app;
+//! GRANT SELECT, INSERT, UPDATE, DELETE ON
+//!     inbox_message, inbox_work, inbox_done, inbox_ordering TO app;
+//! GRANT SELECT, INSERT, DELETE ON inbox_tally TO app;
+//! GRANT SELECT ON inbox_meta TO app;
+//! GRANT USAGE ON SEQUENCE inbox_seq TO app;
+//! ```
+//!
+//! The functions run with the caller's rights, and anybody may call them unless
+//! `ALTER DEFAULT PRIVILEGES` says otherwise.
+//!
+//! # Looking with SQL
+//! The view `{inbox}_overview` shows each message with its state, attempts, times, worker and last
+//! error in one row:
+//!
+//! ```sql
+//! SELECT id, state, attempts_started, due_at, last_error
+//! FROM inbox_overview WHERE handler = 'billing' AND state = 'dead';
+//! ```
+//!
+//! Never change the tables by hand: counts and ordering keys would no longer be right. `discard`,
+//! `replay` and `purge` are there for that.
+//!
+//! # Layout, and why
+//! For an inbox named `inbox`:
+//!
+//! - `inbox_message` holds what was received. A row is written once and never changed (unless
+//!   payloads are dropped or edited). Its unique index on handler and id, compared byte for byte, is
+//!   what makes *accept once* atomic, in whatever state the first copy is.
+//! - `inbox_work` holds a narrow row for each message that is not finished, and for dead letters.
+//!   Claiming updates it; settling as processed deletes it.
+//! - `inbox_done` holds a narrow row for each finished message and is only ever added to.
+//! - `inbox_ordering` has a row for each ordering key with unfinished messages. Whoever adds or
+//!   finishes one of them locks that row first; then the earliest unfinished message, and no other
+//!   one, is marked claimable. Messages that wait for their key are in no index that a claim reads.
+//!   Claims take no such lock and never wait.
+//! - `inbox_tally` holds counts: each operation adds one row per handler, and now and then the rows
+//!   are summed up. A counter that is updated in place would make all writers wait for each other
+//!   until their commits are on disk.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema.
+//!
+//! Chosen by measurement, `benchmarks -- layouts`, against one table whose rows are updated in
+//! place, and against a narrow state row that is kept for good (PostgreSQL 15, batches of 500,
+//! 1 KiB payloads, two cores; the log is exact, the rates are medians of five on a busy machine):
+//!
+//! | | one table | message and state | message, work and done |
+//! |---|---|---|---|
+//! | write-ahead log for the whole life of a message | 4,814 B | 2,489 B | 2,437 B |
+//! | receive, messages a second | 20,900 | 21,300 | 19,100 |
+//! | claim | 15,500 | 27,400 | 25,700 |
+//! | settle | 17,400 | 34,000 | 43,000 |
+//! | whole cycle, two connections | 7,200 | 13,300 | 13,000 |
+//! | dead rows at most, in 150,000 messages of steady traffic | 179,000 wide | 39,500 | 88,900 |
+//! | size afterwards | 508 MB | 236 MB | 233 MB |
+//!
+//! One table writes a message of 1 KiB three times. Of the other two, the one with `done` was
+//! chosen because its dead rows are all in `inbox_work`, which is as small as the backlog, however
+//! long the history: vacuuming it takes moments, where a state table grows with every message ever
+//! retained and has its dead rows spread over all of it.
+//!
+//! Each operation is a function in the database (`inbox_receive`, `inbox_claim`, …), called once
+//! for a whole batch. It is one round trip and one transaction, works through poolers, sees what
+//! was committed before it got its locks, and pins its plans: a plan that was made while a table was
+//! empty must not read all of it once it has grown. All times come from `inbox_now()`, the server's
+//! clock. Locks are taken in one order everywhere (keys of messages, then ordering keys, then rows,
+//! each sorted), so that the store's operations do not deadlock with each other.
+//!
+//! # Retention
+//! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a statement, the longest
+//! finished first, and passes over rows that somebody else has locked. Nothing waits for it.
+//!
+//! [`open`]: inbox_api::Transactional::open
+
+mod error;
+mod names;
+mod operate;
+mod options;
+mod rows;
+mod schema;
+mod statements;
+mod store;
+mod time;
+mod transactional;
+mod wakeups;
+mod work;
+
+/// The driver, whose pools and transactions this store takes.
+pub use sqlx;
+
+pub use names::SchemaName;
+pub use options::{PayloadType, PostgresOptions};
+pub use store::PostgresStore;

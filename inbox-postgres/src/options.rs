@@ -1,0 +1,343 @@
+//! Where the inbox is, and how it is kept.
+
+use std::{str::FromStr as _, time::Duration};
+
+use inbox_api::{DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text};
+use sqlx::postgres::PgConnectOptions;
+use url::Url;
+
+use crate::{names::SchemaName, schema, statements::Names};
+
+const OPERATION: &str = "options";
+const KEYS: &str = "inbox, schema, payload, payload_limit, drop_processed_payloads, \
+                    notifications, prepared_statements, max_connections, acquire_timeout_ms";
+
+/// Those of the driver's own parameters that a URL may have.
+const DRIVER_KEYS: &[&str] = &[
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "user",
+];
+
+/// The type of the payload column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PayloadType {
+    /// Any bytes, kept exactly.
+    #[default]
+    Bytea,
+    /// JSON text, kept byte for byte. Payloads that are not JSON are refused.
+    Json,
+    /// JSON that PostgreSQL takes apart: it can be indexed and searched, but it does **not** come
+    /// back byte for byte (white space, order of keys, repeated keys and the notation of numbers
+    /// change), so signatures over the payload no longer match. Payloads that are not JSON, and
+    /// texts with `\u0000`, are refused.
+    Jsonb,
+}
+
+impl PayloadType {
+    pub(crate) fn sql(self) -> &'static str {
+        match self {
+            Self::Bytea => "bytea",
+            Self::Json => "json",
+            Self::Jsonb => "jsonb",
+        }
+    }
+}
+
+/// The settings of a [`PostgresStore`](crate::PostgresStore).
+///
+/// ```
+/// use inbox_postgres::PostgresOptions;
+///
+/// # fn main() -> inbox_api::Result<()> {
+/// let (_connection, options) =
+///     PostgresOptions::from_url("postgres://app@db.example/shop?inbox=orders&schema=billing")?;
+/// assert!(options.ddl().contains(r#"CREATE TABLE "billing"."orders_message""#));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    pub(crate) inbox: InboxName,
+    pub(crate) schema: SchemaName,
+    pub(crate) payload_type: PayloadType,
+    pub(crate) payload_limit: usize,
+    pub(crate) drop_processed_payloads: bool,
+    pub(crate) notifications: bool,
+    pub(crate) prepared_statements: bool,
+    pub(crate) max_connections: u32,
+    pub(crate) acquire_timeout: Duration,
+}
+
+impl Default for PostgresOptions {
+    /// An inbox named `inbox` in the schema `public`.
+    fn default() -> Self {
+        Self {
+            inbox: InboxName::default(),
+            schema: SchemaName::default(),
+            payload_type: PayloadType::default(),
+            payload_limit: DEFAULT_PAYLOAD_LIMIT,
+            drop_processed_payloads: false,
+            notifications: true,
+            prepared_statements: true,
+            max_connections: 10,
+            acquire_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl PostgresOptions {
+    /// As [`Default`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads `postgres://user:password@host:port/database` (or `postgresql://`), with these
+    /// settings behind a `?`, beside the driver's own (`sslmode`, `sslrootcert`, `sslcert`,
+    /// `sslkey`, `host` for a socket's folder, `application_name`, `options`):
+    ///
+    /// | key | value |
+    /// |---|---|
+    /// | `inbox` | the inbox's name |
+    /// | `schema` | the schema of its tables |
+    /// | `payload` | `bytea`, `json` or `jsonb` |
+    /// | `payload_limit` | bytes |
+    /// | `drop_processed_payloads` | `true` or `false` |
+    /// | `notifications` | `true` or `false` |
+    /// | `prepared_statements` | `true` or `false` |
+    /// | `max_connections` | a number |
+    /// | `acquire_timeout_ms` | milliseconds |
+    ///
+    /// What the URL leaves open comes from the environment, as with PostgreSQL's own tools
+    /// (`PGHOST`, `PGUSER`, `PGPASSWORD`, `~/.pgpass` and so on).
+    ///
+    /// # Errors
+    /// `Invalid` for another scheme, an unknown key or a value that does not fit. No error repeats
+    /// the URL.
+    pub fn from_url(url: &str) -> Result<(PgConnectOptions, Self)> {
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err(invalid("the URL must start with postgres://"));
+        }
+        let unreadable = || invalid("the URL cannot be read; is a character to be written as %XX?");
+        let mut parsed = Url::parse(url).map_err(|_| unreadable())?;
+        let pairs: Vec<(String, String)> = parsed.query_pairs().into_owned().collect();
+        let mut options = Self::new();
+        parsed.set_query(None);
+        for (key, value) in pairs {
+            if DRIVER_KEYS.contains(&key.as_str()) {
+                parsed.query_pairs_mut().append_pair(&key, &value);
+            } else {
+                options = options.with_setting(&key, &value)?;
+            }
+        }
+        let connection = PgConnectOptions::from_str(parsed.as_str()).map_err(|_| unreadable())?;
+        Ok((connection, options))
+    }
+
+    fn with_setting(self, key: &str, value: &str) -> Result<Self> {
+        let named = |invalid: inbox_api::Invalid| invalid.in_operation(OPERATION);
+        let flag = |key: &str| match value {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _ => Err(invalid(format!("{key} must be true or false"))),
+        };
+        Ok(match key {
+            "inbox" => self.inbox_name(InboxName::new(value).map_err(named)?),
+            "schema" => self.schema(SchemaName::new(value).map_err(named)?),
+            "payload" => self.payload_type(match value {
+                "bytea" => PayloadType::Bytea,
+                "json" => PayloadType::Json,
+                "jsonb" => PayloadType::Jsonb,
+                _ => return Err(invalid("payload must be bytea, json or jsonb")),
+            }),
+            "payload_limit" => self.payload_limit(
+                value
+                    .parse()
+                    .map_err(|_| invalid("payload_limit must be a number of bytes"))?,
+            ),
+            "drop_processed_payloads" => self.drop_processed_payloads(flag(key)?),
+            "notifications" => self.notifications(flag(key)?),
+            "prepared_statements" => self.prepared_statements(flag(key)?),
+            "max_connections" => self.max_connections(
+                value
+                    .parse()
+                    .ok()
+                    .filter(|n| *n > 0)
+                    .ok_or_else(|| invalid("max_connections must be a positive number"))?,
+            ),
+            "acquire_timeout_ms" => {
+                self.acquire_timeout(Duration::from_millis(value.parse().map_err(|_| {
+                    invalid("acquire_timeout_ms must be a number of milliseconds")
+                })?))
+            }
+            _ => {
+                return Err(invalid(format!(
+                    "unknown setting {:?} in the URL; known are {KEYS}, and the driver's own",
+                    error_text(key)
+                )));
+            }
+        })
+    }
+
+    /// The inbox's name, the prefix of its tables and functions.
+    #[must_use]
+    pub fn inbox_name(mut self, name: InboxName) -> Self {
+        self.inbox = name;
+        self
+    }
+
+    /// The schema of its tables and functions: `public` unless set.
+    #[must_use]
+    pub fn schema(mut self, schema: SchemaName) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// The type of the payload column: `bytea` unless set. Every process on one inbox has to say
+    /// the same; set-up and the first use check it.
+    #[must_use]
+    pub fn payload_type(mut self, payload_type: PayloadType) -> Self {
+        self.payload_type = payload_type;
+        self
+    }
+
+    /// The largest payload and the largest result, in bytes. At most 256 MiB, since PostgreSQL
+    /// takes no message over 1 GB.
+    #[must_use]
+    pub fn payload_limit(mut self, bytes: usize) -> Self {
+        self.payload_limit = bytes.min(256 * 1024 * 1024);
+        self
+    }
+
+    /// Whether payloads are deleted as soon as their message is processed. The keys stay and go
+    /// on refusing duplicates. Each costs a second version of its row.
+    #[must_use]
+    pub fn drop_processed_payloads(mut self, drop: bool) -> Self {
+        self.drop_processed_payloads = drop;
+        self
+    }
+
+    /// Whether operations that make work available notify other processes: on unless set. Turn
+    /// it off behind a pooler that does not pass `LISTEN` on, or where many small transactions a
+    /// second make PostgreSQL's one queue of notifications the bottleneck; workers then poll.
+    #[must_use]
+    pub fn notifications(mut self, notifications: bool) -> Self {
+        self.notifications = notifications;
+        self
+    }
+
+    /// Whether statements are prepared once per connection: on unless set. Turn it off behind a
+    /// pooler in transaction mode that does not keep track of prepared statements (PgBouncer
+    /// before 1.21, or with `max_prepared_statements = 0`). Each operation then is a transaction
+    /// of its own of four round trips instead of one.
+    #[must_use]
+    pub fn prepared_statements(mut self, prepared: bool) -> Self {
+        self.prepared_statements = prepared;
+        self
+    }
+
+    /// The most connections that the store opens: 10 unless set. A pool that is handed in keeps
+    /// its own limit.
+    #[must_use]
+    pub fn max_connections(mut self, connections: u32) -> Self {
+        self.max_connections = connections.max(1);
+        self
+    }
+
+    /// How long an operation waits for a connection before it fails as `Unavailable`: 5 seconds
+    /// unless set. A pool that is handed in keeps its own.
+    #[must_use]
+    pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
+        self.acquire_timeout = timeout;
+        self
+    }
+
+    /// The statements that set up an empty inbox with these options: what
+    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
+    #[must_use]
+    pub fn ddl(&self) -> String {
+        schema::ddl(&Names::new(self))
+    }
+}
+
+fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, OPERATION, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_give_connections_and_settings() {
+        let (connection, options) = PostgresOptions::from_url(
+            "postgres://app:p%40ss@db.example:5433/shop?inbox=orders&schema=Billing&payload=json\
+             &payload_limit=1024&drop_processed_payloads=true&notifications=false\
+             &prepared_statements=false&max_connections=3&acquire_timeout_ms=250&sslmode=require\
+             &application_name=orders",
+        )
+        .unwrap();
+        assert_eq!(connection.get_host(), "db.example");
+        assert_eq!(connection.get_port(), 5433);
+        assert_eq!(connection.get_username(), "app");
+        assert_eq!(connection.get_database(), Some("shop"));
+        assert_eq!(connection.get_application_name(), Some("orders"));
+        assert_eq!(options.inbox.as_str(), "orders");
+        assert_eq!(options.schema.as_str(), "Billing");
+        assert_eq!(options.payload_type, PayloadType::Json);
+        assert_eq!(options.payload_limit, 1024);
+        assert!(options.drop_processed_payloads);
+        assert!(!options.notifications);
+        assert!(!options.prepared_statements);
+        assert_eq!(options.max_connections, 3);
+        assert_eq!(options.acquire_timeout, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn bad_urls_are_refused_with_a_reason_and_without_secrets() {
+        for (url, reason) in [
+            ("mysql://app:secret@x/y", "postgres://"),
+            ("postgres://app:secret@x:port/y", "cannot be read"),
+            (
+                "postgres://app:secret@x/y?inbx=a",
+                "known are inbox, schema",
+            ),
+            ("postgres://app:secret@x/y?inbox=A", "inbox name"),
+            ("postgres://app:secret@x/y?schema=a.b", "schema name"),
+            (
+                "postgres://app:secret@x/y?payload=text",
+                "bytea, json or jsonb",
+            ),
+            ("postgres://app:secret@x/y?payload_limit=x", "bytes"),
+            ("postgres://app:secret@x/y?notifications=1", "true or false"),
+            ("postgres://app:secret@x/y?max_connections=0", "positive"),
+            (
+                "postgres://app:secret@x/y?acquire_timeout_ms=-1",
+                "milliseconds",
+            ),
+            (
+                "postgres://app:secret@x/y?sslmode=perhaps",
+                "cannot be read",
+            ),
+        ] {
+            let error = PostgresOptions::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.context().contains(reason), "{url}: {error}");
+            assert!(!format!("{error:?}").contains("secret"), "{url}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+-- Gives up pending and dead messages. A lease that has run out gets a new token, so that its
+-- holder is told so when it settles. Returns the numbers of those it changed.
+CREATE OR REPLACE FUNCTION {fn:discard}(seqs bigint[], wake boolean)
+RETURNS bigint[]
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    instant timestamptz;
+    stamp bigint;
+    ordered_handlers text[];
+    ordered_keys text[];
+    changed bigint[];
+    promoted bigint := 0;
+BEGIN
+    -- From the messages, which do not change: a key that is emptied and filled again meanwhile is
+    -- locked all the same.
+    SELECT array_agg(m.handler), array_agg(m.ordering_key)
+    INTO ordered_handlers, ordered_keys
+    FROM unnest(seqs) AS g (seq)
+    CROSS JOIN LATERAL (
+        SELECT m.handler, m.ordering_key FROM {message} AS m
+        WHERE m.seq = g.seq AND m.ordering_key IS NOT NULL
+        OFFSET 0
+    ) AS m;
+    IF ordered_handlers IS NOT NULL THEN
+        PERFORM {fn:lock_keys}(ordered_handlers, ordered_keys);
+    END IF;
+    instant := {fn:now}();
+    stamp := (extract(epoch FROM instant) * 1000000)::bigint;
+
+    WITH given_up AS MATERIALIZED (
+        SELECT w.*
+        FROM unnest(seqs) AS g (seq)
+        CROSS JOIN LATERAL (
+            SELECT w.* FROM {work} AS w
+            WHERE w.seq = g.seq
+              AND (w.state IN (0, 3) OR (w.state = 1 AND w.visible_at <= instant))
+            FOR UPDATE
+        ) AS w
+    ), gone AS (
+        DELETE FROM {work} WHERE seq = ANY (ARRAY(SELECT seq FROM given_up))
+    ), kept AS (
+        INSERT INTO {done} (
+            seq, due_at, finished_at, token, started, finished, replays, state, worker,
+            last_error
+        )
+        SELECT seq, due_at, instant,
+            CASE WHEN state = 1 THEN greatest(token + 1, stamp) ELSE token END,
+            started, finished, replays, 4, worker, last_error
+        FROM given_up
+    ), counted AS (
+        INSERT INTO {tally} (handler, pending, leased, dead, discarded)
+        SELECT handler, -count(*) FILTER (WHERE state = 0), -count(*) FILTER (WHERE state = 1),
+            -count(*) FILTER (WHERE state = 3), count(*)
+        FROM given_up
+        GROUP BY handler
+    )
+    SELECT array_agg(seq) INTO changed FROM given_up;
+
+    IF ordered_handlers IS NOT NULL THEN
+        promoted := {fn:rehead}(ordered_handlers, ordered_keys);
+    END IF;
+    IF wake AND promoted > 0 THEN
+        PERFORM pg_notify('{channel}', '');
+    END IF;
+    RETURN coalesce(changed, '{}');
+END
+$$;

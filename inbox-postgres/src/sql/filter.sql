@@ -1,0 +1,6 @@
+($4::text IS NULL OR m.handler = $4)
+          AND ($5::text IS NULL OR m.kind = $5)
+          AND ($6::text IS NULL OR m.ordering_key = $6)
+          AND ($7::bigint IS NULL OR m.accepted_at <= clock.instant - $7 * interval '1 microsecond')
+          AND ($8::bigint IS NULL OR m.accepted_at > clock.instant - $8 * interval '1 microsecond')
+          AND ($9::text IS NULL OR strpos(s.last_error, $9) > 0)

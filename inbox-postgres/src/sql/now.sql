@@ -1,0 +1,4 @@
+-- The one clock of the inbox.
+CREATE OR REPLACE FUNCTION {fn:now}() RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
+AS $$ SELECT pg_catalog.clock_timestamp() $$;

@@ -1,0 +1,31 @@
+-- Deletes up to `wanted` messages that have been in a final state for `age` microseconds, the
+-- longest finished first, passing over those that somebody else is working on. Returns how many.
+CREATE OR REPLACE FUNCTION {fn:purge}(final_state smallint, age bigint, wanted integer)
+RETURNS bigint
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    finished_before timestamptz := {fn:now}() - age * interval '1 microsecond';
+    old bigint[];
+BEGIN
+    IF final_state = 3 THEN
+        SELECT array_agg(seq) INTO old
+        FROM (
+            SELECT w.seq FROM {work} AS w
+            WHERE w.state = 3 AND w.finished_at <= finished_before
+            ORDER BY w.finished_at, w.seq LIMIT wanted
+            FOR UPDATE SKIP LOCKED
+        ) AS w;
+        RETURN {fn:purge_dead}(old);
+    END IF;
+    SELECT array_agg(seq) INTO old
+    FROM (
+        SELECT d.seq FROM {done} AS d
+        WHERE d.state = final_state AND d.finished_at <= finished_before
+        ORDER BY d.finished_at, d.seq LIMIT wanted
+        FOR UPDATE SKIP LOCKED
+    ) AS d;
+    RETURN {fn:purge_done}(final_state, old);
+END
+$$;

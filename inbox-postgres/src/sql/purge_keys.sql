@@ -1,0 +1,39 @@
+-- Deletes those of the given messages that have been in a final state for `age` microseconds.
+-- Returns how many.
+CREATE OR REPLACE FUNCTION {fn:purge_keys}(
+    final_state smallint, age bigint, handlers text[], ids text[]
+) RETURNS bigint
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    finished_before timestamptz := {fn:now}() - age * interval '1 microsecond';
+    named bigint[] := ARRAY(
+        SELECT m.seq
+        FROM unnest(handlers, ids) AS k (handler, id)
+        CROSS JOIN LATERAL (
+            SELECT m.seq FROM {keys} AS m WHERE m.handler = k.handler AND m.id = k.id
+            OFFSET 0
+        ) AS m
+        ORDER BY m.seq
+    );
+    old bigint[];
+BEGIN
+    IF final_state = 3 THEN
+        SELECT array_agg(seq) INTO old
+        FROM (
+            SELECT w.seq FROM {work} AS w
+            WHERE w.seq = ANY (named) AND w.state = 3 AND w.finished_at <= finished_before
+            FOR UPDATE SKIP LOCKED
+        ) AS w;
+        RETURN {fn:purge_dead}(old);
+    END IF;
+    SELECT array_agg(seq) INTO old
+    FROM (
+        SELECT d.seq FROM {done} AS d
+        WHERE d.seq = ANY (named) AND d.state = final_state AND d.finished_at <= finished_before
+        FOR UPDATE SKIP LOCKED
+    ) AS d;
+    RETURN {fn:purge_done}(final_state, old);
+END
+$$;

@@ -1,0 +1,97 @@
+-- Stores the messages whose keys are not known yet and returns the places of those in the batch,
+-- counted from 0. The arrays are in order of handler and id, so that two batches with the same
+-- keys wait for each other instead of deadlocking; `places` says where each message stood in the
+-- batch, which is the order of acceptance. Due times and delays (in microseconds) are in order of
+-- places. `alone`: not within a longer transaction of the caller's.
+CREATE OR REPLACE FUNCTION {fn:receive}(
+    handlers text[], ids text[], kinds text[], content_types text[], ordering_keys text[],
+    all_headers text[], payloads {payload}[], places integer[],
+    due_ats timestamptz[], delays bigint[], wake boolean, alone boolean
+) RETURNS integer[]
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    instant timestamptz := {fn:now}();
+    blocks bigint[];
+    stored integer[];
+    ordered_seqs bigint[];
+    ordered_handlers text[];
+    ordered_keys text[];
+    locked_handlers text[];
+    locked_keys text[];
+    fresh boolean[];
+BEGIN
+    SELECT array_agg(nextval('{sequence}')) INTO blocks
+    FROM generate_series(0, (cardinality(ids) - 1) / 1000);
+
+    WITH new AS (
+        {store}
+        RETURNING seq, handler, ordering_key,
+            (array_position(blocks, seq - seq % 1000) - 1) * 1000 + (seq % 1000)::integer AS place
+    ), queued AS (
+        INSERT INTO {work} (
+            seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
+            handler
+        )
+        SELECT seq, due, due, 0, 0, 0, 0, 0, true, false, handler
+        FROM new
+        CROSS JOIN LATERAL (
+            SELECT greatest(instant, coalesce(
+                due_ats[place + 1], instant + delays[place + 1] * interval '1 microsecond'
+            )) AS due
+        ) AS resolved
+        WHERE ordering_key IS NULL
+    ), counted AS (
+        INSERT INTO {tally} (handler, pending)
+        SELECT handler, count(*) FROM new GROUP BY handler
+    )
+    SELECT array_agg(place),
+        array_agg(seq) FILTER (WHERE ordering_key IS NOT NULL),
+        array_agg(handler) FILTER (WHERE ordering_key IS NOT NULL),
+        array_agg(ordering_key) FILTER (WHERE ordering_key IS NOT NULL)
+    INTO stored, ordered_seqs, ordered_handlers, ordered_keys
+    FROM new;
+
+    IF ordered_seqs IS NOT NULL THEN
+        SELECT array_agg(k.handler), array_agg(k.ordering_key), array_agg(k.fresh)
+        INTO locked_handlers, locked_keys, fresh
+        FROM {fn:lock_keys}(ordered_handlers, ordered_keys) AS k;
+
+        INSERT INTO {work} (
+            seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
+            handler, ordering_key
+        )
+        SELECT seq, due, due, 0, 0, 0, 0, 0,
+            fresh AND row_number() OVER (PARTITION BY handler, ordering_key ORDER BY seq) = 1,
+            false, handler, ordering_key
+        FROM unnest(ordered_seqs, ordered_handlers, ordered_keys)
+            AS n (seq, handler, ordering_key)
+        JOIN unnest(locked_handlers, locked_keys, fresh) AS k (handler, ordering_key, fresh)
+            USING (handler, ordering_key)
+        CROSS JOIN LATERAL (
+            SELECT (array_position(blocks, seq - seq % 1000) - 1) * 1000
+                + (seq % 1000)::integer AS place
+        ) AS placed
+        CROSS JOIN LATERAL (
+            SELECT greatest(instant, coalesce(
+                due_ats[place + 1], instant + delays[place + 1] * interval '1 microsecond'
+            )) AS due
+        ) AS resolved;
+
+        -- Somebody who drew later numbers may have come first.
+        PERFORM {fn:rehead}(array_agg(handler), array_agg(ordering_key))
+        FROM unnest(locked_handlers, locked_keys, fresh) AS k (handler, ordering_key, fresh)
+        WHERE NOT fresh
+        HAVING count(*) > 0;
+    END IF;
+
+    IF wake AND stored IS NOT NULL THEN
+        PERFORM pg_notify('{channel}', '');
+    END IF;
+    IF alone THEN
+        {fold_sometimes}
+    END IF;
+    RETURN stored;
+END
+$$;

@@ -1,0 +1,90 @@
+-- Makes final messages pending again, with a new payload if one is given. Passes over messages in
+-- other states and those whose payload was dropped. Returns the numbers of those it changed.
+CREATE OR REPLACE FUNCTION {fn:replay}(seqs bigint[], new_payload {payload}, wake boolean)
+RETURNS bigint[]
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    instant timestamptz := {fn:now}();
+    ordered_handlers text[];
+    ordered_keys text[];
+    replayed bigint[];
+BEGIN
+    SELECT array_agg(m.handler), array_agg(m.ordering_key)
+    INTO ordered_handlers, ordered_keys
+    FROM unnest(seqs) AS g (seq)
+    CROSS JOIN LATERAL (
+        SELECT m.handler, m.ordering_key FROM {message} AS m
+        WHERE m.seq = g.seq AND m.ordering_key IS NOT NULL
+        OFFSET 0
+    ) AS m;
+    IF ordered_handlers IS NOT NULL THEN
+        PERFORM {fn:lock_keys}(ordered_handlers, ordered_keys);
+    END IF;
+
+    WITH wanted AS MATERIALIZED (
+        SELECT m.seq, m.handler, m.ordering_key
+        FROM unnest(seqs) AS g (seq)
+        CROSS JOIN LATERAL (
+            SELECT m.seq, m.handler, m.ordering_key FROM {message} AS m
+            WHERE m.seq = g.seq AND (m.payload IS NOT NULL OR new_payload IS NOT NULL)
+            OFFSET 0
+        ) AS m
+    ), dead AS MATERIALIZED (
+        SELECT w.seq, w.handler
+        FROM wanted AS g
+        CROSS JOIN LATERAL (
+            SELECT w.seq, w.handler FROM {work} AS w
+            WHERE w.seq = g.seq AND w.state = 3
+            FOR UPDATE
+        ) AS w
+    ), revived AS (
+        UPDATE {work} AS w
+        SET state = 0, claimable = w.ordering_key IS NULL, blocks = false,
+            visible_at = instant, due_at = instant, finished_at = NULL,
+            started = 0, finished = 0, replays = w.replays + 1, last_error = NULL
+        WHERE w.seq = ANY (ARRAY(SELECT seq FROM dead))
+    ), finished AS MATERIALIZED (
+        SELECT d.seq, d.state, d.token, d.replays, d.worker, g.handler, g.ordering_key
+        FROM wanted AS g
+        CROSS JOIN LATERAL (
+            SELECT d.seq, d.state, d.token, d.replays, d.worker FROM {done} AS d
+            WHERE d.seq = g.seq
+            FOR UPDATE
+        ) AS d
+    ), gone AS (
+        DELETE FROM {done} WHERE seq = ANY (ARRAY(SELECT seq FROM finished))
+    ), again AS (
+        INSERT INTO {work} (
+            seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
+            handler, ordering_key, worker
+        )
+        SELECT seq, instant, instant, token, 0, 0, replays + 1, 0, ordering_key IS NULL, false,
+            handler, ordering_key, worker
+        FROM finished
+    ), changed AS (
+        SELECT seq, handler, 3 AS state FROM dead
+        UNION ALL
+        SELECT seq, handler, state FROM finished
+    ), counted AS (
+        INSERT INTO {tally} (handler, pending, processed, dead, discarded)
+        SELECT handler, count(*), -count(*) FILTER (WHERE state = 2),
+            -count(*) FILTER (WHERE state = 3), -count(*) FILTER (WHERE state = 4)
+        FROM changed
+        GROUP BY handler
+    )
+    SELECT array_agg(seq) INTO replayed FROM changed;
+
+    IF new_payload IS NOT NULL THEN
+        UPDATE {message} SET payload = new_payload WHERE seq = ANY (replayed);
+    END IF;
+    IF ordered_handlers IS NOT NULL THEN
+        PERFORM {fn:rehead}(ordered_handlers, ordered_keys);
+    END IF;
+    IF wake AND replayed IS NOT NULL THEN
+        PERFORM pg_notify('{channel}', '');
+    END IF;
+    RETURN coalesce(replayed, '{}');
+END
+$$;

@@ -1,0 +1,105 @@
+-- Ends leases. The arrays are in order of numbers, which is the one order in which rows are
+-- locked. Outcomes: 0 release, 1 retry after a delay (in microseconds), 2 processed, 3 dead.
+-- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
+-- that were settled before and not claimed since.
+--
+-- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
+-- only to be found by its number. The number is compared as an array's element, which leaves the
+-- planner no choice but the index.
+CREATE OR REPLACE FUNCTION {fn:settle}(
+    seqs bigint[], tokens bigint[], outcomes smallint[], delays bigint[], errors text[],
+    blocking boolean[], results bytea[],
+    any_ordered boolean, drop_payloads boolean, wake boolean,
+    OUT applied bigint[], OUT repeated bigint[]
+)
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    instant timestamptz;
+    ordered_handlers text[];
+    ordered_keys text[];
+    promoted bigint := 0;
+    returned boolean;
+BEGIN
+    IF any_ordered THEN
+        SELECT k.handlers, k.ordering_keys INTO ordered_handlers, ordered_keys
+        FROM {fn:lock_keys_of}(seqs) AS k;
+    END IF;
+
+    instant := {fn:now}();
+    WITH held AS MATERIALIZED (
+        SELECT g.place, g.outcome, g.delay, g.error, g.blocks, g.result, w.*
+        FROM unnest(seqs, tokens, outcomes, delays, errors, blocking, results)
+            WITH ORDINALITY
+            AS g (seq, token, outcome, delay, error, blocks, result, place)
+        CROSS JOIN LATERAL (
+            SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
+                w.finished, w.replays, w.worker, w.last_error
+            FROM {work} AS w
+            WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
+            FOR UPDATE
+        ) AS w
+    ), gone AS (
+        DELETE FROM {work}
+        WHERE seq = ANY (ARRAY(SELECT seq FROM held WHERE outcome = 2))
+    ), finished AS (
+        INSERT INTO {done} (
+            seq, due_at, finished_at, token, started, finished, replays, state, worker,
+            last_error, result
+        )
+        SELECT seq, due_at, instant, token, started, finished + 1, replays, 2, worker,
+            last_error, result
+        FROM held
+        WHERE outcome = 2
+    ), kept AS (
+        UPDATE {work} AS w
+        SET state = CASE WHEN h.outcome = 3 THEN 3 ELSE 0 END,
+            claimable = h.outcome < 2,
+            blocks = h.outcome = 3 AND h.blocks AND h.ordering_key IS NOT NULL,
+            due_at = due.at,
+            visible_at = due.at,
+            finished_at = CASE WHEN h.outcome = 3 THEN instant END,
+            started = CASE WHEN h.outcome = 0 THEN greatest(h.started - 1, 0) ELSE h.started END,
+            finished = CASE WHEN h.outcome = 0 THEN h.finished ELSE h.finished + 1 END,
+            last_error = coalesce(h.error, h.last_error)
+        FROM held AS h
+        CROSS JOIN LATERAL (
+            SELECT coalesce(instant + h.delay * interval '1 microsecond', h.due_at) AS at
+        ) AS due
+        WHERE h.outcome <> 2 AND w.seq = ANY (ARRAY[h.seq])
+    ), counted AS (
+        INSERT INTO {tally} (handler, leased, pending, processed, dead)
+        SELECT handler, -count(*), count(*) FILTER (WHERE outcome < 2),
+            count(*) FILTER (WHERE outcome = 2), count(*) FILTER (WHERE outcome = 3)
+        FROM held
+        GROUP BY handler
+    )
+    SELECT array_agg(place), bool_or(outcome < 2) INTO applied, returned FROM held;
+
+    IF ordered_handlers IS NOT NULL THEN
+        promoted := {fn:rehead}(ordered_handlers, ordered_keys);
+    END IF;
+    IF drop_payloads AND applied IS NOT NULL THEN
+        UPDATE {message} SET payload = NULL
+        WHERE seq = ANY (ARRAY(
+            SELECT seqs[place] FROM unnest(applied) AS a (place) WHERE outcomes[place] = 2
+        ));
+    END IF;
+    IF cardinality(applied) IS DISTINCT FROM cardinality(seqs) THEN
+        SELECT array_agg(g.place) INTO repeated
+        FROM unnest(seqs, tokens) WITH ORDINALITY AS g (seq, token, place)
+        WHERE g.place <> ALL (coalesce(applied, '{}'))
+          AND (
+              EXISTS (
+                  SELECT FROM {work} AS w
+                  WHERE w.seq = g.seq AND w.token = g.token AND w.state <> 1
+              )
+              OR EXISTS (SELECT FROM {done} AS d WHERE d.seq = g.seq AND d.token = g.token)
+          );
+    END IF;
+    IF wake AND (returned OR promoted > 0) THEN
+        PERFORM pg_notify('{channel}', '');
+    END IF;
+END
+$$;

@@ -1,0 +1,26 @@
+-- For people: each message with all that is known about where it stands.
+CREATE OR REPLACE VIEW {schema}."{prefix}_overview" AS
+SELECT m.handler, m.id, m.kind,
+    CASE
+        WHEN w.state = 0 OR (w.state = 1 AND w.visible_at <= {fn:now}()) THEN 'pending'
+        WHEN w.state = 1 THEN 'leased'
+        WHEN w.state = 3 THEN 'dead'
+        WHEN d.state = 2 THEN 'processed'
+        WHEN d.state = 4 THEN 'discarded'
+    END AS state,
+    coalesce(w.started, d.started) AS attempts_started,
+    coalesce(w.finished, d.finished) AS attempts_finished,
+    coalesce(w.replays, d.replays) AS replays,
+    m.accepted_at,
+    coalesce(w.due_at, d.due_at) AS due_at,
+    CASE WHEN w.state = 1 THEN w.visible_at END AS lease_until,
+    coalesce(w.worker, d.worker) AS worker,
+    coalesce(w.finished_at, d.finished_at) AS finished_at,
+    coalesce(w.last_error, d.last_error) AS last_error,
+    m.ordering_key,
+    w.state < 2 AND NOT w.claimable AS waits_for_ordering_key,
+    coalesce(w.blocks, false) AS blocks_ordering_key,
+    m.content_type, m.headers, {payload_bytes} AS payload_bytes, m.seq
+FROM {message} AS m
+LEFT JOIN {work} AS w ON w.seq = m.seq
+LEFT JOIN {done} AS d ON d.seq = m.seq;

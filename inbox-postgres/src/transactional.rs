@@ -1,0 +1,82 @@
+//! Recording, receiving and settling inside the caller's own transaction.
+
+use async_trait::async_trait;
+use inbox_api::{Bytes, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
+use sqlx::{Postgres, Transaction};
+
+use crate::{
+    error::in_operation,
+    store::{On, PostgresStore},
+    work::{Repetition, Work},
+};
+
+/// Everything here runs on the given transaction's own connection, so a transaction that the
+/// caller began on a pool of their own, on the same database, does as well as one from
+/// [`open`](Transactional::open), at any isolation level.
+///
+/// Of two transactions that record one key, the second waits for the first. Under read committed
+/// (PostgreSQL's default) it then sees the duplicate and goes on; under repeatable read and
+/// serializable it may fail as `Conflict`, to be rolled back and repeated.
+///
+/// A transaction holds a lock on each ordering key that it touches, until it ends: receiving and
+/// settling messages of that key waits, other keys and messages without one do not.
+#[async_trait]
+impl Transactional for PostgresStore {
+    type Transaction = Transaction<'static, Postgres>;
+
+    async fn open(&self) -> Result<Self::Transaction> {
+        self.begin_transaction("open").await
+    }
+
+    async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
+        transaction.commit().await.map_err(in_operation("commit"))
+    }
+
+    async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
+        transaction
+            .rollback()
+            .await
+            .map_err(in_operation("roll_back"))
+    }
+
+    async fn receive_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        messages: &[Message],
+    ) -> Result<Vec<Receipt>> {
+        self.receive_on("receive_in", Some(transaction), messages)
+            .await
+    }
+
+    async fn record_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        message: &Message,
+        result: Option<Bytes>,
+    ) -> Result<Recorded> {
+        const OPERATION: &str = "record_in";
+        let work = &self.inner.work;
+        work.check(message)
+            .and_then(|()| work.check_result(result.as_ref()))
+            .map_err(|invalid| invalid.in_operation(OPERATION))?;
+        let arguments = work.record(message, result.as_ref())?;
+        let on = On::Transaction(transaction);
+        let answer = self
+            .run(OPERATION, on, &work.statements.record, arguments)
+            .await?;
+        Work::recorded(&answer)
+    }
+
+    async fn settle_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        if settlements.is_empty() {
+            return Ok(Vec::new());
+        }
+        let on = On::Transaction(transaction);
+        self.settle_on("settle_in", on, settlements, Repetition::Lost)
+            .await
+    }
+}
