@@ -3,7 +3,7 @@
 use inbox_api::{HandlerName, InboxName, Key, Message};
 
 /// How many keys a shard has besides those of its handlers.
-pub(crate) const SHARD_KEYS: usize = 14;
+pub(crate) const SHARD_KEYS: usize = 18;
 /// Their names, in the order in which scripts take them.
 pub(crate) const NAMES: [&str; SHARD_KEYS] = [
     "meta",
@@ -20,8 +20,14 @@ pub(crate) const NAMES: [&str; SHARD_KEYS] = [
     "late",
     "statics",
     "fences",
+    "runs",
+    "blobs",
+    "staged",
+    "staging",
 ];
-const HANDLER_NAMES: [&str; 4] = ["due", "leased", "open", "heads"];
+pub(crate) const HANDLER_KEYS: usize = 6;
+const HANDLER_NAMES: [&str; HANDLER_KEYS] =
+    ["due", "leased", "open", "heads", "run_due", "run_leased"];
 
 /// A cursor and a locator hold a sequence number above so many bits of shard.
 const SHARD_BITS: u32 = 12;
@@ -61,7 +67,7 @@ impl Layout {
         NAMES.map(|name| format!("{tag}:{name}"))
     }
 
-    pub(crate) fn handler_keys(&self, shard: u16, handler: &HandlerName) -> [String; 4] {
+    pub(crate) fn handler_keys(&self, shard: u16, handler: &HandlerName) -> [String; HANDLER_KEYS] {
         let tag = self.tag(shard);
         HANDLER_NAMES.map(|name| format!("{tag}:{name}:{handler}"))
     }

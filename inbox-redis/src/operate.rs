@@ -61,24 +61,23 @@ impl Scan<'_> {
         let mut answer = Taker::of(self.store.run(self.operation, call).await?).map_err(mapped)?;
         let now = answer.number().map_err(mapped)?;
         let more = answer.number().map_err(mapped)? == 1;
+        let reached = answer.number().map_err(mapped)?;
         let mut found = Vec::new();
         for entry in answer.list().map_err(mapped)? {
             let mut entry = Taker::of(entry).map_err(mapped)?;
             let seq = entry.unsigned().map_err(mapped)?;
             let value = entry.next().map_err(mapped)?;
             let row = rows::row(self.shard, seq, now, value).map_err(mapped)?;
-            let place = i64::try_from(seq).unwrap_or(LAST);
-            if self.backwards {
-                self.to = place - 1;
-            } else {
-                self.from = place + 1;
-            }
             if matches(&row, self.filter, self.states, now) {
                 found.push(row);
             }
         }
         if !more {
             self.from = self.to + 1;
+        } else if self.backwards {
+            self.to = reached - 1;
+        } else {
+            self.from = reached + 1;
         }
         Ok(found)
     }
@@ -365,7 +364,10 @@ impl RedisStore {
             match answers.into_iter().next() {
                 Some(Changed::Done(intervention)) => return Ok(intervention),
                 // A guard leads to the message's shard, and from there nowhere else.
-                Some(Changed::Elsewhere(guard)) if guard.shard != shard => shard = guard.shard,
+                Some(Changed::Elsewhere(guard)) if guard.shard != shard => {
+                    shard = guard.shard;
+                    self.place_staged_one(operation, key).await?;
+                }
                 Some(Changed::Elsewhere(_)) => return Ok(Intervention::NotFound),
                 Some(Changed::Corrupt) => {
                     let reason = "its state cannot be read".to_owned();
@@ -383,6 +385,7 @@ impl RedisStore {
         states: &[State],
         slice: &Slice,
     ) -> Result<Progress> {
+        self.place_all(operation).await?;
         let from = after(operation, slice.after.as_ref())?.map_or(0, |seq| seq + 1);
         let limit = slice.limit as usize;
         let mut progress = Progress {
@@ -539,27 +542,36 @@ impl RedisStore {
     }
 
     async fn handlers(&self, operation: &'static str) -> Result<Vec<HandlerName>> {
-        let mapped = unexpected(operation);
-        let calls = self.layout().all().map(|shard| {
-            let mut call = self.inner.caller.call(&READ, shard, []);
-            call.arg("handlers");
-            call
-        });
-        let mut handlers = Vec::new();
-        for answer in self.run_all(operation, calls.collect()).await? {
-            for name in reply::list(answer).map_err(mapped)? {
-                let Ok(Some(name)) = reply::text(&name) else {
-                    continue;
-                };
-                let name = name.split_once('\0').map_or(name, |(name, _)| name);
-                // A name that breaks the rules is a corrupt row, which claim and list report.
-                if let Ok(handler) = HandlerName::new(name) {
-                    handlers.push(handler);
-                }
-            }
-        }
+        let looks = self
+            .layout()
+            .all()
+            .map(|shard| self.handlers_in(operation, shard));
+        let mut handlers = futures_util::future::try_join_all(looks).await?.concat();
         handlers.sort();
         handlers.dedup();
+        Ok(handlers)
+    }
+
+    /// The handlers that have messages in a shard.
+    pub(crate) async fn handlers_in(
+        &self,
+        operation: &'static str,
+        shard: u16,
+    ) -> Result<Vec<HandlerName>> {
+        let mapped = unexpected(operation);
+        let mut call = self.inner.caller.call(&READ, shard, []);
+        call.arg("handlers");
+        let mut handlers = Vec::new();
+        for name in reply::list(self.run(operation, call).await?).map_err(mapped)? {
+            let Ok(Some(name)) = reply::text(&name) else {
+                continue;
+            };
+            let name = name.split_once('\0').map_or(name, |(name, _)| name);
+            // A name that breaks the rules is a corrupt row, which claim and list report.
+            if let Ok(handler) = HandlerName::new(name) {
+                handlers.push(handler);
+            }
+        }
         Ok(handlers)
     }
 }
@@ -606,6 +618,9 @@ impl Operate for RedisStore {
         let mut found = self.get_in(home, key).await?;
         if let Found::Elsewhere(shard) = found {
             found = self.get_in(shard, key).await?;
+            if matches!(found, Found::Nothing) && self.place_staged_one("get", key).await? {
+                found = self.get_in(shard, key).await?;
+            }
         }
         Ok(match found {
             Found::Record(record) => Some(*record),
@@ -616,6 +631,7 @@ impl Operate for RedisStore {
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
         const OPERATION: &str = "list";
         self.link(OPERATION)?;
+        self.place_all(OPERATION).await?;
         let after = after(OPERATION, page.after.as_ref())?;
         let limit = page.limit.min(Page::MAX) as usize;
         if limit == 0 {
@@ -643,6 +659,7 @@ impl Operate for RedisStore {
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
         const OPERATION: &str = "count";
+        self.place_all(OPERATION).await?;
         let scans = self.scans(OPERATION, filter, &filter.states, (0, LAST), false);
         let mut count = 0;
         for mut scan in scans {
@@ -656,6 +673,7 @@ impl Operate for RedisStore {
     async fn statistics(&self) -> Result<Statistics> {
         const OPERATION: &str = "statistics";
         let mapped = unexpected(OPERATION);
+        self.place_all(OPERATION).await?;
         let handlers = self.handlers(OPERATION).await?;
         let calls = self.layout().all().map(|shard| {
             let mut call = self.inner.caller.call(&READ, shard, &handlers);

@@ -263,6 +263,18 @@ impl RedisOptions {
         self
     }
 
+    /// The inbox's name.
+    #[must_use]
+    pub fn name(&self) -> &InboxName {
+        &self.inbox
+    }
+
+    /// Over how many shards the inbox is spread.
+    #[must_use]
+    pub fn shard_count(&self) -> u16 {
+        self.shards
+    }
+
     /// Over how many shards the inbox is spread; fixed when it is created. See the
     /// [crate documentation](crate#shards).
     ///

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use futures_util::future::join;
 use inbox_api::{
     Begun, Bytes, Due, Error, ErrorKind, Key, LeaseTerms, Message, Receipt, Result, check_size,
     duration_micros, from_micros, to_micros,
@@ -13,12 +12,15 @@ use crate::{
     keys::field,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows,
-    scripts::{BEGIN, Call, DRAW, FENCE, Moment, RECEIVE, RESERVE, UNGUARD},
+    scripts::{BEGIN, Call, DRAW, FENCE, Moment, RECEIVE, UNGUARD},
     store::RedisStore,
 };
 
 /// How often a message whose guard changes under our hands is tried anew.
 const ROUNDS: u32 = 8;
+/// For how long after it was staged, or read where it is staged, a message may be placed, in
+/// microseconds by the servers' clocks.
+pub(crate) const PLACING: i64 = 60_000_000;
 /// A batch of more would exceed what Redis takes in one command.
 const MOST_MESSAGES: usize = 100_000;
 const MOST_BYTES: usize = 512 * 1024 * 1024;
@@ -47,30 +49,102 @@ fn conflict(operation: &'static str) -> Error {
     )
 }
 
+/// Messages that become a run: so many, of so many bytes together and each.
+const PART_MESSAGES: usize = 100;
+const PART_BYTES: usize = 256 * 1024;
+const PART_PAYLOAD: usize = 64 * 1024;
+/// Their places in the batch are no further from each other; scripts rely on it (`SPAN`).
+const PART_SPAN: usize = 1000;
+
+/// How many of the first messages become one run: those that are due now, have no ordering key and
+/// belong to one handler. Always at least 1; a single one does not become a run.
+fn part_length(batch: &[Open<'_>], place_of: impl Fn(usize, &Open<'_>) -> usize) -> usize {
+    let plain = |one: &Open<'_>| {
+        one.guard.is_none()
+            && one.message.ordering_key().is_none()
+            && one.message.due() == Due::Now
+            && one.message.payload().len() <= PART_PAYLOAD
+    };
+    let Some(first) = batch.first().filter(|first| plain(first)) else {
+        return 1;
+    };
+    let mut bytes = 0;
+    batch
+        .iter()
+        .take(PART_MESSAGES)
+        .enumerate()
+        .take_while(|(n, one)| {
+            bytes += one.message.payload().len();
+            let distance = place_of(*n, one).saturating_sub(place_of(0, first));
+            plain(one)
+                && one.message.handler() == first.message.handler()
+                && bytes <= PART_BYTES
+                && distance < PART_SPAN
+        })
+        .count()
+        .max(1)
+}
+
+fn part_args(call: &mut Call, start: usize, part: &[Open<'_>], distances: &[u16]) {
+    let payloads: usize = part.iter().map(|one| one.message.payload().len()).sum();
+    let (mut log, mut blob) = (Vec::new(), Vec::with_capacity(payloads + 100 * part.len()));
+    for (one, distance) in part.iter().zip(distances) {
+        rows::add_item(&mut log, &mut blob, *distance, one.message);
+    }
+    let without_gaps = distances
+        .last()
+        .is_none_or(|last| usize::from(*last) + 1 == part.len());
+    let packed: Vec<u8> = distances.iter().flat_map(|d| d.to_be_bytes()).collect();
+    call.arg("part")
+        .arg(start)
+        .arg(part.len())
+        .arg(if without_gaps { &[][..] } else { &packed })
+        .arg(log)
+        .arg(blob)
+        .arg(
+            part.first()
+                .map_or("", |one| one.message.handler().as_str()),
+        );
+    for one in part {
+        call.arg(field(one.message.key()));
+    }
+}
+
 /// What a shard said to one message.
 enum Said {
     Accepted,
     Duplicate,
-    /// It is elsewhere.
-    Elsewhere(Guard),
-    /// What was reserved is no longer so.
-    Again,
+    /// It is, or will be, in another shard, and this call has staged it.
+    StagedNow(Guard),
+    /// The same, by an earlier call, which may not have placed it yet.
+    StagedBefore(Guard),
+    /// It was placed in another shard, and may have been purged since.
+    Placed(Guard),
+    /// It came too late for its place.
+    Late,
 }
 
 fn said(value: Value) -> Reply<Said> {
     match value {
         Value::Int(0) => Ok(Said::Duplicate),
         Value::Int(1) => Ok(Said::Accepted),
-        Value::Int(3) => Ok(Said::Again),
-        other => guard(other).map(Said::Elsewhere),
+        Value::Int(3) => Ok(Said::Late),
+        other => {
+            let mut parts = Taker::of(other)?;
+            let guard = guard(&mut parts)?;
+            Ok(match parts.number()? {
+                1 => Said::StagedNow(guard),
+                2 => Said::StagedBefore(guard),
+                _ => Said::Placed(guard),
+            })
+        }
     }
 }
 
-fn guard(value: Value) -> Reply<Guard> {
-    let mut pair = Taker::of(value)?;
+fn guard(parts: &mut Taker) -> Reply<Guard> {
     Ok(Guard {
-        shard: pair.small()?,
-        number: pair.unsigned()?,
+        shard: parts.small()?,
+        number: parts.unsigned()?,
     })
 }
 
@@ -89,13 +163,11 @@ impl RedisStore {
         let limit = self.inner.options.payload_limit;
         let mut receipts: Vec<Option<Receipt>> = Vec::with_capacity(messages.len());
         let (mut open, mut bytes, mut keys) = (Vec::new(), 0_usize, HashSet::new());
-        let sharded = self.layout().shards() > 1;
         for (place, message) in messages.iter().enumerate() {
             if let Err(invalid) = check_size("payload", message.payload().len(), limit) {
                 receipts.push(Some(Receipt::Refused(invalid)));
-            } else if sharded && !keys.insert(message.key()) {
-                // The first copy will be stored, if it is not yet. Two that are on their way to
-                // different shards could pass each other.
+            } else if !keys.insert(message.key()) {
+                // The first copy will be stored, if it is not yet.
                 receipts.push(Some(Receipt::Duplicate));
             } else {
                 bytes = bytes.saturating_add(message.payload().len());
@@ -135,101 +207,137 @@ impl RedisStore {
     /// Answers the messages that have to be tried again.
     async fn receive_round<'a>(
         &self,
-        mut open: Vec<Open<'a>>,
+        open: Vec<Open<'a>>,
         receipts: &mut [Option<Receipt>],
     ) -> Result<Vec<Open<'a>>> {
         const OPERATION: &str = "receive";
-        let mut elsewhere: Vec<(Open<'a>, Guard)> = Vec::new();
-        let first = if self.layout().shards() == 1 {
-            0
-        } else {
-            // One for each place of the batch: the messages' numbers are in its order.
-            let numbers = open.last().map_or(0, |one| one.place + 1);
-            let (first, reserved) = join(
-                self.draw(OPERATION, numbers),
-                self.reserve(OPERATION, &open),
-            )
-            .await;
-            let reserved = reserved?;
-            let mut left = Vec::with_capacity(open.len());
-            for (mut one, answer) in open.into_iter().zip(reserved) {
-                match answer {
-                    Reserved::AtHome => left.push(one),
-                    Reserved::Known => decide(receipts, one.place, Receipt::Duplicate),
-                    Reserved::Guarded(guard) if guard.shard == one.target => {
-                        one.guard = Some(guard);
-                        left.push(one);
-                    }
-                    Reserved::Guarded(guard) => elsewhere.push((one, guard)),
+        let (mut staged, mut placed) = (Vec::new(), Vec::new());
+        let first = self.numbers(OPERATION, &open).await?;
+        let moment = self.inner.caller.moment();
+        for (mut one, said) in self.store_at(OPERATION, first, open, moment).await? {
+            match said {
+                Said::Accepted => decide(receipts, one.place, Receipt::Accepted),
+                Said::Duplicate | Said::Late | Said::StagedBefore(_) => {
+                    decide(receipts, one.place, Receipt::Duplicate);
                 }
+                Said::StagedNow(guard) => {
+                    decide(receipts, one.place, Receipt::Accepted);
+                    one.guard = Some(guard);
+                    staged.push(one);
+                }
+                Said::Placed(guard) => placed.push((one, guard)),
             }
-            open = left;
-            first?
-        };
+        }
+        if !staged.is_empty() {
+            // One that came too late stays staged, and is placed by the next who sees it.
+            let there = self.store_at(OPERATION, first, staged, moment).await?;
+            let placed = there
+                .iter()
+                .filter(|(_, said)| matches!(said, Said::Accepted | Said::Duplicate))
+                .filter_map(|(one, _)| {
+                    Some((one.home, field(one.message.key()), one.guard?.number))
+                })
+                .collect();
+            self.unstage(OPERATION, placed).await;
+        }
+        let mut again = Vec::new();
+        for (one, guard) in placed {
+            if self.is_there(OPERATION, one.message.key(), guard).await? {
+                decide(receipts, one.place, Receipt::Duplicate);
+            } else {
+                again.push(one);
+            }
+        }
+        Ok(again)
+    }
 
+    /// The first of as many new numbers as the batch has places, so that the messages' numbers are
+    /// in its order; 0 when the shard draws them itself.
+    async fn numbers(&self, operation: &'static str, open: &[Open<'_>]) -> Result<u64> {
+        if self.layout().shards() == 1 {
+            return Ok(0);
+        }
+        let count = open.last().map_or(0, |one| one.place + 1);
+        self.draw(operation, count).await
+    }
+
+    /// Stores messages without a guard at home, or stages them there; and those with a guard where
+    /// they belong.
+    async fn store_at<'a>(
+        &self,
+        operation: &'static str,
+        first: u64,
+        open: Vec<Open<'a>>,
+        moment: Moment,
+    ) -> Result<Vec<(Open<'a>, Said)>> {
         let mut by_shard: BTreeMap<u16, Vec<Open<'a>>> = BTreeMap::new();
         for one in open {
-            by_shard.entry(one.target).or_default().push(one);
+            let shard = one.guard.map_or(one.home, |guard| guard.shard);
+            by_shard.entry(shard).or_default().push(one);
         }
-        let moment = self.inner.caller.moment();
         let calls = by_shard
             .iter()
             .map(|(shard, batch)| self.receive_call(*shard, first, batch, moment))
             .collect();
-        let answers = self.run_all_confirmed(OPERATION, calls).await?;
-        let mut again = Vec::new();
+        let answers = self.run_all_confirmed(operation, calls).await?;
+        let mut all = Vec::new();
         for (batch, answer) in by_shard.into_values().zip(answers) {
-            let answers = reply::list(answer).map_err(unexpected(OPERATION))?;
+            let answers = reply::list(answer).map_err(unexpected(operation))?;
             if answers.len() != batch.len() {
-                return Err(unexpected(OPERATION)(Unexpected));
+                return Err(unexpected(operation)(Unexpected));
             }
-            for (mut one, answer) in batch.into_iter().zip(answers) {
-                match said(answer).map_err(unexpected(OPERATION))? {
-                    Said::Accepted => decide(receipts, one.place, Receipt::Accepted),
-                    Said::Duplicate => decide(receipts, one.place, Receipt::Duplicate),
-                    Said::Elsewhere(guard) => elsewhere.push((one, guard)),
-                    Said::Again => {
-                        one.guard = None;
-                        again.push(one);
-                    }
-                }
+            for (one, answer) in batch.into_iter().zip(answers) {
+                all.push((one, said(answer).map_err(unexpected(operation))?));
             }
         }
-        for (mut one, guard) in elsewhere {
-            if self.is_there(OPERATION, one.message.key(), guard).await? {
-                decide(receipts, one.place, Receipt::Duplicate);
-            } else {
-                one.guard = None;
-                again.push(one);
-            }
-        }
-        again.sort_by_key(|one| one.place);
-        Ok(again)
+        all.sort_by_key(|(one, _)| one.place);
+        Ok(all)
     }
 
     fn receive_call(&self, shard: u16, first: u64, batch: &[Open<'_>], moment: Moment) -> Call {
         let handlers: HashSet<_> = batch.iter().map(|one| one.message.handler()).collect();
         let caller = &self.inner.caller;
         let mut call = caller.call_with(&RECEIVE, shard, handlers, &[], moment);
-        call.arg(first);
-        for (number, one) in batch.iter().enumerate() {
+        call.arg(first).arg(batch.len());
+        let mut rest = batch;
+        let mut number = 0;
+        while let Some(one) = rest.first() {
             // With one shard the script draws the numbers itself.
-            let place = if first == 0 { number } else { one.place };
-            call.arg(place);
-            self.message_args(&mut call, one.message, one.home, one.guard);
+            let place_of =
+                |n: usize, one: &Open<'_>| if first == 0 { number + n } else { one.place };
+            let length = part_length(rest, place_of);
+            let (part, behind) = rest.split_at(length);
+            if let [one] = part {
+                call.arg("one").arg(place_of(0, one));
+                self.message_args(&mut call, one, moment.micros());
+            } else {
+                let start = place_of(0, one);
+                let distances: Vec<u16> = part
+                    .iter()
+                    .enumerate()
+                    .map(|(n, one)| u16::try_from(place_of(n, one) - start).unwrap_or(u16::MAX))
+                    .collect();
+                part_args(&mut call, start, part, &distances);
+            }
+            rest = behind;
+            number += length;
         }
         call
     }
 
-    fn message_args(&self, call: &mut Call, message: &Message, home: u16, guard: Option<Guard>) {
+    /// A message by itself, at the moment `time` by the server's clock.
+    fn message_args(&self, call: &mut Call, one: &Open<'_>, time: i64) {
+        let message = one.message;
         call.arg(field(message.key()))
             .arg(due(message.due()))
             .arg(message.ordering_key().map_or("", AsRef::as_ref))
             .arg(rows::body(message));
-        match guard {
-            Some(guard) => call.arg(home).arg(guard.number),
-            None => call.arg("").arg(""),
+        match one.guard {
+            Some(guard) => call.arg("").arg(one.home).arg(guard.number),
+            None if one.target != one.home => call.arg(one.target).arg("").arg(""),
+            None => call.arg("").arg("").arg(""),
         };
+        call.arg(time.saturating_add(PLACING));
     }
 
     /// New sequence numbers, which order the messages of all shards.
@@ -244,42 +352,13 @@ impl RedisStore {
         Ok(first)
     }
 
-    /// Asks the home shards of those messages that belong elsewhere; answers for all.
-    async fn reserve(&self, operation: &'static str, open: &[Open<'_>]) -> Result<Vec<Reserved>> {
-        let mut by_home: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (number, one) in open.iter().enumerate() {
-            if one.target != one.home {
-                by_home.entry(one.home).or_default().push(number);
-            }
-        }
-        let mut calls = Vec::with_capacity(by_home.len());
-        for (home, numbers) in &by_home {
-            let mut call = self.inner.caller.call(&RESERVE, *home, []);
-            for one in numbers.iter().filter_map(|number| open.get(*number)) {
-                call.arg(field(one.message.key())).arg(one.target);
-            }
-            calls.push(call);
-        }
-        let answers = self.run_all_confirmed(operation, calls).await?;
-        let mut reserved: Vec<Reserved> = open.iter().map(|_| Reserved::AtHome).collect();
-        for (numbers, answer) in by_home.into_values().zip(answers) {
-            let answers = reply::list(answer).map_err(unexpected(operation))?;
-            for (number, answer) in numbers.into_iter().zip(answers) {
-                let answer = match answer {
-                    Value::Int(_) => Reserved::Known,
-                    other => Reserved::Guarded(guard(other).map_err(unexpected(operation))?),
-                };
-                if let Some(place) = reserved.get_mut(number) {
-                    *place = answer;
-                }
-            }
-        }
-        Ok(reserved)
-    }
-
-    /// Whether a guarded message really is where its guard says. If not (it was purged, or its
-    /// sender died on the way), makes sure that it never will be, and removes the guard.
+    /// Whether a guarded message really is where its guard says. One that is still staged is
+    /// placed. If it is gone (it was purged), makes sure that whoever is late with placing it never
+    /// will, and removes the guard.
     async fn is_there(&self, operation: &'static str, key: &Key, guard: Guard) -> Result<bool> {
+        if self.place_staged_one(operation, key).await? {
+            return Ok(true);
+        }
         let mut call = self.inner.caller.call(&FENCE, guard.shard, []);
         call.arg(field(key)).arg(guard.number);
         let answer = self.run_confirmed(operation, call).await?;
@@ -311,33 +390,51 @@ impl RedisStore {
 
     pub(crate) async fn begin_one(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         const OPERATION: &str = "begin";
-        let mut one = self.open(0, message);
         for _ in 0..ROUNDS {
-            let (mut seq, mut shard, mut store) = (0, one.target, true);
-            one.guard = None;
-            if self.layout().shards() > 1 {
-                let batch = std::slice::from_ref(&one);
-                let (drawn, reserved) =
-                    join(self.draw(OPERATION, 1), self.reserve(OPERATION, batch)).await;
-                seq = drawn?;
-                match reserved?.pop() {
-                    Some(Reserved::Known) => (shard, store) = (one.home, false),
-                    Some(Reserved::Guarded(guard)) => {
-                        (shard, store) = (guard.shard, guard.shard == one.target);
+            let mut one = self.open(0, message);
+            let first = self.numbers(OPERATION, std::slice::from_ref(&one)).await?;
+            let mut shard = one.home;
+            let mut store = one.target == one.home;
+            if !store {
+                // It is staged first, as in a receive.
+                let open = vec![self.open(0, message)];
+                let moment = self.inner.caller.moment();
+                let said = self.store_at(OPERATION, first, open, moment).await?.pop();
+                match said.map(|(_, said)| said) {
+                    Some(Said::StagedNow(guard)) => {
+                        (shard, store) = (guard.shard, true);
                         one.guard = Some(guard);
                     }
-                    Some(Reserved::AtHome) | None => {}
+                    Some(Said::StagedBefore(guard)) => {
+                        self.place_staged_one(OPERATION, message.key()).await?;
+                        shard = guard.shard;
+                    }
+                    Some(Said::Placed(guard)) => {
+                        shard = guard.shard;
+                        one.guard = Some(guard);
+                    }
+                    _ => {}
                 }
             }
-            let mut outcome = self.begin_in(shard, seq, &one, store, terms).await?;
+            let mut outcome = self.begin_in(shard, first, &one, store, terms).await?;
+            let late = matches!(outcome, BeginSaid::Absent);
+            if store
+                && !late
+                && let Some(guard) = one.guard
+            {
+                let at_home = vec![(one.home, field(message.key()), guard.number)];
+                self.unstage(OPERATION, at_home).await;
+            }
             if let BeginSaid::Elsewhere(guard) = outcome {
                 one.guard = Some(guard);
-                outcome = self.begin_in(guard.shard, seq, &one, false, terms).await?;
+                outcome = self
+                    .begin_in(guard.shard, first, &one, false, terms)
+                    .await?;
             }
             match (outcome, one.guard) {
                 (BeginSaid::Begun(begun), _) => return Ok(begun),
                 (BeginSaid::Absent, Some(guard)) => {
-                    // Unless it has just come, it never will: the next round stores it.
+                    // Staged and placed now, or gone: the next round tells.
                     self.is_there(OPERATION, message.key(), guard).await?;
                 }
                 _ => {}
@@ -355,13 +452,19 @@ impl RedisStore {
         terms: &LeaseTerms,
     ) -> Result<BeginSaid> {
         const OPERATION: &str = "begin";
-        let mut call = self
-            .inner
-            .caller
-            .call(&BEGIN, shard, [one.message.handler()]);
-        call.arg(seq);
-        self.message_args(&mut call, one.message, one.home, one.guard);
-        call.arg(u8::from(store))
+        let caller = &self.inner.caller;
+        let mut call = caller.call(&BEGIN, shard, [one.message.handler()]);
+        call.arg(seq)
+            .arg(field(one.message.key()))
+            .arg(due(one.message.due()))
+            .arg(one.message.ordering_key().map_or("", AsRef::as_ref))
+            .arg(rows::body(one.message));
+        match one.guard {
+            Some(guard) => call.arg(one.home).arg(guard.number),
+            None => call.arg("").arg(""),
+        };
+        call.arg(caller.moment().micros().saturating_add(PLACING))
+            .arg(u8::from(store))
             .arg(duration_micros(terms.length()))
             .arg(terms.worker().as_str());
         let answer = self.run_confirmed(OPERATION, call).await?;
@@ -394,12 +497,7 @@ impl RedisStore {
             },
             "blocked" => Begun::Blocked,
             "absent" | "fenced" => return Ok(Ok(BeginSaid::Absent)),
-            "guard" => {
-                return Ok(Ok(BeginSaid::Elsewhere(Guard {
-                    shard: answer.small()?,
-                    number: answer.unsigned()?,
-                })));
-            }
+            "guard" => return Ok(Ok(BeginSaid::Elsewhere(guard(&mut answer)?))),
             "corrupt" => return Ok(Err(corrupt("its state or body cannot be read".into()))),
             _ => return Err(Unexpected),
         };
@@ -411,12 +509,6 @@ enum BeginSaid {
     Begun(Begun),
     Absent,
     Elsewhere(Guard),
-}
-
-enum Reserved {
-    AtHome,
-    Known,
-    Guarded(Guard),
 }
 
 fn decide(receipts: &mut [Option<Receipt>], place: usize, receipt: Receipt) {

@@ -45,6 +45,151 @@ pub(crate) fn body(message: &Message) -> Vec<u8> {
     bytes
 }
 
+/// Adds a message to what a part of a batch has in one string for the log, and in one with the
+/// payloads. `distance`: of its place from the part's first.
+pub(crate) fn add_item(log: &mut Vec<u8>, blob: &mut Vec<u8>, distance: u16, message: &Message) {
+    let start = log.len();
+    let (handler, id) = (message.handler().as_str(), message.id().as_str());
+    let length = u16::try_from(handler.len() + 1 + id.len()).unwrap_or(u16::MAX);
+    log.extend_from_slice(&distance.to_be_bytes());
+    log.extend_from_slice(&length.to_be_bytes());
+    log.extend_from_slice(handler.as_bytes());
+    log.push(0);
+    log.extend_from_slice(id.as_bytes());
+    let fixed = static_part(message);
+    log.extend_from_slice(&u32::try_from(fixed.len()).unwrap_or(u32::MAX).to_be_bytes());
+    log.extend_from_slice(&fixed);
+    let payload = message.payload();
+    log.extend_from_slice(
+        &u32::try_from(payload.len())
+            .unwrap_or(u32::MAX)
+            .to_be_bytes(),
+    );
+    blob.extend_from_slice(log.get(start..).unwrap_or_default());
+    blob.extend_from_slice(payload);
+}
+
+/// Takes numbers and strings off the front of a run's blob.
+struct Blob {
+    bytes: Bytes,
+    at: usize,
+}
+
+impl Blob {
+    fn take(&mut self, length: usize) -> Reply<Bytes> {
+        let end = self.at.checked_add(length).ok_or(Unexpected)?;
+        if end > self.bytes.len() {
+            return Err(Unexpected);
+        }
+        let part = self.bytes.slice(self.at..end);
+        self.at = end;
+        Ok(part)
+    }
+
+    fn short(&mut self) -> Reply<u16> {
+        let bytes = self.take(2)?;
+        Ok(u16::from_be_bytes(
+            bytes.as_ref().try_into().map_err(|_| Unexpected)?,
+        ))
+    }
+
+    fn long(&mut self) -> Reply<usize> {
+        let bytes = self.take(4)?;
+        let number = u32::from_be_bytes(bytes.as_ref().try_into().map_err(|_| Unexpected)?);
+        usize::try_from(number).map_err(|_| Unexpected)
+    }
+}
+
+/// The messages of a run as `claim.lua` hands it out.
+pub(crate) fn taken_run(shard: u16, value: Value) -> Reply<Vec<Taken>> {
+    let mut run = Taker::of(value)?;
+    let origin = run.unsigned()?;
+    let held = Held {
+        accepted: run.number()?,
+        token: run.number()?,
+        until: run.number()?,
+        attempts: Attempts {
+            started: u32::try_from(run.number()?).unwrap_or(u32::MAX),
+            finished: u32::try_from(run.number()?).unwrap_or(u32::MAX),
+        },
+    };
+    let at = run.number()?;
+    let mut blob = Blob {
+        bytes: run.bytes()?.ok_or(Unexpected)?,
+        at: 0,
+    };
+    let mut taken = Vec::new();
+    // Neighbours mostly have the same handler and the same static part.
+    let mut same: Option<(HandlerName, Bytes, Fixed)> = None;
+    while blob.at < blob.bytes.len() {
+        let seq = origin + u64::from(blob.short()?);
+        let length = usize::from(blob.short()?);
+        let field = blob.take(length)?;
+        let field = std::str::from_utf8(&field)
+            .map_err(|_| Unexpected)?
+            .to_owned();
+        let length = blob.long()?;
+        let head = blob.take(length)?;
+        let length = blob.long()?;
+        let payload = blob.take(length)?;
+        let read = || -> Decoded<Leased> {
+            let (name, id) = field.split_once('\0').ok_or("the key has no handler")?;
+            let known = same
+                .take()
+                .filter(|(handler, bytes, _)| handler.as_str() == name && *bytes == head);
+            let (handler, _, parts) = same.insert(match known {
+                Some(known) => known,
+                None => (parsed(name)?, head.clone(), fixed(&head)?),
+            });
+            let message = Message::new(handler.clone(), parsed(id)?, parts.kind.clone(), payload)
+                .with_headers(parts.headers.clone());
+            Ok(held.leased(
+                match &parts.content_type {
+                    Some(content_type) => message.with_content_type(content_type.clone()),
+                    None => message,
+                },
+                shard,
+                seq,
+            ))
+        };
+        let leased = read();
+        taken.push(Taken {
+            shard,
+            field,
+            seq,
+            at,
+            token: held.token,
+            leased,
+        });
+    }
+    Ok(taken)
+}
+
+/// What a claim draws for a message.
+struct Held {
+    accepted: i64,
+    token: i64,
+    until: i64,
+    attempts: Attempts,
+}
+
+impl Held {
+    fn leased(&self, message: Message, shard: u16, seq: u64) -> Leased {
+        Leased {
+            lease: Lease {
+                key: message.key().clone(),
+                token: FencingToken::new(self.token),
+                locator: locator(shard, seq),
+                until: from_micros(self.until),
+            },
+            message,
+            attempts: self.attempts,
+            accepted_at: from_micros(self.accepted),
+        }
+    }
+}
+
+#[derive(Clone)]
 struct Fixed {
     kind: inbox_api::Kind,
     content_type: Option<inbox_api::ContentType>,
@@ -133,12 +278,14 @@ pub(crate) fn taken(shard: u16, value: Value) -> Reply<Taken> {
     let mut row = Taker::of(value)?;
     let field = reply::text(&row.next()?)?.ok_or(Unexpected)?.to_owned();
     let seq = row.unsigned()?;
-    let accepted = row.number()?;
-    let token = row.number()?;
-    let until = row.number()?;
-    let attempts = Attempts {
-        started: u32::try_from(row.number()?).unwrap_or(u32::MAX),
-        finished: u32::try_from(row.number()?).unwrap_or(u32::MAX),
+    let held = Held {
+        accepted: row.number()?,
+        token: row.number()?,
+        until: row.number()?,
+        attempts: Attempts {
+            started: u32::try_from(row.number()?).unwrap_or(u32::MAX),
+            finished: u32::try_from(row.number()?).unwrap_or(u32::MAX),
+        },
     };
     let ordering_key = row.next()?;
     let body = row.bytes()?.ok_or(Unexpected)?;
@@ -157,23 +304,13 @@ pub(crate) fn taken(shard: u16, value: Value) -> Reply<Taken> {
         }
         Ok(message)
     };
-    let leased = message().map(|message| Leased {
-        lease: Lease {
-            key: message.key().clone(),
-            token: FencingToken::new(token),
-            locator: locator(shard, seq),
-            until: from_micros(until),
-        },
-        message,
-        attempts,
-        accepted_at: from_micros(accepted),
-    });
+    let leased = message().map(|message| held.leased(message, shard, seq));
     Ok(Taken {
         shard,
         field,
         seq,
         at,
-        token,
+        token: held.token,
         leased,
     })
 }

@@ -145,6 +145,31 @@ impl RedisStore {
         Ok(complete)
     }
 
+    /// Removes the inbox with all messages in it, for good. Nobody may use it meanwhile. Where there
+    /// is none, nothing happens.
+    ///
+    /// # Errors
+    /// As [`Schema`]; after one, some of its shards may be gone: repeat it.
+    pub async fn remove(&self) -> Result<()> {
+        const OPERATION: &str = "remove";
+        let shards = self.layout().all();
+        for shard in shards {
+            let handlers = self.handlers_in(OPERATION, shard).await;
+            let removed = match handlers {
+                Ok(handlers) => {
+                    let call = self.inner.caller.call(&scripts::REMOVE, shard, &handlers);
+                    self.run(OPERATION, call).await.map(drop)
+                }
+                Err(error) => Err(error),
+            };
+            match removed {
+                Err(error) if error.kind() == ErrorKind::SchemaMissing => {}
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+
     async fn set_up(&self, operation: &'static str) -> Result<()> {
         let all = self.look_all(operation).await?;
         if self.judge(operation, &all)? {

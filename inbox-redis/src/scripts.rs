@@ -9,7 +9,11 @@ use std::{
 use inbox_api::HandlerName;
 use redis::{Cmd, ToRedisArgs};
 
-use crate::{keys::Layout, options::TimeOffset, schema};
+use crate::{
+    keys::{HANDLER_KEYS, Layout},
+    options::TimeOffset,
+    schema,
+};
 
 /// A script with the digest under which servers know it.
 #[derive(Debug)]
@@ -77,7 +81,7 @@ macro_rules! scripts {
 
 scripts! {
     RECEIVE = growing "receive.lua";
-    RESERVE = growing "reserve.lua";
+    UNSTAGE = draining "unstage.lua";
     BEGIN = growing "begin.lua";
     DRAW = growing "draw.lua";
     FENCE = draining "fence.lua";
@@ -86,6 +90,7 @@ scripts! {
     SETTLE = draining "settle.lua";
     EXTEND = draining "extend.lua";
     OPERATE = draining "operate.lua";
+    REMOVE = draining "remove.lua";
     PEEK = reading "peek.lua";
     READ = reading "read.lua";
 }
@@ -107,6 +112,12 @@ pub(crate) struct Caller {
 /// their own clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moment(i64);
+
+impl Moment {
+    pub(crate) fn micros(self) -> i64 {
+        self.0
+    }
+}
 
 /// One call, on its way to one shard.
 pub(crate) struct Call {
@@ -172,7 +183,7 @@ impl Caller {
         command
             .arg("EVALSHA")
             .arg(&script.digest)
-            .arg(keys.len() + 4 * handlers.len() + further.len())
+            .arg(keys.len() + HANDLER_KEYS * handlers.len() + further.len())
             .arg(&keys);
         for handler in &handlers {
             command.arg(&self.layout.handler_keys(shard, handler));

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use futures_util::future::join_all;
 use inbox_api::{
-    AfterDead, ClaimRequest, Claims, Extended, HandlerName, Lease, Outcome, Result, Settled,
-    Settlement, check_size, duration_micros, error_text, from_micros,
+    AfterDead, ClaimRequest, Claims, CorruptRow, Extended, HandlerName, Lease, Outcome, Result,
+    Settled, Settlement, check_size, duration_micros, error_text, from_micros,
 };
 use redis::Value;
 
@@ -13,7 +13,7 @@ use crate::{
     keys::field,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows::{self, Taken},
-    scripts::{CLAIM, Call, EXTEND, Moment, PEEK, SETTLE},
+    scripts::{CLAIM, Call, EXTEND, Moment, OPERATE, PEEK, SETTLE},
     store::RedisStore,
 };
 
@@ -21,6 +21,8 @@ use crate::{
 /// nothing else meanwhile.
 const CLAIM_STEP: u32 = 500;
 const CLAIM_BYTES: usize = 32 * 1024 * 1024;
+/// What has been staged for so long is placed by whoever claims.
+const STAGED: std::time::Duration = std::time::Duration::from_secs(1);
 /// One script settles or extends at most so many.
 const STEP: usize = 1000;
 
@@ -29,10 +31,21 @@ struct Written<'a> {
     field: String,
     seq: u64,
     token: i64,
-    outcome: &'static str,
+    outcome: u8,
     value: std::borrow::Cow<'a, [u8]>,
     flag: i64,
 }
+
+/// The outcomes as `settle.lua` numbers them.
+const DONE: u8 = 0;
+const RESULT: u8 = 1;
+const RETRY: u8 = 2;
+const DIED: u8 = 3;
+const RELEASE: u8 = 4;
+const CORRUPT: u8 = 5;
+/// The latest that a retry is put off, in microseconds: over a hundred years. Scripts hold no
+/// greater numbers exactly.
+const LONGEST: i64 = 1 << 52;
 
 fn written<'a>(field: String, seq: u64, token: i64, outcome: &'a Outcome) -> Written<'a> {
     let text = |text: &'a str| match error_text(text) {
@@ -41,15 +54,17 @@ fn written<'a>(field: String, seq: u64, token: i64, outcome: &'a Outcome) -> Wri
     };
     let (outcome, value, flag) = match outcome {
         Outcome::Processed { result } => (
-            "processed",
+            if result.is_some() { RESULT } else { DONE },
             result.as_deref().unwrap_or_default().into(),
-            i64::from(result.is_some()),
+            0,
         ),
-        Outcome::Retry { after, error } => ("retry", text(error), duration_micros(*after)),
-        Outcome::Dead { reason, after } => {
-            ("dead", text(reason), i64::from(*after == AfterDead::Block))
+        Outcome::Retry { after, error } => {
+            (RETRY, text(error), duration_micros(*after).min(LONGEST))
         }
-        Outcome::Release => ("release", (&[][..]).into(), 0),
+        Outcome::Dead { reason, after } => {
+            (DIED, text(reason), i64::from(*after == AfterDead::Block))
+        }
+        Outcome::Release => (RELEASE, (&[][..]).into(), 0),
     };
     Written {
         field,
@@ -63,12 +78,31 @@ fn written<'a>(field: String, seq: u64, token: i64, outcome: &'a Outcome) -> Wri
 
 impl Written<'_> {
     fn add_to(&self, call: &mut Call) {
-        call.arg(&self.field)
-            .arg(self.seq)
-            .arg(self.token)
-            .arg(self.outcome)
-            .arg(&*self.value)
-            .arg(self.flag);
+        // Six bytes of number, seven each of token and flag; a token that does not fit is nobody's.
+        let token = u64::try_from(self.token)
+            .unwrap_or(u64::MAX)
+            .min((1 << 56) - 1);
+        let flag = u64::try_from(self.flag).unwrap_or(0);
+        let mut packed = [0; 21];
+        let parts = [
+            (1, u64::from(self.outcome)),
+            (6, self.seq),
+            (7, token),
+            (7, flag),
+        ];
+        let mut at = 0;
+        for (length, number) in parts {
+            let bytes = number.to_be_bytes();
+            let (_, low) = bytes.split_at(8 - length);
+            if let Some(part) = packed.get_mut(at..at + length) {
+                part.copy_from_slice(low);
+            }
+            at += length;
+        }
+        call.arg(&self.field).arg(&packed[..]);
+        if self.outcome != DONE {
+            call.arg(&*self.value);
+        }
     }
 }
 
@@ -77,16 +111,17 @@ impl RedisStore {
         let mut claims = Claims::default();
         let mut left = request.limit;
         while left > 0 {
-            let (taken, more) = match self.claim_step(request, left.min(CLAIM_STEP)).await {
+            let step = match self.claim_step(request, left.min(CLAIM_STEP)).await {
                 Ok(step) => step,
                 // What the steps before have leased must not be lost.
                 Err(_) if !claims.leased.is_empty() => break,
                 Err(error) => return Err(error),
             };
-            let got = u32::try_from(taken.len()).unwrap_or(u32::MAX);
-            self.hand_out(taken, &mut claims).await;
+            let got = u32::try_from(step.taken.len()).unwrap_or(u32::MAX);
+            self.hand_out(step.taken, &mut claims).await;
+            self.take_apart(request, step.unreadable, &mut claims).await;
             left = left.saturating_sub(got);
-            if !more || got == 0 {
+            if !step.more || got == 0 {
                 break;
             }
         }
@@ -95,7 +130,7 @@ impl RedisStore {
 
     /// Claims from all shards what has been due for longest. Answers also whether a full step
     /// was found, so that there may be more.
-    async fn claim_step(&self, request: &ClaimRequest, limit: u32) -> Result<(Vec<Taken>, bool)> {
+    async fn claim_step(&self, request: &ClaimRequest, limit: u32) -> Result<Claimed> {
         const OPERATION: &str = "claim";
         if self.layout().shards() == 1 {
             let answer = self
@@ -114,19 +149,25 @@ impl RedisStore {
             let answer = self.run(OPERATION, call).await?;
             claimed(*shard, answer).map_err(unexpected(OPERATION))
         });
-        let mut all = Vec::new();
+        let mut all = Claimed {
+            more: full,
+            ..Claimed::default()
+        };
         for answer in join_all(calls).await {
             match answer {
-                Ok((taken, _)) => all.extend(taken),
+                Ok(one) => {
+                    all.taken.extend(one.taken);
+                    all.unreadable.extend(one.unreadable);
+                }
                 Err(error) => failure = Some(error),
             }
         }
         // What one shard cannot give does not hold up the others' messages, which are leased now.
-        if let (true, Some(error)) = (all.is_empty(), failure) {
+        if let (true, Some(error)) = (all.taken.is_empty(), failure) {
             return Err(error);
         }
-        all.sort_by_key(|taken| (taken.at, taken.seq));
-        Ok((all, full))
+        all.taken.sort_by_key(|taken| (taken.at, taken.seq));
+        Ok(all)
     }
 
     /// How many of the longest-due messages each shard has, and an error if one did not answer.
@@ -140,8 +181,11 @@ impl RedisStore {
             let mut call = self.inner.caller.call(&PEEK, shard, &request.handlers);
             call.arg(limit);
             let answer = self.run(OPERATION, call).await?;
-            let (time, due) = due(shard, answer).map_err(unexpected(OPERATION))?;
+            let (time, due, staged) = due(shard, answer).map_err(unexpected(OPERATION))?;
             self.inner.caller.hear(time);
+            if staged && let Err(error) = self.place_staged(OPERATION, shard, STAGED).await {
+                tracing::debug!(%error, "messages that are still staged could not be placed");
+            }
             Ok(due)
         });
         let (mut found, mut failure, mut answered) = (Vec::new(), None, false);
@@ -196,7 +240,7 @@ impl RedisStore {
                     field: taken.field,
                     seq: taken.seq,
                     token: taken.token,
-                    outcome: "corrupt",
+                    outcome: CORRUPT,
                     value: text.into_bytes().into(),
                     flag: 0,
                 });
@@ -214,6 +258,27 @@ impl RedisStore {
             if let Err(error) = self.run("claim", call).await {
                 tracing::warn!(%error, "messages that cannot be read were not set aside");
             }
+        }
+    }
+
+    /// Makes single messages of runs that cannot be read: when their leases end they are claimed one
+    /// by one, and those that cannot be read are set aside.
+    async fn take_apart(
+        &self,
+        request: &ClaimRequest,
+        unreadable: Vec<(u16, u64)>,
+        claims: &mut Claims,
+    ) {
+        for (shard, base) in unreadable {
+            let mut call = self.inner.caller.call(&OPERATE, shard, &request.handlers);
+            call.arg("apart").arg(base);
+            if let Err(error) = self.run("claim", call).await {
+                tracing::warn!(%error, "messages that cannot be read were not taken apart");
+            }
+            claims.corrupt.push(CorruptRow {
+                place: format!("{}:blobs, field {base}", self.layout().tag(shard)),
+                reason: "the messages of a batch cannot be told apart".into(),
+            });
         }
     }
 
@@ -385,8 +450,17 @@ impl RedisStore {
     }
 }
 
-/// What `claim.lua` took, what it set aside, and whether there is more.
-fn claimed(shard: u16, answer: Value) -> Reply<(Vec<Taken>, bool)> {
+/// What `claim.lua` took and set aside.
+#[derive(Default)]
+struct Claimed {
+    taken: Vec<Taken>,
+    /// Runs whose blob cannot be taken apart: shard and first number.
+    unreadable: Vec<(u16, u64)>,
+    /// Whether there may be more.
+    more: bool,
+}
+
+fn claimed(shard: u16, answer: Value) -> Reply<Claimed> {
     let mut answer = Taker::of(answer)?;
     let mut taken = answer
         .list()?
@@ -404,19 +478,36 @@ fn claimed(shard: u16, answer: Value) -> Reply<(Vec<Taken>, bool)> {
         });
     }
     let more = answer.number()? == 1;
-    Ok((taken, more))
+    let mut unreadable = Vec::new();
+    for run in answer.list()? {
+        let base = match &run {
+            Value::Array(parts) => parts.last().map(reply::unsigned).transpose()?,
+            _ => None,
+        };
+        match rows::taken_run(shard, run) {
+            Ok(messages) => taken.extend(messages),
+            Err(Unexpected) => unreadable.push((shard, base.ok_or(Unexpected)?)),
+        }
+    }
+    taken.sort_by_key(|taken| (taken.at, taken.seq));
+    Ok(Claimed {
+        taken,
+        unreadable,
+        more,
+    })
 }
 
 /// When a message became claimable, its number and its shard.
 type Due = (i64, i64, u16);
 
-/// What `peek.lua` found: the time, then the longest-due messages.
-fn due(shard: u16, answer: Value) -> Reply<(i64, Vec<Due>)> {
+/// What `peek.lua` found: the time, the longest-due messages, and whether some have been staged for
+/// a while.
+fn due(shard: u16, answer: Value) -> Reply<(i64, Vec<Due>, bool)> {
     let mut answer = Taker::of(answer)?;
     let time = answer.number()?;
     let found = answer.list()?.into_iter().map(|pair| {
         let mut pair = Taker::of(pair)?;
         Ok((pair.number()?, pair.number()?, shard))
     });
-    Ok((time, found.collect::<Reply<_>>()?))
+    Ok((time, found.collect::<Reply<_>>()?, answer.number()? > 0))
 }

@@ -264,6 +264,102 @@ async fn a_reservation_that_was_never_used_gives_way() {
     }
 }
 
+/// One delivery for several handlers, each with an ordering key of its own.
+fn fan_out(id: &str) -> Vec<Message> {
+    (0..6)
+        .map(|n| {
+            let name = HandlerName::new(format!("handler-{n}")).unwrap();
+            ordered(id, &format!("{id} {n}"))
+                .for_handler(name)
+                .with_ordering_key(OrderingKey::new(format!("key {n} of {id}")).unwrap())
+        })
+        .collect()
+}
+
+/// Whoever sends a delivery and dies half-way has stored all of its messages or none, and others
+/// see to it that those that were on their way arrive.
+#[tokio::test]
+async fn a_delivery_for_several_shards_is_stored_together_or_not_at_all() {
+    let Some(options) = shared(7) else { return };
+    let (store, _) = store(options).await;
+    let (mut none, mut all) = (0, 0);
+    for polls in 0..60_u32 {
+        let id = format!("delivery {polls}");
+        let sent = fan_out(&id);
+        {
+            // Dropped at its n-th await point that waits.
+            let mut receive = std::pin::pin!(store.receive(&sent));
+            let mut left = polls / 2;
+            let cut = std::future::poll_fn(|context| {
+                let polled = receive.as_mut().poll(context);
+                if polled.is_ready() || left == 0 {
+                    return std::task::Poll::Ready(());
+                }
+                left -= 1;
+                std::task::Poll::Pending
+            });
+            cut.await;
+        }
+        // What was sent arrives even though nobody waits for the answer.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut found = 0;
+        for message in &sent {
+            found += usize::from(store.get(message.key()).await.unwrap().is_some());
+        }
+        assert!(found == 0 || found == sent.len(), "{found} after {polls}");
+        none += usize::from(found == 0);
+        all += usize::from(found > 0);
+        if polls % 2 == 0 {
+            let again = store.receive(&sent).await.unwrap();
+            let expected = if found == 0 {
+                Receipt::Accepted
+            } else {
+                Receipt::Duplicate
+            };
+            assert!(
+                again.iter().all(|receipt| *receipt == expected),
+                "{polls}: {again:?}"
+            );
+        }
+    }
+    assert!(none > 0 && all > 0, "{none} of none, {all} of all");
+}
+
+/// Without anybody asking for them: by those who claim.
+#[tokio::test]
+async fn what_a_dead_sender_has_staged_is_placed_by_those_who_claim() {
+    let Some(options) = shared(7) else { return };
+    let (store, _) = store(options).await;
+    // Sent behind the store's back, as by a sender that died right after.
+    let mut expected = 0;
+    for n in 0..10 {
+        let sent = fan_out(&format!("delivery {n}"));
+        let mut receive = std::pin::pin!(store.receive(&sent));
+        // Long enough for the first two round trips of three on most tries.
+        for _ in 0..=n {
+            if futures_util::poll!(receive.as_mut()).is_ready() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        expected += 6;
+    }
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let request = ClaimRequest {
+        handlers: (0..6)
+            .map(|n| HandlerName::new(format!("handler-{n}")).unwrap())
+            .collect(),
+        limit: 100,
+        terms: terms(),
+    };
+    let mut got = 0;
+    for _ in 0..5 {
+        got += store.claim(&request).await.unwrap().leased.len();
+    }
+    assert_eq!(got % 6, 0, "{got}");
+    assert!(got > 0 && got <= expected, "{got}");
+}
+
 #[tokio::test]
 async fn purging_leaves_no_keys_but_the_markers() {
     for shards in [1, 5] {
@@ -311,6 +407,127 @@ async fn purging_leaves_no_keys_but_the_markers() {
         });
         assert_eq!(keys, Vec::<String>::new(), "{shards} shards");
     }
+}
+
+#[tokio::test]
+async fn a_removed_inbox_leaves_nothing_and_can_be_made_anew() {
+    for shards in [1, 5] {
+        let Some(server) = own(&[]).await else { return };
+        let (store, _) = store(options(server.url(), false, shards)).await;
+        let mut sent: Vec<Message> = (0..40).map(|n| message(&n.to_string())).collect();
+        sent.extend((40..60).map(|n| ordered(&n.to_string(), "k")));
+        let _ = store.receive(&sent).await.unwrap();
+        settle_all(&store, claim(&store, 10).await).await;
+        store.remove().await.unwrap();
+        let mut raw = Raw::connect(server.url(), false).await.unwrap();
+        let keys: Vec<String> = raw.run(redis::cmd("KEYS").arg("*")).await.unwrap();
+        assert_eq!(keys, Vec::<String>::new());
+        assert!(!store.exists().await.unwrap());
+        store.remove().await.unwrap();
+        store.create().await.unwrap();
+        let again = store.receive(&sent).await.unwrap();
+        assert!(again.iter().all(|receipt| *receipt == Receipt::Accepted));
+    }
+}
+
+/// Messages that were received together keep together as long as they fare alike, and can part in
+/// any way.
+#[tokio::test]
+async fn messages_of_a_run_part_ways() {
+    let Some(options) = shared(1) else { return };
+    let (store, clock) = store(options.drop_processed_payloads(true)).await;
+    let sent: Vec<Message> = (0..100).map(|n| message(&n.to_string())).collect();
+    let _ = store.receive(&sent[..60]).await.unwrap();
+    // Some are known: the others are stored together.
+    let receipts = store.receive(&sent[40..]).await.unwrap();
+    let accepted = receipts.iter().filter(|r| **r == Receipt::Accepted).count();
+    assert_eq!(accepted, 40);
+    let first = claim(&store, 25).await;
+    let ids = |leased: &[Leased]| -> Vec<String> {
+        let id = |leased: &Leased| leased.message.id().to_string();
+        leased.iter().map(id).collect()
+    };
+    let numbers =
+        |range: std::ops::Range<u32>| -> Vec<String> { range.map(|n| n.to_string()).collect() };
+    assert_eq!(ids(&first), numbers(0..25));
+    // One is retried, one is dead, one is released; their neighbours are processed.
+    let settlements: Vec<Settlement> = first
+        .iter()
+        .enumerate()
+        .map(|(n, leased)| Settlement {
+            lease: leased.lease.clone(),
+            outcome: match n {
+                3 => Outcome::Retry {
+                    after: LENGTH,
+                    error: "later".into(),
+                },
+                4 => Outcome::Dead {
+                    reason: "never".into(),
+                    after: AfterDead::Continue,
+                },
+                5 => Outcome::Release,
+                _ => processed(),
+            },
+        })
+        .collect();
+    let settled = store.settle(&settlements).await.unwrap();
+    assert!(settled.iter().all(|one| *one == Settled::Done));
+    let settled = store.settle(&settlements).await.unwrap();
+    assert!(
+        settled.iter().all(|one| *one == Settled::Done),
+        "a repetition"
+    );
+    assert_eq!(store.discard(&key("30")).await.unwrap(), Intervention::Done);
+    let begun = store.begin(&message("31"), &terms()).await.unwrap();
+    assert!(matches!(begun, Begun::Run(_)));
+    let second = claim(&store, 5).await;
+    assert_eq!(ids(&second), ["5", "25", "26", "27", "28"]);
+    // A lease that is extended alone, and others that run out together.
+    let until = store
+        .extend_one(&second[1].lease, LENGTH * 4)
+        .await
+        .unwrap();
+    assert!(matches!(until, inbox_api::Extended::Until(_)));
+    clock.advance(LENGTH * 2);
+    let third = claim(&store, 100).await;
+    let mut expected = numbers(0..100);
+    expected.retain(|id| {
+        let n: u32 = id.parse().unwrap();
+        !(n < 25 && n != 3 && n != 5 || n == 25 || n == 30)
+    });
+    let mut got = ids(&third);
+    got.sort_by_key(|id| id.parse::<u32>().unwrap());
+    assert_eq!(got, expected);
+    for stale in [&second[0], &second[2]] {
+        let lost = store.settle_one(&stale.lease, processed()).await.unwrap();
+        assert_eq!(lost, Settled::LeaseLost);
+    }
+    settle_all(&store, third).await;
+    settle_all(&store, vec![second[1].clone()]).await;
+    let statistics = store.statistics().await.unwrap();
+    assert_eq!(statistics.count(State::Processed), 98);
+    assert_eq!(statistics.count(State::Dead), 1);
+    assert_eq!(statistics.count(State::Discarded), 1);
+    let listed = store
+        .list(&Filter::default(), &Page::first(200))
+        .await
+        .unwrap();
+    let listed: Vec<String> = listed
+        .records
+        .iter()
+        .map(|r| r.key.id.to_string())
+        .collect();
+    assert_eq!(listed, numbers(0..100));
+    // One of those that were processed together is replayed with a new payload.
+    let edited = Some(Bytes::from_static(b"new"));
+    assert_eq!(
+        store.replay(&key("50"), edited).await.unwrap(),
+        Intervention::Done
+    );
+    assert_eq!(claim(&store, 5).await[0].message.payload(), &b"new"[..]);
+    let expired = Expired::new(State::Processed, Duration::ZERO, 30).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 30);
+    assert_eq!(store.count(&Filter::default()).await.unwrap(), 70);
 }
 
 #[tokio::test]

@@ -1,14 +1,16 @@
 -- ARGV: the sequence number, or 0 to draw here; key, due time, ordering key, body, home shard and
--- guard as for receive; whether to store it if it is new; lease length, worker.
+-- guard, and the moment after which it is too late to place it, as for receive; whether to store it
+-- if it is new; lease length, worker.
 local key, whole = ARGV[arg + 1], ARGV[arg + 4]
 local guard = tonumber(ARGV[arg + 6])
-local length, worker = tonumber(ARGV[arg + 8]), ARGV[arg + 9]
+local length, worker = tonumber(ARGV[arg + 9]), ARGV[arg + 10]
 local handler = handler_of(key)
 local s = load(key)
 if s and s.state == GUARD then return {'guard', s.shard, s.guard} end
-if guard and call('ZSCORE', fences, key .. '\0' .. integer(guard)) then return {'fenced'} end
 if not s then
-  if ARGV[arg + 7] == '0' then return {'absent'} end
+  local late = guard and time > tonumber(ARGV[arg + 7])
+  if guard and (late or call('ZSCORE', fences, key .. '\0' .. integer(guard))) then return {'fenced'} end
+  if ARGV[arg + 8] == '0' then return {'absent'} end
   local seq = tonumber(ARGV[arg])
   if seq == 0 then seq = call('HINCRBY', meta, 'seq', 1) end
   call('HSET', body, key, whole)
@@ -31,6 +33,7 @@ elseif s.state == PENDING and s.due > now then
 elseif s.state == PENDING and s.okey and call('HGET', handlers[handler].heads, s.okey) ~= member_of(s) then
   return {'blocked'}
 end
+s = own(s)
 local stored = call('HGET', body, key)
 if not stored then return {'corrupt'} end
 if s.state == PENDING then move(handler, 'due', false, s) end

@@ -1,4 +1,4 @@
--- ARGV: what to do, then its values, then keys. Purge: state and age.
+-- ARGV: what to do, then its values, then keys. Purge: state and age. Apart: the number of a run.
 local what = ARGV[arg]
 
 local function shown(s)
@@ -8,6 +8,7 @@ end
 
 local function replay(s, payload)
   if s.state < PROCESSED then return {'state', shown(s)} end
+  s = own(s)
   local stored = call('HGET', body, s.key)
   if payload then
     local static = stored and string.sub(stored, 5, 4 + struct.unpack('>I4', stored)) or static_of(s)
@@ -37,6 +38,7 @@ end
 local function discard(s)
   local state, handler = shown(s), handler_of(s.key)
   if state ~= PENDING and state ~= DEAD then return {'state', state} end
+  s = own(s)
   count(handler, s.state, -1)
   count(handler, DISCARDED, 1)
   if s.state == LEASED then
@@ -59,20 +61,26 @@ end
 
 if what == 'purge' then
   local state, cutoff = tonumber(ARGV[arg + 1]), now - ARGV[arg + 2]
-  local purged, guards, keys = 0, {}, {}
+  local guards, keys, list = {}, {}, {}
   for at = arg + 3, #ARGV do keys[#keys + 1] = ARGV[at] end
   load_all(keys)
   for _, key in ipairs(keys) do
     local s = states[key] or nil
     if s and s.state == state and s.at <= cutoff then
-      forget(s)
-      purged = purged + 1
+      list[#list + 1] = s
       if s.guard then guards[#guards + 1] = {s.key, s.home, s.guard} end
     end
   end
+  forget_all(list)
   write()
   sweep(state)
-  return {purged, guards}
+  return {#list, guards}
+end
+
+if what == 'apart' then
+  local run = run_at(tonumber(ARGV[arg + 1]))
+  if run then take_apart(run) end
+  return 1
 end
 
 -- Replay or discard: a bit for each state in which to do it, whether there is a new payload, the

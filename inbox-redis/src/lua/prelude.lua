@@ -1,9 +1,9 @@
--- What every script begins with. KEYS: the fourteen of the shard, then four for each handler.
+-- What every script begins with. KEYS: the eighteen of the shard, then six for each handler.
 -- ARGV: version, shards, shard, microseconds to add to the clock, the moment that all shards are to
 -- take for now if it has just been (0: each its own), channel, handlers, their names.
 local meta, ids, log, body, errors, results, counts, dead = unpack(KEYS, 1, 8)
 local done = {[2] = KEYS[9], [3] = KEYS[10], [4] = KEYS[11]}
-local late, statics, fences = unpack(KEYS, 12, 14)
+local late, statics, fences, runs, blobs, staged, staging = unpack(KEYS, 12, 18)
 local PENDING, LEASED, PROCESSED, DEAD, DISCARDED, GUARD = 0, 1, 2, 3, 4, 9
 local HAS_ERROR, HAS_RESULT, BLOCKS = 1, 2, 4
 local call = redis.call
@@ -21,8 +21,9 @@ local now = time + ARGV[4]
 if moment > time - 50000 and moment < time then now = moment + ARGV[4] end
 local handlers, arg = {}, 8 + ARGV[7]
 for n = 1, tonumber(ARGV[7]) do
-  local at = 14 + (n - 1) * 4
-  handlers[ARGV[7 + n]] = {due = KEYS[at + 1], leased = KEYS[at + 2], open = KEYS[at + 3], heads = KEYS[at + 4]}
+  local at = 18 + (n - 1) * 6
+  handlers[ARGV[7 + n]] = {due = KEYS[at + 1], leased = KEYS[at + 2], open = KEYS[at + 3], heads = KEYS[at + 4],
+    run_due = KEYS[at + 5], run_leased = KEYS[at + 6]}
 end
 
 local function handler_of(key)
@@ -44,8 +45,159 @@ local function member_of(s)
   return s.member
 end
 
+-- Runs: messages that were received together and have had the same fate since. They share one
+-- record in `runs`, whose score is the first one's number, one body in `blobs` and one place among
+-- the claimable. A message of a run has nothing of its own but its key and number in `ids`.
+local runs_known, last_run = {}, nil
+local RUN = 114 -- 'r': no state begins so
+
+local function run_of_raw(raw)
+  local ok, base, n, last, origin, state, accepted, due, token, at, started, finished, dropped, worker, handler, offsets, bytes_held = pcall(cmsgpack.unpack, raw)
+  if not ok or type(bytes_held) ~= 'number' then return nil end
+  if runs_known[base] == nil then
+    runs_known[base] = {base = base, n = n, last = last, origin = origin, state = state, accepted = accepted, due = due, token = token,
+      at = at, started = started, finished = finished, dropped = dropped, worker = worker, handler = handler, offsets = offsets,
+      bytes_held = bytes_held, raw = raw, replays = 0, flags = 0}
+  end
+  return runs_known[base] or nil
+end
+
+local function run_at(base)
+  if runs_known[base] == nil then
+    local text = integer(base)
+    local raw = call('ZRANGEBYSCORE', runs, text, text)[1]
+    if raw then run_of_raw(raw) end
+  end
+  return runs_known[base] or nil
+end
+
+-- Whether a number is one of a run's: all from its first to its last are, but for a part of a batch
+-- of which other shards have some.
+local function is_in(run, seq)
+  if seq < run.base or seq > run.last then return false end
+  if run.offsets == '' then return true end
+  if not run.members or run.members_of ~= run.n then
+    run.members, run.members_of = {}, run.n
+    for n = 1, run.n do run.members[run.origin + struct.unpack('>I2', run.offsets, 2 * n - 1)] = true end
+  end
+  return run.members[seq] or false
+end
+
+-- The run that a number belongs to. The numbers of two runs never interleave.
+local function run_of(seq)
+  if last_run and not last_run.gone and is_in(last_run, seq) then return last_run end
+  local raw = call('ZREVRANGEBYSCORE', runs, integer(seq), '-inf', 'LIMIT', 0, 1)[1]
+  local run = raw and run_of_raw(raw)
+  if not run or not is_in(run, seq) then return nil end
+  last_run = run
+  return run
+end
+
+local function save_run(run)
+  if run.raw then call('ZREM', runs, run.raw) end
+  run.raw = cmsgpack.pack(run.base, run.n, run.last, run.origin, run.state, run.accepted, run.due, run.token, run.at, run.started,
+    run.finished, run.dropped, run.worker, run.handler, run.offsets, run.bytes_held)
+  call('ZADD', runs, integer(run.base), run.raw)
+  runs_known[run.base] = run
+end
+
+local function remove_run(run)
+  call('ZREM', runs, run.raw)
+  if not run.dropped then call('HDEL', blobs, integer(run.base)) end
+  run.gone = true
+  runs_known[run.base] = false
+end
+
+local function index_run(run, set, score)
+  local member = struct.pack('>I6', run.base)
+  if score then
+    call('ZADD', handlers[run.handler][set], integer(score), member)
+  else
+    call('ZREM', handlers[run.handler][set], member)
+  end
+end
+
+-- Of a set of runs, the first that are claimable: as many as have so many messages.
+local function claimable_runs(set, limit)
+  local found, messages, from = {}, 0, 0
+  while messages < limit do
+    local list = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'WITHSCORES', 'LIMIT', from, 4)
+    for n = 1, #list, 2 do
+      local run = run_at((struct.unpack('>I6', list[n])))
+      messages = messages + (run and run.n or 0)
+      found[#found + 1] = {at = tonumber(list[n + 1]), member = list[n], run = run}
+      if messages >= limit then break end
+    end
+    if #list < 8 then break end
+    from = from + 4
+  end
+  return found, messages
+end
+
+-- The numbers of a run's messages: without gaps, or as distances from its origin.
+local function numbers_of(run)
+  local numbers = {}
+  for n = 1, run.n do
+    if run.offsets == '' then
+      numbers[n] = run.base + n - 1
+    else
+      numbers[n] = run.origin + struct.unpack('>I2', run.offsets, 2 * n - 1)
+    end
+  end
+  return numbers
+end
+
+-- Takes apart what many messages have in one string: for each the distance of its number, its key,
+-- its static part and its payload's length; in `blobs` also the payload.
+local function items_of(packed, origin, bodies)
+  local function parse()
+    local list, at = {}, 1
+    while at <= #packed do
+      local item, distance, length = {from = at}, nil, nil
+      distance, length, at = struct.unpack('>I2I2', packed, at)
+      item.seq, item.key, at = origin + distance, string.sub(packed, at, at + length - 1), at + length
+      length, at = struct.unpack('>I4', packed, at)
+      item.static, at = string.sub(packed, at, at + length - 1), at + length
+      item.bytes, at = struct.unpack('>I4', packed, at)
+      if bodies then
+        item.payload, at = at, at + item.bytes
+      end
+      item.to = at - 1
+      list[#list + 1] = item
+    end
+    return list
+  end
+  local ok, list = pcall(parse)
+  return ok and list or nil
+end
+
+-- The parts of a run's blob by key, or nil when there is none that can be read.
+local function parts_of(run)
+  if run.parts == nil then
+    run.parts = false
+    local blob = run.blob or not run.dropped and call('HGET', blobs, integer(run.base))
+    local items = blob and items_of(blob, run.origin, true)
+    if items and #items == run.n then
+      run.parts = {blob = blob, items = items}
+      for _, item in ipairs(items) do run.parts[item.seq] = item end
+    end
+  end
+  return run.parts or nil
+end
+
+local function whole_of(parts, item)
+  return struct.pack('>I4', #item.static) .. item.static .. string.sub(parts.blob, item.payload, item.payload + item.bytes - 1)
+end
+
 local function decode(key, raw)
   if not raw then return nil end
+  if string.byte(raw) == RUN then
+    local seq = #raw == 7 and struct.unpack('>I6', raw, 2)
+    local run = seq and run_of(seq)
+    if not run then return {key = key, state = -1} end
+    -- Whatever becomes of the run shows.
+    return setmetatable({key = key, seq = seq, run = run}, {__index = run})
+  end
   local ok, state, seq, accepted, due, token, at, started, finished, replays, bytes, flags, worker, okey, home, guard = pcall(cmsgpack.unpack, raw)
   if not ok or type(state) ~= 'number' or type(seq) ~= 'number' then return {key = key, state = -1} end
   if state == GUARD then return {key = key, state = GUARD, shard = seq, guard = accepted} end
@@ -181,8 +333,16 @@ local function finish(s, state)
   s.state, s.at = state, finished_at
   local list = finishing[state] or {}
   finishing[state] = list
-  list[#list + 1] = struct.pack('>I6', s.seq)
+  list[#list + 1] = struct.pack('>I6I2', s.seq, 0)
   if state == DEAD then call('ZADD', dead, s.seq, s.key) end
+end
+
+local function finish_run(run)
+  finished_at = finished_at or math.max(now, (tonumber(marker[4]) or 0) + 1)
+  run.state, run.at = PROCESSED, finished_at
+  local list = finishing[PROCESSED] or {}
+  finishing[PROCESSED] = list
+  list[#list + 1] = struct.pack('>I6I2', run.base, run.n)
 end
 
 -- Takes a final state back. Its number stays in the stream, where it means nothing any more.
@@ -190,32 +350,182 @@ local function unfinish(s)
   if s.state == DEAD then call('ZREM', dead, s.key) end
 end
 
-local function log_add(s, static)
-  local seq = integer(s.seq)
-  local added = redis.pcall('XADD', log, seq, 'k', s.key, 's', static)
-  if type(added) == 'table' and added.err then
-    -- Another shard's part of a later batch was quicker: a stream only grows at its end.
-    call('ZADD', late, s.seq, s.key)
-    call('HSET', statics, s.key, static)
+-- An entry of the log, as what it says of every message. Those that were purged are still in it.
+-- Its number is its first message's, and none of its messages is further from that than SPAN.
+-- With several shards, messages that came by themselves can be in between.
+local entries, last_entry, SPAN = {}, nil, 1000
+
+local function entry_items(entry)
+  local id = entry[1]
+  if not entries[id] then
+    local items = items_of(entry[2][4], tonumber(entry[2][2]), false)
+    if not items or #items == 0 then return nil end
+    entries[id] = {id = id, items = items, first = items[1].seq, last = items[#items].seq, gone = 0}
+    for n, item in ipairs(items) do entries[id][item.seq] = n end
+  end
+  return entries[id]
+end
+
+local function entry_of(seq)
+  if last_entry and last_entry[seq] then return last_entry end
+  local to, step = integer(seq), 1
+  while true do
+    local list = call('XREVRANGE', log, to, integer(math.max(seq - SPAN, 0)), 'COUNT', step)
+    for _, raw in ipairs(list) do
+      local entry = entry_items(raw)
+      if entry and entry[seq] then
+        last_entry = entry
+        return entry
+      end
+    end
+    if ARGV[2] == '1' or #list < step then return nil end
+    to, step = '(' .. list[#list][1], 16
   end
 end
 
-local function logged(seq)
-  seq = integer(seq)
-  local entry = call('XRANGE', log, seq, seq, 'COUNT', 1)[1]
-  if entry then return entry[2][2], entry[2][4] end
-  local key = call('ZRANGEBYSCORE', late, seq, seq)[1]
-  if key then return key, call('HGET', statics, key) end
+-- Answers whether it could be added: another shard's part of a later batch may have been quicker,
+-- and a stream only grows at its end.
+local function log_add(first, origin, packed)
+  local added = redis.pcall('XADD', log, integer(first), 'o', integer(origin), 'p', packed)
+  return not (type(added) == 'table' and added.err)
 end
 
--- Of the numbers in an entry of `done`, the messages that became final by it and still are.
-local function of_entry(state, entry)
+local function log_one(s, static)
+  local packed = struct.pack('>I2I2', 0, #s.key) .. s.key .. struct.pack('>I4', #static) .. static .. struct.pack('>I4', math.max(s.bytes, 0))
+  if not log_add(s.seq, s.seq, packed) then
+    call('ZADD', late, integer(s.seq), s.key)
+    call('HSET', statics, s.key, struct.pack('>I4', math.max(s.bytes, 0)) .. static)
+  end
+end
+
+-- Key, static part and the payload's length as it was received, of a number.
+local function logged(seq)
+  local entry = entry_of(seq)
+  local item = entry and entry[seq] and entry.items[entry[seq]]
+  if item then return item.key, item.static, item.bytes end
+  local text = integer(seq)
+  local key = call('ZRANGEBYSCORE', late, text, text)[1]
+  local found = key and call('HGET', statics, key)
+  if found and #found >= 4 then return key, string.sub(found, 5), (struct.unpack('>I4', found)) end
+end
+
+-- Takes a run apart into messages with a state of their own each, as if they had always had one.
+local function take_apart(run)
+  local parts, set = parts_of(run), nil
+  if run.state == PENDING then set = 'due' elseif run.state == LEASED then set = 'leased' end
+  local fields, bodies, scores = {}, {}, {}
+  for n, seq in ipairs(numbers_of(run)) do
+    local item = parts and parts[seq]
+    local key, _, bytes = nil, nil, nil
+    if item then key, bytes = item.key, item.bytes else key, _, bytes = logged(seq) end
+    if key then
+      local s = {key = key, state = run.state, seq = seq, accepted = run.accepted, due = run.due, token = run.token, at = run.at,
+        started = run.started, finished = run.finished, replays = 0, bytes = run.dropped and -1 or bytes, flags = 0, worker = run.worker}
+      states[key] = s
+      fields[#fields + 1] = key
+      fields[#fields + 1] = encode(s)
+      if item then
+        bodies[#bodies + 1] = key
+        bodies[#bodies + 1] = whole_of(parts, item)
+      end
+      if set then
+        scores[#scores + 1] = integer(set == 'due' and s.due or s.at)
+        scores[#scores + 1] = member_of(s)
+      end
+    end
+  end
+  put('HSET', ids, fields)
+  put('HSET', body, bodies)
+  if set then
+    put('ZADD', handlers[run.handler][set], scores)
+    index_run(run, 'run_' .. set)
+  end
+  remove_run(run)
+end
+
+-- The same message with a state of its own, for what changes it alone.
+local function own(s)
+  if s.run and not s.run.gone then take_apart(s.run) end
+  return states[s.key]
+end
+
+-- Of numbers and tokens of leases, the runs whose messages are all among them, each once.
+local function whole_runs(list)
+  local found, whole = {}, {}
+  for _, one in ipairs(list) do
+    local run = run_of(one.seq)
+    if run and run.state == LEASED and run.token == one.token then
+      local of_run = found[run] or {n = 0}
+      found[run] = of_run
+      if of_run[one.seq] or one.alone then of_run.n = -run.n end
+      of_run[one.seq] = true
+      of_run.n = of_run.n + 1
+      one.run = run
+    end
+  end
+  for run, of_run in pairs(found) do
+    if of_run.n == run.n then whole[run] = true end
+  end
+  return whole
+end
+
+-- Keeps the first messages of a pending or leased run, whose blob was loaded, in it, and makes a run
+-- of the others. Answers whether the blob could be cut.
+local function cut_run(run, keep)
+  local blob, set = run.blob, run.state == PENDING and 'run_due' or 'run_leased'
+  local function find()
+    local at, length = 1, nil
+    for _ = 1, keep do
+      length = struct.unpack('>I2', blob, at + 2)
+      at = at + 4 + length
+      length = struct.unpack('>I4', blob, at)
+      at = at + 4 + length
+      length = struct.unpack('>I4', blob, at)
+      at = at + 4 + length
+    end
+    return at
+  end
+  local ok, at = pcall(find)
+  if not ok or at > #blob then return false end
+  local numbers = numbers_of(run)
+  local rest = {base = numbers[keep + 1], n = run.n - keep, last = run.last, origin = run.origin, state = run.state,
+    accepted = run.accepted, due = run.due, token = run.token, at = run.at, started = run.started, finished = run.finished,
+    dropped = false, worker = run.worker, handler = run.handler, offsets = string.sub(run.offsets, 2 * keep + 1), replays = 0,
+    flags = 0, bytes_held = #blob - at + 1}
+  run.n, run.last, run.offsets, run.bytes_held = keep, numbers[keep], string.sub(run.offsets, 1, 2 * keep), at - 1
+  run.parts, run.blob = nil, string.sub(blob, 1, at - 1)
+  call('HSET', blobs, integer(rest.base), string.sub(blob, at), integer(run.base), run.blob)
+  save_run(run)
+  save_run(rest)
+  index_run(rest, set, set == 'run_due' and rest.due or rest.at)
+  return true
+end
+
+-- Of an entry of `done`, up to `limit` messages that became final by it and still are. It has
+-- numbers, each with how many of its run there are, or 0 for a message by itself.
+local function of_entry(state, entry, limit)
   local at, numbers, found = tonumber(string.match(entry[1], '^%d+')), entry[2][2], {}
-  for place = 1, #numbers - 5, 6 do
-    local seq = struct.unpack('>I6', numbers, place)
-    local key = logged(seq)
-    local s = key and load(key)
+  local function look(key, seq)
+    local s = key and #found < limit and load(key)
     if s and s.state == state and s.at == at and s.seq == seq then found[#found + 1] = s end
+  end
+  for place = 1, #numbers - 7, 8 do
+    local seq, n = struct.unpack('>I6I2', numbers, place)
+    if #found >= limit then break end
+    if n == 0 then
+      look(logged(seq), seq)
+    else
+      local entry_there = entry_of(seq)
+      local first = entry_there and entry_there[seq]
+      if first then
+        for item = first, math.min(first + n - 1, #entry_there.items) do
+          look(entry_there.items[item].key, entry_there.items[item].seq)
+        end
+      else
+        local run = run_at(seq)
+        for _, number in ipairs(run and numbers_of(run) or {}) do look(logged(number), number) end
+      end
+    end
   end
   return found
 end
@@ -226,9 +536,8 @@ local function finished_by(state, cutoff, limit)
   while #found < limit do
     local entries = call('XRANGE', done[state], from, integer(cutoff), 'COUNT', 16)
     for _, entry in ipairs(entries) do
-      for _, s in ipairs(of_entry(state, entry)) do
-        if #found < limit then found[#found + 1] = s end
-      end
+      for _, s in ipairs(of_entry(state, entry, limit - #found)) do found[#found + 1] = s end
+      if #found >= limit then break end
     end
     if #entries < 16 then break end
     from = '(' .. entries[#entries][1]
@@ -239,15 +548,56 @@ end
 -- Drops the first entries of `done` as far as nothing of theirs is left.
 local function sweep(state)
   for _, entry in ipairs(call('XRANGE', done[state], '-', '+', 'COUNT', 16)) do
-    if #of_entry(state, entry) > 0 then break end
+    if #of_entry(state, entry, 1) > 0 then break end
     call('XDEL', done[state], entry[1])
   end
 end
 
 local function static_of(s)
-  local key, static = logged(s.seq)
-  if key == s.key then return static end
-  return call('HGET', statics, s.key)
+  local key, static, bytes = logged(s.seq)
+  if key == s.key then return static, bytes end
+end
+
+-- The body of a message, if it still has one.
+local function body_of(s)
+  if not s.run then return call('HGET', body, s.key) end
+  local parts = parts_of(s.run)
+  local item = parts and parts[s.seq]
+  return item and whole_of(parts, item)
+end
+
+-- What is forgotten leaves the log when nothing else of its entry is left.
+local emptied = {}
+
+local function unlog(seq, key)
+  local entry = entry_of(seq)
+  if entry and entry[seq] then
+    entry.gone = entry.gone + 1
+    emptied[entry.id] = entry
+  else
+    call('ZREM', late, key)
+    call('HDEL', statics, key)
+  end
+end
+
+local function trim_log()
+  for id, entry in pairs(emptied) do
+    local left = entry.gone < #entry.items
+    if left then
+      local keys = {}
+      for n, item in ipairs(entry.items) do keys[n] = item.key end
+      left = false
+      for n, raw in ipairs(call('HMGET', ids, unpack(keys))) do
+        local s = decode(keys[n], raw)
+        if s and (s.seq == entry.items[n].seq or s.state == -1) then left = true end
+      end
+    end
+    if not left then
+      call('XDEL', log, id)
+      entries[id], last_entry = nil, nil
+    end
+  end
+  emptied = {}
 end
 
 local function forget(s)
@@ -258,10 +608,7 @@ local function forget(s)
   call('HDEL', body, s.key)
   if s.flags % 2 == 1 then call('HDEL', errors, s.key) end
   if s.flags % 4 >= 2 then call('HDEL', results, s.key) end
-  if call('XDEL', log, integer(s.seq)) == 0 then
-    call('ZREM', late, s.key)
-    call('HDEL', statics, s.key)
-  end
+  unlog(s.seq, s.key)
   states[s.key], dirty[s.key] = false, nil
   if s.flags >= BLOCKS then
     call('ZREM', handlers[handler].open, open_member(s))
@@ -269,10 +616,37 @@ local function forget(s)
   end
 end
 
+-- Forgets many, runs that are all among them at once.
+local function forget_all(list)
+  local of_run = {}
+  for _, s in ipairs(list) do
+    if s.run then of_run[s.run] = (of_run[s.run] or 0) + 1 end
+  end
+  local keys = {}
+  for _, s in ipairs(list) do
+    if not s.run or of_run[s.run] ~= s.run.n then
+      forget(own(s))
+    else
+      keys[#keys + 1] = s.key
+      states[s.key] = false
+      unlog(s.seq, s.key)
+    end
+  end
+  put('HDEL', ids, keys)
+  for run, n in pairs(of_run) do
+    if n == run.n and not run.gone then
+      count(run.handler, run.state, -n)
+      remove_run(run)
+    end
+  end
+  trim_log()
+end
+
 -- Deletes what has been processed for long enough. Answers those that have a guard elsewhere.
 local function trim(cutoff, limit, guards)
-  for _, s in ipairs(finished_by(PROCESSED, cutoff, limit)) do
-    forget(s)
+  local list = finished_by(PROCESSED, cutoff, limit)
+  forget_all(list)
+  for _, s in ipairs(list) do
     if s.guard then guards[#guards + 1] = {s.key, s.home, s.guard} end
   end
   sweep(PROCESSED)
@@ -324,7 +698,7 @@ local function insert(key, seq, due, okey, whole, home, guard)
     started = 0, finished = 0, replays = 0, bytes = #whole - 4 - #static, flags = 0, worker = '',
     okey = okey ~= '' and okey or nil, home = home, guard = guard}
   local handler = handler_of(key)
-  log_add(s, static)
+  log_one(s, static)
   count(handler, PENDING, 1)
   save(s)
   if s.okey then
@@ -346,13 +720,15 @@ local function lease(s, handler, length, worker)
   save(s)
 end
 
-local function row(s, static, err)
+local function row(s, static, err, bytes)
   if s.state == -1 then return {s.key, -1} end
-  return {s.key, s.state, s.seq, s.accepted, s.due, s.token, s.at, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker,
+  if s.run then bytes = s.dropped and -1 or bytes else bytes = s.bytes end
+  return {s.key, s.state, s.seq, s.accepted, s.due, s.token, s.at, s.started, s.finished, s.replays, bytes or -1, s.flags, s.worker,
     s.okey or false, static or false, err or false, s.home or -1, s.guard or 0}
 end
 
 local function full_row(s)
   if s.state == -1 or s.state == GUARD then return {s.key, -1} end
-  return row(s, static_of(s), s.flags % 2 == 1 and call('HGET', errors, s.key))
+  local static, bytes = static_of(s)
+  return row(s, static, s.flags % 2 == 1 and call('HGET', errors, s.key), bytes)
 end

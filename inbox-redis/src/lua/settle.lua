@@ -1,7 +1,9 @@
 -- ARGV: whether to drop payloads; how long to keep what was processed, or -1; the number of
--- commands to run beside (-1: a plain settlement), each as its number of words and the words; then for each settlement
--- key, number, token, outcome and its two values.
+-- commands to run beside (-1: a plain settlement), each as its number of words and the words; then
+-- for each settlement its key and, packed, outcome, number, token and a number of the outcome's own;
+-- behind it, unless it is processed without a result, the outcome's text.
 local drop, keep = ARGV[arg] == '1', tonumber(ARGV[arg + 1])
+local DONE, RESULT, RETRY, DIED, RELEASE, CORRUPT = 0, 1, 2, 3, 4, 5
 local commands, at = {}, arg + 3
 for n = 1, tonumber(ARGV[arg + 2]) do
   local words = tonumber(ARGV[at])
@@ -9,17 +11,44 @@ for n = 1, tonumber(ARGV[arg + 2]) do
   for word = 1, words do commands[n][word] = ARGV[at + word] end
   at = at + words + 1
 end
-local list, keys = {}, {}
-for first = at, #ARGV, 6 do
-  local one = {key = ARGV[first], seq = tonumber(ARGV[first + 1]), token = tonumber(ARGV[first + 2]), outcome = ARGV[first + 3],
-    value = ARGV[first + 4], flag = ARGV[first + 5]}
-  list[#list + 1] = one
-  keys[#keys + 1] = one.key
+local list, whole = {}, {}
+
+-- The common case: all are processed, and are whole runs in the order in which they were claimed.
+local function all_whole()
+  local found, run, left, next_seq = {}, nil, 0, 0
+  for place = at, #ARGV, 2 do
+    if string.byte(ARGV[place + 1]) ~= DONE then return nil end
+    local _, seq, token = struct.unpack('>BI6I7', ARGV[place + 1])
+    if left == 0 then
+      run = run_of(seq)
+      if not run or found[run] or run.state ~= LEASED or run.token ~= token then return nil end
+      left, next_seq, found[run] = run.n, run.base, true
+    end
+    if seq < next_seq or token ~= run.token or not is_in(run, seq) then return nil end
+    left, next_seq = left - 1, seq + 1
+  end
+  return left == 0 and found or nil
 end
-load_all(keys)
+
+local plain = ARGV[arg + 2] == '-1' and #ARGV > at and (#ARGV - at) % 2 == 1 and all_whole()
+local answers = {}
+if plain then
+  whole = plain
+  for n = 1, (#ARGV - at + 1) / 2 do answers[n] = 1 end
+  at = #ARGV
+end
+while at < #ARGV do
+  local one = {key = ARGV[at]}
+  one.outcome, one.seq, one.token, one.flag = struct.unpack('>BI6I7I7', ARGV[at + 1])
+  at = at + 2
+  if one.outcome ~= DONE then
+    one.alone, one.value, at = true, ARGV[at], at + 1
+  end
+  list[#list + 1] = one
+end
 local replies = {}
 if ARGV[arg + 2] ~= '-1' then
-  local s = states[keys[1]] or nil
+  local s = load(list[1].key)
   if not s or s.seq ~= list[1].seq or s.token ~= list[1].token or s.state ~= LEASED then return {{0}, replies, {}} end
   for n, words in ipairs(commands) do
     local reply = redis.pcall(unpack(words))
@@ -29,29 +58,50 @@ if ARGV[arg + 2] ~= '-1' then
     replies[n] = reply
   end
 end
-local answers, bodies, errs, done_any = {}, {}, {}, 0
+local bodies, errs, done_any, keys = {}, {}, 0, {}
+if not plain then whole = whole_runs(list) end
+for run in pairs(whole) do
+  count(run.handler, LEASED, -run.n)
+  count(run.handler, PROCESSED, run.n)
+  index_run(run, 'run_leased')
+  finish_run(run)
+  run.finished = run.finished + 1
+  if drop then
+    call('HDEL', blobs, integer(run.base))
+    run.dropped, run.parts = true, nil
+  end
+  save_run(run)
+  done_any = done_any + run.n
+end
+for _, one in ipairs(list) do
+  if not whole[one.run] then keys[#keys + 1] = one.key end
+end
+load_all(keys)
 for n, one in ipairs(list) do
-  local s = states[one.key] or nil
-  if not s or s.seq ~= one.seq or s.token ~= one.token then
+  local s = not whole[one.run] and states[one.key] or nil
+  if whole[one.run] then
+    answers[n] = 1
+  elseif not s or s.seq ~= one.seq or s.token ~= one.token then
     answers[n] = 0
   elseif s.state ~= LEASED then
     answers[n] = 1
   else
+    s = own(s)
     answers[n] = 1
     local handler = handler_of(s.key)
     count(handler, LEASED, -1)
     move(handler, 'leased', false, s)
     local open = true
-    if one.outcome == 'release' then
+    if one.outcome == RELEASE then
       s.state, s.started = PENDING, math.max(s.started - 1, 0)
     else
-      s.finished = s.finished + (one.outcome == 'corrupt' and 0 or 1)
-      if one.outcome == 'retry' then
+      s.finished = s.finished + (one.outcome == CORRUPT and 0 or 1)
+      if one.outcome == RETRY then
         s.state, s.due = PENDING, now + one.flag
-      elseif one.outcome == 'processed' then
+      elseif one.outcome == DONE or one.outcome == RESULT then
         finish(s, PROCESSED)
         done_any, open = done_any + 1, false
-        if one.flag == '1' then
+        if one.outcome == RESULT then
           call('HSET', results, s.key, one.value)
           set_flag(s, HAS_RESULT, true)
         end
@@ -61,14 +111,14 @@ for n, one in ipairs(list) do
         end
       else
         finish(s, DEAD)
-        open = one.flag == '1' and s.okey ~= nil
+        open = one.flag == 1 and s.okey ~= nil
         set_flag(s, BLOCKS, open)
-        if one.outcome == 'corrupt' then
+        if one.outcome == CORRUPT then
           s.token = math.max(s.token + 1, now)
           s.started = math.max(s.started - 1, 0)
         end
       end
-      if one.outcome ~= 'processed' then
+      if one.outcome == RETRY or one.outcome == DIED or one.outcome == CORRUPT then
         errs[#errs + 1] = s.key
         errs[#errs + 1] = one.value
         set_flag(s, HAS_ERROR, true)
@@ -87,6 +137,8 @@ end
 put('HDEL', body, bodies)
 put('HSET', errors, errs)
 local guards = {}
-if keep >= 0 and done_any > 0 then trim(now - keep, 2 * done_any, guards) end
+if keep >= 0 and done_any > 0 then
+  trim(now - keep, 2 * done_any, guards)
+end
 write()
 return {answers, replies, guards}

@@ -2,7 +2,7 @@
 local removed = 0
 for at = arg, #ARGV, 2 do
   local s = load(ARGV[at])
-  if s and s.state == GUARD and s.guard == tonumber(ARGV[at + 1]) then
+  if s and s.state == GUARD and s.guard == tonumber(ARGV[at + 1]) and not call('ZSCORE', staging, s.key) then
     removed = removed + call('HDEL', ids, ARGV[at])
   end
 end

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use conformance_tests::{
     Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
 };
-use inbox_api::{Inbox, Key, Operate as _, Schema};
+use inbox_api::{Inbox, Key, Schema};
 use inbox_redis::{RedisOptions, RedisStore, TimeOffset};
 use test_servers::{Error, Server};
 
@@ -102,6 +102,7 @@ struct Place {
     cluster: bool,
     url: String,
     inbox: String,
+    shards: u16,
     options: RedisOptions,
     store: Arc<RedisStore>,
     offset: TimeOffset,
@@ -144,6 +145,7 @@ impl Place {
             cluster: harness.cluster,
             url,
             inbox: name.to_string(),
+            shards: harness.shards,
             options,
             store: Arc::new(store),
             offset,
@@ -203,34 +205,37 @@ impl Fixture for Place {
 
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
         let Corruption::Headers = corruption;
-        let record = self.store().get(key).await?;
-        let record = record.ok_or_else(|| Unable::failed("there is no such message"))?;
         let field = format!("{}\0{}", key.handler, key.id);
-        // The message is in whichever shard has its body.
-        for shard in 0..64 {
+        for shard in 0..self.shards {
             let named = |name: &str| format!("{{{}:{shard}}}:{name}", self.inbox);
-            let mut get = redis::cmd("HGET");
-            get.arg(named("body")).arg(&field);
-            let redis::Value::BulkString(body) = self.raw(&get).await? else {
+            if !self.spoil_body(&named, &field).await? {
                 continue;
-            };
-            let spoilt = replaced(&body, b"{", b"[");
-            let fixed = spoilt[4..].to_vec();
-            let mut set = redis::cmd("HSET");
-            set.arg(named("body")).arg(&field).arg(&spoilt);
-            self.raw(&set).await?;
+            }
             // The log cannot be changed; an entry can be moved to where late ones are.
-            let mut delete = redis::cmd("XDEL");
-            delete.arg(named("log")).arg(record.cursor.as_str());
-            self.raw(&delete).await?;
-            let mut late = redis::cmd("ZADD");
-            late.arg(named("late"))
-                .arg(record.cursor.as_str())
-                .arg(&field);
-            self.raw(&late).await?;
-            let mut statics = redis::cmd("HSET");
-            statics.arg(named("statics")).arg(&field).arg(&fixed);
-            self.raw(&statics).await?;
+            let mut range = redis::cmd("XRANGE");
+            range.arg(named("log")).arg("-").arg("+");
+            let entries: Vec<(String, (String, u64, String, Vec<u8>))> =
+                redis::from_redis_value(self.raw(&range).await?).map_err(Unable::failed)?;
+            for (entry, (_, origin, _, packed)) in entries {
+                if place_of(&packed, field.as_bytes()).is_none() {
+                    continue;
+                }
+                let mut delete = redis::cmd("XDEL");
+                delete.arg(named("log")).arg(entry);
+                self.raw(&delete).await?;
+                for (seq, key, fixed) in logged(&packed, origin) {
+                    let mut late = redis::cmd("ZADD");
+                    late.arg(named("late")).arg(seq).arg(&key);
+                    self.raw(&late).await?;
+                    let fixed = match key == field.as_bytes() {
+                        true => replaced(&fixed, 0),
+                        false => fixed,
+                    };
+                    let mut statics = redis::cmd("HSET");
+                    statics.arg(named("statics")).arg(&key).arg(&fixed);
+                    self.raw(&statics).await?;
+                }
+            }
             return Ok(());
         }
         Err(Unable::failed("there is no such body"))
@@ -254,11 +259,65 @@ impl Fixture for Place {
     }
 }
 
-fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
-    let at = bytes.windows(from.len()).position(|part| part == from);
+impl Place {
+    /// Spoils the headers in a message's body, if it is in this shard: in a body of its own or in
+    /// its run's.
+    async fn spoil_body(&self, named: &impl Fn(&str) -> String, field: &str) -> Offered<bool> {
+        let mut get = redis::cmd("HGET");
+        get.arg(named("body")).arg(field);
+        if let redis::Value::BulkString(body) = self.raw(&get).await? {
+            let mut set = redis::cmd("HSET");
+            set.arg(named("body")).arg(field).arg(replaced(&body, 0));
+            self.raw(&set).await?;
+            return Ok(true);
+        }
+        let mut all = redis::cmd("HGETALL");
+        all.arg(named("blobs"));
+        let blobs: Vec<(String, Vec<u8>)> =
+            redis::from_redis_value(self.raw(&all).await?).map_err(Unable::failed)?;
+        for (base, blob) in blobs {
+            if let Some(at) = place_of(&blob, field.as_bytes()) {
+                let mut set = redis::cmd("HSET");
+                set.arg(named("blobs")).arg(base).arg(replaced(&blob, at));
+                self.raw(&set).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Where a message is in what its run or its entry of the log has: behind its key's length.
+fn place_of(packed: &[u8], field: &[u8]) -> Option<usize> {
+    let mut wanted = u16::try_from(field.len()).unwrap().to_be_bytes().to_vec();
+    wanted.extend_from_slice(field);
+    packed
+        .windows(wanted.len())
+        .position(|part| part == wanted.as_slice())
+}
+
+/// Number, key, and length of payload and static part, of every message of an entry.
+fn logged(mut packed: &[u8], origin: u64) -> Vec<(u64, Vec<u8>, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let [a, b, c, d, rest @ ..] = packed {
+        let (key, rest) = rest.split_at(usize::from(u16::from_be_bytes([*c, *d])));
+        let (length, rest) = rest.split_at(4);
+        let length = u32::from_be_bytes(length.try_into().unwrap());
+        let (fixed, rest) = rest.split_at(length as usize);
+        let (bytes, rest) = rest.split_at(4);
+        let seq = origin + u64::from(u16::from_be_bytes([*a, *b]));
+        found.push((seq, key.to_vec(), [bytes, fixed].concat()));
+        packed = rest;
+    }
+    found
+}
+
+/// The headers behind this place, which are no longer JSON.
+fn replaced(bytes: &[u8], behind: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
+    let at = bytes.iter().skip(behind).position(|byte| *byte == b'{');
     if let Some(at) = at {
-        bytes[at..at + to.len()].copy_from_slice(to);
+        bytes[behind + at] = b'[';
     }
     bytes
 }

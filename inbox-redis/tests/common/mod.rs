@@ -30,6 +30,10 @@ fn found(kind: Kind) -> Result<Option<Mutex<Server>>, Error> {
 
 pub static SERVER: harness::Shared = LazyLock::new(|| found(Kind::Redis));
 pub static CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::RedisCluster));
+pub static REDIS_8: harness::Shared = LazyLock::new(|| found(Kind::Redis8));
+pub static REDIS_8_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::Redis8Cluster));
+pub static VALKEY: harness::Shared = LazyLock::new(|| found(Kind::Valkey));
+pub static VALKEY_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::ValkeyCluster));
 
 /// A shared server, if there is one. Looking for it blocks, which a thread of its own may do.
 pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex<Server>>, String> {
