@@ -51,6 +51,7 @@ awk '
         print "\nStores"
         store("inbox_memory", "memory")
         store("inbox_postgres", "postgres")
+        store("inbox_redis", "redis")
         store("inbox_sqlite", "sqlite")
         store("redb_store", "redb (example)")
         print "\nServers for tests"

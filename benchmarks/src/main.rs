@@ -4,6 +4,7 @@ mod backlog;
 mod layouts;
 mod postgres;
 mod primitives;
+mod redis;
 mod report;
 mod target;
 
@@ -53,6 +54,8 @@ enum Scenario {
     Layouts(layouts::Options),
     /// Compare the PostgreSQL store with bare statements, and wear it down
     Postgres(postgres::Options),
+    /// Compare the Redis store with bare calls of its scripts, and give it a long history
+    Redis(redis::Options),
 }
 
 #[tokio::main]
@@ -67,6 +70,10 @@ async fn main() -> Result<()> {
         postgres::measure(&mut report, options, cli.batch, cli.payload).await?;
         return report.print();
     }
+    if let Scenario::Redis(options) = &cli.scenario {
+        redis::measure(&mut report, options, cli.batch, cli.payload).await?;
+        return report.print();
+    }
     for target in &cli.stores {
         match cli.scenario {
             Scenario::Primitives { messages, runs } => {
@@ -76,7 +83,7 @@ async fn main() -> Result<()> {
                 backlog::measure(&mut report, *target, &cli, messages).await?;
             }
             // They have stores of their own, and were measured above.
-            Scenario::Layouts(_) | Scenario::Postgres(_) => {}
+            Scenario::Layouts(_) | Scenario::Postgres(_) | Scenario::Redis(_) => {}
         }
     }
     report.print()

@@ -27,7 +27,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the inbox is: sqlite://FILE or postgres://USER@HOST/DATABASE. Settings follow behind
+    /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE, redis://HOST or
+    /// redis+cluster://HOST,HOST. Settings follow behind
     /// a `?`, such as inbox=NAME
     #[arg(
         long,
@@ -119,12 +120,13 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
 a file beside that one; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
-which --store's user must be allowed to create schemas. All are removed in the end.
+which --store's user must be allowed to create schemas; for Redis in inboxes named conf…, on that
+server or cluster. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 const DEMO_HELP: &str = "\
 It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
-database, which is dropped in the end.";
+database, which is dropped in the end. Redis has no transactions, on which the demo relies.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {

@@ -2,6 +2,7 @@
 
 mod memory;
 mod postgres;
+mod redis;
 mod sqlite;
 
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use conformance_tests::{CASES, Harness, Need, SchemaVariant};
 
-use self::{memory::Memory, postgres::Postgres, sqlite::Sqlite};
+use self::{memory::Memory, postgres::Postgres, redis::Redis, sqlite::Sqlite};
 use crate::{
     args::{ConformanceArgs, Global},
     exit::Exit,
@@ -61,6 +62,9 @@ async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
         "memory" => Arc::new(Memory),
         "postgres" | "postgresql" => {
             Arc::new(Postgres::new(url).await.with_context(|| cannot_open(url))?)
+        }
+        "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => {
+            Arc::new(Redis::new(url).await.with_context(|| cannot_open(url))?)
         }
         "sqlite" => Arc::new(Sqlite::new(url).with_context(|| cannot_open(url))?),
         _ => bail!(
