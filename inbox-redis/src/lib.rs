@@ -72,8 +72,8 @@
 //! Fences are dropped after an hour, and nobody places what was read over a minute ago.
 //!
 //! Numbers order the messages of all shards as they were received. Times are each server's own;
-//! the parts of one operation share one server's moment, if it was within the last 50
-//! milliseconds by their own clocks, so that what they write is in order.
+//! the parts of one operation share one server's moment, if it was within the last second by their
+//! own clocks, so that what they write is in order.
 //!
 //! # Runs
 //! Most messages that are received together fare alike: they are claimed together and processed

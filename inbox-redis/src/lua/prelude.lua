@@ -18,7 +18,7 @@ end
 local clock = call('TIME')
 local time, moment = clock[1] * 1000000 + clock[2], tonumber(ARGV[5])
 local now = time + ARGV[4]
-if moment > time - 50000 and moment < time then now = moment + ARGV[4] end
+if moment > time - 1000000 and moment < time then now = moment + ARGV[4] end
 local handlers, arg = {}, 8 + ARGV[7]
 for n = 1, tonumber(ARGV[7]) do
   local at = 18 + (n - 1) * 6
