@@ -52,6 +52,7 @@ awk '
         store("inbox_memory", "memory")
         store("inbox_mysql", "mysql, mariadb")
         store("inbox_postgres", "postgres")
+        store("inbox_redis", "redis")
         store("inbox_sqlite", "sqlite")
         store("redb_store", "redb (example)")
         print "\nServers for tests"

@@ -6,6 +6,7 @@ mod layouts;
 mod mysql;
 mod postgres;
 mod primitives;
+mod redis;
 mod report;
 mod target;
 
@@ -57,6 +58,8 @@ enum Scenario {
     Mysql(mysql::Options),
     /// Compare the PostgreSQL store with bare statements, and wear it down
     Postgres(postgres::Options),
+    /// Compare the Redis store with bare calls of its scripts, and give it a long history
+    Redis(redis::Options),
 }
 
 #[tokio::main]
@@ -75,6 +78,10 @@ async fn main() -> Result<()> {
         postgres::measure(&mut report, options, cli.batch, cli.payload).await?;
         return report.print();
     }
+    if let Scenario::Redis(options) = &cli.scenario {
+        redis::measure(&mut report, options, cli.batch, cli.payload).await?;
+        return report.print();
+    }
     for target in &cli.stores {
         match cli.scenario {
             Scenario::Primitives { messages, runs } => {
@@ -84,7 +91,10 @@ async fn main() -> Result<()> {
                 backlog::measure(&mut report, *target, &cli, messages).await?;
             }
             // They have stores of their own, and were measured above.
-            Scenario::Layouts(_) | Scenario::Mysql(_) | Scenario::Postgres(_) => {}
+            Scenario::Layouts(_)
+            | Scenario::Mysql(_)
+            | Scenario::Postgres(_)
+            | Scenario::Redis(_) => {}
         }
     }
     report.print()

@@ -27,8 +27,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE or
-    /// mysql://USER@HOST/DATABASE. Settings follow behind a `?`, such as inbox=NAME
+    /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE,
+    /// mysql://USER@HOST/DATABASE, redis://HOST or redis+cluster://HOST,HOST. Settings follow
+    /// behind a `?`, such as inbox=NAME
     #[arg(
         long,
         global = true,
@@ -120,12 +121,14 @@ const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
 a file beside that one; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
 which --store's user must be allowed to create schemas; for MySQL and MariaDB in tables named
-inbox_conformance_…, in that database. All are removed in the end.
+inbox_conformance_…, in that database; for Redis in inboxes named conf…, on that server or
+cluster. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 const DEMO_HELP: &str = "\
 It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
-database, with --store mysql://… in tables of its own; they are dropped in the end.";
+database, with --store mysql://… in tables of its own; they are dropped in the end. Redis has no
+transactions, on which the demo relies.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {

@@ -71,6 +71,12 @@ pub(crate) fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres:") || url.starts_with("postgresql:")
 }
 
+pub(crate) fn is_redis(url: &str) -> bool {
+    ["redis:", "rediss:", "redis+cluster:", "rediss+cluster:"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+}
+
 fn is_file(url: &str) -> bool {
     url.starts_with("sqlite:")
 }

@@ -11,6 +11,10 @@ const KNOWN: &[(&str, &str)] = &[
     ("mysql", "mysql"),
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
+    ("redis", "redis"),
+    ("redis+cluster", "redis"),
+    ("rediss", "redis"),
+    ("rediss+cluster", "redis"),
     ("sqlite", "sqlite"),
 ];
 
@@ -25,6 +29,14 @@ const BUILT: &[&str] = &[
     "postgres",
     #[cfg(feature = "postgres")]
     "postgresql",
+    #[cfg(feature = "redis")]
+    "redis",
+    #[cfg(feature = "redis")]
+    "redis+cluster",
+    #[cfg(feature = "redis")]
+    "rediss",
+    #[cfg(feature = "redis")]
+    "rediss+cluster",
     #[cfg(feature = "sqlite")]
     "sqlite",
 ];
@@ -42,6 +54,8 @@ pub fn schemes() -> &'static [&'static str] {
 /// | `memory://` | a new, empty one in this process | `memory` |
 /// | `mysql://user@host/database?…`, also `mariadb://` | a MySQL or MariaDB database | `mysql` |
 /// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
+/// | `redis://host?…`, with TLS `rediss://` | a Redis or Valkey server | `redis` |
+/// | `redis+cluster://host,host?…`, with TLS `rediss+cluster://` | a cluster of them, of which some nodes are named | `redis` |
 /// | `sqlite://path?…` | a SQLite file | `sqlite` |
 ///
 /// The parameters behind `?` are those of the store's options, such as `inbox`, its name.
@@ -73,6 +87,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
         "mariadb" | "mysql" => mysql(url).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => postgres(url).await,
+        #[cfg(feature = "redis")]
+        "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => redis(url).await,
         #[cfg(feature = "sqlite")]
         "sqlite" => sqlite(url).await,
         other => Err(invalid(unknown_scheme(other, BUILT))),
@@ -92,6 +108,10 @@ pub fn ddl(url: &str) -> Result<String> {
         "mariadb" | "mysql" => Ok(inbox_mysql::MySqlOptions::from_url(url)?.ddl()),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(inbox_postgres::PostgresOptions::from_url(url)?.1.ddl()),
+        #[cfg(feature = "redis")]
+        "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => {
+            Ok(inbox_redis::RedisOptions::from_url(url)?.ddl())
+        }
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.ddl()),
         other => Err(invalid(unknown_scheme(other, BUILT))),
@@ -129,6 +149,12 @@ async fn postgres(url: &str) -> Result<Arc<dyn Inbox>> {
     Ok(Arc::new(
         inbox_postgres::PostgresStore::connect_url(url).await?,
     ))
+}
+
+#[cfg(feature = "redis")]
+async fn redis(url: &str) -> Result<Arc<dyn Inbox>> {
+    let options = inbox_redis::RedisOptions::from_url(url)?;
+    Ok(Arc::new(inbox_redis::RedisStore::connect(options).await?))
 }
 
 #[cfg(feature = "sqlite")]

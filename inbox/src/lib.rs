@@ -66,6 +66,7 @@
 //! | `memory` (the default) | in this process | nothing; for tests |
 //! | `mysql` | MySQL 8.0.14 or later, MariaDB 10.6 or later, Galera | what the server's commits survive |
 //! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
+//! | `redis` | Redis 7, Valkey or a cluster of them | what the server's settings say; a fail-over can lose what replicas did not have |
 //! | `sqlite` | a file | a killed process, and a power cut |
 //!
 //! Any other database: implement the traits of `inbox-api`, which this crate re-exports, and run
@@ -136,6 +137,9 @@ pub use inbox_mysql as mysql;
 /// [`connect`] is not, since it does not know the driver's transaction type.
 #[cfg(feature = "postgres")]
 pub use inbox_postgres as postgres;
+/// The Redis store, with its options. TLS is its Cargo feature `tls`.
+#[cfg(feature = "redis")]
+pub use inbox_redis as redis;
 /// The SQLite store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "sqlite")]
 pub use inbox_sqlite as sqlite;

@@ -3,6 +3,7 @@
 mod memory;
 mod mysql;
 mod postgres;
+mod redis;
 mod sqlite;
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use conformance_tests::{CASES, Harness, Need, SchemaVariant};
 
-use self::{memory::Memory, mysql::Mysql, postgres::Postgres, sqlite::Sqlite};
+use self::{memory::Memory, mysql::Mysql, postgres::Postgres, redis::Redis, sqlite::Sqlite};
 use crate::{
     args::{ConformanceArgs, Global},
     exit::Exit,
@@ -63,6 +64,9 @@ async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
         "mariadb" | "mysql" => Arc::new(Mysql::new(url).await.with_context(|| cannot_open(url))?),
         "postgres" | "postgresql" => {
             Arc::new(Postgres::new(url).await.with_context(|| cannot_open(url))?)
+        }
+        "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => {
+            Arc::new(Redis::new(url).await.with_context(|| cannot_open(url))?)
         }
         "sqlite" => Arc::new(Sqlite::new(url).with_context(|| cannot_open(url))?),
         _ => bail!(

@@ -27,7 +27,7 @@ use crate::{
     exit::Exit,
     interrupt, output, progress,
     scratch::Scratch,
-    store::{cannot_open, is_mysql, is_postgres},
+    store::{cannot_open, is_mysql, is_postgres, is_redis},
     tables,
 };
 
@@ -65,6 +65,8 @@ pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
         on_postgres(global, &args, seed, &token).await?
     } else if is_mysql(&global.store) {
         on_mysql(global, &args, seed, &token).await?
+    } else if is_redis(&global.store) {
+        wrong_usage("the demo needs a store with transactions, and Redis has none");
     } else {
         on_sqlite(global, &args, seed, &token).await?
     };

@@ -35,7 +35,7 @@ impl OnMysql {
     pub(crate) async fn remove(&self) -> sqlx::Result<()> {
         self.store.close().await;
         let effects = tables::beside(&self.options, "effect");
-        tables::drop_all(&[self.options.clone()], effects.as_slice()).await
+        tables::drop_all(std::slice::from_ref(&self.options), effects.as_slice()).await
     }
 
     /// `template` for this inbox, whose name is a validated identifier.

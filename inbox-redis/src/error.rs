@@ -1,0 +1,156 @@
+//! The server's and the driver's errors as the contract's, by code and kind, and by a message's
+//! text only where there is neither.
+
+use inbox_api::{Effect, Error, ErrorKind};
+use redis::{ErrorKind as DriverKind, RedisError, ServerErrorKind};
+
+/// The code with which the scripts report that there is no inbox.
+const MISSING: &str = "INBOXMISSING";
+/// The code with which the scripts report an inbox of another version or shard count.
+const OTHER: &str = "INBOXVERSION";
+/// The code with which a command of the caller's own is reported as failed.
+const COMMAND: &str = "INBOXCOMMAND";
+
+/// A command within a script that the user may not run has no code of its own. Only this text,
+/// which servers have had since permissions exist, tells it from a defect.
+const SCRIPT_DENIED: &str = "The user executing the script";
+
+pub(crate) fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == DriverKind::Server(ServerErrorKind::NoScript)
+}
+
+pub(crate) fn closed(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, "the store is closed")
+}
+
+/// `writes`: whether what failed could have changed something.
+pub(crate) fn map(operation: &'static str, writes: bool, error: RedisError) -> Error {
+    let (kind, context, effect) = classify(&error);
+    let effect = if writes { effect } else { Effect::None };
+    Error::new(kind, operation, context)
+        .with_effect(effect)
+        .with_source(error)
+}
+
+fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
+    use ErrorKind::{Denied, Invalid, Other, SchemaMissing, SchemaVersion, Unavailable};
+
+    // Errors that a script answers before it writes anything, or instead of running.
+    let coded = |code: &str| {
+        Some(match code {
+            MISSING => (SchemaMissing, "there is no inbox here; create it first"),
+            OTHER => (
+                SchemaVersion,
+                "there is an inbox of another version or another number of shards",
+            ),
+            COMMAND => (
+                Invalid,
+                "a command of the caller's own failed; the lease was not settled",
+            ),
+            "WRONGTYPE" => (
+                SchemaVersion,
+                "a key of the inbox holds something that is not an inbox's",
+            ),
+            "OOM" => (Unavailable, "the server is full (maxmemory)"),
+            "MISCONF" => (
+                Unavailable,
+                "the server refuses writes because it cannot persist them",
+            ),
+            "NOREPLICAS" => (Unavailable, "the server has too few replicas for writes"),
+            "BUSY" => (Unavailable, "the server is busy with a script"),
+            "NOAUTH" | "WRONGPASS" => (Denied, "the credentials were refused"),
+            "LOADING" => (Unavailable, "the server is loading its data"),
+            "NOSCRIPT" => (Unavailable, "the server keeps forgetting scripts"),
+            "READONLY" => (Unavailable, "the server is a replica that takes no writes"),
+            "MOVED" | "ASK" | "TRYAGAIN" => (Unavailable, "the cluster is being rearranged"),
+            "CLUSTERDOWN" | "MASTERDOWN" => (Unavailable, "a part of the cluster is down"),
+            "NOPERM" => (Denied, "the user lacks a permission"),
+            "CROSSSLOT" => (Invalid, "keys of several shards cannot be used together"),
+            _ => return None,
+        })
+    };
+    if let Some((kind, context)) = error.code().and_then(coded) {
+        return (kind, context, Effect::None);
+    }
+    if error
+        .detail()
+        .is_some_and(|text| text.contains(SCRIPT_DENIED))
+    {
+        return (Denied, "the user lacks a permission", Effect::Unknown);
+    }
+    match error.kind() {
+        DriverKind::AuthenticationFailed => (Denied, "the credentials were refused", Effect::None),
+        DriverKind::InvalidClientConfig => (Invalid, "the settings do not fit", Effect::None),
+        DriverKind::ClusterConnectionNotFound => (
+            Unavailable,
+            "no node of the cluster can be reached",
+            Effect::Unknown,
+        ),
+        _ if error.is_connection_refusal() => (
+            Unavailable,
+            "the server refused the connection",
+            Effect::None,
+        ),
+        _ if error.is_timeout() => (
+            Unavailable,
+            "the server did not answer in time",
+            Effect::Unknown,
+        ),
+        DriverKind::Io => (Unavailable, "the connection was lost", Effect::Unknown),
+        DriverKind::Parse | DriverKind::UnexpectedReturnType => (
+            Unavailable,
+            "the connection carried something that is not an answer",
+            Effect::Unknown,
+        ),
+        _ => (Other, "the server or the driver failed", Effect::Unknown),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(line: &str) -> RedisError {
+        let parsed = redis::parse_redis_value(format!("-{line}\r\n").as_bytes());
+        parsed
+            .and_then(redis::Value::extract_error)
+            .expect_err("an error")
+    }
+
+    #[test]
+    fn codes_tell_what_to_do() {
+        for (line, kind) in [
+            ("OOM command not allowed", ErrorKind::Unavailable),
+            ("LOADING Redis is loading", ErrorKind::Unavailable),
+            ("READONLY You can't write", ErrorKind::Unavailable),
+            ("BUSY Redis is busy", ErrorKind::Unavailable),
+            ("CLUSTERDOWN The cluster is down", ErrorKind::Unavailable),
+            ("TRYAGAIN Multiple keys", ErrorKind::Unavailable),
+            ("MOVED 1 127.0.0.1:1", ErrorKind::Unavailable),
+            ("NOAUTH Authentication required.", ErrorKind::Denied),
+            ("WRONGPASS invalid username", ErrorKind::Denied),
+            ("NOPERM this user has no permissions", ErrorKind::Denied),
+            ("INBOXMISSING 0", ErrorKind::SchemaMissing),
+            ("INBOXVERSION 2 1 0", ErrorKind::SchemaVersion),
+            (
+                "WRONGTYPE Operation against a key",
+                ErrorKind::SchemaVersion,
+            ),
+            ("ERR something", ErrorKind::Other),
+        ] {
+            assert_eq!(map("claim", true, server(line)).kind(), kind, "{line}");
+        }
+        assert_eq!(
+            map("claim", true, server("OOM full")).effect(),
+            Effect::None
+        );
+    }
+
+    #[test]
+    fn a_lost_answer_is_unknown_only_for_writes() {
+        let lost = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        assert_eq!(map("settle", true, lost()).effect(), Effect::Unknown);
+        assert_eq!(map("get", false, lost()).effect(), Effect::None);
+        assert_eq!(map("get", false, lost()).kind(), ErrorKind::Unavailable);
+    }
+}

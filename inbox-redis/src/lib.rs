@@ -1,0 +1,198 @@
+//! An inbox store on Redis, Valkey, or a cluster of them: Redis 7 or Valkey 7.2 and later.
+//!
+//! ```no_run
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
+//! use inbox_redis::{RedisOptions, RedisStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = RedisOptions::from_url("redis://cache.example?inbox=orders")?;
+//! let store = RedisStore::connect(options).await?;
+//! store.create().await?;
+//! let message = Message::new(
+//!     HandlerName::new("billing")?,
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What survives what
+//! Redis keeps everything in memory, and its settings decide what a crash loses:
+//!
+//! | setting | server killed | power cut |
+//! |---|---|---|
+//! | `appendonly yes`, `appendfsync always` | nothing that was answered | nothing that was answered |
+//! | `appendonly yes`, `appendfsync everysec` | about nothing | about a second |
+//! | snapshots (`save`) only | everything since the last one | the same |
+//! | neither | everything | everything |
+//!
+//! Replication is asynchronous: **a fail-over loses what the replica did not have yet**, whatever
+//! was answered. With [`Confirmations`] receive, begin, settle and the operator's changes wait until
+//! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). (Claims and
+//! extensions do not: a lease that a fail-over forgets is drawn anew, with a greater token.) When they do not confirm in time, the operation fails as `Unavailable` with an
+//! unknown effect. It makes loss unlikely and not impossible: Redis does not promise that the
+//! replica that takes over is one of those that confirmed. With one replica it is.
+//!
+//! Connecting refuses a server that persists nothing at all, or whose `maxmemory-policy` may evict
+//! an inbox's keys; [`StartChecks`] says otherwise. Set `maxmemory-policy noeviction` (or a
+//! `volatile-` policy: no key of an inbox has an expiry time).
+//!
+//! # Shards
+//! An inbox is spread over a fixed number of shards, each of which has its own hash tag
+//! `{inbox:N}`, so that Redis Cluster places the shards on its nodes and moves them between them.
+//! The number is chosen when the inbox is created, stands in every shard's marker, and a client
+//! with another number is refused by every script. One server needs one shard. On a cluster, take
+//! a few for each primary there may ever be.
+//!
+//! | | one shard | several |
+//! |---|---|---|
+//! | round trips of receive | 1 | 2: numbers are drawn in the first shard; 4 when messages are on their way to another shard than their home |
+//! | round trips of claim | 1 | 2: a look into all shards, then a claim in those that have the longest-due messages |
+//! | round trips of settle, extend | 1 | 1, to the shards concerned in parallel |
+//! | stored together | the batch | the messages of a batch that share an id |
+//!
+//! A message's **home** is the shard of its id, which is the same for all copies of a delivery,
+//! whatever handlers and ordering keys they have. Without an ordering key it is stored there; with
+//! one it belongs to the shard of the ordering key, so that a whole ordering key is in one shard.
+//! Every copy asks the home first, so a copy with another ordering key, or with none, is a
+//! duplicate.
+//!
+//! A message that belongs elsewhere takes three steps. It is *staged* at home: a **guard** in
+//! `ids` says where it is, and `staged` holds it, in one script with the delivery's other messages.
+//! From then on it is stored. Then it is *placed* where it belongs, and then *unstaged*. Each step can
+//! be repeated, by anybody: what was staged for over a second, because its sender died, is placed by
+//! whoever claims; and whoever looks at messages places what is staged first. A guard without a
+//! staged message says where the message was placed. If it is gone from there (purged), the next
+//! copy leaves a *fence* there against whoever is late with placing it, and removes the guard.
+//! Fences are dropped after an hour, and nobody places what was read over a minute ago.
+//!
+//! Numbers order the messages of all shards as they were received. Times are each server's own;
+//! the parts of one operation share one server's moment, if it was within the last second by their
+//! own clocks, so that what they write is in order.
+//!
+//! # Runs
+//! Most messages that are received together fare alike: they are claimed together and processed
+//! together. So neighbours in a batch (up to 100, without ordering key or due time, for one handler,
+//! of up to 64 KiB each and 256 KiB together) become a **run**: they share one record of state, one
+//! body and one place among the claimable, and each has only its key and number of its own. A claim
+//! that wants less of a run cuts it in two. Whatever happens to one message alone (a retry, a dead
+//! letter, a replay, its own settlement) first takes its run apart into single messages. Batches of
+//! one cost as much as without runs; with batches of 100, a message costs the server 10 microseconds
+//! for the whole cycle.
+//!
+//! # Keys
+//! Of shard 0 of an inbox named `inbox`; a *field* is the handler's name, NUL, the message id.
+//!
+//! | key | type | holds |
+//! |---|---|---|
+//! | `{inbox:0}:meta` | hash | the marker: version, number of shards, which shard; the last numbers drawn |
+//! | `…:ids` | hash | field → its number, when it is in a run; else where it stands, its number, times, token, attempts, worker; or a guard |
+//! | `…:runs` | sorted set | for each run by its first number: where it stands, as in `ids` |
+//! | `…:blobs` | hash | a run's first number → its messages, until their payloads are dropped |
+//! | `…:log` | stream | a part of a batch by its first number: field, kind, content type, headers of each message |
+//! | `…:body` | hash | field → the same and the payload of a single message, until it is dropped |
+//! | `…:errors`, `…:results` | hash | field → last error, result |
+//! | `…:counts` | hash | handler, state → how many |
+//! | `…:due:HANDLER`, `…:run_due:HANDLER` | sorted set | what is pending and not blocked, by due time and number |
+//! | `…:leased:HANDLER`, `…:run_leased:HANDLER` | sorted set | what is leased, by the lease's end and number |
+//! | `…:open:HANDLER` | sorted set | what is unfinished and has an ordering key, by key and number |
+//! | `…:heads:HANDLER` | hash | ordering key → the message whose turn it is |
+//! | `…:done:STATE` | stream | a moment → the numbers of all messages and runs that became final then |
+//! | `…:dead` | sorted set | fields of dead letters by number |
+//! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches |
+//! | `…:staged`, `…:staging` | hash, sorted set | messages on their way to another shard, and since when |
+//! | `…:fences` | sorted set | fences by time |
+//!
+//! **A retained processed message without its payload takes under 250 bytes**, with a message id of
+//! 36 bytes and without headers, however it was received; in runs about 180. Deleted entries'
+//! memory is given back in nodes of a hundred entries; an entry of the log when all its messages
+//! are purged. A number in `done` whose message was replayed or purged is passed over, and its
+//! entry is dropped when none of its numbers means anything any more.
+//!
+//! # Scripts
+//! Every operation is one script in each shard concerned, called by its digest; where the server
+//! has forgotten it, it is loaded again. All keys are declared. The server's `TIME` is the only
+//! clock. Redis runs a script to its end before anything else and replicates its writes together.
+//! It does not undo what a script that fails has written, so scripts are made not to fail: the
+//! marker is checked first; those that add much (`receive`, `begin`) are refused by a full server
+//! before they begin, and those that drain (`claim`, `settle`, purges) run on a full one.
+//! [`ddl`](inbox_api::Schema::ddl) prints them.
+//!
+//! For n messages of a call among N claimable ones:
+//!
+//! | script | cost |
+//! |---|---|
+//! | `receive` | O(n), and O(log N) for each run and each message by itself |
+//! | `claim` | O(log N) for each run and each message by itself, and the bodies' length; blocked, future and finished messages cost nothing |
+//! | `settle`, `extend` | O(n), O(log N) for each run and each message by itself, and for each ordering key concerned |
+//! | `begin`, replay, discard | O(log N) |
+//! | purge | O(n), for each an entry of the log is found in O(log history) |
+//! | list, count | O(messages looked at), in steps of up to 1,000; dead letters by their own index |
+//! | statistics | O(handlers · log N) |
+//!
+//! A lease that runs out is found in its sorted set by the next claim; nothing sweeps.
+//!
+//! # Retention
+//! [`purge`](inbox_api::Operate::purge) as in every store, in steps of 500. Or
+//! [`keep_processed`](RedisOptions::keep_processed): then each settlement also deletes up to twice
+//! as many expired messages as it completes, and no janitor is needed. Redis's own expiry is not
+//! used: one key for each message would take more memory than the message, and could not be declared
+//! by scripts; fields of hashes expire only on Redis 7.4 and later, not on Valkey; and neither would
+//! keep the counts exact, nor spare what an operator has just replayed.
+//!
+//! # Together with the caller's own writes
+//! Redis has no transaction that could be rolled back, so the store is not
+//! [`Transactional`](inbox_api::Transactional), and
+//! [`Capabilities::transactions`](inbox_api::Capabilities::transactions) is false.
+//! [`RedisStore::settle_with`] does what can be done: it settles a lease and runs commands of the
+//! caller's own on keys of the same shard, at once and only if the lease still stands.
+//!
+//! # Wake-ups
+//! Scripts publish to the channel `inbox:wake:HANDLER`; each store listens on one connection of its
+//! own while it has subscriptions, and mends it. Poll as well.
+//!
+//! # Permissions and TLS
+//! [`ACL_RULES`] are what a user needs. With the Cargo feature `tls`, `rediss://` and
+//! `rediss+cluster://` use rustls with the system's certificates or with those of
+//! [`tls_certificates`](RedisOptions::tls_certificates).
+
+mod beside;
+mod checks;
+mod error;
+mod keys;
+mod link;
+mod operate;
+mod options;
+mod receive;
+mod reply;
+mod rows;
+mod schema;
+mod scripts;
+mod staging;
+mod store;
+mod wakeups;
+mod work;
+
+/// The driver, whose values [`RedisStore::settle_with`] answers.
+pub use redis;
+
+pub use beside::Command;
+pub use options::{Confirmations, RedisOptions, StartChecks, TimeOffset};
+pub use store::RedisStore;
+
+/// What a user of the server needs, for `ACL SETUSER name on >password` and these words, with the
+/// inbox's name in place of `INBOX`. `config|get` may be left out: connecting then does not see
+/// whether snapshots are on. A cluster's clients need the last four, and `waitaof` exists from
+/// Redis 7.2; a server that knows neither refuses the rule, which is then to be left out as well.
+pub const ACL_RULES: &str = "~{INBOX:*}* &INBOX:wake:* \
+    +evalsha +script|load +info +config|get +psubscribe +punsubscribe +ping +wait \
+    +time +type +exists +publish \
+    +hget +hmget +hset +hdel +hincrby +hkeys \
+    +zadd +zrem +zscore +zcount +zrangebylex +zrangebyscore +zrevrangebyscore +zremrangebyscore \
+    +xadd +xdel +xrange +xrevrange \
+    +cluster|slots +cluster|shards +asking +readonly";

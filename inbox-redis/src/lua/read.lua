@@ -1,0 +1,146 @@
+-- ARGV: what to read, then its values. Writes nothing.
+local what = ARGV[arg]
+
+if what == 'get' then
+  local s = load(ARGV[arg + 1])
+  if not s then return {} end
+  if s.state == GUARD then return {'guard', s.shard, s.guard} end
+  local result = s.flags and s.flags % 4 >= 2 and call('HGET', results, s.key)
+  return {now, full_row(s), body_of(s), result}
+elseif what == 'staged' then
+  -- Age, limit, perhaps a key: what was staged at least so long ago and is not known to be placed.
+  local answer, keys = {}, {ARGV[arg + 3]}
+  if #keys == 0 then
+    keys = call('ZRANGEBYSCORE', staging, '-inf', integer(time - ARGV[arg + 1]), 'LIMIT', 0, ARGV[arg + 2])
+  end
+  for _, key in ipairs(keys) do
+    local s, raw = load(key), call('HGET', staged, key)
+    if s and s.state == GUARD and raw then
+      local seq, due, okey, whole = cmsgpack.unpack(raw)
+      answer[#answer + 1] = {key, s.shard, s.guard, seq, due, okey, whole}
+    end
+  end
+  return {time, answer}
+elseif what == 'places' then
+  local answer = {}
+  for at = arg + 1, #ARGV do
+    local s = load(ARGV[at])
+    answer[#answer + 1] = s and s.state == GUARD and s.shard
+  end
+  return answer
+elseif what == 'bodies' then
+  local answer = {}
+  for at = arg + 1, #ARGV do
+    local s = load(ARGV[at])
+    answer[#answer + 1] = {s and body_of(s), call('HGET', results, ARGV[at])}
+  end
+  return answer
+elseif what == 'list' then
+  -- Number to start at, number to end at, rows, whether backwards, whether only dead ones.
+  local from, to, rows = ARGV[arg + 1], ARGV[arg + 2], tonumber(ARGV[arg + 3])
+  local backwards, only_dead = ARGV[arg + 4] == '1', ARGV[arg + 5] == '1'
+  local found = {}
+  local function indexed(set)
+    local list
+    if backwards then
+      list = call('ZREVRANGEBYSCORE', set, to, from, 'WITHSCORES', 'LIMIT', 0, rows)
+    else
+      list = call('ZRANGEBYSCORE', set, from, to, 'WITHSCORES', 'LIMIT', 0, rows)
+    end
+    for n = 1, #list, 2 do found[#found + 1] = {tonumber(list[n + 1]), list[n], false} end
+  end
+  if only_dead then
+    indexed(dead)
+  else
+    -- The entry in which the range begins may have an earlier number. Entries can overlap: there are
+    -- enough when all others are out of the range of what was found.
+    local from_number, to_number = tonumber(from), tonumber(to)
+    local first, last, enough, furthest = integer(math.max(from_number - SPAN, 0)), to, false, nil
+    while not enough do
+      local list
+      if backwards then
+        list = call('XREVRANGE', log, last, first, 'COUNT', 64)
+      else
+        list = call('XRANGE', log, first, last, 'COUNT', 64)
+      end
+      for _, raw in ipairs(list) do
+        local id = tonumber(string.match(raw[1], '^%d+'))
+        if furthest and (backwards and id + SPAN < furthest or not backwards and id > furthest) then
+          enough = true
+          break
+        end
+        local entry = entry_items(raw)
+        local items = entry and entry.items or {}
+        for place = 1, #items do
+          local item = items[backwards and #items + 1 - place or place]
+          if item.seq >= from_number and item.seq <= to_number then found[#found + 1] = {item.seq, item.key, item.static, item.bytes} end
+        end
+        if #found >= rows and not furthest then
+          furthest = found[1][1]
+          for _, f in ipairs(found) do furthest = backwards and math.min(furthest, f[1]) or math.max(furthest, f[1]) end
+        end
+      end
+      if #list < 64 then break end
+      if backwards then last = '(' .. list[#list][1] else first = '(' .. list[#list][1] end
+    end
+    indexed(late)
+  end
+  table.sort(found, function(a, b)
+    if backwards then return a[1] > b[1] end
+    return a[1] < b[1]
+  end)
+  local more = #found >= rows and 1 or 0
+  local keys, answer = {}, {}
+  for n = 1, math.min(#found, rows) do keys[n] = found[n][2] end
+  load_all(keys)
+  for n, key in ipairs(keys) do
+    local s = states[key] or nil
+    -- Of an entry of the log, some messages may be gone, and have come again under other numbers.
+    if s and s.state ~= GUARD and (s.state == -1 or s.seq == found[n][1]) then
+      local err = s.flags and s.flags % 2 == 1 and call('HGET', errors, key)
+      local static, bytes = found[n][3], found[n][4]
+      if not static and s.state ~= -1 then static, bytes = static_of(s) end
+      answer[#answer + 1] = {found[n][1], row(s, static, err, bytes)}
+    end
+  end
+  return {now, more, #keys > 0 and found[#keys][1] or 0, answer}
+elseif what == 'expired' then
+  -- State, age, limit: what purge would delete, longest-finished first.
+  local state, cutoff, limit = tonumber(ARGV[arg + 1]), now - ARGV[arg + 2], tonumber(ARGV[arg + 3])
+  local answer = {}
+  if cutoff >= 0 then
+    for _, s in ipairs(finished_by(state, cutoff, limit)) do
+      answer[#answer + 1] = {s.at, full_row(s)}
+    end
+  end
+  return {now, answer}
+elseif what == 'handlers' then
+  return call('HKEYS', counts)
+else
+  local answer = {}
+  for handler, keys in pairs(handlers) do
+    local one = {handler}
+    for state = PENDING, DISCARDED do
+      one[#one + 1] = tonumber(call('HGET', counts, handler .. '\0' .. state) or 0)
+    end
+    one[7] = call('ZCOUNT', keys.leased, '-inf', integer(now))
+    for _, member in ipairs(call('ZRANGEBYSCORE', keys.run_leased, '-inf', integer(now))) do
+      local run = run_at(struct.unpack('>I6', member))
+      one[7] = one[7] + (run and run.n or 0)
+    end
+    local first
+    for _, set in ipairs({keys.due, keys.leased, keys.run_due, keys.run_leased}) do
+      local head = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, 1)
+      if head[1] and (not first or tonumber(head[2]) < first[1] or (tonumber(head[2]) == first[1] and head[1] < first[2])) then
+        first = {tonumber(head[2]), head[1]}
+      end
+    end
+    local s = first and (#first[2] == 6 and run_at(struct.unpack('>I6', first[2])) or load(string.sub(first[2], 7)))
+    one[8] = now
+    one[9] = first and first[1] or -1
+    one[10] = first and (struct.unpack('>I6', first[2])) or -1
+    one[11] = s and s.accepted or -1
+    answer[#answer + 1] = one
+  end
+  return answer
+end

@@ -1,0 +1,144 @@
+-- ARGV: whether to drop payloads; how long to keep what was processed, or -1; the number of
+-- commands to run beside (-1: a plain settlement), each as its number of words and the words; then
+-- for each settlement its key and, packed, outcome, number, token and a number of the outcome's own;
+-- behind it, unless it is processed without a result, the outcome's text.
+local drop, keep = ARGV[arg] == '1', tonumber(ARGV[arg + 1])
+local DONE, RESULT, RETRY, DIED, RELEASE, CORRUPT = 0, 1, 2, 3, 4, 5
+local commands, at = {}, arg + 3
+for n = 1, tonumber(ARGV[arg + 2]) do
+  local words = tonumber(ARGV[at])
+  commands[n] = {}
+  for word = 1, words do commands[n][word] = ARGV[at + word] end
+  at = at + words + 1
+end
+local list, whole = {}, {}
+
+-- The common case: all are processed, and are whole runs in the order in which they were claimed.
+local function all_whole()
+  local found, run, left, next_seq = {}, nil, 0, 0
+  for place = at, #ARGV, 2 do
+    if string.byte(ARGV[place + 1]) ~= DONE then return nil end
+    local _, seq, token = struct.unpack('>BI6I7', ARGV[place + 1])
+    if left == 0 then
+      run = run_of(seq)
+      if not run or found[run] or run.state ~= LEASED or run.token ~= token then return nil end
+      left, next_seq, found[run] = run.n, run.base, true
+    end
+    if seq < next_seq or token ~= run.token or not is_in(run, seq) then return nil end
+    left, next_seq = left - 1, seq + 1
+  end
+  return left == 0 and found or nil
+end
+
+local plain = ARGV[arg + 2] == '-1' and #ARGV > at and (#ARGV - at) % 2 == 1 and all_whole()
+local answers = {}
+if plain then
+  whole = plain
+  for n = 1, (#ARGV - at + 1) / 2 do answers[n] = 1 end
+  at = #ARGV
+end
+while at < #ARGV do
+  local one = {key = ARGV[at]}
+  one.outcome, one.seq, one.token, one.flag = struct.unpack('>BI6I7I7', ARGV[at + 1])
+  at = at + 2
+  if one.outcome ~= DONE then
+    one.alone, one.value, at = true, ARGV[at], at + 1
+  end
+  list[#list + 1] = one
+end
+local replies = {}
+if ARGV[arg + 2] ~= '-1' then
+  local s = load(list[1].key)
+  if not s or s.seq ~= list[1].seq or s.token ~= list[1].token or s.state ~= LEASED then return {{0}, replies, {}} end
+  for n, words in ipairs(commands) do
+    local reply = redis.pcall(unpack(words))
+    if type(reply) == 'table' and reply.err then
+      return redis.error_reply('INBOXCOMMAND ' .. n .. ' ' .. string.match(reply.err, '^%S+'))
+    end
+    replies[n] = reply
+  end
+end
+local bodies, errs, done_any, keys = {}, {}, 0, {}
+if not plain then whole = whole_runs(list) end
+for run in pairs(whole) do
+  count(run.handler, LEASED, -run.n)
+  count(run.handler, PROCESSED, run.n)
+  index_run(run, 'run_leased')
+  finish_run(run)
+  run.finished = run.finished + 1
+  if drop then
+    call('HDEL', blobs, integer(run.base))
+    run.dropped, run.parts = true, nil
+  end
+  save_run(run)
+  done_any = done_any + run.n
+end
+for _, one in ipairs(list) do
+  if not whole[one.run] then keys[#keys + 1] = one.key end
+end
+load_all(keys)
+for n, one in ipairs(list) do
+  local s = not whole[one.run] and states[one.key] or nil
+  if whole[one.run] then
+    answers[n] = 1
+  elseif not s or s.seq ~= one.seq or s.token ~= one.token then
+    answers[n] = 0
+  elseif s.state ~= LEASED then
+    answers[n] = 1
+  else
+    s = own(s)
+    answers[n] = 1
+    local handler = handler_of(s.key)
+    count(handler, LEASED, -1)
+    move(handler, 'leased', false, s)
+    local open = true
+    if one.outcome == RELEASE then
+      s.state, s.started = PENDING, math.max(s.started - 1, 0)
+    else
+      s.finished = s.finished + (one.outcome == CORRUPT and 0 or 1)
+      if one.outcome == RETRY then
+        s.state, s.due = PENDING, now + one.flag
+      elseif one.outcome == DONE or one.outcome == RESULT then
+        finish(s, PROCESSED)
+        done_any, open = done_any + 1, false
+        if one.outcome == RESULT then
+          call('HSET', results, s.key, one.value)
+          set_flag(s, HAS_RESULT, true)
+        end
+        if drop then
+          bodies[#bodies + 1] = s.key
+          s.bytes = -1
+        end
+      else
+        finish(s, DEAD)
+        open = one.flag == 1 and s.okey ~= nil
+        set_flag(s, BLOCKS, open)
+        if one.outcome == CORRUPT then
+          s.token = math.max(s.token + 1, now)
+          s.started = math.max(s.started - 1, 0)
+        end
+      end
+      if one.outcome == RETRY or one.outcome == DIED or one.outcome == CORRUPT then
+        errs[#errs + 1] = s.key
+        errs[#errs + 1] = one.value
+        set_flag(s, HAS_ERROR, true)
+      end
+    end
+    count(handler, s.state, 1)
+    save(s)
+    if s.okey then
+      if not open then call('ZREM', handlers[handler].open, open_member(s)) end
+      touch(handler, s.okey)
+    elseif s.state == PENDING then
+      waiting(handler, s)
+    end
+  end
+end
+put('HDEL', body, bodies)
+put('HSET', errors, errs)
+local guards = {}
+if keep >= 0 and done_any > 0 then
+  trim(now - keep, 2 * done_any, guards)
+end
+write()
+return {answers, replies, guards}

@@ -1,0 +1,231 @@
+//! The scripts, and how a call of one is put together.
+
+use std::{
+    collections::BTreeSet,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Instant,
+};
+
+use inbox_api::HandlerName;
+use redis::{Cmd, ToRedisArgs};
+
+use crate::{
+    keys::{HANDLER_KEYS, Layout},
+    options::TimeOffset,
+    schema,
+};
+
+/// A script with the digest under which servers know it.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    pub(crate) digest: String,
+    /// Whether it can change anything.
+    pub(crate) writes: bool,
+}
+
+impl Script {
+    fn new(name: &'static str, text: &'static str) -> Self {
+        Self {
+            name,
+            text,
+            digest: redis::Script::new(text).get_hash().to_owned(),
+            writes: !text.starts_with("#!lua flags=no-writes"),
+        }
+    }
+}
+
+/// A script that a full server refuses before it runs.
+macro_rules! growing {
+    ($file:literal) => {
+        concat!(
+            "#!lua\n",
+            include_str!("lua/prelude.lua"),
+            include_str!(concat!("lua/", $file))
+        )
+    };
+}
+
+/// A script that also runs on a full server, which is emptied by it in the end.
+macro_rules! draining {
+    ($file:literal) => {
+        concat!(
+            "#!lua flags=allow-oom\n",
+            include_str!("lua/prelude.lua"),
+            include_str!(concat!("lua/", $file))
+        )
+    };
+}
+
+macro_rules! reading {
+    ($file:literal) => {
+        concat!(
+            "#!lua flags=no-writes\n",
+            include_str!("lua/prelude.lua"),
+            include_str!(concat!("lua/", $file))
+        )
+    };
+}
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = $kind:ident $file:literal;)*) => {
+        $($(#[$doc])* pub(crate) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new($file, $kind!($file)));)*
+        /// All of them, for people to read.
+        pub(crate) fn all() -> Vec<&'static Script> {
+            vec![$(&$name),*]
+        }
+    };
+}
+
+scripts! {
+    RECEIVE = growing "receive.lua";
+    UNSTAGE = draining "unstage.lua";
+    BEGIN = growing "begin.lua";
+    DRAW = growing "draw.lua";
+    FENCE = draining "fence.lua";
+    UNGUARD = draining "unguard.lua";
+    CLAIM = draining "claim.lua";
+    SETTLE = draining "settle.lua";
+    EXTEND = draining "extend.lua";
+    OPERATE = draining "operate.lua";
+    REMOVE = draining "remove.lua";
+    PEEK = reading "peek.lua";
+    READ = reading "read.lua";
+}
+
+pub(crate) static SCHEMA: LazyLock<Script> =
+    LazyLock::new(|| Script::new("schema.lua", include_str!("lua/schema.lua")));
+
+/// What all calls of one store have in common.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub(crate) layout: Layout,
+    pub(crate) offset: TimeOffset,
+    /// A server's clock when it was last read, and how long ago that was.
+    heard: Mutex<Option<(i64, Instant)>>,
+}
+
+/// A moment by a server's clock, in microseconds, that the parts of one operation in several
+/// shards share, so that what they write is in order. Scripts take it only if it has just been by
+/// their own clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moment(i64);
+
+impl Moment {
+    pub(crate) fn micros(self) -> i64 {
+        self.0
+    }
+}
+
+/// One call, on its way to one shard.
+pub(crate) struct Call {
+    pub(crate) script: &'static Script,
+    pub(crate) shard: u16,
+    pub(crate) command: Cmd,
+}
+
+impl Call {
+    pub(crate) fn arg(&mut self, value: impl ToRedisArgs) -> &mut Self {
+        self.command.arg(value);
+        self
+    }
+}
+
+impl Caller {
+    pub(crate) fn new(layout: Layout, offset: TimeOffset) -> Self {
+        Self {
+            layout,
+            offset,
+            heard: Mutex::new(None),
+        }
+    }
+
+    /// Takes note of what a server's clock has just shown.
+    pub(crate) fn hear(&self, micros: i64) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        *heard = Some((micros, Instant::now()));
+    }
+
+    /// Now, by the clock that was heard last; a little late, and never early.
+    pub(crate) fn moment(&self) -> Moment {
+        if self.layout.shards() == 1 {
+            return Moment::default();
+        }
+        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = |at: Instant| i64::try_from(at.elapsed().as_micros()).unwrap_or(0);
+        Moment(heard.map_or(0, |(micros, at)| micros.saturating_add(passed(at))))
+    }
+
+    /// Begins a call of `script` in `shard` that may touch these handlers' keys.
+    pub(crate) fn call<'a>(
+        &self,
+        script: &'static Script,
+        shard: u16,
+        handlers: impl IntoIterator<Item = &'a HandlerName>,
+    ) -> Call {
+        self.call_with(script, shard, handlers, &[], Moment::default())
+    }
+
+    /// The same at a moment that other shards share, with further keys.
+    pub(crate) fn call_with<'a>(
+        &self,
+        script: &'static Script,
+        shard: u16,
+        handlers: impl IntoIterator<Item = &'a HandlerName>,
+        further: &[Vec<u8>],
+        moment: Moment,
+    ) -> Call {
+        let handlers: BTreeSet<&HandlerName> = handlers.into_iter().collect();
+        let keys = self.layout.shard_keys(shard);
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(&script.digest)
+            .arg(keys.len() + HANDLER_KEYS * handlers.len() + further.len())
+            .arg(&keys);
+        for handler in &handlers {
+            command.arg(&self.layout.handler_keys(shard, handler));
+        }
+        for key in further {
+            command.arg(key.as_slice());
+        }
+        command
+            .arg(schema::VERSION)
+            .arg(self.layout.shards())
+            .arg(shard)
+            .arg(self.offset.micros())
+            .arg(moment.0)
+            .arg(self.layout.channel())
+            .arg(handlers.len());
+        for handler in &handlers {
+            command.arg(handler.as_str());
+        }
+        Call {
+            script,
+            shard,
+            command,
+        }
+    }
+
+    /// The set-up script, which asks nothing of what it finds.
+    pub(crate) fn schema_call(&self, what: &str, shard: u16) -> Call {
+        let keys = self.layout.shard_keys(shard);
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(&SCHEMA.digest)
+            .arg(keys.len())
+            .arg(&keys)
+            .arg(what)
+            .arg(schema::VERSION)
+            .arg(self.layout.shards())
+            .arg(shard);
+        Call {
+            script: &SCHEMA,
+            shard,
+            command,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The store: its connection, and the working side.
+
+use std::{
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future::{join_all, try_join_all};
+use inbox_api::{
+    Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
+    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups as Reach,
+    check_size,
+};
+use redis::Value;
+
+use crate::{
+    checks,
+    error::closed,
+    keys::Layout,
+    link::Link,
+    options::{Confirmations, RedisOptions},
+    scripts::{Call, Caller},
+    wakeups::Wakeups,
+};
+
+/// An inbox on Redis, Valkey or a cluster of them. Clones share its connections.
+///
+/// A value belongs to the tokio runtime in which it was connected.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("options", &self.inner.options)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(crate) struct Inner {
+    pub(crate) options: RedisOptions,
+    pub(crate) caller: Caller,
+    /// `None` once closed.
+    link: RwLock<Option<Link>>,
+    pub(crate) wakeups: Wakeups,
+}
+
+impl RedisStore {
+    /// Connects, and looks at the server's settings ([`StartChecks`](crate::StartChecks)). Does
+    /// not set up the inbox: see [`Schema`](inbox_api::Schema).
+    ///
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached; `Denied` when it refuses the
+    /// credentials; `Unsupported` when it is older than Redis 7, or when its settings may lose
+    /// messages; `Invalid` for certificates that cannot be read.
+    pub async fn connect(options: RedisOptions) -> Result<Self> {
+        let link = Link::connect(&options).await?;
+        checks::check(&link, &options).await?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                caller: Caller::new(
+                    Layout::new(&options.inbox, options.shards),
+                    options.offset.clone(),
+                ),
+                wakeups: Wakeups::new(&options),
+                link: RwLock::new(Some(link)),
+                options,
+            }),
+        })
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.inner.caller.layout
+    }
+
+    pub(crate) fn link(&self, operation: &'static str) -> Result<Link> {
+        let link = self
+            .inner
+            .link
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        link.clone().ok_or_else(|| closed(operation))
+    }
+
+    async fn send(
+        &self,
+        operation: &'static str,
+        call: Call,
+        confirmations: Option<&Confirmations>,
+    ) -> Result<Value> {
+        let slot = self.layout().slot(call.shard);
+        self.link(operation)?
+            .run(operation, slot, call.script, call.command, confirmations)
+            .await
+    }
+
+    pub(crate) async fn run(&self, operation: &'static str, call: Call) -> Result<Value> {
+        self.send(operation, call, None).await
+    }
+
+    /// As [`Self::run`], and waits for the confirmations that the options demand.
+    pub(crate) async fn run_confirmed(&self, operation: &'static str, call: Call) -> Result<Value> {
+        self.send(operation, call, Some(&self.inner.options.confirmations))
+            .await
+    }
+
+    /// All at once; the first error is the answer.
+    pub(crate) async fn run_all(
+        &self,
+        operation: &'static str,
+        calls: Vec<Call>,
+    ) -> Result<Vec<Value>> {
+        try_join_all(calls.into_iter().map(|call| self.run(operation, call))).await
+    }
+
+    /// All at once, confirmed. Lets every call end even if one fails, so that as much as can be
+    /// done is done.
+    pub(crate) async fn run_all_confirmed(
+        &self,
+        operation: &'static str,
+        calls: Vec<Call>,
+    ) -> Result<Vec<Value>> {
+        let calls = calls
+            .into_iter()
+            .map(|call| self.run_confirmed(operation, call));
+        join_all(calls).await.into_iter().collect()
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        let options = &self.inner.options;
+        let mut capabilities = Capabilities::minimal(
+            if options.confirmations.any() {
+                "as the server persists, and what was demanded of replicas or append-only files"
+            } else {
+                "as the server persists; a fail-over can lose what replicas did not have yet"
+            },
+            options.payload_limit,
+        );
+        capabilities.multi_process = true;
+        capabilities.ordering = true;
+        capabilities.wakeups = Reach::EveryProcess;
+        capabilities.receive_atomicity = if options.shards == 1 {
+            ReceiveAtomicity::Batch
+        } else {
+            ReceiveAtomicity::MessageId
+        };
+        capabilities
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        self.link("receive")?;
+        self.receive_batch(messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        self.link("claim")?;
+        if request.handlers.is_empty() || request.limit == 0 {
+            return Ok(Claims::default());
+        }
+        self.claim_batch(request).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.link("settle")?;
+        self.settle_batch(settlements).await
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        self.link("extend")?;
+        LeaseTerms::check_length(length).map_err(|invalid| invalid.in_operation("extend"))?;
+        self.extend_batch(leases, length).await
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        self.link("begin")?;
+        check_size(
+            "payload",
+            message.payload().len(),
+            self.inner.options.payload_limit,
+        )
+        .map_err(|invalid| invalid.in_operation("begin"))?;
+        self.begin_one(message, terms).await
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        self.link("subscribe")?;
+        self.inner.wakeups.subscribe(handlers).await
+    }
+
+    async fn close(&self) {
+        *self
+            .inner
+            .link
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+        self.inner.wakeups.close();
+    }
+}

@@ -1,0 +1,212 @@
+//! Wake-ups by publish and subscribe, on a connection of their own.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use inbox_api::{Effect, Error, ErrorKind, HandlerName, Result, Subscription};
+use redis::aio::{PubSub, PubSubSink, PubSubStream};
+use tokio::{
+    sync::Notify,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::{error::map, keys::Layout, link::client, options::RedisOptions};
+
+const OPERATION: &str = "subscribe";
+const RECONNECT: Duration = Duration::from_millis(200);
+/// A silent connection is asked for a sign of life so often.
+const PING: Duration = Duration::from_secs(10);
+
+struct Waiting {
+    handlers: Vec<HandlerName>,
+    signal: Weak<Notify>,
+}
+
+/// Who wants to be woken. There is one connection for all of a store's subscriptions.
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<Vec<Waiting>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those who wait for this handler, or all.
+    fn wake(&self, handler: Option<&str>) {
+        self.lock().retain(|waiting| {
+            let Some(signal) = waiting.signal.upgrade() else {
+                return false;
+            };
+            let means = |name: &str| waiting.handlers.iter().any(|h| h.as_str() == name);
+            if handler.is_none_or(means) {
+                signal.notify_one();
+            }
+            true
+        });
+    }
+}
+
+/// Ends its task when the last subscription is gone.
+struct Listener(JoinHandle<()>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+pub(crate) struct Wakeups {
+    options: RedisOptions,
+    prefix: String,
+    shared: Arc<Shared>,
+    listener: tokio::sync::Mutex<Weak<Listener>>,
+}
+
+impl Wakeups {
+    pub(crate) fn new(options: &RedisOptions) -> Self {
+        Self {
+            prefix: Layout::new(&options.inbox, options.shards).channel(),
+            options: options.clone(),
+            shared: Arc::default(),
+            listener: tokio::sync::Mutex::new(Weak::new()),
+        }
+    }
+
+    pub(crate) async fn subscribe(
+        &self,
+        handlers: &[HandlerName],
+    ) -> Result<Box<dyn Subscription>> {
+        let mut current = self.listener.lock().await;
+        let listener = match current.upgrade().filter(|l| !l.0.is_finished()) {
+            Some(listener) => listener,
+            None => {
+                // Connected first, so that nothing after the return goes unheard.
+                let connection = listen(&self.options, &self.prefix, 0).await?;
+                let task = tokio::spawn(hear(
+                    self.options.clone(),
+                    self.prefix.clone(),
+                    Arc::clone(&self.shared),
+                    connection.split(),
+                ));
+                let listener = Arc::new(Listener(task));
+                *current = Arc::downgrade(&listener);
+                listener
+            }
+        };
+        let signal = Arc::new(Notify::new());
+        self.shared.lock().push(Waiting {
+            handlers: handlers.to_vec(),
+            signal: Arc::downgrade(&signal),
+        });
+        Ok(Box::new(Subscribed {
+            signal,
+            _listener: listener,
+        }))
+    }
+
+    /// Wakes everybody once, who then find the store closed, and hangs up.
+    pub(crate) fn close(&self) {
+        self.shared.wake(None);
+        if let Ok(mut current) = self.listener.try_lock()
+            && let Some(listener) = std::mem::take(&mut *current).upgrade()
+        {
+            listener.0.abort();
+        }
+    }
+}
+
+/// A connection that hears all of the inbox's wake-ups. In a cluster any node does: what is
+/// published reaches all of them.
+async fn listen(options: &RedisOptions, prefix: &str, node: usize) -> Result<PubSub> {
+    let connect = async {
+        let client = client(options, node)?;
+        let mut connection = client
+            .get_async_pubsub()
+            .await
+            .map_err(|error| map(OPERATION, false, error))?;
+        connection
+            .psubscribe(format!("{prefix}*"))
+            .await
+            .map_err(|error| map(OPERATION, false, error))?;
+        Ok(connection)
+    };
+    timeout(options.response_timeout, connect)
+        .await
+        .unwrap_or_else(|_| {
+            let reason = "the server did not answer in time";
+            Err(Error::new(ErrorKind::Unavailable, OPERATION, reason).with_effect(Effect::None))
+        })
+}
+
+/// Passes wake-ups on until the task is ended; connects anew when the connection breaks.
+async fn hear(
+    options: RedisOptions,
+    prefix: String,
+    shared: Arc<Shared>,
+    (mut sink, mut stream): (PubSubSink, PubSubStream),
+) {
+    let mut node = 0;
+    loop {
+        until_broken(
+            &prefix,
+            &shared,
+            &mut sink,
+            &mut stream,
+            options.response_timeout,
+        )
+        .await;
+        tracing::warn!("the connection for wake-ups failed; connecting anew");
+        (sink, stream) = loop {
+            node += 1;
+            match listen(&options, &prefix, node).await {
+                Ok(connection) => break connection.split(),
+                Err(_) => sleep(RECONNECT).await,
+            }
+        };
+        // Whatever was published meanwhile was not heard.
+        shared.wake(None);
+    }
+}
+
+async fn until_broken(
+    prefix: &str,
+    shared: &Shared,
+    sink: &mut PubSubSink,
+    stream: &mut PubSubStream,
+    patience: Duration,
+) {
+    loop {
+        match timeout(PING, stream.next()).await {
+            Ok(Some(message)) => {
+                shared.wake(message.get_channel_name().strip_prefix(prefix));
+            }
+            Ok(None) => return,
+            Err(_silence) => {
+                let ping = timeout(patience, sink.ping::<redis::Value>()).await;
+                if !matches!(ping, Ok(Ok(_))) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Subscribed {
+    signal: Arc<Notify>,
+    _listener: Arc<Listener>,
+}
+
+#[async_trait]
+impl Subscription for Subscribed {
+    async fn woken(&mut self) {
+        // A permit that reaches a future which is then dropped goes back to the signal.
+        self.signal.notified().await;
+    }
+}

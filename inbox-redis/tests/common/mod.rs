@@ -1,0 +1,112 @@
+//! What the tests share: servers of their own, and fixtures on them.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
+
+pub mod harness;
+
+use std::{
+    sync::{
+        LazyLock, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use inbox_api::InboxName;
+use inbox_redis::{RedisOptions, RedisStore, StartChecks, TimeOffset};
+use redis::aio::ConnectionLike as _;
+use test_servers::{Error, Kind, Server, require_or_skip};
+
+/// Numbers the inboxes of this process.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+pub fn fresh_name() -> InboxName {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    InboxName::new(format!("t{}_{number}", std::process::id())).unwrap()
+}
+
+fn found(kind: Kind) -> Result<Option<Mutex<Server>>, Error> {
+    Ok(require_or_skip(kind)?.map(Mutex::new))
+}
+
+pub static SERVER: harness::Shared = LazyLock::new(|| found(Kind::Redis));
+pub static CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::RedisCluster));
+pub static REDIS_8: harness::Shared = LazyLock::new(|| found(Kind::Redis8));
+pub static REDIS_8_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::Redis8Cluster));
+pub static VALKEY: harness::Shared = LazyLock::new(|| found(Kind::Valkey));
+pub static VALKEY_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::ValkeyCluster));
+
+/// A shared server, if there is one. Looking for it blocks, which a thread of its own may do.
+pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex<Server>>, String> {
+    let found = std::thread::spawn(|| match &**server {
+        Ok(server) => Ok(server.as_ref()),
+        Err(error) => Err(error.to_string()),
+    });
+    found.join().unwrap()
+}
+
+/// The URL of a shared server, if there is one.
+pub fn url(server: &'static harness::Shared) -> Option<String> {
+    let server = started(server).unwrap()?;
+    Some(server.lock().unwrap().url().to_owned())
+}
+
+/// Options for a fresh inbox on a server of this kind.
+pub fn options(url: &str, cluster: bool, shards: u16) -> RedisOptions {
+    let url = if cluster {
+        url.replacen("redis://", "redis+cluster://", 1)
+    } else {
+        url.to_owned()
+    };
+    RedisOptions::from_url(&url)
+        .unwrap()
+        .inbox_name(fresh_name())
+        .shards(shards)
+        .unwrap()
+        .start_checks(StartChecks::Warn)
+        .response_timeout(Duration::from_secs(5))
+}
+
+/// A fresh inbox whose time can be moved.
+pub async fn store(options: RedisOptions) -> (RedisStore, TimeOffset) {
+    let offset = TimeOffset::default();
+    let store = RedisStore::connect(options.time_offset(offset.clone()))
+        .await
+        .unwrap();
+    inbox_api::Schema::create(&store).await.unwrap();
+    (store, offset)
+}
+
+/// A connection past the store, for whatever the tests do behind its back.
+#[derive(Clone)]
+pub enum Raw {
+    Single(redis::aio::MultiplexedConnection),
+    Cluster(redis::cluster_async::ClusterConnection),
+}
+
+impl Raw {
+    pub async fn connect(url: &str, cluster: bool) -> redis::RedisResult<Self> {
+        if cluster {
+            let client = redis::cluster::ClusterClient::new([url])?;
+            return Ok(Self::Cluster(client.get_async_connection().await?));
+        }
+        let client = redis::Client::open(url)?;
+        let config =
+            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+        Ok(Self::Single(
+            client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?,
+        ))
+    }
+
+    pub async fn run<T: redis::FromRedisValue>(
+        &mut self,
+        command: &redis::Cmd,
+    ) -> redis::RedisResult<T> {
+        let value = match self {
+            Self::Single(connection) => connection.req_packed_command(command).await,
+            Self::Cluster(connection) => connection.req_packed_command(command).await,
+        }?;
+        Ok(redis::from_redis_value(value)?)
+    }
+}

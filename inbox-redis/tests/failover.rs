@@ -1,0 +1,190 @@
+//! A node of a cluster dies under load, and its replica takes over.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use common::options;
+use inbox_api::{
+    ClaimRequest, HandlerName, Kind, LeaseTerms, Message, MessageId, Operate, OrderingKey, Outcome,
+    Receipt, Schema, Settled, Settlement, State, Store, WorkerName,
+};
+use inbox_redis::{Confirmations, RedisStore};
+use test_servers::{Kind as ServerKind, find_own, or_skip};
+
+/// With this a replica may take over, which the test servers otherwise prevent. What counts here is
+/// what replicas have confirmed, not what is on a disk.
+const MAY_FAIL_OVER: &[&str] = &["--cluster-replica-no-failover", "no", "--appendfsync", "no"];
+
+fn message(handler: &HandlerName, id: u64) -> Message {
+    let message = Message::new(
+        handler.clone(),
+        MessageId::new(id.to_string()).unwrap(),
+        Kind::new("k").unwrap(),
+        format!("payload {id}"),
+    );
+    match id % 3 {
+        0 => message.with_ordering_key(OrderingKey::new(format!("key {}", id % 50)).unwrap()),
+        _ => message,
+    }
+}
+
+/// Sends batches until told to stop; answers the batches that were acknowledged.
+async fn send(
+    store: RedisStore,
+    handler: HandlerName,
+    first: u64,
+    stop: Arc<AtomicBool>,
+) -> Vec<u64> {
+    let (mut acknowledged, mut number) = (Vec::new(), first);
+    while !stop.load(Ordering::Relaxed) {
+        let ids: Vec<u64> = (number..number + 10).collect();
+        let batch: Vec<Message> = ids.iter().map(|id| message(&handler, *id)).collect();
+        match store.receive(&batch).await {
+            Ok(receipts) => {
+                assert_eq!(receipts.len(), batch.len());
+                acknowledged.extend(ids);
+                number += 10;
+            }
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    acknowledged
+}
+
+/// Processes until told to stop; answers the ids whose settlement was acknowledged.
+async fn work(store: RedisStore, handler: HandlerName, stop: Arc<AtomicBool>) -> Vec<u64> {
+    let request = ClaimRequest {
+        handlers: vec![handler],
+        limit: 20,
+        terms: LeaseTerms::new(Duration::from_secs(2), WorkerName::new("w").unwrap()).unwrap(),
+    };
+    let mut settled = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let claims = match store.claim(&request).await {
+            Ok(claims) => claims,
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                continue;
+            }
+        };
+        let settlements: Vec<Settlement> = claims
+            .leased
+            .into_iter()
+            .map(|leased| Settlement {
+                lease: leased.lease,
+                outcome: Outcome::Processed { result: None },
+            })
+            .collect();
+        match store.settle(&settlements).await {
+            Ok(answers) => {
+                for (settlement, answer) in settlements.iter().zip(answers) {
+                    if answer == Settled::Done {
+                        settled.push(settlement.lease.key.id.as_str().parse().unwrap());
+                    }
+                }
+            }
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    settled
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_replica_has_confirmed_survives_its_primary() {
+    let found = tokio::task::spawn_blocking(|| find_own(ServerKind::RedisCluster, MAY_FAIL_OVER));
+    let Some(mut cluster) = or_skip(ServerKind::RedisCluster, found.await.unwrap()).unwrap() else {
+        return;
+    };
+    let wanted = Confirmations {
+        replicas: 1,
+        timeout: Duration::from_millis(500),
+        ..Confirmations::default()
+    };
+    // Known by a node that survives.
+    let url = cluster.urls().last().unwrap().clone();
+    let options = options(&url, true, 12)
+        .response_timeout(Duration::from_secs(3))
+        .confirmations(wanted);
+    let store = RedisStore::connect(options.clone()).await.unwrap();
+    store.create().await.unwrap();
+    let handler = HandlerName::new("billing").unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let senders: Vec<_> = (0..3)
+        .map(|n| {
+            tokio::spawn(send(
+                store.clone(),
+                handler.clone(),
+                n * 1_000_000,
+                stop.clone(),
+            ))
+        })
+        .collect();
+    let workers: Vec<_> = (0..2)
+        .map(|_| tokio::spawn(work(store.clone(), handler.clone(), stop.clone())))
+        .collect();
+
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut cluster = tokio::task::spawn_blocking(move || {
+        cluster.kill_node(0).unwrap();
+        cluster
+    })
+    .await
+    .unwrap();
+    // Until the replica has taken over.
+    let since = Instant::now();
+    let plain = options.clone().confirmations(Confirmations::default());
+    loop {
+        assert!(
+            since.elapsed() < Duration::from_secs(60),
+            "nobody took over"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if let Ok(look) = RedisStore::connect(plain.clone()).await
+            && look.statistics().await.is_ok()
+        {
+            break;
+        }
+    }
+    // Its shards cannot confirm anything before they have a replica again.
+    let _cluster = tokio::task::spawn_blocking(move || {
+        cluster.start_node(0).unwrap();
+        cluster
+    })
+    .await
+    .unwrap();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    stop.store(true, Ordering::Relaxed);
+    let (mut acknowledged, mut settled) = (Vec::new(), Vec::new());
+    for sender in senders {
+        acknowledged.extend(sender.await.unwrap());
+    }
+    for worker in workers {
+        settled.extend(worker.await.unwrap());
+    }
+    assert!(acknowledged.len() > 500, "{}", acknowledged.len());
+    assert!(settled.len() > 500, "{}", settled.len());
+
+    // What was acknowledged is known, and what was settled stays settled.
+    for ids in acknowledged.chunks(100) {
+        let batch: Vec<Message> = ids.iter().map(|id| message(&handler, *id)).collect();
+        let receipts = store.receive(&batch).await.unwrap();
+        for (id, receipt) in ids.iter().zip(receipts) {
+            assert_eq!(receipt, Receipt::Duplicate, "message {id} is lost");
+        }
+    }
+    for id in settled.iter().step_by(7) {
+        let record = store.get(message(&handler, *id).key()).await.unwrap();
+        assert_eq!(record.unwrap().state, State::Processed, "message {id}");
+    }
+}

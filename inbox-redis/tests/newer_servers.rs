@@ -1,0 +1,126 @@
+//! A part of the conformance suite on Valkey and on clusters of newer servers, and waiting for
+//! append-only files, which only they can.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{harness::OnServer, options, store, url};
+use conformance_tests::run;
+use inbox_api::{
+    Effect, ErrorKind, HandlerName, Kind, Message, MessageId, Receipt, Schema as _, StoreExt as _,
+};
+use inbox_redis::{Confirmations, RedisStore};
+
+/// What depends most on the server: scripts, its clock, wake-ups, and the random comparison.
+const PARTS: &[&str] = &[
+    "duplicates::",
+    "ordering::",
+    "fencing::",
+    "retention::",
+    "wakeups::",
+];
+
+async fn parts_on(harness: fn() -> OnServer) {
+    let server = harness().server;
+    if url(server).is_none() {
+        return;
+    }
+    for part in PARTS {
+        let report = run(Arc::new(harness()), part).await;
+        assert!(report.is_conformant(), "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valkey() {
+    parts_on(|| OnServer {
+        name: "redis, on Valkey",
+        cluster: false,
+        shards: 1,
+        server: &common::VALKEY,
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_redis_8() {
+    parts_on(|| OnServer {
+        name: "redis, on a cluster of Redis 8",
+        cluster: true,
+        shards: 6,
+        server: &common::REDIS_8_CLUSTER,
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_valkey() {
+    parts_on(|| OnServer {
+        name: "redis, on a cluster of Valkey",
+        cluster: true,
+        shards: 6,
+        server: &common::VALKEY_CLUSTER,
+    })
+    .await;
+}
+
+fn message(id: &str) -> Message {
+    Message::new(
+        HandlerName::new("billing").unwrap(),
+        MessageId::new(id).unwrap(),
+        Kind::new("k").unwrap(),
+        "payload",
+    )
+}
+
+#[tokio::test]
+async fn append_only_files_confirm() {
+    for server in [&common::REDIS_8, &common::VALKEY] {
+        let Some(url) = url(server) else { return };
+        let options = options(&url, false, 1);
+        let local = Confirmations {
+            local_aof: true,
+            timeout: Duration::from_secs(2),
+            ..Confirmations::default()
+        };
+        let (sure, _) = store(options.clone().confirmations(local)).await;
+        let received = sure.receive_one(&message("1")).await.unwrap();
+        assert_eq!(received, Receipt::Accepted);
+        // There are no replicas here.
+        let more = Confirmations {
+            replica_aofs: 1,
+            timeout: Duration::from_millis(50),
+            ..local
+        };
+        let strict = RedisStore::connect(options.confirmations(more))
+            .await
+            .unwrap();
+        assert!(strict.exists().await.unwrap());
+        let error = strict.receive_one(&message("2")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert!(error.context().contains("append-only"), "{error}");
+        assert_eq!(
+            sure.receive_one(&message("2")).await.unwrap(),
+            Receipt::Duplicate
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_older_server_is_told_that_it_cannot_confirm() {
+    let Some(url) = url(&common::SERVER) else {
+        return;
+    };
+    let wanted = Confirmations {
+        local_aof: true,
+        ..Confirmations::default()
+    };
+    match RedisStore::connect(options(&url, false, 1).confirmations(wanted)).await {
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}"),
+        Ok(store) => store.create().await.unwrap(),
+    }
+}
