@@ -163,7 +163,8 @@ fn run(on: &On<'_>, taken: Document) -> Result<Begun> {
     leased(taken)
         .map(|leased| Begun::Run(Box::new(leased)))
         .map_err(|(document, reason)| {
-            let place = crate::rows::corrupt_row(&on.database.inbox, &document, String::new()).place;
+            let place =
+                crate::rows::corrupt_row(&on.database.inbox, &document, String::new()).place;
             on.error(ErrorKind::Corrupt, format!("{place}: {reason}"))
         })
 }

@@ -1,10 +1,7 @@
 //! Claiming: candidates, a conditional update that takes them, and a look at what was won. Three
 //! requests whatever the batch; a fourth when messages with ordering keys are among them.
 
-use std::{
-    collections::HashMap,
-    sync::atomic::Ordering,
-};
+use std::{collections::HashMap, sync::atomic::Ordering};
 
 use inbox_api::{ClaimRequest, Claims, Result, State};
 use mongodb::bson::{Document, doc, oid::ObjectId};

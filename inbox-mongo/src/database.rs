@@ -58,9 +58,7 @@ impl Server {
 }
 
 pub(crate) fn write_concern() -> WriteConcern {
-    let mut concern = WriteConcern::builder()
-        .w(Acknowledgment::Majority)
-        .build();
+    let mut concern = WriteConcern::builder().w(Acknowledgment::Majority).build();
     concern.journal = Some(true);
     concern
 }

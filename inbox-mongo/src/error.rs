@@ -147,9 +147,9 @@ fn classify(error: &DriverError) -> Class {
     if error.contains_label(TRANSIENT_TRANSACTION_ERROR) {
         let context = "the transaction was aborted; repeat it from its start";
         let kind = match error.kind.as_ref() {
-            Driver::Io(_) | Driver::ConnectionPoolCleared { .. } | Driver::ServerSelection { .. } => {
-                Unavailable
-            }
+            Driver::Io(_)
+            | Driver::ConnectionPoolCleared { .. }
+            | Driver::ServerSelection { .. } => Unavailable,
             _ => Conflict,
         };
         return (kind, context.into(), Effect::None);
@@ -167,11 +167,9 @@ fn classify(error: &DriverError) -> Class {
         );
     }
     let (kind, context, effect) = match error.kind.as_ref() {
-        Driver::Authentication { .. } => (
-            Denied,
-            "the server refused the credentials",
-            Effect::None,
-        ),
+        Driver::Authentication { .. } => {
+            (Denied, "the server refused the credentials", Effect::None)
+        }
         Driver::Io(_) => (Unavailable, "the connection was lost", Effect::Unknown),
         Driver::ConnectionPoolCleared { .. } => (
             Unavailable,

@@ -12,7 +12,7 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 use crate::{
     begin::find,
     database::{On, number},
-    filters,
+    filters::Meaning,
     ordering::rehead,
     rows::{corrupt_row, id_of, identifier, record, those},
     stages::{self, CLAIMABLE, code},
@@ -54,14 +54,11 @@ async fn get(on: &mut On<'_>, key: &Key) -> Result<Option<Record>> {
     };
     record(&mut document).map(Some).map_err(|reason| {
         let place = corrupt_row(&on.database.inbox, &document, String::new()).place;
-        on.error(
-            inbox_api::ErrorKind::Corrupt,
-            format!("{place}: {reason}"),
-        )
+        on.error(inbox_api::ErrorKind::Corrupt, format!("{place}: {reason}"))
     })
 }
 
-async fn list(on: &mut On<'_>, mut meaning: Document, page: &Page) -> Result<Listing> {
+async fn list(on: &mut On<'_>, mut meaning: Meaning, page: &Page) -> Result<Listing> {
     let limit = page.limit.min(Page::MAX);
     let beyond = after(on.operation, page.after.as_ref())?;
     if limit == 0 {
@@ -73,15 +70,11 @@ async fn list(on: &mut On<'_>, mut meaning: Document, page: &Page) -> Result<Lis
         (1, "$gt")
     };
     if let Some(beyond) = beyond {
-        meaning.insert("seq", doc! { operator: beyond });
+        meaning.filter.insert("seq", doc! { operator: beyond });
     }
+    let mut pipeline = meaning.stages(on.database, Some(doc! { "seq": order }));
     // One more than asked for tells whether there is a next page.
-    let mut pipeline = vec![
-        doc! { "$match": meaning },
-        doc! { "$sort": { "seq": order } },
-        doc! { "$limit": i64::from(limit) + 1 },
-        doc! { "$set": { "now": on.database.now() } },
-    ];
+    pipeline.push(doc! { "$limit": i64::from(limit) + 1 });
     if !page.with_payload {
         pipeline.push(doc! { "$unset": ["payload", "result"] });
     }
@@ -94,10 +87,10 @@ async fn list(on: &mut On<'_>, mut meaning: Document, page: &Page) -> Result<Lis
     Ok(listing)
 }
 
-async fn count(on: &mut On<'_>, meaning: Document) -> Result<u64> {
-    let found = on
-        .aggregate(vec![doc! { "$match": meaning }, doc! { "$count": "count" }])
-        .await?;
+async fn count(on: &mut On<'_>, meaning: &Meaning) -> Result<u64> {
+    let mut pipeline = meaning.stages(on.database, None);
+    pipeline.push(doc! { "$count": "count" });
+    let found = on.aggregate(pipeline).await?;
     let count = found.first().and_then(|found| number(found, "count"));
     Ok(count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
 }
@@ -136,9 +129,9 @@ async fn statistics(on: &mut On<'_>) -> Result<Statistics> {
         .await?;
     let run_out = on
         .aggregate(vec![
-            doc! { "$match": {
-                "state": code(State::Leased), "$expr": { "$lte": ["$visibleAt", now] },
-            } },
+            doc! { "$match": { "state": code(State::Leased) } },
+            doc! { "$set": { "now": now } },
+            doc! { "$match": { "$expr": { "$lte": ["$visibleAt", "$now"] } } },
             doc! { "$group": { "_id": "$handler", "count": { "$sum": 1 } } },
         ])
         .await?;
@@ -281,7 +274,7 @@ async fn intervene(on: &mut On<'_>, key: &Key, act: &Act) -> Result<Intervention
 /// Finds one slice of messages and changes them.
 async fn change_slice(
     on: &mut On<'_>,
-    meaning: Option<Document>,
+    meaning: Option<Meaning>,
     slice: &Slice,
     act: &Act,
 ) -> Result<Progress> {
@@ -294,19 +287,15 @@ async fn change_slice(
         return Ok(nothing);
     };
     if let Some(beyond) = beyond {
-        meaning.insert("seq", doc! { "$gt": beyond });
+        meaning.filter.insert("seq", doc! { "$gt": beyond });
     }
     if matches!(act, Act::Replay(_)) {
-        meaning.insert("payload", doc! { "$exists": true });
+        meaning.filter.insert("payload", doc! { "$exists": true });
     }
-    let found = on
-        .aggregate(vec![
-            doc! { "$match": meaning },
-            doc! { "$sort": { "seq": 1 } },
-            doc! { "$limit": i64::from(slice.limit) },
-            doc! { "$project": { "seq": 1, "orderingKey": 1, "now": on.database.now() } },
-        ])
-        .await?;
+    let mut pipeline = meaning.stages(on.database, Some(doc! { "seq": 1 }));
+    pipeline.push(doc! { "$limit": i64::from(slice.limit) });
+    pipeline.push(doc! { "$project": { "seq": 1, "orderingKey": 1, "now": 1 } });
+    let found = on.aggregate(pipeline).await?;
     let Some(last) = found.last() else {
         return Ok(nothing);
     };
@@ -448,7 +437,7 @@ impl MongoStore {
     ) -> Result<Progress> {
         let (filter, slice) = (filter.clone(), slice.clone());
         self.checked_task(operation, move |inner: std::sync::Arc<Inner>| async move {
-            let meaning = filters::eligible(&inner.database, &filter, eligible);
+            let meaning = Meaning::eligible(&filter, eligible);
             let mut on = inner.database.on(operation);
             let progress = change_slice(&mut on, meaning, &slice, &act).await?;
             inner.wakers.raise();
@@ -469,7 +458,7 @@ impl Operate for MongoStore {
     }
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
-        let meaning = filters::of(&self.inner.database, filter);
+        let meaning = Meaning::of(filter);
         let page = page.clone();
         self.checked_task("list", |inner| async move {
             list(&mut inner.database.on("list"), meaning, &page).await
@@ -478,9 +467,9 @@ impl Operate for MongoStore {
     }
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
-        let meaning = filters::of(&self.inner.database, filter);
+        let meaning = Meaning::of(filter);
         self.checked_task("count", |inner| async move {
-            count(&mut inner.database.on("count"), meaning).await
+            count(&mut inner.database.on("count"), &meaning).await
         })
         .await
     }

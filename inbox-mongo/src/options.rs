@@ -158,8 +158,8 @@ impl MongoOptions {
         // Without a path, the driver takes no parameters.
         let authority = place.split_once("://").map_or("", |(_, rest)| rest);
         let slash = if authority.contains('/') { "" } else { "/" };
-        let connection = ConnectionString::parse(format!("{place}{slash}{driver}"))
-            .map_err(|_| unreadable())?;
+        let connection =
+            ConnectionString::parse(format!("{place}{slash}{driver}")).map_err(|_| unreadable())?;
         Ok((connection, options))
     }
 
@@ -180,11 +180,10 @@ impl MongoOptions {
             ),
             "drop_processed_payloads" => self.drop_processed_payloads(flag(key)?),
             "expire_processed_after_s" => {
-                let seconds = value
-                    .parse()
-                    .ok()
-                    .filter(|n| *n > 0)
-                    .ok_or_else(|| invalid("expire_processed_after_s must be a positive number"))?;
+                let seconds =
+                    value.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
+                        invalid("expire_processed_after_s must be a positive number")
+                    })?;
                 self.expire_processed_after(Some(Duration::from_secs(seconds)))
             }
             "operation_timeout_ms" => {

@@ -204,7 +204,11 @@ async fn not_first(on: &mut On<'_>, ids: &[String]) -> Result<HashSet<String>> {
         .filter(|message| may_keep(message))
         .filter_map(|message| id_of(message).map(str::to_owned))
         .collect();
-    Ok(ids.iter().filter(|id| !kept.contains(*id)).cloned().collect())
+    Ok(ids
+        .iter()
+        .filter(|id| !kept.contains(*id))
+        .cloned()
+        .collect())
 }
 
 fn may_keep(message: &Document) -> bool {
@@ -267,13 +271,19 @@ mod tests {
             Moves::default()
         );
         let replayed = moves(Some(pending("a")), vec![pending("b")]);
-        assert_eq!((replayed.promote, replayed.demote), (vec!["a".into()], vec!["b".into()]));
+        assert_eq!(
+            (replayed.promote, replayed.demote),
+            (vec!["a".into()], vec!["b".into()])
+        );
         assert_eq!(
             moves(Some(pending("a")), vec![entry("b", State::Leased)]),
             Moves::default()
         );
         let blocked = moves(Some(entry("a", State::Dead)), vec![pending("b")]);
-        assert_eq!((blocked.promote, blocked.demote), (vec![], vec!["b".into()]));
+        assert_eq!(
+            (blocked.promote, blocked.demote),
+            (vec![], vec!["b".into()])
+        );
     }
 
     #[test]
@@ -285,11 +295,7 @@ mod tests {
             })
         };
         assert!(keep(false, own.clone(), vec![own.clone()]));
-        assert!(!keep(
-            false,
-            entry("a", State::Pending),
-            vec![own.clone()]
-        ));
+        assert!(!keep(false, entry("a", State::Pending), vec![own.clone()]));
         assert!(keep(true, entry("a", State::Pending), vec![own.clone()]));
         assert!(!keep(
             true,

@@ -30,14 +30,16 @@ impl Plan {
         let receipts = messages
             .iter()
             .enumerate()
-            .map(|(place, message)| match message.check_payload(payload_limit) {
-                Err(invalid) => Receipt::Refused(invalid),
-                Ok(()) if seen.insert(message.key()) => {
-                    fresh.push((place, message.clone()));
-                    Receipt::Accepted
-                }
-                Ok(()) => Receipt::Duplicate,
-            })
+            .map(
+                |(place, message)| match message.check_payload(payload_limit) {
+                    Err(invalid) => Receipt::Refused(invalid),
+                    Ok(()) if seen.insert(message.key()) => {
+                        fresh.push((place, message.clone()));
+                        Receipt::Accepted
+                    }
+                    Ok(()) => Receipt::Duplicate,
+                },
+            )
             .collect();
         Self { receipts, fresh }
     }

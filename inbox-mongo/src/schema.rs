@@ -166,10 +166,12 @@ async fn read_mark(operation: &'static str, database: &Database) -> Result<Optio
 fn read_version(mark: &Document) -> Found {
     let version = number(mark, "version").and_then(|version| version.try_into().ok());
     match version {
-        Some(version) if mark.get_str("marker").is_ok_and(|found| found == MARKER) => Found::Version {
-            version,
-            complete: mark.get_bool("complete").unwrap_or(false),
-        },
+        Some(version) if mark.get_str("marker").is_ok_and(|found| found == MARKER) => {
+            Found::Version {
+                version,
+                complete: mark.get_bool("complete").unwrap_or(false),
+            }
+        }
         _ => Found::Foreign,
     }
 }
@@ -231,10 +233,10 @@ const NO_INDEX_HAS: &[&str] = &["unique", "sparse", "collation", "hidden", "prep
 
 /// Whether an index that is there is as `wanted`.
 fn same_index(wanted: &Document, present: &Document) -> bool {
-    let same = |field: &str| present.get(field).map(plain) == wanted.get(field).map(plain);
-    let off = |field: &&str| {
-        matches!(present.get(field), None | Some(Bson::Boolean(false)))
-    };
+    // As text, since documents that differ in the order of their fields are equal.
+    let text = |value: &Bson| plain(value).to_string();
+    let same = |field: &str| present.get(field).map(text) == wanted.get(field).map(text);
+    let off = |field: &&str| matches!(present.get(field), None | Some(Bson::Boolean(false)));
     ["key", "partialFilterExpression", "expireAfterSeconds"]
         .into_iter()
         .all(same)
@@ -266,8 +268,8 @@ async fn missing_part(
     if odd.iter().any(|option| options.contains_key(option)) {
         return Ok(Some("a plain collection of messages"));
     }
-    let same_validator = options.get("validator").map(plain)
-        == Some(Bson::from(validator())).as_ref().map(plain);
+    let same_validator =
+        options.get("validator").map(plain) == Some(Bson::from(validator())).as_ref().map(plain);
     if database.server.keeps_validators && !same_validator {
         return Ok(Some("the validator of the messages"));
     }
@@ -431,7 +433,13 @@ async fn apply(
     if from.is_none() {
         ensure(operation, database, mark(false)).await?;
         let inbox = &database.inbox;
-        run(operation, database, create_messages(inbox), &[NAMESPACE_EXISTS]).await?;
+        run(
+            operation,
+            database,
+            create_messages(inbox),
+            &[NAMESPACE_EXISTS],
+        )
+        .await?;
         run(operation, database, create_indexes(inbox), &INDEX_CONFLICTS).await?;
         ensure(operation, database, sequence()).await?;
     }
@@ -531,7 +539,10 @@ mod tests {
             ("collation", doc! { "locale": "de" }.into()),
             ("expireAfterSeconds", 5.into()),
             ("partialFilterExpression", doc! { "lane": 1 }.into()),
-            ("key", doc! { "visibleAt": 1, "handler": 1, "seq": 1 }.into()),
+            (
+                "key",
+                doc! { "visibleAt": 1, "handler": 1, "seq": 1 }.into(),
+            ),
         ] {
             let mut other = present.clone();
             other.insert(field, value);
@@ -551,7 +562,10 @@ mod tests {
                 complete: true
             }
         );
-        assert_eq!(found(doc! { "_id": "schema", "version": 1 }), Found::Foreign);
+        assert_eq!(
+            found(doc! { "_id": "schema", "version": 1 }),
+            Found::Foreign
+        );
         assert_eq!(
             found(doc! { "marker": MARKER, "version": -1 }),
             Found::Foreign

@@ -6,9 +6,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{
-    AfterDead, Bytes, LeaseTerms, Outcome, State, duration_micros, error_text,
-};
+use inbox_api::{AfterDead, Bytes, LeaseTerms, Outcome, State, duration_micros, error_text};
 use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
 
 use crate::database::Database;
@@ -212,7 +210,10 @@ pub(crate) fn replay(
     }
     if let Some(payload) = payload {
         set.insert("payload", literal(binary(payload)));
-        set.insert("payloadBytes", i64::try_from(payload.len()).unwrap_or(i64::MAX));
+        set.insert(
+            "payloadBytes",
+            i64::try_from(payload.len()).unwrap_or(i64::MAX),
+        );
     }
     mark_ordered(database, &mut set, mark);
     vec![doc! { "$set": set }]

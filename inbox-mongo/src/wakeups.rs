@@ -81,8 +81,7 @@ impl Wakers {
                 .map_err(reading(operation))?;
             let task = tokio::spawn(follow(messages, stream, self.causes.clone()));
             let started = Arc::new(Watcher { task });
-            *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) =
-                Arc::downgrade(&started);
+            *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&started);
             watcher = Some(started);
         }
         Ok(Box::new(Subscribed {

@@ -98,11 +98,7 @@ struct Effects(String);
 
 #[async_trait]
 impl BusinessWrites<MongoTransaction> for Effects {
-    async fn write(
-        &self,
-        transaction: &mut MongoTransaction,
-        note: &str,
-    ) -> Result<(), BoxError> {
+    async fn write(&self, transaction: &mut MongoTransaction, note: &str) -> Result<(), BoxError> {
         let session = transaction.session()?;
         let effects = session
             .client()
