@@ -17,7 +17,7 @@
 //! messages. What is handed out is decided by [`not_first`], after leasing: a message is kept only
 //! if no other one of its key is leased and it is the earliest open one (or was leased before). Of
 //! two that are leased at the same time, each looks after its own lease was written, so that at
-//! least one sees the other; it is handed back then.
+//! least one sees the other; it is handed back then. Of two in one claim, the earlier is kept.
 
 use std::collections::HashSet;
 
@@ -52,7 +52,7 @@ fn with_key(collection: &str) -> Vec<Document> {
             "as": name,
         } }
     };
-    let fields = doc! { "$project": { "seq": 1, "state": 1, "lane": 1, "open": 1 } };
+    let fields = doc! { "$project": { "state": 1, "claim": 1, "renewed": 1 } };
     vec![
         join(
             "first",
@@ -187,11 +187,13 @@ pub(crate) async fn is_first(on: &mut On<'_>, id: &str, renewed: bool) -> Result
     ];
     pipeline.extend(with_key(&on.database.message_collection()));
     pipeline.push(doc! { "$set": { "renewed": renewed } });
-    Ok(on.aggregate(pipeline).await?.first().is_some_and(may_keep))
+    let found = on.aggregate(pipeline).await?;
+    Ok(found.first().is_some_and(|message| may_keep(message, None)))
 }
 
-/// Those of the just leased messages `ids`, all with ordering keys, that must not be kept.
-async fn not_first(on: &mut On<'_>, ids: &[String]) -> Result<HashSet<String>> {
+/// Those of the messages `ids`, just leased by `claim` and all with ordering keys, that must not be
+/// kept.
+async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<HashSet<String>> {
     let mut pipeline = vec![
         doc! { "$match": those(ids.iter().map(String::as_str)) },
         doc! { "$project": { "handler": 1, "orderingKey": 1, "renewed": 1 } },
@@ -201,7 +203,7 @@ async fn not_first(on: &mut On<'_>, ids: &[String]) -> Result<HashSet<String>> {
         .aggregate(pipeline)
         .await?
         .iter()
-        .filter(|message| may_keep(message))
+        .filter(|message| may_keep(message, Some(claim)))
         .filter_map(|message| id_of(message).map(str::to_owned))
         .collect();
     Ok(ids
@@ -211,14 +213,20 @@ async fn not_first(on: &mut On<'_>, ids: &[String]) -> Result<HashSet<String>> {
         .collect())
 }
 
-fn may_keep(message: &Document) -> bool {
+/// `message` has been joined by [`with_key`]. Another one that was leased for the first time by the
+/// same `claim` gives way to it: it is not the earliest.
+fn may_keep(message: &Document, claim: Option<ObjectId>) -> bool {
     let own = id_of(message);
-    let other_leased =
-        joined(message, "fronts").any(|front| id_of(front) != own && is(front, State::Leased));
+    let renewed = |document: &Document| document.get_bool("renewed").unwrap_or(false);
+    let gives_way = |other: &Document| {
+        claim.is_some() && other.get_object_id("claim").ok() == claim && !renewed(other)
+    };
+    let other_leased = joined(message, "fronts")
+        .any(|front| id_of(front) != own && is(front, State::Leased) && !gives_way(front));
     let earliest = joined(message, "first")
         .next()
         .is_some_and(|first| id_of(first) == own);
-    !other_leased && (earliest || message.get_bool("renewed").unwrap_or(false))
+    !other_leased && (earliest || renewed(message))
 }
 
 /// Hands those of the messages leased by `claim` back that are not the first of their keys, and
@@ -231,7 +239,7 @@ pub(crate) async fn keep_first(
     if ids.is_empty() {
         return Ok(HashSet::new());
     }
-    let lost = not_first(on, ids).await?;
+    let lost = not_first(on, ids, claim).await?;
     if !lost.is_empty() {
         let mark = ObjectId::new();
         let mut filter = those(lost.iter().map(String::as_str));
@@ -288,12 +296,34 @@ mod tests {
 
     #[test]
     fn a_lease_is_kept_only_by_the_first() {
+        let claim = ObjectId::new();
         let own = entry("b", State::Leased);
         let keep = |renewed: bool, first: Document, fronts: Vec<Document>| {
-            may_keep(&doc! {
+            let message = doc! {
                 "_id": "b", "renewed": renewed, "first": [first], "fronts": fronts,
-            })
+            };
+            may_keep(&message, Some(claim))
         };
+        let same_claim = |renewed: bool| {
+            let mut other = entry("c", State::Leased);
+            other.extend(doc! { "claim": claim, "renewed": renewed });
+            other
+        };
+        assert!(keep(
+            false,
+            own.clone(),
+            vec![own.clone(), same_claim(false)]
+        ));
+        assert!(!keep(
+            false,
+            own.clone(),
+            vec![own.clone(), same_claim(true)]
+        ));
+        assert!(keep(
+            true,
+            own.clone(),
+            vec![own.clone(), same_claim(false)]
+        ));
         assert!(keep(false, own.clone(), vec![own.clone()]));
         assert!(!keep(false, entry("a", State::Pending), vec![own.clone()]));
         assert!(keep(true, entry("a", State::Pending), vec![own.clone()]));

@@ -19,28 +19,44 @@ const ATTEMPTS: usize = 20;
 /// Answers that need no request, and the messages that do.
 pub(crate) struct Plan {
     receipts: Vec<Receipt>,
-    /// First copies that fit, by their places in the input.
-    fresh: Vec<(usize, Message)>,
+    /// First copies that fit, in order of their keys: two batches of the same messages in opposite
+    /// orders must not wait for each other.
+    fresh: Vec<Fresh>,
+}
+
+struct Fresh {
+    /// The place in the input.
+    input: usize,
+    /// The place among those that are to be stored, in order of the input.
+    place: i64,
+    identifier: String,
+    message: Message,
 }
 
 impl Plan {
     pub(crate) fn new(messages: &[Message], payload_limit: usize) -> Self {
         let mut seen = HashSet::with_capacity(messages.len());
-        let mut fresh = Vec::with_capacity(messages.len());
+        let mut fresh: Vec<Fresh> = Vec::with_capacity(messages.len());
         let receipts = messages
             .iter()
             .enumerate()
             .map(
-                |(place, message)| match message.check_payload(payload_limit) {
+                |(input, message)| match message.check_payload(payload_limit) {
                     Err(invalid) => Receipt::Refused(invalid),
                     Ok(()) if seen.insert(message.key()) => {
-                        fresh.push((place, message.clone()));
+                        fresh.push(Fresh {
+                            input,
+                            place: i64::try_from(fresh.len()).unwrap_or(i64::MAX),
+                            identifier: identifier(message.key()),
+                            message: message.clone(),
+                        });
                         Receipt::Accepted
                     }
                     Ok(()) => Receipt::Duplicate,
                 },
             )
             .collect();
+        fresh.sort_unstable_by(|a, b| a.identifier.cmp(&b.identifier));
         Self { receipts, fresh }
     }
 
@@ -54,15 +70,8 @@ impl Plan {
 
     /// Whether one delivery is for several handlers here: those are to be stored together.
     fn fans_out(&self) -> bool {
-        let ids: HashSet<_> = self.fresh.iter().map(|(_, message)| message.id()).collect();
+        let ids: HashSet<_> = self.fresh.iter().map(|fresh| fresh.message.id()).collect();
         ids.len() < self.fresh.len()
-    }
-
-    fn identifiers(&self) -> Vec<String> {
-        self.fresh
-            .iter()
-            .map(|(_, message)| identifier(message.key()))
-            .collect()
     }
 }
 
@@ -139,18 +148,18 @@ async fn insert_missing(
     plan: &Plan,
     documents: &[RawDocumentBuf],
 ) -> Result<HashSet<usize>> {
-    let identifiers = plan.identifiers();
+    let identifiers = plan.fresh.iter().map(|fresh| fresh.identifier.as_str());
     let found = on
         .aggregate(vec![
-            doc! { "$match": those(identifiers.iter().map(String::as_str)) },
+            doc! { "$match": those(identifiers) },
             doc! { "$project": { "_id": 1 } },
         ])
         .await?;
     let found: HashSet<&str> = found.iter().filter_map(id_of).collect();
     let mut known = HashSet::new();
     let mut missing = Vec::new();
-    for (place, (identifier, document)) in identifiers.iter().zip(documents).enumerate() {
-        if found.contains(identifier.as_str()) {
+    for (place, (fresh, document)) in plan.fresh.iter().zip(documents).enumerate() {
+        if found.contains(fresh.identifier.as_str()) {
             known.insert(place);
         } else {
             missing.push(document.clone());
@@ -167,21 +176,23 @@ async fn documents(on: &On<'_>, plan: &Plan, mark: ObjectId) -> Result<Vec<RawDo
     Ok(plan
         .fresh
         .iter()
-        .zip(first..)
-        .map(|((_, message), seq)| document(message, seq, now, Beginning::Pending(mark)))
+        .map(|fresh| {
+            let seq = first + fresh.place;
+            document(&fresh.message, seq, now, Beginning::Pending(mark))
+        })
         .collect())
 }
 
 /// `known` has the places, among the fresh ones, of those that were stored before.
 fn received(mut plan: Plan, known: &HashSet<usize>, mark: ObjectId) -> Received {
     let mut ordered = Vec::new();
-    for (place, (input, message)) in plan.fresh.iter().enumerate() {
+    for (place, fresh) in plan.fresh.iter().enumerate() {
         if known.contains(&place) {
-            if let Some(receipt) = plan.receipts.get_mut(*input) {
+            if let Some(receipt) = plan.receipts.get_mut(fresh.input) {
                 *receipt = Receipt::Duplicate;
             }
-        } else if message.ordering_key().is_some() {
-            ordered.push(identifier(message.key()));
+        } else if fresh.message.ordering_key().is_some() {
+            ordered.push(fresh.identifier.clone());
         }
     }
     Received {
