@@ -50,6 +50,7 @@ awk '
     END {
         print "\nStores"
         store("inbox_memory", "memory")
+        store("inbox_mongo", "mongodb")
         store("inbox_postgres", "postgres")
         store("inbox_sqlite", "sqlite")
         store("redb_store", "redb (example)")

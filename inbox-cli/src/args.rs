@@ -118,7 +118,7 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
 
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
-a file beside that one; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
+a file beside that one; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
 which --store's user must be allowed to create schemas. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 

@@ -7,6 +7,8 @@ use crate::{Error, ErrorKind, Inbox, Result};
 /// Every scheme that the project has a store for, with the Cargo feature that adds it.
 const KNOWN: &[(&str, &str)] = &[
     ("memory", "memory"),
+    ("mongodb", "mongodb"),
+    ("mongodb+srv", "mongodb"),
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
     ("sqlite", "sqlite"),
@@ -15,6 +17,10 @@ const KNOWN: &[(&str, &str)] = &[
 const BUILT: &[&str] = &[
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "mongodb")]
+    "mongodb",
+    #[cfg(feature = "mongodb")]
+    "mongodb+srv",
     #[cfg(feature = "postgres")]
     "postgres",
     #[cfg(feature = "postgres")]
@@ -34,6 +40,7 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
+/// | `mongodb://user@host/database?…`, also `mongodb+srv://` | a MongoDB database | `mongodb` |
 /// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
 /// | `sqlite://path?…` | a SQLite file | `sqlite` |
 ///
@@ -62,6 +69,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
+        #[cfg(feature = "mongodb")]
+        "mongodb" | "mongodb+srv" => mongodb(url).await,
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => postgres(url).await,
         #[cfg(feature = "sqlite")]
@@ -79,6 +88,8 @@ pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "mongodb")]
+        "mongodb" | "mongodb+srv" => Ok(inbox_mongo::MongoOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(inbox_postgres::PostgresOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "sqlite")]
@@ -105,6 +116,11 @@ fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
         ));
     }
     Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "mongodb")]
+async fn mongodb(url: &str) -> Result<Arc<dyn Inbox>> {
+    Ok(Arc::new(inbox_mongo::MongoStore::connect_url(url).await?))
 }
 
 #[cfg(feature = "postgres")]
@@ -163,6 +179,10 @@ mod tests {
         for scheme in ["postgres", "postgresql"] {
             let text = unknown_scheme(scheme, &["memory"]);
             assert!(text.contains("feature `postgres`"), "{text}");
+        }
+        for scheme in ["mongodb", "mongodb+srv"] {
+            let text = unknown_scheme(scheme, &["memory"]);
+            assert!(text.contains("feature `mongodb`"), "{text}");
         }
         assert!(unknown_scheme("memory", &[]).contains("no stores"));
     }

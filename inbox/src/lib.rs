@@ -64,6 +64,7 @@
 //! | feature | store | survives |
 //! |---|---|---|
 //! | `memory` (the default) | in this process | nothing; for tests |
+//! | `mongodb` | MongoDB 4.4 or later | the loss of a minority of a replica set; on one server, a crash |
 //! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
 //! | `sqlite` | a file | a killed process, and a power cut |
 //!
@@ -127,6 +128,9 @@ pub use tokio_util::sync::CancellationToken;
 /// The memory store, with its options.
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;
+/// The MongoDB store, with its options. Transactional use needs it, as with `postgres`.
+#[cfg(feature = "mongodb")]
+pub use inbox_mongo as mongodb;
 /// The PostgreSQL store, with its options. Transactional use needs it:
 /// [`PostgresStore`](postgres::PostgresStore) is [`Transactional`], the `Arc<dyn Inbox>` of
 /// [`connect`] is not, since it does not know the driver's transaction type.
