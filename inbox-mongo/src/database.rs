@@ -346,13 +346,8 @@ pub(crate) fn number(document: &Document, field: &str) -> Option<i64> {
     match document.get(field)? {
         Bson::Int64(number) => Some(*number),
         Bson::Int32(number) => Some(i64::from(*number)),
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "compared with the original afterwards"
-        )]
         Bson::Double(number) => {
             let whole = *number as i64;
-            #[expect(clippy::cast_precision_loss, reason = "this is the comparison")]
             let same = (whole as f64 - *number).abs() < f64::EPSILON;
             same.then_some(whole)
         }
@@ -363,7 +358,7 @@ pub(crate) fn number(document: &Document, field: &str) -> Option<i64> {
 /// Statements in portions that a command takes.
 fn chunks(statements: Vec<Document>) -> Vec<Vec<Document>> {
     let mut chunks: Vec<Vec<Document>> = Vec::new();
-    let mut bytes = usize::MAX;
+    let mut bytes = 0;
     for statement in statements {
         let size = RawDocumentBuf::try_from(&statement).map_or(0, |raw| raw.as_bytes().len());
         match chunks.last_mut() {

@@ -209,10 +209,6 @@ async fn find(operation: &'static str, database: &Database) -> Result<Found> {
 /// `1`, `1_i64` and `1.0` are the same to the server.
 fn plain(value: &Bson) -> Bson {
     match value {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "such numbers in index definitions are small and whole"
-        )]
         Bson::Double(number) => Bson::Int64(*number as i64),
         Bson::Int32(number) => Bson::Int64(i64::from(*number)),
         Bson::Document(document) => plain_document(document).into(),

@@ -132,9 +132,8 @@ async fn follow(messages: Collection<Document>, mut stream: Stream, causes: watc
                 let mut token = stream.resume_token();
                 stream = loop {
                     sleep(RECONNECT).await;
-                    match watch_messages(&messages, token.take()).await {
-                        Ok(stream) => break stream,
-                        Err(_) => {}
+                    if let Ok(stream) = watch_messages(&messages, token.take()).await {
+                        break stream;
                     }
                 };
             }

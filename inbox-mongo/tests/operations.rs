@@ -1,6 +1,12 @@
 //! What the conformance suite does not look at: the schema as text, errors of the server, TTL,
 //! what is left behind by a crash between two documents, and what a standalone server lacks.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
 mod common;
 
 use std::time::Duration;

@@ -1,5 +1,11 @@
 //! How many requests operations take, what they say to the server, and which indexes they use.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
 mod common;
 
 use std::{
