@@ -236,7 +236,7 @@ fn same_index(wanted: &Document, present: &Document) -> bool {
     ["key", "partialFilterExpression", "expireAfterSeconds"]
         .into_iter()
         .all(same)
-        && NO_INDEX_HAS.iter().all(|field| off(field))
+        && NO_INDEX_HAS.iter().all(off)
 }
 
 /// The first part that is missing or not as this build makes it.
