@@ -50,6 +50,7 @@ awk '
     END {
         print "\nStores"
         store("inbox_memory", "memory")
+        store("inbox_mongo", "mongodb")
         store("inbox_mysql", "mysql, mariadb")
         store("inbox_postgres", "postgres")
         store("inbox_redis", "redis")

@@ -119,10 +119,10 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
 
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
-a file beside that one; for PostgreSQL in a schema named inbox_conformance_…, in that database, in
-which --store's user must be allowed to create schemas; for MySQL and MariaDB in tables named
-inbox_conformance_…, in that database; for Redis in inboxes named conf…, on that server or
-cluster. All are removed in the end.
+a file beside that one; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
+schema named inbox_conformance_…, in that database, in which --store's user must be allowed to
+create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database; for
+Redis in inboxes named conf…, on that server or cluster. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 const DEMO_HELP: &str = "\

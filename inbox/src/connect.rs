@@ -8,6 +8,8 @@ use crate::{Error, ErrorKind, Inbox, Result};
 const KNOWN: &[(&str, &str)] = &[
     ("mariadb", "mysql"),
     ("memory", "memory"),
+    ("mongodb", "mongodb"),
+    ("mongodb+srv", "mongodb"),
     ("mysql", "mysql"),
     ("postgres", "postgres"),
     ("postgresql", "postgres"),
@@ -23,6 +25,10 @@ const BUILT: &[&str] = &[
     "mariadb",
     #[cfg(feature = "memory")]
     "memory",
+    #[cfg(feature = "mongodb")]
+    "mongodb",
+    #[cfg(feature = "mongodb")]
+    "mongodb+srv",
     #[cfg(feature = "mysql")]
     "mysql",
     #[cfg(feature = "postgres")]
@@ -52,6 +58,7 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
+/// | `mongodb://user@host/database?…`, also `mongodb+srv://` | a MongoDB database | `mongodb` |
 /// | `mysql://user@host/database?…`, also `mariadb://` | a MySQL or MariaDB database | `mysql` |
 /// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
 /// | `redis://host?…`, with TLS `rediss://` | a Redis or Valkey server | `redis` |
@@ -83,6 +90,8 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => memory(url),
+        #[cfg(feature = "mongodb")]
+        "mongodb" | "mongodb+srv" => mongodb(url).await,
         #[cfg(feature = "mysql")]
         "mariadb" | "mysql" => mysql(url).await,
         #[cfg(feature = "postgres")]
@@ -104,6 +113,8 @@ pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        #[cfg(feature = "mongodb")]
+        "mongodb" | "mongodb+srv" => Ok(inbox_mongo::MongoOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "mysql")]
         "mariadb" | "mysql" => Ok(inbox_mysql::MySqlOptions::from_url(url)?.ddl()),
         #[cfg(feature = "postgres")]
@@ -136,6 +147,11 @@ fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
         ));
     }
     Ok(Arc::new(inbox_memory::MemoryStore::new()))
+}
+
+#[cfg(feature = "mongodb")]
+async fn mongodb(url: &str) -> Result<Arc<dyn Inbox>> {
+    Ok(Arc::new(inbox_mongo::MongoStore::connect_url(url).await?))
 }
 
 #[cfg(feature = "mysql")]
@@ -206,6 +222,10 @@ mod tests {
         for scheme in ["postgres", "postgresql"] {
             let text = unknown_scheme(scheme, &["memory"]);
             assert!(text.contains("feature `postgres`"), "{text}");
+        }
+        for scheme in ["mongodb", "mongodb+srv"] {
+            let text = unknown_scheme(scheme, &["memory"]);
+            assert!(text.contains("feature `mongodb`"), "{text}");
         }
         assert!(unknown_scheme("memory", &[]).contains("no stores"));
     }

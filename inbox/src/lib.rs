@@ -64,6 +64,7 @@
 //! | feature | store | survives |
 //! |---|---|---|
 //! | `memory` (the default) | in this process | nothing; for tests |
+//! | `mongodb` | MongoDB 4.4 or later | the loss of a minority of a replica set; on one server, a crash |
 //! | `mysql` | MySQL 8.0.14 or later, MariaDB 10.6 or later, Galera | what the server's commits survive |
 //! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
 //! | `redis` | Redis 7, Valkey or a cluster of them | what the server's settings say; a fail-over can lose what replicas did not have |
@@ -129,6 +130,9 @@ pub use tokio_util::sync::CancellationToken;
 /// The memory store, with its options.
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;
+/// The MongoDB store, with its options. Transactional use needs it, as with `postgres`.
+#[cfg(feature = "mongodb")]
+pub use inbox_mongo as mongodb;
 /// The MySQL and MariaDB store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "mysql")]
 pub use inbox_mysql as mysql;

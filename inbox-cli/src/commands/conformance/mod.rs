@@ -1,6 +1,7 @@
 //! `inbox conformance`: the public conformance suite on a built-in store.
 
 mod memory;
+mod mongodb;
 mod mysql;
 mod postgres;
 mod redis;
@@ -12,7 +13,9 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use conformance_tests::{CASES, Harness, Need, SchemaVariant};
 
-use self::{memory::Memory, mysql::Mysql, postgres::Postgres, redis::Redis, sqlite::Sqlite};
+use self::{
+    memory::Memory, mongodb::Mongo, mysql::Mysql, postgres::Postgres, redis::Redis, sqlite::Sqlite,
+};
 use crate::{
     args::{ConformanceArgs, Global},
     exit::Exit,
@@ -61,6 +64,9 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
 async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
     let rig: Arc<dyn Rig> = match url.split_once("://").map_or(url, |(scheme, _)| scheme) {
         "memory" => Arc::new(Memory),
+        "mongodb" | "mongodb+srv" => {
+            Arc::new(Mongo::new(url).await.with_context(|| cannot_open(url))?)
+        }
         "mariadb" | "mysql" => Arc::new(Mysql::new(url).await.with_context(|| cannot_open(url))?),
         "postgres" | "postgresql" => {
             Arc::new(Postgres::new(url).await.with_context(|| cannot_open(url))?)

@@ -1,0 +1,205 @@
+//! Claiming: candidates, a conditional update that takes them, and a look at what was won. Three
+//! requests whatever the batch; a fourth when messages with ordering keys are among them.
+
+use std::{collections::HashMap, sync::atomic::Ordering};
+
+use inbox_api::{ClaimRequest, Claims, Result, State};
+use mongodb::bson::{Document, doc, oid::ObjectId};
+
+use crate::{
+    database::{On, number},
+    ordering::{keep_first, rehead},
+    rows::{corrupt_row, id_of, leased, those},
+    stages::{CLAIMABLE, MARKED, code, lease, set_aside},
+    store::Inner,
+};
+
+/// The most messages of one claim, so that the request fits a command.
+const MOST: u32 = 20_000;
+/// Candidates are at most this many times what was asked for.
+const WIDEST: u32 = 8;
+/// How often candidates are read anew because ordering keys had to be looked at first.
+const LOOKS: usize = 5;
+
+pub(crate) async fn claim(
+    inner: &Inner,
+    operation: &'static str,
+    request: &ClaimRequest,
+) -> Result<Claims> {
+    let mut on = inner.database.on(operation);
+    let limit = request.limit.min(MOST);
+    let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
+    let (candidates, now) = candidates(&mut on, request, limit * spread).await?;
+    let chosen = choose(candidates, limit as usize);
+    if chosen.is_empty() {
+        return Ok(Claims::default());
+    }
+    let claim = ObjectId::new();
+    let mut won = take(&mut on, request, &chosen, now, claim).await?;
+    let next = if won.len() * 2 <= chosen.len() {
+        (spread * 2).min(WIDEST)
+    } else if won.len() == chosen.len() {
+        spread / 2
+    } else {
+        spread
+    };
+    inner.spread.store(next, Ordering::Relaxed);
+
+    let ordered: Vec<String> = won
+        .iter()
+        .filter(|document| document.contains_key("orderingKey"))
+        .filter_map(|document| id_of(document).map(str::to_owned))
+        .collect();
+    let lost = keep_first(&mut on, &ordered, claim).await?;
+    won.retain(|document| id_of(document).is_none_or(|id| !lost.contains(id)));
+    let places: HashMap<&str, usize> = chosen
+        .iter()
+        .enumerate()
+        .map(|(place, id)| (id.as_str(), place))
+        .collect();
+    won.sort_by_key(|document| id_of(document).and_then(|id| places.get(id)));
+
+    let mut claims = Claims::default();
+    let mut unreadable = Vec::new();
+    for document in won {
+        match leased(document) {
+            Ok(leased) => claims.leased.push(leased),
+            Err((document, reason)) => {
+                let inbox = &inner.database.inbox;
+                claims
+                    .corrupt
+                    .push(corrupt_row(inbox, &document, reason.clone()));
+                unreadable.extend(id_of(&document).map(|id| (id.to_owned(), reason)));
+            }
+        }
+    }
+    bury(&mut on, &unreadable, claim).await?;
+    Ok(claims)
+}
+
+/// The messages that have been waiting for longest, and the server's time. Not only those that are
+/// due: the order is by that time, so what is not due comes last, and no request is needed to know
+/// the time beforehand.
+async fn candidates(
+    on: &mut On<'_>,
+    request: &ClaimRequest,
+    limit: u32,
+) -> Result<(Vec<String>, i64)> {
+    let handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
+    let handlers = match handlers.as_slice() {
+        [only] => mongodb::bson::Bson::from(*only),
+        _ => doc! { "$in": handlers }.into(),
+    };
+    let pipeline = vec![
+        doc! { "$match": { "handler": handlers, "lane": { "$gt": 0 } } },
+        doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
+        doc! { "$limit": i64::from(limit) },
+        doc! { "$project": { "visibleAt": 1, "lane": 1, "mark": 1, "now": on.database.now() } },
+    ];
+    let mut looks = 0;
+    loop {
+        let found = on.aggregate(pipeline.clone()).await?;
+        let now = found
+            .first()
+            .and_then(|first| number(first, "now"))
+            .unwrap_or(0);
+        let marked: Vec<&Document> = found
+            .iter()
+            .filter(|document| number(document, "lane") == Some(i64::from(MARKED)))
+            .collect();
+        looks += 1;
+        if marked.is_empty() || looks > LOOKS {
+            let due = |document: &&Document| {
+                number(document, "lane") == Some(i64::from(CLAIMABLE))
+                    && number(document, "visibleAt").is_some_and(|at| at <= now)
+            };
+            let due = found.iter().filter(due);
+            return Ok((due.filter_map(id_of).map(str::to_owned).collect(), now));
+        }
+        // Left behind by somebody who crashed, or who is just about to do the same.
+        let ids: Vec<String> = marked
+            .iter()
+            .filter_map(|document| id_of(document).map(str::to_owned))
+            .collect();
+        let marks: Vec<ObjectId> = marked
+            .iter()
+            .filter_map(|document| document.get_object_id("mark").ok())
+            .collect();
+        rehead(on, &ids, &marks).await?;
+    }
+}
+
+/// A run of candidates, from a random place if there are more than wanted: workers that get into
+/// each other's way read more of them.
+fn choose(mut candidates: Vec<String>, limit: usize) -> Vec<String> {
+    let spare = candidates.len().saturating_sub(limit);
+    if spare > 0 {
+        let start = fastrand::usize(..=spare);
+        candidates.drain(..start);
+        candidates.truncate(limit);
+    }
+    candidates
+}
+
+/// Leases those of `chosen` that are still to be had, and reads them.
+async fn take(
+    on: &mut On<'_>,
+    request: &ClaimRequest,
+    chosen: &[String],
+    now: i64,
+    claim: ObjectId,
+) -> Result<Vec<Document>> {
+    let mut filter = those(chosen.iter().map(String::as_str));
+    filter.extend(doc! {
+        "lane": CLAIMABLE,
+        "state": { "$in": [code(State::Pending), code(State::Leased)] },
+        // The server's own time, of a moment ago: whoever took it since has moved this.
+        "visibleAt": { "$lte": now },
+    });
+    let pipeline = lease(on.database, &request.terms, claim);
+    let updated = on
+        .update(vec![doc! { "q": filter, "u": pipeline, "multi": true }])
+        .await?;
+    if updated.matched == 0 {
+        return Ok(Vec::new());
+    }
+    let mut filter = those(chosen.iter().map(String::as_str));
+    filter.insert("claim", claim);
+    on.aggregate(vec![doc! { "$match": filter }]).await
+}
+
+/// Makes messages that cannot be read dead, under the leases that the claim has just given them.
+async fn bury(on: &mut On<'_>, unreadable: &[(String, String)], claim: ObjectId) -> Result<()> {
+    if unreadable.is_empty() {
+        return Ok(());
+    }
+    let mark = ObjectId::new();
+    let statements = unreadable
+        .iter()
+        .map(|(id, reason)| {
+            let mut filter = those([id.as_str()]);
+            filter.insert("claim", claim);
+            let pipeline = set_aside(on.database, &format!("corrupt: {reason}"), mark);
+            doc! { "q": filter, "u": pipeline, "multi": false }
+        })
+        .collect();
+    on.update(statements).await?;
+    let ids: Vec<String> = unreadable.iter().map(|(id, _)| id.clone()).collect();
+    rehead(on, &ids, &[mark]).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_candidates_is_chosen() {
+        let candidates: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        assert_eq!(choose(candidates.clone(), 10), candidates);
+        assert_eq!(choose(candidates.clone(), 20), candidates);
+        for _ in 0..50 {
+            let chosen = choose(candidates.clone(), 4);
+            assert!(candidates.windows(4).any(|run| run == chosen));
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The driver's errors as the contract's, by code and label and never by a message's text.
+
+use std::{borrow::Cow, fmt};
+
+use inbox_api::{Effect, Error, ErrorKind};
+use mongodb::{
+    bson::Document,
+    error::{
+        Error as DriverError, ErrorKind as Driver, TRANSIENT_TRANSACTION_ERROR,
+        UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
+    },
+};
+
+pub(crate) const DUPLICATE_KEY: i32 = 11000;
+pub(crate) const WRITE_CONFLICT: i32 = 112;
+
+/// What the driver said, without what it quotes: a server's reply may contain parts of documents.
+#[derive(Debug)]
+struct Cause {
+    what: &'static str,
+    code: Option<i32>,
+    labels: Vec<String>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        if let Some(code) = self.code {
+            write!(f, ", code {code}")?;
+        }
+        for label in &self.labels {
+            write!(f, ", {label}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Cause {}
+
+type Class = (ErrorKind, Cow<'static, str>, Effect);
+
+/// Returns a function for `map_err`, so that each call site names its operation only.
+pub(crate) fn in_operation(operation: &'static str) -> impl Fn(DriverError) -> Error + Copy {
+    move |error| {
+        let (kind, context, effect) = classify(&error);
+        Error::new(kind, operation, context)
+            .with_effect(effect)
+            .with_source(cause(&error))
+    }
+}
+
+/// As [`in_operation`], for requests that only read: certainly nothing was changed by them.
+pub(crate) fn reading(operation: &'static str) -> impl Fn(DriverError) -> Error + Copy {
+    move |error| in_operation(operation)(error).with_effect(Effect::None)
+}
+
+/// The error of a reply to a command with `writeErrors` or a `writeConcernError` in it, which the
+/// driver hands on as a success.
+pub(crate) fn in_reply(operation: &'static str, reply: &Document) -> Option<Error> {
+    let first = reply
+        .get_array("writeErrors")
+        .ok()
+        .and_then(|errors| errors.first())
+        .and_then(|error| error.as_document());
+    let concern = reply.get_document("writeConcernError").ok();
+    let what = if first.is_some() {
+        "a write error"
+    } else {
+        "a write concern error"
+    };
+    let code = first.or(concern)?.get_i32("code").unwrap_or(0);
+    let (kind, context, mut effect) = by_code(code);
+    if first.is_none() {
+        // It was written; whether it lasts is not known.
+        effect = Effect::Unknown;
+    }
+    Some(
+        Error::new(kind, operation, context)
+            .with_effect(effect)
+            .with_source(Cause {
+                what,
+                code: Some(code),
+                labels: Vec::new(),
+            }),
+    )
+}
+
+/// The error of one document that a batch could not insert.
+pub(crate) fn of_code(operation: &'static str, code: i32) -> Error {
+    let (kind, context, effect) = by_code(code);
+    Error::new(kind, operation, context)
+        .with_effect(effect)
+        .with_source(Cause {
+            what: "a write error",
+            code: Some(code),
+            labels: Vec::new(),
+        })
+}
+
+pub(crate) fn code(error: &DriverError) -> Option<i32> {
+    match error.kind.as_ref() {
+        Driver::Command(command) => Some(command.code),
+        Driver::Write(WriteFailure::WriteError(write)) => Some(write.code),
+        Driver::Write(WriteFailure::WriteConcernError(concern)) => Some(concern.code),
+        Driver::InsertMany(many) => many
+            .write_errors
+            .iter()
+            .flatten()
+            .map(|error| error.code)
+            .chain(many.write_concern_error.iter().map(|error| error.code))
+            .next(),
+        _ => None,
+    }
+}
+
+fn cause(error: &DriverError) -> Cause {
+    let mut labels: Vec<String> = error.labels().iter().cloned().collect();
+    labels.sort_unstable();
+    Cause {
+        what: match error.kind.as_ref() {
+            Driver::Command(_) => "a command failed",
+            Driver::Write(_) | Driver::InsertMany(_) => "a write failed",
+            Driver::Authentication { .. } => "authentication failed",
+            Driver::Io(_) => "an input or output error",
+            Driver::ConnectionPoolCleared { .. } => "the connection pool was cleared",
+            Driver::ServerSelection { .. } => "no suitable server",
+            Driver::DnsResolve { .. } => "the host name was not found",
+            Driver::InvalidTlsConfig { .. } => "the TLS settings are not usable",
+            Driver::InvalidArgument { .. } => "an invalid argument",
+            Driver::InvalidResponse { .. } => "an invalid reply",
+            Driver::Transaction { .. } => "a transaction error",
+            Driver::Shutdown => "the client is shut down",
+            _ => "an error of the driver",
+        },
+        code: code(error),
+        labels,
+    }
+}
+
+fn classify(error: &DriverError) -> Class {
+    use ErrorKind::{Conflict, Corrupt, Denied, Invalid, Other, Unavailable, Unsupported};
+
+    if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
+        let context = "the transaction may have been committed; commit again, or look";
+        return (Unavailable, context.into(), Effect::Unknown);
+    }
+    if error.contains_label(TRANSIENT_TRANSACTION_ERROR) {
+        let context = "the transaction was aborted; repeat it from its start";
+        let kind = match error.kind.as_ref() {
+            Driver::Io(_)
+            | Driver::ConnectionPoolCleared { .. }
+            | Driver::ServerSelection { .. } => Unavailable,
+            _ => Conflict,
+        };
+        return (kind, context.into(), Effect::None);
+    }
+    if let Some(code) = code(error) {
+        let written = matches!(
+            error.kind.as_ref(),
+            Driver::Write(WriteFailure::WriteConcernError(_))
+        );
+        let (kind, context, effect) = by_code(code);
+        return (
+            kind,
+            context,
+            if written { Effect::Unknown } else { effect },
+        );
+    }
+    let (kind, context, effect) = match error.kind.as_ref() {
+        Driver::Authentication { .. } => {
+            (Denied, "the server refused the credentials", Effect::None)
+        }
+        Driver::Io(_) => (Unavailable, "the connection was lost", Effect::Unknown),
+        Driver::ConnectionPoolCleared { .. } => (
+            Unavailable,
+            "the connections were given up after another one failed",
+            Effect::None,
+        ),
+        Driver::ServerSelection { .. } => (
+            Unavailable,
+            "no suitable server answered in time; is there a primary?",
+            Effect::None,
+        ),
+        Driver::DnsResolve { .. } => (
+            Unavailable,
+            "the server's name could not be resolved",
+            Effect::None,
+        ),
+        Driver::InvalidTlsConfig { .. } => (
+            Invalid,
+            "the TLS settings are refused by the driver",
+            Effect::None,
+        ),
+        Driver::InvalidArgument { .. } => (
+            Invalid,
+            "the request is refused by the driver",
+            Effect::None,
+        ),
+        Driver::Shutdown => (Unavailable, "the store is closed", Effect::None),
+        Driver::SessionsNotSupported | Driver::IncompatibleServer { .. } => (
+            Unsupported,
+            "the server does not support this",
+            Effect::None,
+        ),
+        Driver::Transaction { .. } => (
+            Invalid,
+            "the session has no transaction in progress",
+            Effect::None,
+        ),
+        Driver::BsonDeserialization(_) => (
+            Corrupt,
+            "a reply or a stored document cannot be read",
+            Effect::Unknown,
+        ),
+        _ => (Other, "the driver failed", Effect::Unknown),
+    };
+    (kind, context.into(), effect)
+}
+
+/// By the server's own code: <https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml>.
+fn by_code(code: i32) -> Class {
+    use ErrorKind::{Conflict, Denied, Invalid, Other, SchemaMissing, Unavailable, Unsupported};
+
+    let (kind, context) = match code {
+        // HostUnreachable, HostNotFound, NetworkTimeout, SocketException, ShutdownInProgress,
+        // the five of a primary that steps down or starts, ExceededTimeLimit and its like.
+        6 | 7 | 89 | 91 | 189 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
+            let context = "the server is not the primary, or is starting or stopping";
+            return (Unavailable, context.into(), Effect::Unknown);
+        }
+        50 | 202 | 262 => {
+            let context = "the server ran out of time for this";
+            return (Unavailable, context.into(), Effect::Unknown);
+        }
+        64 | 100 => {
+            let context = "the write concern was not met in time; are enough members up?";
+            return (Unavailable, context.into(), Effect::Unknown);
+        }
+        11 | 237 | 11601 => {
+            let context = "the server interrupted this";
+            return (Unavailable, context.into(), Effect::Unknown);
+        }
+        13 => (
+            Denied,
+            "a permission is missing; the crate's documentation lists the privileges",
+        ),
+        18 | 8000 => (Denied, "the server refused the credentials"),
+        26 => (
+            SchemaMissing,
+            "there is no inbox of this name; create or migrate sets one up",
+        ),
+        24 | 46 | WRITE_CONFLICT | 225 | 244 | 246 | 251 => {
+            (Conflict, "another operation changed the same documents")
+        }
+        DUPLICATE_KEY => (Conflict, "another operation inserted the same key"),
+        146 | 14031 => (Unavailable, "the server is out of memory or disk"),
+        20 | 59 | 115 | 263 | 303 => (Unsupported, "the server does not support this"),
+        10334 | 17419 | 17420 => (Invalid, "a document would be over the server's limit"),
+        121 => (
+            ErrorKind::SchemaVersion,
+            "the collection's validator is not the one of this build's inbox",
+        ),
+        code => {
+            return (Other, format!("server code {code}").into(), Effect::None);
+        }
+    };
+    (kind, context.into(), Effect::None)
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::{deserialize_from_document, doc};
+
+    use super::*;
+
+    fn command(code: i32) -> DriverError {
+        let reply = doc! {
+            "code": code, "codeName": "Name", "errmsg": "with secret",
+        };
+        Driver::Command(deserialize_from_document(reply).unwrap()).into()
+    }
+
+    #[test]
+    fn codes_say_what_to_do() {
+        for (code, kind, effect) in [
+            (10107, ErrorKind::Unavailable, Effect::Unknown),
+            (189, ErrorKind::Unavailable, Effect::Unknown),
+            (64, ErrorKind::Unavailable, Effect::Unknown),
+            (50, ErrorKind::Unavailable, Effect::Unknown),
+            (112, ErrorKind::Conflict, Effect::None),
+            (251, ErrorKind::Conflict, Effect::None),
+            (13, ErrorKind::Denied, Effect::None),
+            (18, ErrorKind::Denied, Effect::None),
+            (26, ErrorKind::SchemaMissing, Effect::None),
+            (20, ErrorKind::Unsupported, Effect::None),
+            (10334, ErrorKind::Invalid, Effect::None),
+            (4711, ErrorKind::Other, Effect::None),
+        ] {
+            let error = in_operation("claim")(command(code));
+            assert_eq!((error.kind(), error.effect()), (kind, effect), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_quotes_is_not_repeated() {
+        let error = in_operation("claim")(command(4711));
+        assert!(!format!("{error:?} {error}").contains("secret"));
+        assert!(format!("{error:?}").contains("4711"));
+    }
+
+    #[test]
+    fn lost_connections_leave_the_outcome_open() {
+        let lost = || DriverError::from(std::io::Error::other("reset"));
+        let error = in_operation("settle")(lost());
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert_eq!(reading("get")(lost()).effect(), Effect::None);
+    }
+
+    #[test]
+    fn replies_to_commands_are_looked_through() {
+        assert!(in_reply("settle", &doc! { "ok": 1.0, "n": 3 }).is_none());
+        let errors = doc! { "writeErrors": [{ "index": 0, "code": 112, "errmsg": "secret" }] };
+        let error = in_reply("settle", &errors).unwrap();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let concern = doc! { "n": 1, "writeConcernError": { "code": 64, "errmsg": "waiting" } };
+        let error = in_reply("settle", &concern).unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.effect(), Effect::Unknown);
+        // Written, but perhaps not for good, whatever the code says.
+        let concern = doc! { "n": 1, "writeConcernError": { "code": 4711 } };
+        let error = in_reply("settle", &concern).unwrap();
+        assert_eq!(error.effect(), Effect::Unknown);
+    }
+}

@@ -1,0 +1,144 @@
+//! Filters of the operator's side as stages of a pipeline.
+
+use std::time::Duration;
+
+use inbox_api::{Filter, State, duration_micros};
+use mongodb::bson::{Bson, Document, doc};
+
+use crate::{database::Database, stages::code};
+
+/// Which messages are meant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meaning {
+    /// What can be looked up in an index.
+    pub(crate) filter: Document,
+    /// Expressions, some of which compare with the time.
+    expressions: Vec<Bson>,
+}
+
+impl Meaning {
+    /// Of any state unless the filter says otherwise.
+    pub(crate) fn of(filter: &Filter) -> Self {
+        Self::with_states(filter, &filter.states)
+    }
+
+    /// Of those states of the filter that are `eligible`; dead when it has none. `None` when
+    /// nothing is meant.
+    pub(crate) fn eligible(filter: &Filter, eligible: &[State]) -> Option<Self> {
+        let states: Vec<State> = if filter.states.is_empty() {
+            vec![State::Dead]
+        } else {
+            let wanted = filter.states.iter().copied();
+            wanted.filter(|state| eligible.contains(state)).collect()
+        };
+        (!states.is_empty()).then(|| Self::with_states(filter, &states))
+    }
+
+    fn with_states(filter: &Filter, states: &[State]) -> Self {
+        let mut meaning = Self::default();
+        if let Some(handler) = &filter.handler {
+            meaning.filter.insert("handler", handler.as_str());
+        }
+        if let Some(kind) = &filter.kind {
+            meaning.filter.insert("kind", kind.as_str());
+        }
+        if let Some(ordering_key) = &filter.ordering_key {
+            meaning.filter.insert("orderingKey", ordering_key.as_str());
+        }
+        if let Some(older_than) = filter.older_than {
+            meaning.accepted("$lte", older_than);
+        }
+        if let Some(newer_than) = filter.newer_than {
+            meaning.accepted("$gt", newer_than);
+        }
+        if let Some(text) = &filter.error_contains {
+            // Byte for byte; a message without an error has no position.
+            let position = doc! { "$indexOfBytes": ["$error", { "$literal": text }] };
+            meaning
+                .expressions
+                .push(doc! { "$gte": [position, 0] }.into());
+        }
+        meaning.narrow_states(states);
+        meaning
+    }
+
+    fn accepted(&mut self, operator: &str, age: Duration) {
+        let limit = doc! { "$subtract": ["$now", duration_micros(age)] };
+        self.expressions
+            .push(doc! { operator: ["$acceptedAt", limit] }.into());
+    }
+
+    /// A message whose lease has run out is shown as pending.
+    fn narrow_states(&mut self, states: &[State]) {
+        if states.is_empty() {
+            return;
+        }
+        let mut stored: Vec<i32> = states.iter().map(|state| code(*state)).collect();
+        let pending = states.contains(&State::Pending);
+        let leased = states.contains(&State::Leased);
+        if pending != leased {
+            let of_leases = if pending { "$lte" } else { "$gt" };
+            self.expressions.push(
+                doc! { "$or": [
+                    { "$ne": ["$state", code(State::Leased)] },
+                    { of_leases: ["$visibleAt", "$now"] },
+                ] }
+                .into(),
+            );
+        }
+        if pending {
+            stored.push(code(State::Leased));
+        }
+        stored.sort_unstable();
+        stored.dedup();
+        self.filter.insert("state", doc! { "$in": stored });
+    }
+
+    /// Those messages, each with the time as `now`. In the order of `sort`, which an index gives.
+    pub(crate) fn stages(&self, database: &Database, sort: Option<Document>) -> Vec<Document> {
+        let mut stages = vec![doc! { "$match": self.filter.clone() }];
+        stages.extend(sort.map(|sort| doc! { "$sort": sort }));
+        stages.push(doc! { "$set": { "now": database.now() } });
+        if !self.expressions.is_empty() {
+            let all = self.expressions.clone();
+            stages.push(doc! { "$match": { "$expr": { "$and": all } } });
+        }
+        stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_that_ran_out_count_as_pending() {
+        let of = |states: &[State]| {
+            Meaning::of(&Filter {
+                states: states.to_vec(),
+                ..Filter::default()
+            })
+        };
+        let stored = |meaning: &Meaning| meaning.filter.get_document("state").cloned().ok();
+        let pending = of(&[State::Pending]);
+        assert_eq!(stored(&pending), Some(doc! { "$in": [0, 1] }));
+        assert_eq!(pending.expressions.len(), 1);
+        let both = of(&[State::Pending, State::Leased]);
+        assert_eq!(stored(&both), Some(doc! { "$in": [0, 1] }));
+        assert!(both.expressions.is_empty());
+        let dead = of(&[State::Dead]);
+        assert_eq!(stored(&dead), Some(doc! { "$in": [3] }));
+        assert!(dead.expressions.is_empty());
+        assert_eq!(stored(&of(&[])), None);
+    }
+
+    #[test]
+    fn only_eligible_states_are_meant() {
+        let filter = Filter {
+            states: vec![State::Leased],
+            ..Filter::default()
+        };
+        assert!(Meaning::eligible(&filter, &[State::Dead]).is_none());
+        assert!(Meaning::eligible(&Filter::default(), &[State::Dead]).is_some());
+    }
+}

@@ -1,0 +1,175 @@
+//! An inbox store in MongoDB 4.4 and later: replica sets, sharded clusters (from 5.1) and
+//! standalone servers.
+//!
+//! ```no_run
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
+//! use inbox_mongo::MongoStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MongoStore::connect_url("mongodb://app@localhost/shop?replicaSet=rs0").await?;
+//! store.create().await?;
+//! let message = Message::new(
+//!     HandlerName::new("billing")?,
+//!     MessageId::new("evt-1")?,
+//!     Kind::new("order.placed")?,
+//!     r#"{"order": 7}"#,
+//! );
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An application that has a client hands it in: [`MongoStore::with_client`].
+//!
+//! # What is tested, and what is not
+//! The store passes the conformance suite on FerretDB 2.7, which speaks MongoDB's protocol but has
+//! no replica sets. Transactions, change streams, the handling of elections, roles and sharding are
+//! written to the driver's and the server's documentation and have **not been run** on a replica
+//! set or a cluster yet.
+//!
+//! # What survives what
+//! Every write asks for the write concern *majority, journaled*, and every read for the read
+//! concern *majority* on the primary, whatever the client's defaults. On a replica set everything
+//! answered with `Ok` survives a crash of all members, a power cut, and the loss of a minority. On
+//! a standalone server it survives a crash and a power cut.
+//!
+//! # One receive
+//! The messages of a batch are stored one by one, in one request. Those that share a message id (one
+//! delivery for several handlers) are stored together, in a transaction, where the server has
+//! transactions. A standalone server that crashes in the middle of a batch may keep some of them
+//! only; the call has failed then, and the redelivery stores the others.
+//!
+//! # Limits
+//! A payload and a result of 7.5 MiB each: MongoDB takes no document over 16 MiB.
+//!
+//! # Transactional use
+//! On replica sets and sharded clusters the record of a message and the handler's writes commit
+//! together. A standalone server is refused with `Unsupported`.
+//!
+//! ```no_run
+//! use inbox_api::{HandlerName, Kind, Message, MessageId, Recorded, Transactional};
+//! use inbox_mongo::{MongoStore, mongodb::bson::{Document, doc}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let store = MongoStore::connect_url("mongodb://app@localhost/shop?replicaSet=rs0").await?;
+//! # let message = Message::new(
+//! #     HandlerName::new("billing")?, MessageId::new("evt-1")?, Kind::new("order.placed")?, "",
+//! # );
+//! let mut transaction = store.open().await?;
+//! if store.record_in(&mut transaction, &message, None).await? == Recorded::First {
+//!     let session = transaction.session()?;
+//!     let invoices = session.client().database("shop").collection::<Document>("invoice");
+//!     invoices.insert_one(doc! { "order": 7 }).session(session).await?;
+//! }
+//! store.commit(transaction).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Two transactions that touch one message conflict: the second fails as `Conflict`, is rolled back
+//! and repeated, and then sees the duplicate. An error with the label `TransientTransactionError`
+//! certainly aborted the transaction; a commit with `UnknownTransactionCommitResult` is sent again
+//! a few times, and then answered with an unknown effect.
+//!
+//! **Cancellation.** The driver's futures must not be dropped in the middle. Everything of this
+//! crate runs in tasks of their own, so its futures may be: what was begun goes on to its end. An
+//! operation in a transaction whose future is dropped ends with the abort of the transaction.
+//!
+//! # Errors
+//! By code and label, never by a message's text:
+//!
+//! | what happened | kind | effect |
+//! |---|---|---|
+//! | no suitable server was found in time | `Unavailable` | none |
+//! | the connection was lost; the server is not the primary any more, or stops; the write concern was not met | `Unavailable` | unknown |
+//! | write conflict, aborted transaction | `Conflict` | none |
+//! | a privilege is missing, the credentials were refused | `Denied` | none |
+//! | no inbox of this name | `SchemaMissing` | none |
+//!
+//! Repeating is safe after each of them. The driver's own error text is not kept, since it may
+//! quote documents; the source names its code and labels.
+//!
+//! # Wake-ups
+//! On replica sets and clusters a change stream wakes every process, resumed by token after an
+//! interruption. On a standalone server only the own process is woken; others poll.
+//!
+//! # Layout, and why
+//! For an inbox named `inbox`, in the database of the URL:
+//!
+//! - `inbox_message` has a document per message. Its `_id` is handler and id with a separator that
+//!   neither may contain: compared byte for byte and unique on every topology, in whatever state the
+//!   message is. That decides *accept once*, in the insert itself.
+//! - `inbox_meta` has the version of the schema, and the counter of sequence numbers.
+//!
+//! | operation | requests, whatever the batch | with ordering keys |
+//! |---|---|---|
+//! | receive | 2: numbers and the time; insert | 4 |
+//! | claim | 3: candidates; take; read what was won. 1 if nothing is due | 4 |
+//! | settle | 1; 2 if a lease was lost | 3 or 4 |
+//! | extend | 2 | 2 |
+//! | begin | 2 or 3 | 4 to 7 |
+//!
+//! A claim takes its candidates by a conditional update that draws a new fencing token in the
+//! server; of two workers, one wins each message. A worker that loses many reads more candidates
+//! the next time and starts at a random one. All times come from the server (`$$NOW`), which
+//! counts in milliseconds.
+//!
+//! Ordering keys need two documents to change one after the other. A mark, set in the same write as
+//! the change, makes sure that the next claim completes what a crash interrupts, and each claim
+//! verifies that it holds the first message of a key before it hands it out.
+//!
+//! **Counts.** [`statistics`](inbox_api::Operate::statistics) counts in an index, without reading
+//! documents. That is exact at any time, also after a crash and with a TTL index, but its cost grows
+//! with the number of messages kept: count on a second for some million. Do not ask for it often on
+//! a large history.
+//!
+//! # Retention
+//! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a request, the longest finished
+//! first. With [`expire_processed_after`](MongoOptions::expire_processed_after) the server deletes
+//! processed messages by itself, through a TTL index.
+//!
+//! # Sharding
+//! Shard `inbox_message` by `{ handler: 1, _id: 1 }`; `inbox_meta` stays as it is. Every request
+//! about known messages names both, so it goes to the shards that have them; a claim names its
+//! handlers, so it goes to the shards that hold those. `_id` stays unique, since it determines the
+//! handler. Listings and statistics ask all shards.
+//!
+//! # Permissions
+//! Setting up needs `createCollection`, `createIndex`, `listCollections`, `listIndexes`, `find`,
+//! `insert` and `update` on the database. Everything else is done by a role with these privileges,
+//! shown for an inbox named `inbox` in the database `shop`; wake-ups also need `changeStream`:
+//!
+//! ```js
+//! db.createRole({ role: "inboxWorker", roles: [], privileges: [
+//!   { resource: { db: "shop", collection: "inbox_message" },
+//!     actions: ["find", "insert", "update", "remove", "changeStream"] },
+//!   { resource: { db: "shop", collection: "inbox_meta" }, actions: ["find", "update"] },
+//! ] });
+//! ```
+
+mod begin;
+mod claim;
+mod database;
+mod error;
+mod filters;
+mod operate;
+mod options;
+mod ordering;
+mod receive;
+mod rows;
+mod schema;
+mod settle;
+mod stages;
+mod store;
+mod transactional;
+mod wakeups;
+
+/// The driver, whose clients and sessions this store takes.
+pub use mongodb;
+
+pub use options::{MongoOptions, TimeOffset};
+pub use store::MongoStore;
+pub use transactional::MongoTransaction;

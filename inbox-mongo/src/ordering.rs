@@ -1,0 +1,336 @@
+//! Ordering keys: which message of a key may be claimed.
+//!
+//! Of the messages of one key, those that are *open* (pending, leased, or dead and blocking) have
+//! `open`, and the one that may be claimed has the lane `CLAIMABLE`. No two documents can be
+//! changed together everywhere, so this is kept in three steps that can each be lost:
+//!
+//! 1. Whatever changes a message of a key in a way that may let another one through (or hold
+//!    another one up) sets the lane `MARKED`, in the same write.
+//! 2. [`rehead`] looks at the keys of marked messages and moves the lane `CLAIMABLE` to the
+//!    message that should have it.
+//! 3. Only then are the marks taken away, and only those that were there before the look.
+//!
+//! A mark that stays behind after a crash is found by the next claim, since marked messages are in
+//! the index that claims read. So a key with open messages always has one with a lane.
+//!
+//! The lane is a hint, though, and two processes that look at the same time may leave it on two
+//! messages. What is handed out is decided by [`not_first`], after leasing: a message is kept only
+//! if no other one of its key is leased and it is the earliest open one (or was leased before). Of
+//! two that are leased at the same time, each looks after its own lease was written, so that at
+//! least one sees the other; it is handed back then. Of two in one claim, the earlier is kept.
+
+use std::collections::HashSet;
+
+use inbox_api::{Result, State};
+use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
+
+use crate::{
+    database::{On, number},
+    rows::{id_of, those},
+    stages::{CLAIMABLE, MARKED, code, demote, hand_back, promote},
+};
+
+/// How often a look is repeated because it took the lane from a message.
+const ROUNDS: usize = 8;
+
+/// Joins the open messages of the same key: the earliest (`first`), and those in front that are
+/// claimable or leased (`fronts`).
+fn with_key(collection: &str) -> Vec<Document> {
+    let of_key = |condition: Document| {
+        let mut filter = doc! { "$expr": { "$and": [
+            { "$eq": ["$handler", "$$handler"] },
+            { "$eq": ["$orderingKey", "$$orderingKey"] },
+        ] } };
+        filter.extend(condition);
+        doc! { "$match": filter }
+    };
+    let join = |name: &str, pipeline: Vec<Document>| {
+        doc! { "$lookup": {
+            "from": collection,
+            "let": { "handler": "$handler", "orderingKey": "$orderingKey" },
+            "pipeline": pipeline,
+            "as": name,
+        } }
+    };
+    let fields = doc! { "$project": { "state": 1, "claim": 1, "renewed": 1 } };
+    vec![
+        join(
+            "first",
+            vec![
+                of_key(doc! { "open": true }),
+                doc! { "$sort": { "seq": 1 } },
+                doc! { "$limit": 1 },
+                fields.clone(),
+            ],
+        ),
+        join(
+            "fronts",
+            vec![
+                of_key(doc! { "lane": { "$gt": 0 }, "orderingKey": { "$gt": "" } }),
+                doc! { "$match": { "lane": CLAIMABLE } },
+                fields,
+            ],
+        ),
+    ]
+}
+
+fn joined<'d>(document: &'d Document, name: &str) -> impl Iterator<Item = &'d Document> {
+    document
+        .get_array(name)
+        .into_iter()
+        .flatten()
+        .filter_map(|joined| joined.as_document())
+}
+
+fn is(document: &Document, state: State) -> bool {
+    number(document, "state") == Some(i64::from(code(state)))
+}
+
+/// What is to be done to the messages of one key.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Moves {
+    demote: Vec<String>,
+    promote: Vec<String>,
+}
+
+impl Moves {
+    /// `key` has been joined by [`with_key`].
+    fn add(&mut self, key: &Document) {
+        let fronts: Vec<&Document> = joined(key, "fronts").collect();
+        // The first of its key, until its lease is settled.
+        if fronts.iter().any(|front| is(front, State::Leased)) {
+            return;
+        }
+        // A dead one blocks: nothing may be claimed.
+        let head = joined(key, "first")
+            .next()
+            .filter(|first| is(first, State::Pending))
+            .and_then(id_of);
+        let others = fronts
+            .iter()
+            .filter_map(|front| id_of(front))
+            .filter(|id| head != Some(*id));
+        self.demote.extend(others.map(str::to_owned));
+        if let Some(head) = head
+            && !fronts.iter().any(|front| id_of(front) == Some(head))
+        {
+            self.promote.push(head.to_owned());
+        }
+    }
+}
+
+/// Looks at the ordering keys of these marked messages, as the module says.
+pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) -> Result<()> {
+    let mut ids = ids.to_vec();
+    let mut marks = marks.to_vec();
+    for _ in 0..ROUNDS {
+        let mut pipeline = vec![
+            doc! { "$match": those(ids.iter().map(String::as_str)) },
+            doc! { "$match": { "orderingKey": { "$gt": "" } } },
+            doc! { "$group": { "_id": { "handler": "$handler", "orderingKey": "$orderingKey" } } },
+            doc! { "$project": {
+                "handler": "$_id.handler", "orderingKey": "$_id.orderingKey",
+            } },
+        ];
+        pipeline.extend(with_key(&on.database.message_collection()));
+        let keys = on.aggregate(pipeline).await?;
+        let mut moves = Moves::default();
+        for key in &keys {
+            moves.add(key);
+        }
+        let mark = ObjectId::new();
+        let settled = moves.demote.is_empty();
+        let mut statements = Vec::new();
+        let statement = |ids: &[String], condition: Document, update: Bson| {
+            let mut filter = those(ids.iter().map(String::as_str));
+            filter.extend(condition);
+            doc! { "q": filter, "u": update, "multi": true }
+        };
+        if !settled {
+            statements.push(statement(
+                &moves.demote,
+                doc! { "state": code(State::Pending), "lane": CLAIMABLE },
+                demote(on.database, mark).into(),
+            ));
+        }
+        if !moves.promote.is_empty() {
+            statements.push(statement(
+                &moves.promote,
+                doc! { "state": code(State::Pending), "open": true },
+                promote().into(),
+            ));
+        }
+        if settled {
+            statements.push(statement(
+                &ids,
+                doc! { "lane": MARKED, "mark": { "$in": marks.clone() } },
+                doc! { "$unset": { "lane": "", "mark": "" } }.into(),
+            ));
+        }
+        on.update(statements).await?;
+        if settled {
+            return Ok(());
+        }
+        ids.append(&mut moves.demote);
+        marks.push(mark);
+    }
+    // Others keep changing the same keys. The marks stay, and the next claim goes on from here.
+    Ok(())
+}
+
+/// Whether a message that is not leased now may be: `renewed` says that it was, until its lease ran
+/// out.
+pub(crate) async fn is_first(on: &mut On<'_>, id: &str, renewed: bool) -> Result<bool> {
+    let mut pipeline = vec![
+        doc! { "$match": those([id]) },
+        doc! { "$project": { "handler": 1, "orderingKey": 1 } },
+    ];
+    pipeline.extend(with_key(&on.database.message_collection()));
+    pipeline.push(doc! { "$set": { "renewed": renewed } });
+    let found = on.aggregate(pipeline).await?;
+    Ok(found.first().is_some_and(|message| may_keep(message, None)))
+}
+
+/// Those of the messages `ids`, just leased by `claim` and all with ordering keys, that must not be
+/// kept.
+async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<HashSet<String>> {
+    let mut pipeline = vec![
+        doc! { "$match": those(ids.iter().map(String::as_str)) },
+        doc! { "$project": { "handler": 1, "orderingKey": 1, "renewed": 1 } },
+    ];
+    pipeline.extend(with_key(&on.database.message_collection()));
+    let kept: HashSet<String> = on
+        .aggregate(pipeline)
+        .await?
+        .iter()
+        .filter(|message| may_keep(message, Some(claim)))
+        .filter_map(|message| id_of(message).map(str::to_owned))
+        .collect();
+    Ok(ids
+        .iter()
+        .filter(|id| !kept.contains(*id))
+        .cloned()
+        .collect())
+}
+
+/// `message` has been joined by [`with_key`]. Another one that was leased for the first time by the
+/// same `claim` gives way to it: it is not the earliest.
+fn may_keep(message: &Document, claim: Option<ObjectId>) -> bool {
+    let own = id_of(message);
+    let renewed = |document: &Document| document.get_bool("renewed").unwrap_or(false);
+    let gives_way = |other: &Document| {
+        claim.is_some() && other.get_object_id("claim").ok() == claim && !renewed(other)
+    };
+    let other_leased = joined(message, "fronts")
+        .any(|front| id_of(front) != own && is(front, State::Leased) && !gives_way(front));
+    let earliest = joined(message, "first")
+        .next()
+        .is_some_and(|first| id_of(first) == own);
+    !other_leased && (earliest || renewed(message))
+}
+
+/// Hands those of the messages leased by `claim` back that are not the first of their keys, and
+/// answers which. All have ordering keys.
+pub(crate) async fn keep_first(
+    on: &mut On<'_>,
+    ids: &[String],
+    claim: ObjectId,
+) -> Result<HashSet<String>> {
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let lost = not_first(on, ids, claim).await?;
+    if !lost.is_empty() {
+        let mark = ObjectId::new();
+        let mut filter = those(lost.iter().map(String::as_str));
+        filter.extend(doc! { "claim": claim, "state": code(State::Leased) });
+        on.update(vec![
+            doc! { "q": filter, "u": hand_back(on.database, mark), "multi": true },
+        ])
+        .await?;
+        let ids: Vec<String> = lost.iter().cloned().collect();
+        rehead(on, &ids, &[mark]).await?;
+    }
+    Ok(lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: &str, state: State) -> Document {
+        doc! { "_id": id, "state": code(state) }
+    }
+
+    fn moves(first: Option<Document>, fronts: Vec<Document>) -> Moves {
+        let first: Vec<Document> = first.into_iter().collect();
+        let mut moves = Moves::default();
+        moves.add(&doc! { "first": first, "fronts": fronts });
+        moves
+    }
+
+    #[test]
+    fn the_earliest_open_message_moves_to_the_front() {
+        let pending = |id| entry(id, State::Pending);
+        assert_eq!(moves(None, vec![]), Moves::default());
+        assert_eq!(moves(Some(pending("a")), vec![]).promote, ["a"]);
+        assert_eq!(
+            moves(Some(pending("a")), vec![pending("a")]),
+            Moves::default()
+        );
+        let replayed = moves(Some(pending("a")), vec![pending("b")]);
+        assert_eq!(
+            (replayed.promote, replayed.demote),
+            (vec!["a".into()], vec!["b".into()])
+        );
+        assert_eq!(
+            moves(Some(pending("a")), vec![entry("b", State::Leased)]),
+            Moves::default()
+        );
+        let blocked = moves(Some(entry("a", State::Dead)), vec![pending("b")]);
+        assert_eq!(
+            (blocked.promote, blocked.demote),
+            (vec![], vec!["b".into()])
+        );
+    }
+
+    #[test]
+    fn a_lease_is_kept_only_by_the_first() {
+        let claim = ObjectId::new();
+        let own = entry("b", State::Leased);
+        let keep = |renewed: bool, first: Document, fronts: Vec<Document>| {
+            let message = doc! {
+                "_id": "b", "renewed": renewed, "first": [first], "fronts": fronts,
+            };
+            may_keep(&message, Some(claim))
+        };
+        let same_claim = |renewed: bool| {
+            let mut other = entry("c", State::Leased);
+            other.extend(doc! { "claim": claim, "renewed": renewed });
+            other
+        };
+        assert!(keep(
+            false,
+            own.clone(),
+            vec![own.clone(), same_claim(false)]
+        ));
+        assert!(!keep(
+            false,
+            own.clone(),
+            vec![own.clone(), same_claim(true)]
+        ));
+        assert!(keep(
+            true,
+            own.clone(),
+            vec![own.clone(), same_claim(false)]
+        ));
+        assert!(keep(false, own.clone(), vec![own.clone()]));
+        assert!(!keep(false, entry("a", State::Pending), vec![own.clone()]));
+        assert!(keep(true, entry("a", State::Pending), vec![own.clone()]));
+        assert!(!keep(
+            true,
+            own.clone(),
+            vec![own, entry("a", State::Leased)]
+        ));
+    }
+}

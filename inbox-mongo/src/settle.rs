@@ -1,0 +1,253 @@
+//! Settling and extending leases.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use inbox_api::{
+    Extended, HandlerName, Lease, Outcome, Result, Settled, Settlement, State, check_size,
+    from_micros,
+};
+use mongodb::bson::{Document, doc, oid::ObjectId};
+
+use crate::{
+    database::{On, number},
+    ordering::rehead,
+    rows::{id_of, identifier, is_ordered, those},
+    stages::{self, Keeping, code},
+};
+
+/// What is answered for a lease that was settled before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repetition {
+    Done,
+    /// In a transaction: its writes would be done twice.
+    Lost,
+}
+
+/// The answers, and what is left to do for ordering keys.
+pub(crate) struct Outcomes {
+    pub(crate) answers: Vec<Settled>,
+    pub(crate) ordered: Vec<String>,
+    pub(crate) mark: ObjectId,
+}
+
+impl Outcomes {
+    /// Lets the next messages of the ordering keys through.
+    pub(crate) async fn rehead(&self, on: &mut On<'_>) -> Result<()> {
+        if self.ordered.is_empty() {
+            return Ok(());
+        }
+        rehead(on, &self.ordered, &[self.mark]).await
+    }
+}
+
+/// Leases that end, or go on, in the same way: one statement. Leases of one claim mostly have one
+/// token, so that a whole batch is often a statement or two.
+struct Group<'a, T> {
+    handler: &'a HandlerName,
+    token: i64,
+    what: T,
+    ids: Vec<String>,
+}
+
+struct Groups<'a, T> {
+    groups: Vec<Group<'a, T>>,
+    places: HashMap<(&'a HandlerName, i64), Vec<usize>>,
+}
+
+impl<'a, T: PartialEq> Groups<'a, T> {
+    fn new() -> Self {
+        Self {
+            groups: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, lease: &'a Lease, id: String, what: T) {
+        let (handler, token) = (&lease.key.handler, lease.token.get());
+        let places = self.places.entry((handler, token)).or_default();
+        for place in places.iter() {
+            if let Some(group) = self.groups.get_mut(*place)
+                && group.what == what
+            {
+                group.ids.push(id);
+                return;
+            }
+        }
+        places.push(self.groups.len());
+        self.groups.push(Group {
+            handler,
+            token,
+            what,
+            ids: vec![id],
+        });
+    }
+
+    fn statements(&self, pipeline: impl Fn(&T) -> Vec<Document>) -> Vec<Document> {
+        self.groups
+            .iter()
+            .map(|group| {
+                let mut filter = those(group.ids.iter().map(String::as_str));
+                filter.extend(doc! {
+                    "handler": group.handler.as_str(),
+                    "token": group.token,
+                    "state": code(State::Leased),
+                });
+                doc! { "q": filter, "u": pipeline(&group.what), "multi": true }
+            })
+            .collect()
+    }
+}
+
+/// How messages stand.
+struct Standing(HashMap<String, Document>);
+
+impl Standing {
+    async fn look(on: &mut On<'_>, ids: &HashSet<&str>) -> Result<Self> {
+        let found = on
+            .aggregate(vec![
+                doc! { "$match": those(ids.iter().copied()) },
+                doc! { "$project": { "token": 1, "state": 1, "visibleAt": 1 } },
+            ])
+            .await?;
+        Ok(Self(
+            found
+                .into_iter()
+                .filter_map(|document| Some((id_of(&document)?.to_owned(), document)))
+                .collect(),
+        ))
+    }
+
+    /// The message, if `token` is its newest.
+    fn of(&self, id: &str, token: i64) -> Option<&Document> {
+        let document = self.0.get(id)?;
+        (number(document, "token") == Some(token)).then_some(document)
+    }
+}
+
+fn is_leased(document: &Document) -> bool {
+    number(document, "state") == Some(i64::from(code(State::Leased)))
+}
+
+/// One request if every lease still stands, two otherwise.
+pub(crate) async fn settle(
+    on: &mut On<'_>,
+    settlements: &[Settlement],
+    payload_limit: usize,
+    keeping: Keeping,
+    repetition: Repetition,
+) -> Result<Outcomes> {
+    let ids: Vec<String> = settlements
+        .iter()
+        .map(|settlement| identifier(&settlement.lease.key))
+        .collect();
+    let mark = ObjectId::new();
+    let mut answers = Vec::with_capacity(settlements.len());
+    let mut first = HashSet::new();
+    let mut repeated = vec![false; settlements.len()];
+    let mut groups = Groups::new();
+    for ((settlement, id), repeated) in settlements.iter().zip(&ids).zip(&mut repeated) {
+        let Settlement { lease, outcome } = settlement;
+        let size = match outcome {
+            Outcome::Processed {
+                result: Some(result),
+            } => result.len(),
+            _ => 0,
+        };
+        if let Err(invalid) = check_size("result", size, payload_limit) {
+            answers.push(Settled::Refused(invalid));
+            continue;
+        }
+        answers.push(Settled::Done);
+        if first.insert((id.as_str(), lease.token.get())) {
+            groups.add(lease, id.clone(), outcome);
+        } else {
+            *repeated = true;
+        }
+    }
+    let ordered = |answers: &[Settled]| {
+        let done = settlements.iter().zip(&ids).zip(answers);
+        done.filter(|((settlement, _), answer)| {
+            **answer == Settled::Done && is_ordered(settlement.lease.locator)
+        })
+        .map(|((_, id), _)| id.clone())
+        .collect()
+    };
+    if first.is_empty() {
+        return Ok(Outcomes {
+            answers,
+            ordered: Vec::new(),
+            mark,
+        });
+    }
+    let known: HashSet<&str> = first.iter().map(|(id, _)| *id).collect();
+    let before = match repetition {
+        Repetition::Done => None,
+        Repetition::Lost => Some(Standing::look(on, &known).await?),
+    };
+    let statements =
+        groups.statements(|outcome| stages::settle(on.database, outcome, keeping, mark));
+    let updated = on.update(statements).await?;
+    let all = updated.matched == first.len() as u64;
+    let standing = match &before {
+        None if all => None,
+        None => Some(Standing::look(on, &known).await?),
+        Some(_) => before,
+    };
+    for (((settlement, id), answer), repeated) in settlements
+        .iter()
+        .zip(&ids)
+        .zip(&mut answers)
+        .zip(&repeated)
+    {
+        if *answer != Settled::Done {
+            continue;
+        }
+        let found = standing
+            .as_ref()
+            .map(|standing| standing.of(id, settlement.lease.token.get()));
+        let lost = match (repetition, found) {
+            (_, None) => false,
+            // Afterwards: settled by this, or before.
+            (Repetition::Done, Some(found)) => found.is_none_or(is_leased),
+            // Beforehand.
+            (Repetition::Lost, Some(found)) => *repeated || !found.is_some_and(is_leased),
+        };
+        if lost {
+            *answer = Settled::LeaseLost;
+        }
+    }
+    Ok(Outcomes {
+        ordered: ordered(&answers),
+        answers,
+        mark,
+    })
+}
+
+pub(crate) async fn extend(
+    on: &mut On<'_>,
+    leases: &[Lease],
+    length: Duration,
+) -> Result<Vec<Extended>> {
+    let ids: Vec<String> = leases.iter().map(|lease| identifier(&lease.key)).collect();
+    let mut groups = Groups::new();
+    for (lease, id) in leases.iter().zip(&ids) {
+        groups.add(lease, id.clone(), ());
+    }
+    let pipeline = stages::extend(on.database, length);
+    on.update(groups.statements(|()| pipeline.clone())).await?;
+    let standing = Standing::look(on, &ids.iter().map(String::as_str).collect()).await?;
+    let until = |lease: &Lease, id: &String| {
+        let found = standing
+            .of(id, lease.token.get())
+            .filter(|found| is_leased(found))?;
+        Some(from_micros(number(found, "visibleAt")?))
+    };
+    Ok(leases
+        .iter()
+        .zip(&ids)
+        .map(|(lease, id)| until(lease, id).map_or(Extended::LeaseLost, Extended::Until))
+        .collect())
+}

@@ -1,0 +1,160 @@
+//! Wake-ups: a signal within the process, and a change stream for the writes of other processes
+//! where the server has one.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use inbox_api::{Result, Subscription};
+use mongodb::{
+    Collection,
+    bson::{Document, doc},
+    change_stream::{ChangeStream, event::ResumeToken},
+    options::{ReadConcern, ReadPreference},
+};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
+
+use crate::{database::Database, error::reading, stages::CLAIMABLE};
+
+const RECONNECT: Duration = Duration::from_millis(500);
+
+type Stream = ChangeStream<mongodb::change_stream::event::ChangeStreamEvent<Document>>;
+
+/// Counts causes to look for work, and watches for those of other processes.
+pub(crate) struct Wakers {
+    causes: watch::Sender<u64>,
+    watcher: Mutex<Weak<Watcher>>,
+}
+
+/// The task that follows the change stream; ends with the last subscription.
+#[derive(Debug)]
+struct Watcher {
+    task: JoinHandle<()>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Wakers {
+    pub(crate) fn new() -> Self {
+        Self {
+            causes: watch::Sender::new(0),
+            watcher: Mutex::new(Weak::new()),
+        }
+    }
+
+    /// Something may have become claimable by this store's own doing.
+    pub(crate) fn raise(&self) {
+        self.causes
+            .send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(crate) fn stop(&self) {
+        if let Some(watcher) = self.current() {
+            watcher.task.abort();
+        }
+    }
+
+    fn current(&self) -> Option<Arc<Watcher>> {
+        self.watcher
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .upgrade()
+    }
+
+    /// Watches first, so that nothing after the return is missed.
+    pub(crate) async fn subscribe(
+        &self,
+        operation: &'static str,
+        database: &Database,
+    ) -> Result<Box<dyn Subscription>> {
+        let mut watcher = self.current();
+        if watcher.is_none() && database.server.replicates() {
+            let messages = database.messages().clone();
+            let stream = watch_messages(&messages, None)
+                .await
+                .map_err(reading(operation))?;
+            let task = tokio::spawn(follow(messages, stream, self.causes.clone()));
+            let started = Arc::new(Watcher { task });
+            *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&started);
+            watcher = Some(started);
+        }
+        Ok(Box::new(Subscribed {
+            causes: self.causes.subscribe(),
+            _watcher: watcher,
+        }))
+    }
+}
+
+/// Only changes after which a message may be claimed: it is new, or was put in the lane for it.
+fn what_matters() -> Document {
+    doc! { "$match": { "$or": [
+        { "operationType": "insert" },
+        { "operationType": "update", "updateDescription.updatedFields.lane": CLAIMABLE },
+        { "operationType": "update", "updateDescription.updatedFields.state": 0 },
+    ] } }
+}
+
+async fn watch_messages(
+    messages: &Collection<Document>,
+    token: Option<ResumeToken>,
+) -> mongodb::error::Result<Stream> {
+    messages
+        .watch()
+        // The payload is not wanted, only that there was a change.
+        .pipeline([
+            what_matters(),
+            doc! { "$project": { "_id": 1, "operationType": 1 } },
+        ])
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(ReadPreference::Primary.into())
+        .resume_after(token)
+        .await
+}
+
+/// The driver resumes by itself after most errors; after the others the stream is opened anew, by
+/// token if that is still known to the server.
+async fn follow(messages: Collection<Document>, mut stream: Stream, causes: watch::Sender<u64>) {
+    loop {
+        match stream.next_if_any().await {
+            Ok(Some(_)) => {}
+            Ok(None) if stream.is_alive() => continue,
+            ended => {
+                if let Err(error) = ended {
+                    let error = reading("subscribe")(error);
+                    tracing::warn!(%error, "the change stream for wake-ups failed; opening it anew");
+                }
+                let mut token = stream.resume_token();
+                stream = loop {
+                    sleep(RECONNECT).await;
+                    if let Ok(stream) = watch_messages(&messages, token.take()).await {
+                        break stream;
+                    }
+                };
+            }
+        }
+        // Also after a new stream: what happened meanwhile may be lost.
+        causes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+/// Wakes on every cause in the inbox, whichever handler it is for.
+struct Subscribed {
+    causes: watch::Receiver<u64>,
+    _watcher: Option<Arc<Watcher>>,
+}
+
+#[async_trait]
+impl Subscription for Subscribed {
+    async fn woken(&mut self) {
+        if self.causes.changed().await.is_err() {
+            // The store is gone: nothing will ever become due here.
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Servers for the tests of this crate, and inboxes on them: a `mongod` where there is one, and
+//! FerretDB otherwise.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, and fails by panicking"
+)]
+
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use conformance_tests::{Offered, Restart, Unable};
+use inbox_api::{HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
+use inbox_mongo::{
+    MongoOptions, MongoStore, TimeOffset,
+    mongodb::{
+        Client, Database,
+        bson::{Document, doc},
+        options::ClientOptions,
+    },
+};
+use test_servers::{Kind as ServerKind, Server, find, require_or_skip};
+
+static SERVER: LazyLock<Result<Option<Mutex<Server>>, test_servers::Error>> =
+    LazyLock::new(|| Ok(any_server()?.map(Mutex::new)));
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// MongoDB itself if it can be had, FerretDB otherwise.
+fn any_server() -> Result<Option<Server>, test_servers::Error> {
+    match find(ServerKind::Mongodb) {
+        Ok(server) => Ok(Some(server)),
+        Err(_) => require_or_skip(ServerKind::Ferretdb),
+    }
+}
+
+/// The URL of the server that all tests of a program share; `None` when there is none, which has
+/// been reported.
+pub fn shared_url() -> Option<String> {
+    let server = SERVER.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    let server = server.as_ref()?;
+    Some(lock(server).url().to_owned())
+}
+
+/// A server of the test's own, to be harmed.
+pub fn own_server() -> Option<Server> {
+    let server = any_server().unwrap_or_else(|error| panic!("{error}"));
+    server.filter(|server| !server.is_shared())
+}
+
+/// Restarts a server of the test's own.
+pub async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
+    act(server, move |server| match how {
+        Restart::Orderly => server.restart(),
+        Restart::Killed => {
+            server.kill()?;
+            server.start()
+        }
+    })
+    .await
+}
+
+/// Does something to a server of the test's own, which may take a while.
+pub async fn act(
+    server: &Arc<Mutex<Server>>,
+    act: impl FnOnce(&mut Server) -> Result<(), test_servers::Error> + Send + 'static,
+) -> Offered<()> {
+    let server = Arc::clone(server);
+    tokio::task::spawn_blocking(move || act(&mut lock(&server)))
+        .await
+        .map_err(Unable::failed)?
+        .map_err(Unable::failed)
+}
+
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether transactions and change streams can be tested there.
+pub async fn replicates(url: &str) -> bool {
+    let client = client(url).await;
+    let hello = client
+        .database("admin")
+        .run_command(doc! { "hello": 1 })
+        .await
+        .unwrap();
+    hello.contains_key("setName") || hello.get_str("msg").is_ok()
+}
+
+pub async fn client(url: &str) -> Client {
+    let mut options = ClientOptions::parse(url).await.unwrap();
+    options.server_selection_timeout = Some(Duration::from_secs(2));
+    Client::with_options(options).unwrap()
+}
+
+/// An inbox in a database of its own.
+pub struct Place {
+    pub url: String,
+    pub database: String,
+    pub options: MongoOptions,
+    pub offset: TimeOffset,
+}
+
+impl Place {
+    pub fn at(url: String) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Of one process, and of one run: a server may be shared by several programs.
+        let database = format!("test_{}_{number}", std::process::id());
+        let offset = TimeOffset::new();
+        Self {
+            url,
+            options: MongoOptions::new()
+                .database(&database)
+                .time_offset(offset.clone()),
+            database,
+            offset,
+        }
+    }
+
+    /// On the shared server.
+    pub fn shared() -> Option<Self> {
+        shared_url().map(Self::at)
+    }
+
+    pub async fn connect(&self) -> inbox_api::Result<MongoStore> {
+        self.connect_within(Duration::from_secs(30)).await
+    }
+
+    pub async fn connect_within(&self, timeout: Duration) -> inbox_api::Result<MongoStore> {
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        let millis = timeout.as_millis();
+        let url = format!(
+            "{}{separator}serverSelectionTimeoutMS={millis}&connectTimeoutMS={millis}",
+            self.url
+        );
+        let (connection, _) = MongoOptions::from_url(&url)?;
+        MongoStore::connect(connection, self.options.clone()).await
+    }
+
+    /// Set up.
+    pub async fn store(&self) -> Arc<MongoStore> {
+        let store = self.connect().await.unwrap();
+        store.create().await.unwrap();
+        Arc::new(store)
+    }
+
+    pub async fn raw(&self) -> Database {
+        client(&self.url).await.database(&self.database)
+    }
+
+    pub async fn run(&self, command: Document) -> inbox_mongo::mongodb::error::Result<Document> {
+        self.raw().await.run_command(command).await
+    }
+}
+
+pub fn handler() -> HandlerName {
+    HandlerName::new("orders").unwrap()
+}
+
+pub fn worker() -> WorkerName {
+    WorkerName::new("worker").unwrap()
+}
+
+pub fn message(id: &str) -> Message {
+    Message::new(
+        handler(),
+        MessageId::new(id).unwrap(),
+        Kind::new("order.placed").unwrap(),
+        "payload",
+    )
+}

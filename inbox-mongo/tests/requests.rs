@@ -1,0 +1,285 @@
+//! How many requests operations take, what they say to the server, and which indexes they use.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use common::{Place, handler, lock, message, worker};
+use inbox_api::{
+    ClaimRequest, LeaseTerms, Message, Operate as _, OrderingKey, Outcome, Schema as _, Settlement,
+    Store as _,
+};
+use inbox_mongo::{
+    MongoStore,
+    mongodb::{
+        Client,
+        bson::{Bson, Document, doc},
+        event::{EventHandler, command::CommandEvent},
+        options::{Acknowledgment, ClientOptions, ReadConcern, WriteConcern},
+    },
+};
+
+/// Commands that were sent, in order.
+type Sent = Arc<Mutex<Vec<Document>>>;
+
+/// A store on a client that notes what it sends, and whose own defaults are weak.
+async fn listening(place: &Place) -> (MongoStore, Sent) {
+    let sent = Sent::default();
+    let noted = Arc::clone(&sent);
+    let mut options = ClientOptions::parse(&place.url).await.unwrap();
+    options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Nodes(1)).build());
+    options.read_concern = Some(ReadConcern::local());
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event {
+            lock(&noted).push(started.command);
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    let store = MongoStore::with_client(client, place.options.clone())
+        .await
+        .unwrap();
+    store.create().await.unwrap();
+    // The first use looks at the schema.
+    store.statistics().await.unwrap();
+    lock(&sent).clear();
+    (store, sent)
+}
+
+fn names(sent: &Sent) -> Vec<String> {
+    let mut sent = lock(sent);
+    let names = sent
+        .iter()
+        .filter_map(|command| command.keys().next().cloned())
+        .collect();
+    sent.clear();
+    names
+}
+
+fn request(limit: u32) -> ClaimRequest {
+    ClaimRequest {
+        handlers: vec![handler()],
+        limit,
+        terms: LeaseTerms::new(Duration::from_secs(60), worker()).unwrap(),
+    }
+}
+
+fn batch(size: usize, from: usize, ordered: bool) -> Vec<Message> {
+    (from..from + size)
+        .map(|number| {
+            let message = message(&format!("evt-{number}"));
+            if ordered {
+                message.with_ordering_key(OrderingKey::new(format!("key-{}", number % 7)).unwrap())
+            } else {
+                message
+            }
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn requests_do_not_grow_with_the_batch() {
+    let Some(place) = Place::shared() else { return };
+    let (store, sent) = listening(&place).await;
+    for (size, from) in [(1, 0), (10, 100), (100, 1000)] {
+        let _ = store.receive(&batch(size, from, false)).await.unwrap();
+        assert_eq!(names(&sent), ["findAndModify", "insert"], "receive {size}");
+        let claims = store.claim(&request(200)).await.unwrap();
+        assert_eq!(claims.leased.len(), size);
+        assert_eq!(
+            names(&sent),
+            ["aggregate", "update", "aggregate"],
+            "claim {size}"
+        );
+        let leases: Vec<_> = claims.leased.iter().map(|l| l.lease.clone()).collect();
+        let _ = store
+            .extend(&leases, Duration::from_secs(90))
+            .await
+            .unwrap();
+        assert_eq!(names(&sent), ["update", "aggregate"], "extend {size}");
+        let settlements: Vec<_> = leases
+            .into_iter()
+            .map(|lease| Settlement {
+                lease,
+                outcome: Outcome::Processed { result: None },
+            })
+            .collect();
+        let _ = store.settle(&settlements).await.unwrap();
+        assert_eq!(names(&sent), ["update"], "settle {size}");
+        // Nothing is left to do: one look says so.
+        let _ = store.claim(&request(200)).await.unwrap();
+        assert_eq!(names(&sent), ["aggregate"], "idle claim");
+    }
+}
+
+#[tokio::test]
+async fn requests_for_ordering_keys_do_not_grow_with_the_batch() {
+    let Some(place) = Place::shared() else { return };
+    let (store, sent) = listening(&place).await;
+    for (size, from) in [(7, 0), (70, 70)] {
+        let _ = store.receive(&batch(size, from, true)).await.unwrap();
+        assert_eq!(
+            names(&sent),
+            ["findAndModify", "insert", "aggregate", "update"],
+            "receive {size}"
+        );
+        let claims = store.claim(&request(200)).await.unwrap();
+        assert_eq!(claims.leased.len(), 7);
+        assert_eq!(
+            names(&sent),
+            ["aggregate", "update", "aggregate", "aggregate"],
+            "claim {size}"
+        );
+        let settlements: Vec<_> = claims
+            .leased
+            .into_iter()
+            .map(|leased| Settlement {
+                lease: leased.lease,
+                outcome: Outcome::Processed { result: None },
+            })
+            .collect();
+        let _ = store.settle(&settlements).await.unwrap();
+        assert_eq!(
+            names(&sent),
+            ["update", "aggregate", "update"],
+            "settle {size}"
+        );
+        // The others of the second batch wait behind the first ones.
+    }
+}
+
+#[tokio::test]
+async fn concerns_are_said_on_each_request() {
+    let Some(place) = Place::shared() else { return };
+    let (store, sent) = listening(&place).await;
+    let _ = store.receive(&batch(3, 0, true)).await.unwrap();
+    let claims = store.claim(&request(10)).await.unwrap();
+    let settlements: Vec<_> = claims
+        .leased
+        .into_iter()
+        .map(|leased| Settlement {
+            lease: leased.lease,
+            outcome: Outcome::Release,
+        })
+        .collect();
+    let _ = store.settle(&settlements).await.unwrap();
+    let _ = store.discard(batch(1, 0, true)[0].key()).await.unwrap();
+    let commands = std::mem::take(&mut *lock(&sent));
+    assert!(commands.len() > 8);
+    for command in commands {
+        let name = command.keys().next().unwrap();
+        if name == "aggregate" {
+            let concern = command.get_document("readConcern").unwrap();
+            assert_eq!(concern.get_str("level").unwrap(), "majority");
+        } else {
+            let concern = command.get_document("writeConcern").unwrap();
+            assert_eq!(concern.get_str("w").unwrap(), "majority", "{name}");
+            assert!(concern.get_bool("j").unwrap(), "{name}");
+        }
+    }
+}
+
+/// The names of all indexes that an explanation mentions, and whether it reads a whole collection.
+fn used(value: &Bson, indexes: &mut Vec<String>, whole: &mut bool) {
+    match value {
+        Bson::Document(document) => {
+            for (name, value) in document {
+                match (name.as_str(), value) {
+                    ("indexName", Bson::String(index)) => indexes.push(index.clone()),
+                    ("stage", Bson::String(stage)) if stage == "COLLSCAN" => *whole = true,
+                    ("Node Type", Bson::String(node)) if node == "Seq Scan" => *whole = true,
+                    // FerretDB lists what it considered there.
+                    ("IndexCosts" | "rejectedPlans", _) => {}
+                    _ => used(value, indexes, whole),
+                }
+            }
+        }
+        Bson::Array(values) => {
+            for value in values {
+                used(value, indexes, whole);
+            }
+        }
+        _ => {}
+    }
+}
+
+async fn explained(place: &Place, command: Document) -> (Vec<String>, bool) {
+    let plan = place
+        .run(doc! { "explain": command, "verbosity": "queryPlanner" })
+        .await
+        .unwrap();
+    let (mut indexes, mut whole) = (Vec::new(), false);
+    used(&Bson::Document(plan), &mut indexes, &mut whole);
+    (indexes, whole)
+}
+
+/// Explains what the store has really sent.
+#[tokio::test]
+async fn plans_use_the_indexes() {
+    let Some(place) = Place::shared() else { return };
+    let (store, sent) = listening(&place).await;
+    for part in 0..4 {
+        let _ = store
+            .receive(&batch(500, part * 500, part == 3))
+            .await
+            .unwrap();
+    }
+    lock(&sent).clear();
+    let claims = store.claim(&request(5)).await.unwrap();
+    assert_eq!(claims.leased.len(), 5);
+    let expired = inbox_api::Expired::new(inbox_api::State::Processed, Duration::ZERO, 10).unwrap();
+    let _ = store.purge(&expired).await.unwrap();
+    let page = inbox_api::Page::first(5);
+    let _ = store
+        .list(&inbox_api::Filter::default(), &page)
+        .await
+        .unwrap();
+    let _ = store.get(message("evt-1").key()).await.unwrap();
+    let commands = std::mem::take(&mut *lock(&sent));
+    let wanted = ["claim", "_id_", "_id_", "standing", "sequence", "_id_"];
+    assert_eq!(commands.len(), wanted.len());
+    for (mut command, wanted) in commands.into_iter().zip(wanted) {
+        for session in ["lsid", "$db", "$clusterTime", "readConcern", "writeConcern"] {
+            command.remove(session);
+        }
+        let name = command.keys().next().unwrap().clone();
+        let text = format!("{command:?}").chars().take(300).collect::<String>();
+        if name == "update" && !explains_updates(&place).await {
+            println!("NOT CHECKED: this server does not explain updates");
+            continue;
+        }
+        let (indexes, whole) = explained(&place, command).await;
+        // FerretDB reads the whole collection and sorts.
+        if wanted == "sequence" && is_ferretdb(&place).await {
+            println!("NOT CHECKED: this server does not list in the order of an index");
+            continue;
+        }
+        assert!(
+            indexes.iter().any(|index| index == wanted) && !whole,
+            "{text}: {indexes:?}, reads the whole collection: {whole}"
+        );
+    }
+}
+
+async fn is_ferretdb(place: &Place) -> bool {
+    let build = place.run(doc! { "buildInfo": 1 }).await.unwrap();
+    build.contains_key("ferretdb")
+}
+
+async fn explains_updates(place: &Place) -> bool {
+    let update = doc! {
+        "update": "inbox_message", "updates": [{ "q": { "_id": "x" }, "u": { "$set": { "a": 1 } } }],
+    };
+    place
+        .run(doc! { "explain": update, "verbosity": "queryPlanner" })
+        .await
+        .is_ok()
+}
