@@ -829,7 +829,7 @@ async fn fill(store: &RedisStore, count: u64) {
     }
 }
 
-/// History and backlog do not slow the working side down.
+/// History and backlog do not add to what the working side asks of the server.
 #[tokio::test]
 async fn claims_cost_the_same_beside_a_long_history() {
     let Some(server) = own(&["--appendfsync", "no"]).await else {
@@ -837,7 +837,7 @@ async fn claims_cost_the_same_beside_a_long_history() {
     };
     let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
-    let empty = cost_of_a_cycle(&store, &mut raw, "a").await;
+    let empty = commands_of_a_cycle(&store, &mut raw, "a").await;
     fill(&store, 50_000).await;
     // A backlog of 20,000, and as many that are blocked behind one message.
     for batch in 0..40 {
@@ -849,13 +849,17 @@ async fn claims_cost_the_same_beside_a_long_history() {
             .collect();
         let _ = store.receive(&messages).await.unwrap();
     }
-    let full = cost_of_a_cycle(&store, &mut raw, "b").await;
-    assert!(full < empty * 2.0, "{empty} microseconds became {full}");
+    let full = commands_of_a_cycle(&store, &mut raw, "b").await;
+    // The batches claimed behind a backlog end elsewhere in the batches that were received.
+    assert!(
+        full < empty + empty / 2,
+        "{empty} commands became {full} for 2,000 messages"
+    );
 }
 
-/// The server's time for receiving, claiming and settling 2,000 messages, per message, in
-/// microseconds.
-async fn cost_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> f64 {
+/// How many commands the server runs, those of scripts included, to receive, claim and settle
+/// 2,000 messages.
+async fn commands_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> u64 {
     let _: Value = raw
         .run(redis::cmd("CONFIG").arg("RESETSTAT"))
         .await
@@ -871,11 +875,10 @@ async fn cost_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> f64 {
         .run(redis::cmd("INFO").arg("commandstats"))
         .await
         .unwrap();
-    let line = info
-        .lines()
-        .find(|line| line.starts_with("cmdstat_evalsha:"));
-    let micros = line.unwrap().split("usec=").nth(1).unwrap();
-    micros.split(',').next().unwrap().parse::<f64>().unwrap() / 2000.0
+    info.lines()
+        .filter_map(|line| line.split_once("calls=")?.1.split_once(','))
+        .map(|(calls, _)| calls.parse::<u64>().unwrap())
+        .sum()
 }
 
 #[tokio::test]
