@@ -292,6 +292,8 @@ async fn change_slice(
     if matches!(act, Act::Replay(_)) {
         meaning.filter.insert("payload", doc! { "$exists": true });
     }
+    // Others may replay what is found here and see it through before it is changed.
+    let still = meaning.still();
     let mut pipeline = meaning.stages(on.database, Some(doc! { "seq": 1 }));
     pipeline.push(doc! { "$limit": i64::from(slice.limit) });
     pipeline.push(doc! { "$project": { "seq": 1, "orderingKey": 1, "now": 1 } });
@@ -317,6 +319,7 @@ async fn change_slice(
         ),
         Act::Discard => (discardable(now), stages::discard(on.database, mark)),
     };
+    let condition = doc! { "$and": [condition, still] };
     let changed = change(on, &all, condition, pipeline, &ordered, mark).await?;
     Ok(Progress { changed, next })
 }
