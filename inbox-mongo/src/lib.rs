@@ -161,6 +161,7 @@ mod ordering;
 mod receive;
 mod rows;
 mod schema;
+mod segments;
 mod settle;
 mod stages;
 mod store;
