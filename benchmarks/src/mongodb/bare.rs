@@ -116,7 +116,9 @@ impl Bare {
                 doc! { "$match": { "handler": HANDLER, "lane": { "$gt": 0 } } },
                 doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
                 doc! { "$limit": i64::from(self.batch) },
-                doc! { "$project": { "visibleAt": 1, "lane": 1, "mark": 1, "now": now() } },
+                doc! { "$project": {
+                    "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": now(),
+                } },
             ])
             .await?;
         let now_read = candidates.first().context("nothing is left")?;

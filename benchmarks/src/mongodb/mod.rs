@@ -199,7 +199,10 @@ impl Bench {
         let mut client = Client::new(&store, self.shape)?;
         let batches = self.batches(&mut client, messages)?;
         let mut times = [Duration::ZERO; 3];
-        for (time, expected) in times.iter_mut().zip([Receipt::Accepted, Receipt::Duplicate]) {
+        for (time, expected) in times
+            .iter_mut()
+            .zip([Receipt::Accepted, Receipt::Duplicate])
+        {
             let start = Instant::now();
             for batch in &batches {
                 client.receive_as(batch, &expected).await?;
