@@ -38,7 +38,10 @@ static POSTGRES: LazyLock<Result<Option<Server>, Error>> =
 
 /// MongoDB itself where it is to be had, FerretDB otherwise.
 static MONGODB: LazyLock<Result<Option<Server>, Error>> = LazyLock::new(|| {
-    find(Kind::Mongodb).map_or_else(|_| require_or_skip(Kind::Ferretdb), |server| Ok(Some(server)))
+    find(Kind::Mongodb).map_or_else(
+        |_| require_or_skip(Kind::Ferretdb),
+        |server| Ok(Some(server)),
+    )
 });
 
 static MARIADB: LazyLock<Result<Option<Server>, Error>> =
