@@ -3,6 +3,7 @@
 mod backlog;
 mod client;
 mod layouts;
+mod mongodb;
 mod mysql;
 mod postgres;
 mod primitives;
@@ -54,6 +55,8 @@ enum Scenario {
     },
     /// Compare storage layouts for PostgreSQL with each other
     Layouts(layouts::Options),
+    /// Compare the MongoDB store with bare commands
+    Mongodb(mongodb::Options),
     /// Compare the MySQL and MariaDB store with bare statements, and wear it down
     Mysql(mysql::Options),
     /// Compare the PostgreSQL store with bare statements, and wear it down
@@ -68,6 +71,10 @@ async fn main() -> Result<()> {
     let mut report = Report::new(cli.json);
     if let Scenario::Layouts(options) = &cli.scenario {
         layouts::measure(&mut report, options, cli.batch, cli.payload).await?;
+        return report.print();
+    }
+    if let Scenario::Mongodb(options) = &cli.scenario {
+        mongodb::measure(&mut report, options, cli.batch, cli.payload).await?;
         return report.print();
     }
     if let Scenario::Mysql(options) = &cli.scenario {
@@ -92,6 +99,7 @@ async fn main() -> Result<()> {
             }
             // They have stores of their own, and were measured above.
             Scenario::Layouts(_)
+            | Scenario::Mongodb(_)
             | Scenario::Mysql(_)
             | Scenario::Postgres(_)
             | Scenario::Redis(_) => {}

@@ -25,7 +25,7 @@ use nix::{
     unistd::Pid,
 };
 use tempfile::TempDir;
-use test_servers::{Error, Kind, Server, require_or_skip};
+use test_servers::{Error, Kind, Server, find, require_or_skip};
 
 /// The servers that an inbox in MySQL may be on.
 pub(crate) const MYSQL_KINDS: [Kind; 2] = [Kind::Mariadb, Kind::Mysql];
@@ -35,6 +35,14 @@ pub(crate) const WEBHOOKS: &str =
 
 static POSTGRES: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Postgres));
+
+/// MongoDB itself where it is to be had, FerretDB otherwise.
+static MONGODB: LazyLock<Result<Option<Server>, Error>> = LazyLock::new(|| {
+    find(Kind::Mongodb).map_or_else(
+        |_| require_or_skip(Kind::Ferretdb),
+        |server| Ok(Some(server)),
+    )
+});
 
 static MARIADB: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Mariadb));
@@ -63,6 +71,10 @@ pub(crate) fn on_every_store(test: impl Fn(&Place)) {
             eprintln!("on {kind}");
             test(&place);
         }
+    }
+    if let Some(place) = Place::on_mongodb() {
+        eprintln!("on MongoDB, or what speaks its protocol");
+        test(&place);
     }
 }
 
@@ -140,6 +152,20 @@ impl Place {
         })
     }
 
+    /// With the inbox in a database of its own on such a server, or `None`, as above.
+    pub(crate) fn on_mongodb() -> Option<Self> {
+        let server = MONGODB.as_ref().unwrap_or_else(|error| panic!("{error}"));
+        let server = server.as_ref()?;
+        let (address, settings) = server.url().split_once('?').unwrap_or((server.url(), ""));
+        let address = address.trim_end_matches('/');
+        let database = format!("test_command_{}", unique());
+        Some(Self {
+            folder: tempfile::tempdir().unwrap(),
+            store: Some(format!("{address}/{database}?inbox=test&{settings}")),
+            is_shared: server.is_shared(),
+        })
+    }
+
     /// With the inbox in a schema of its own in the database that `url` names.
     pub(crate) fn at(url: &str) -> Self {
         let schema = format!("test_command_{}", unique());
@@ -148,6 +174,11 @@ impl Place {
             store: Some(format!("{url}?schema={schema}")),
             is_shared: false,
         }
+    }
+
+    /// Where the inbox is, with all settings.
+    pub(crate) fn store(&self) -> &str {
+        self.store.as_deref().unwrap()
     }
 
     /// The URL of the server, without schema or inbox.
@@ -233,6 +264,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        use inbox_mongo::{
+            MongoOptions,
+            mongodb::{Client, options::ClientOptions},
+        };
         use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, PgConnection};
 
         let Some((url, setting)) = self.store.as_deref().and_then(|s| s.split_once('?')) else {
@@ -247,6 +282,15 @@ impl Drop for Place {
             runtime.block_on(async {
                 let mut connection = PgConnection::connect(url).await.unwrap();
                 connection.execute(AssertSqlSafe(sql)).await.unwrap();
+            });
+            return;
+        }
+        if url.starts_with("mongodb") {
+            runtime.block_on(async {
+                let (connection, _) = MongoOptions::from_url(self.store()).unwrap();
+                let options = ClientOptions::parse(connection).await.unwrap();
+                let client = Client::with_options(options).unwrap();
+                client.default_database().unwrap().drop().await.unwrap();
             });
             return;
         }

@@ -18,6 +18,9 @@ use inbox_mongo::{
 
 use super::{Rig, needs_raw_access};
 
+/// For how long a server is looked for, unless the URL says otherwise.
+const AWAY: Duration = Duration::from_secs(5);
+
 /// Every case gets a database of its own on the server that the URL names.
 pub(super) struct Mongo {
     client: Client,
@@ -51,7 +54,9 @@ impl Mongo {
                 "the connection cannot be made from this URL",
             )
         };
-        let settings = ClientOptions::parse(connection).await.map_err(unusable)?;
+        let mut settings = ClientOptions::parse(connection).await.map_err(unusable)?;
+        settings.server_selection_timeout.get_or_insert(AWAY);
+        settings.connect_timeout.get_or_insert(AWAY);
         let client = Client::with_options(settings).map_err(unusable)?;
         let (process, random) = (std::process::id(), fastrand::u32(..));
         let mut mongo = Self {
