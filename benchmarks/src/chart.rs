@@ -168,12 +168,12 @@ fn bars(path: &Path, figures: &[Figure]) -> Result<()> {
         return Ok(());
     };
     let title = format!("{}, {}", first.scenario, first.unit);
-    write(&canvas, &title, (16, 18), 18, HPos::Left)?;
+    write(&canvas, &title, (16, 18), 20, HPos::Left)?;
     let mut left = 16;
     for store in stores(figures) {
         let square = [(left, 40), (left + 12, 52)];
         canvas.draw(&Rectangle::new(square, colour(store).filled()))?;
-        write(&canvas, store, (left + 18, 46), 13, HPos::Left)?;
+        write(&canvas, store, (left + 18, 46), 15, HPos::Left)?;
         left += 40 + 8 * i32::try_from(store.len())?;
     }
 
@@ -184,7 +184,7 @@ fn bars(path: &Path, figures: &[Figure]) -> Result<()> {
     for step in steps {
         let group: Vec<&Figure> = figures.iter().filter(|one| one.step == step).collect();
         let middle = top + i32::try_from(group.len())? * BAR / 2;
-        write(&canvas, step, (BARS_LEFT - 8, middle), 13, HPos::Right)?;
+        write(&canvas, step, (BARS_LEFT - 8, middle), 15, HPos::Right)?;
         for figure in group {
             let bar = [(BARS_LEFT, top + 2), (place(figure.median), top + BAR - 2)];
             canvas.draw(&Rectangle::new(bar, colour(&figure.store).filled()))?;
@@ -194,12 +194,12 @@ fn bars(path: &Path, figures: &[Figure]) -> Result<()> {
             ];
             canvas.draw(&PathElement::new(whisker, BLACK))?;
             let at = (place(figure.most) + 6, top + BAR / 2);
-            write(&canvas, &shown(figure.median), at, 12, HPos::Left)?;
+            write(&canvas, &shown(figure.median), at, 14, HPos::Left)?;
             top += BAR;
         }
         top += 10;
     }
-    write(&canvas, &footer(figures), (16, top + 8), 11, HPos::Left)?;
+    write(&canvas, &footer(figures), (16, top + 8), 13, HPos::Left)?;
     canvas.present()?;
     Ok(())
 }
@@ -243,10 +243,10 @@ where
         return Ok(());
     };
     let title = format!("{}: {}, {}", first.scenario, first.step, first.unit);
-    write(&canvas, &title, (16, 18), 18, HPos::Left)?;
+    write(&canvas, &title, (16, 18), 20, HPos::Left)?;
     #[expect(clippy::cast_possible_wrap, reason = "pixels")]
     let bottom = LINES_HEIGHT as i32 - 12;
-    write(&canvas, &footer(figures), (16, bottom), 11, HPos::Left)?;
+    write(&canvas, &footer(figures), (16, bottom), 13, HPos::Left)?;
 
     let mut chart = ChartBuilder::on(&canvas.margin(40, 30, 10, 20))
         .x_label_area_size(40)
@@ -258,8 +258,8 @@ where
         .x_desc(what)
         .x_label_formatter(&|value| shown(*value))
         .y_label_formatter(&|value| shown(*value))
-        .label_style((FONT, 12))
-        .axis_desc_style((FONT, 13))
+        .label_style((FONT, 14))
+        .axis_desc_style((FONT, 15))
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
     for store in stores(figures) {
@@ -285,7 +285,7 @@ where
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.8))
-        .label_font((FONT, 13))
+        .label_font((FONT, 15))
         .draw()?;
     canvas.present()?;
     Ok(())
@@ -293,17 +293,20 @@ where
 
 /// As short as a label should be.
 fn shown(figure: f64) -> String {
-    if figure >= 10_000_000.0 {
-        format!("{:.0}M", figure / 1e6)
-    } else if figure >= 1_000_000.0 {
-        format!("{:.1}M", figure / 1e6)
-    } else if figure >= 10_000.0 {
-        format!("{:.0}k", figure / 1e3)
-    } else if figure >= 1000.0 {
-        format!("{:.1}k", figure / 1e3)
-    } else if figure >= 10.0 {
-        format!("{figure:.0}")
-    } else {
-        format!("{figure:.2}")
-    }
+    let (figure, unit) = match figure {
+        figure if figure >= 1_000_000.0 => (figure / 1e6, "M"),
+        figure if figure >= 1000.0 => (figure / 1e3, "k"),
+        figure => (figure, ""),
+    };
+    let digits = match figure {
+        figure if figure >= 99.5 => 0,
+        figure if figure >= 9.95 => 1,
+        _ => 2,
+    };
+    let text = format!("{figure:.digits$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{unit}")
 }

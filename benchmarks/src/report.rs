@@ -13,9 +13,10 @@ use crate::machine::Machine;
 /// Latencies of single calls, in nanoseconds.
 pub(crate) type Latencies = Histogram<u64>;
 
-/// None yet; each will be kept to three digits.
+/// None yet; each will be kept to three digits, and up to an hour.
 pub(crate) fn latencies() -> Result<Latencies> {
-    Ok(Histogram::new(3)?)
+    const HOUR: u64 = 3_600_000_000_000;
+    Ok(Histogram::new_with_bounds(1, HOUR, 3)?)
 }
 
 /// Adds one.
