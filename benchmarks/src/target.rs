@@ -47,7 +47,7 @@ enum Place {
     Memory,
     Folder(TempDir),
     Postgres(Box<Postgres>),
-    MySql(mysql::server::Server),
+    MySql(Box<mysql::server::Server>),
     Redis(redis::server::Server),
     Mongo(mongo::Server),
 }
@@ -92,8 +92,8 @@ impl Target {
             Self::Memory => Place::Memory,
             Self::Sqlite | Self::SqliteFull => Place::Folder(tempfile::tempdir()?),
             Self::Postgres => Place::Postgres(Box::new(Postgres::start(url).await?)),
-            Self::Mariadb => Place::MySql(mysql::server::Server::start(Kind::Mariadb, url).await?),
-            Self::Mysql => Place::MySql(mysql::server::Server::start(Kind::Mysql, url).await?),
+            Self::Mariadb => mysql(Kind::Mariadb, url).await?,
+            Self::Mysql => mysql(Kind::Mysql, url).await?,
             Self::Redis => {
                 let server = redis::server::Server::start(url, &[]).await?;
                 for slot in Slot::ALL {
@@ -110,6 +110,11 @@ impl Target {
             place,
         })
     }
+}
+
+async fn mysql(kind: Kind, url: Option<&str>) -> Result<Place> {
+    let server = mysql::server::Server::start(kind, url).await?;
+    Ok(Place::MySql(Box::new(server)))
 }
 
 impl Site {
@@ -209,7 +214,7 @@ impl Site {
                 }
             }
             Place::Postgres(server) => server.as_mut().drop(slot.database()).await?,
-            Place::MySql(server) => server.drop(slot.database()).await?,
+            Place::MySql(server) => server.as_ref().drop(slot.database()).await?,
             Place::Redis(server) => server.clear(slot as u8).await?,
             Place::Mongo(server) => server.drop(slot.database()).await?,
         }

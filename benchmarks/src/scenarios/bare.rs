@@ -61,7 +61,7 @@ pub(super) async fn callers(site: &Site, slot: Slot, number: u32) -> Result<Opti
         let table = format!(
             "CREATE TABLE bare (handler TEXT, id TEXT, kind TEXT NOT NULL, headers TEXT NOT NULL,
              payload BLOB NOT NULL, {STATE}, lease_until INTEGER NOT NULL, finished_at INTEGER,
-             PRIMARY KEY (handler, id)) WITHOUT ROWID"
+             PRIMARY KEY (handler, id))"
         );
         let mut connection = options.disable_statement_logging().connect().await?;
         connection.execute(AssertSqlSafe(table)).await?;
