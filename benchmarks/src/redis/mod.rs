@@ -1,23 +1,22 @@
 //! The Redis store beside bare calls of its own scripts, its memory, and a long history.
 
 mod raw;
+pub(crate) mod server;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use inbox::{
-    Bytes, ClaimRequest, HandlerName, Kind, LeaseTerms, Message, MessageId, Outcome, Receipt,
-    Schema as _, Settled, Settlement, Store as _, WorkerName,
-    redis::{RedisOptions, RedisStore, redis},
+    ClaimRequest, HandlerName, LeaseTerms, Message, Outcome, Receipt, Settled, Settlement,
+    Store as _, WorkerName, redis::RedisStore,
 };
-use test_servers::{Kind as ServerKind, Server, find_own};
 
-use self::raw::Raw;
-use crate::{layouts::Shape, report::Report};
+use self::{raw::Raw, server::Server};
+use crate::{client::Maker, layouts::Shape, report::Report};
 
 const STORE: &str = "inbox-redis";
 /// Tasks that use the store at the same time.
@@ -56,16 +55,13 @@ pub(crate) async fn measure(
     batch: u32,
     payload: usize,
 ) -> Result<()> {
-    let arguments: &[&str] = match options.appendfsync.as_str() {
+    let arguments: &'static [&'static str] = match options.appendfsync.as_str() {
         "always" => &["--appendfsync", "always"],
         "off" => &["--appendonly", "no", "--save", ""],
         _ => &["--appendfsync", "everysec"],
     };
-    let server = tokio::task::block_in_place(|| find_own(ServerKind::Redis, arguments))?;
-    report.note(
-        "server",
-        format!("Redis, appendfsync {}", options.appendfsync),
-    );
+    let server = Server::start(None, arguments).await?;
+    report.note("server", server.about().await?);
     let bench = Bench {
         server,
         shape: Shape { batch, payload },
@@ -85,31 +81,16 @@ struct Bench {
 }
 
 impl Bench {
-    async fn command(&self, words: &[&str]) -> Result<redis::Value> {
-        let client = redis::Client::open(self.server.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        Ok(command.query_async(&mut connection).await?)
-    }
-
     async fn memory(&self) -> Result<u64> {
-        let info: String = redis::from_redis_value(self.command(&["INFO", "memory"]).await?)?;
-        let line = info
-            .lines()
-            .find_map(|line| line.strip_prefix("used_memory_dataset:"))
-            .context("no used_memory_dataset")?;
-        Ok(line.trim().parse()?)
+        Ok(self
+            .server
+            .info("memory", "used_memory_dataset")
+            .await?
+            .parse()?)
     }
 
     async fn fresh(&self, drop_payloads: bool) -> Result<Arc<RedisStore>> {
-        self.command(&["FLUSHALL", "SYNC"]).await?;
-        let options = RedisOptions::from_url(self.server.url())?
-            .drop_processed_payloads(drop_payloads)
-            .start_checks(inbox::redis::StartChecks::Warn);
-        let store = RedisStore::connect(options).await?;
-        store.create().await?;
-        Ok(Arc::new(store))
+        Ok(Arc::new(self.server.fresh(0, drop_payloads).await?))
     }
 
     async fn beside_raw(&self, report: &mut Report, options: &Options) -> Result<()> {
@@ -131,7 +112,7 @@ impl Bench {
                     // So that the server knows the scripts.
                     receive(&store, batches(self.shape, u64::from(self.shape.batch))?).await?;
                     work(&store, self.shape).await?;
-                    let mut raw = Raw::new(self.server.url(), &store, self.shape).await?;
+                    let mut raw = Raw::new(&self.server.url(0), &store, self.shape).await?;
                     let calls = raw.receives(messages);
                     let start = Instant::now();
                     raw.receive(&calls).await?;
@@ -229,27 +210,8 @@ impl Bench {
 }
 
 fn batches(shape: Shape, number: u64) -> Result<Vec<Vec<Message>>> {
-    let (handler, kind) = (HandlerName::new("bench")?, Kind::new("bench.event")?);
-    let mut random = fastrand::Rng::new();
-    let mut bytes = vec![0; shape.payload + (1 << 20)];
-    random.fill(&mut bytes);
-    let bytes = Bytes::from(bytes);
-    let mut all = Vec::new();
-    for _ in 0..number / u64::from(shape.batch) {
-        let batch: Result<Vec<Message>> = (0..shape.batch)
-            .map(|_| {
-                let from = random.usize(..bytes.len() - shape.payload);
-                Ok(Message::new(
-                    handler.clone(),
-                    MessageId::new(format!("{:032x}", random.u128(..)))?,
-                    kind.clone(),
-                    bytes.slice(from..from + shape.payload),
-                ))
-            })
-            .collect();
-        all.push(batch?);
-    }
-    Ok(all)
+    let batch = u64::from(shape.batch);
+    Maker::new(shape.payload)?.batches(number / batch * batch, shape.batch)
 }
 
 async fn receive(store: &Arc<RedisStore>, mut batches: Vec<Vec<Message>>) -> Result<()> {
