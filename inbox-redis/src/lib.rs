@@ -69,7 +69,8 @@
 //! whoever claims; and whoever looks at messages places what is staged first. A guard without a
 //! staged message says where the message was placed. If it is gone from there (purged), the next
 //! copy leaves a *fence* there against whoever is late with placing it, and removes the guard.
-//! Fences are dropped after an hour, and nobody places what was read over a minute ago.
+//! A purge of what was placed minutes ago leaves a fence too. Fences are dropped after five minutes,
+//! and nobody places what was read over a minute ago.
 //!
 //! Numbers order the messages of all shards as they were received. Times are each server's own;
 //! the parts of one operation share one server's moment, if it was within the last second by their

@@ -1,7 +1,9 @@
 //! What the tests share: servers of their own, and fixtures on them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
+pub mod gate;
 pub mod harness;
+pub mod load;
 
 use std::{
     sync::{

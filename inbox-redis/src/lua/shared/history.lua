@@ -106,6 +106,7 @@ local function forget(s)
   if s.flags % 2 == 1 then call('HDEL', errors, s.key) end
   if s.flags % 4 >= 2 then call('HDEL', results, s.key) end
   unlog(s.seq, s.key)
+  if s.guard and s.accepted > now - FENCED then fence_off(s.key, s.guard) end
   states[s.key], dirty[s.key] = false, nil
   if s.flags >= BLOCKS then
     call('ZREM', handlers[handler].open, open_member(s))

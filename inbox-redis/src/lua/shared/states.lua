@@ -110,6 +110,19 @@ local function touch(handler, okey)
   keys[okey] = true
 end
 
+-- Whoever read a staged message a while ago may still be about to place it. A fence makes sure that
+-- it is not stored here once more. It has to last longer than placing may take.
+local FENCED = 300000000
+
+local function fence_off(key, guard)
+  call('ZREMRANGEBYSCORE', fences, '-inf', integer(time - FENCED))
+  call('ZADD', fences, integer(time), key .. '\0' .. integer(tonumber(guard)))
+end
+
+local function is_fenced(key, guard)
+  return call('ZSCORE', fences, key .. '\0' .. integer(guard))
+end
+
 local function open_member(s)
   return s.okey .. '\0' .. member_of(s)
 end
