@@ -818,13 +818,10 @@ async fn claims_cost_the_same_beside_a_long_history() {
     assert!(full < empty * 2.0, "{empty} microseconds became {full}");
 }
 
-/// The server's time for receiving, claiming and settling 2,000 messages, per message, in
+/// The server's processor time for receiving, claiming and settling 2,000 messages, per message, in
 /// microseconds.
 async fn cost_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> f64 {
-    let _: Value = raw
-        .run(redis::cmd("CONFIG").arg("RESETSTAT"))
-        .await
-        .unwrap();
+    let before = processor_time(raw).await;
     for batch in 0..20 {
         let messages: Vec<Message> = (0..100)
             .map(|n| message(&format!("{name} {batch} {n}")))
@@ -832,15 +829,47 @@ async fn cost_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> f64 {
         let _ = store.receive(&messages).await.unwrap();
         settle_all(store, claim(store, 100).await).await;
     }
-    let info: String = raw
-        .run(redis::cmd("INFO").arg("commandstats"))
-        .await
-        .unwrap();
-    let line = info
-        .lines()
-        .find(|line| line.starts_with("cmdstat_evalsha:"));
-    let micros = line.unwrap().split("usec=").nth(1).unwrap();
-    micros.split(',').next().unwrap().parse::<f64>().unwrap() / 2000.0
+    (processor_time(raw).await - before) * 1e6 / 2000.0
+}
+
+/// Messages that became final one by one are forgotten for good, and do not slow down later purges.
+#[tokio::test]
+async fn purges_cost_the_same_after_many_others() {
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    for batch in 0..40 {
+        for n in 0..100 {
+            let sent = message(&format!("{batch} {n}"));
+            assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
+        }
+        for leased in claim(&store, 100).await {
+            settle_all(&store, vec![leased]).await;
+        }
+    }
+    let expired = Expired::new(State::Processed, Duration::ZERO, 500).unwrap();
+    let mut costs = Vec::new();
+    for _ in 0..8 {
+        let before = processor_time(&mut raw).await;
+        assert_eq!(store.purge(&expired).await.unwrap(), 500);
+        costs.push(processor_time(&mut raw).await - before);
+    }
+    assert!(
+        costs[6] + costs[7] < 3.0 * (costs[0] + costs[1]),
+        "{costs:?}"
+    );
+}
+
+/// What the server's main thread has used, in seconds.
+async fn processor_time(raw: &mut Raw) -> f64 {
+    let info: String = raw.run(redis::cmd("INFO").arg("cpu")).await.unwrap();
+    let seconds = |name: &str| -> f64 {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().trim().parse().unwrap()
+    };
+    seconds("used_cpu_user_main_thread:") + seconds("used_cpu_sys_main_thread:")
 }
 
 #[tokio::test]

@@ -42,11 +42,17 @@ local function finished_by(state, cutoff, limit)
   return found
 end
 
--- Drops the first entries of `done` as far as nothing of theirs is left.
+-- Drops the first entries of `done` as far as nothing of theirs is left: no fewer than one script
+-- can empty, so that they do not pile up.
 local function sweep(state)
-  for _, entry in ipairs(call('XRANGE', done[state], '-', '+', 'COUNT', 16)) do
-    if #of_entry(state, entry, 1) > 0 then break end
-    call('XDEL', done[state], entry[1])
+  for _ = 1, 16 do
+    local stale, list = {}, call('XRANGE', done[state], '-', '+', 'COUNT', 64)
+    for n, entry in ipairs(list) do
+      if #of_entry(state, entry, 1) > 0 then break end
+      stale[n] = entry[1]
+    end
+    put('XDEL', done[state], stale)
+    if #stale < 64 then break end
   end
 end
 
