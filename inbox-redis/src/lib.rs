@@ -83,8 +83,8 @@
 //! body and one place among the claimable, and each has only its key and number of its own. A claim
 //! that wants less of a run cuts it in two. Whatever happens to one message alone (a retry, a dead
 //! letter, a replay, its own settlement) first takes its run apart into single messages. Batches of
-//! one cost as much as without runs; with batches of 100, a message costs the server 10 microseconds
-//! for the whole cycle.
+//! one cost as much as without runs; with batches of 100 and payloads of 1 KiB, a message costs 14
+//! microseconds of script time for the whole cycle (measured on a busy machine).
 //!
 //! # Keys
 //! Of shard 0 of an inbox named `inbox`; a *field* is the handler's name, NUL, the message id.
@@ -109,8 +109,9 @@
 //! | `…:staged`, `…:staging` | hash, sorted set | messages on their way to another shard, and since when |
 //! | `…:fences` | sorted set | fences by time |
 //!
-//! **A retained processed message without its payload takes under 250 bytes**, with a message id of
-//! 36 bytes and without headers, however it was received; in runs about 180. Deleted entries'
+//! **A retained processed message without its payload takes under 250 bytes** when it was received
+//! in large batches: 183 bytes measured in batches of 100, with ids of 32 bytes and no headers. Deleted
+//! entries'
 //! memory is given back in nodes of a hundred entries; an entry of the log when all its messages
 //! are purged. A number in `done` whose message was replayed or purged is passed over, and its
 //! entry is dropped when none of its numbers means anything any more.
@@ -190,6 +191,7 @@ pub use store::RedisStore;
 /// inbox's name in place of `INBOX`. `config|get` may be left out: connecting then does not see
 /// whether snapshots are on. A cluster's clients need the last four, and `waitaof` exists from
 /// Redis 7.2; a server that knows neither refuses the rule, which is then to be left out as well.
+/// Only [`RedisStore::remove`] needs `+unlink` besides.
 pub const ACL_RULES: &str = "~{INBOX:*}* &INBOX:wake:* \
     +evalsha +script|load +info +config|get +psubscribe +punsubscribe +ping +wait \
     +time +type +exists +publish \

@@ -667,6 +667,46 @@ async fn credentials_and_permissions_are_denied() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_connected_to_is_named() {
+    let (Some(server), Some(cluster)) = (url(&common::SERVER), url(&common::CLUSTER)) else {
+        return;
+    };
+    let as_cluster = |url: &str| url.replacen("redis://", "redis+cluster://", 1);
+    let with_user = |url: &str| url.replacen("//", "//user:hunter2@", 1);
+    for (url, kind, reason) in [
+        (as_cluster(&server), ErrorKind::Invalid, "not a cluster"),
+        (cluster.clone(), ErrorKind::Invalid, "redis+cluster://"),
+        (with_user(&server), ErrorKind::Denied, "credentials"),
+        (
+            with_user(&as_cluster(&cluster)),
+            ErrorKind::Denied,
+            "credentials",
+        ),
+        (
+            "redis://127.0.0.1:1".into(),
+            ErrorKind::Unavailable,
+            "refused",
+        ),
+        (
+            "redis+cluster://127.0.0.1:1".into(),
+            ErrorKind::Unavailable,
+            "refused",
+        ),
+        (
+            "redis://nowhere.invalid".into(),
+            ErrorKind::Unavailable,
+            "cannot be reached",
+        ),
+    ] {
+        let options = RedisOptions::from_url(&url).unwrap();
+        let error = RedisStore::connect(options).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error:?}");
+        assert!(error.context().contains(reason), "{error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn commands_of_the_callers_own_are_done_once_and_with_the_settlement() {
     for shards in [1, 4] {
         let Some(options) = shared(shards) else {
