@@ -13,7 +13,7 @@ use mongodb::{
 
 use crate::{
     error::{DUPLICATE_KEY, in_operation, in_reply, of_code, reading},
-    options::TimeOffset,
+    options::ClockOffset,
     segments::{Opened, Opening},
 };
 
@@ -79,7 +79,7 @@ pub(crate) struct Database {
     pub(crate) server: Server,
     pub(crate) opened: Opened,
     /// For tests: the time is the server's.
-    offset: TimeOffset,
+    offset: ClockOffset,
 }
 
 /// What an update did.
@@ -95,7 +95,7 @@ impl Database {
         client: Client,
         name: &str,
         inbox: InboxName,
-        offset: TimeOffset,
+        offset: ClockOffset,
     ) -> Result<Self> {
         let mapped = reading("connect");
         let database = client.database(name);

@@ -188,6 +188,6 @@ mod wakeups;
 /// The driver, whose clients and sessions this store takes.
 pub use mongodb;
 
-pub use options::{MongoOptions, TimeOffset};
+pub use options::{ClockOffset, MongoOptions};
 pub use store::MongoStore;
 pub use transactional::MongoTransaction;

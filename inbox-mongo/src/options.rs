@@ -53,28 +53,6 @@ const DRIVER_KEYS: &[&str] = &[
     "tlsinsecure",
 ];
 
-/// An offset to the server's clock, shared by its clones, for tests that move time. With an
-/// offset, workers that do not share it disagree about the time.
-#[derive(Clone, Debug, Default)]
-pub struct TimeOffset(Arc<AtomicI64>);
-
-impl TimeOffset {
-    /// No offset.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Moves the time forward.
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(duration_micros(by), Ordering::Relaxed);
-    }
-
-    pub(crate) fn micros(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// The settings of a [`MongoStore`](crate::MongoStore).
 ///
 /// ```
@@ -95,7 +73,7 @@ pub struct MongoOptions {
     pub(crate) drop_processed_payloads: bool,
     pub(crate) expire_processed_after: Option<Duration>,
     pub(crate) operation_timeout: Duration,
-    pub(crate) offset: TimeOffset,
+    pub(crate) offset: ClockOffset,
 }
 
 impl Default for MongoOptions {
@@ -108,7 +86,7 @@ impl Default for MongoOptions {
             drop_processed_payloads: false,
             expire_processed_after: None,
             operation_timeout: Duration::from_secs(30),
-            offset: TimeOffset::default(),
+            offset: ClockOffset::default(),
         }
     }
 }
@@ -253,7 +231,7 @@ impl MongoOptions {
 
     /// An offset to the server's clock, for tests that move time.
     #[must_use]
-    pub fn time_offset(mut self, offset: TimeOffset) -> Self {
+    pub fn clock_offset(mut self, offset: ClockOffset) -> Self {
         self.offset = offset;
         self
     }

@@ -325,41 +325,6 @@ async fn a_delivery_for_several_shards_is_stored_together_or_not_at_all() {
     assert!(none > 0 && all > 0, "{none} of none, {all} of all");
 }
 
-/// Without anybody asking for them: by those who claim.
-#[tokio::test]
-async fn what_a_dead_sender_has_staged_is_placed_by_those_who_claim() {
-    let Some(options) = shared(7) else { return };
-    let (store, _) = store(options).await;
-    // Sent behind the store's back, as by a sender that died right after.
-    let mut expected = 0;
-    for n in 0..10 {
-        let sent = fan_out(&format!("delivery {n}"));
-        let mut receive = std::pin::pin!(store.receive(&sent));
-        // Long enough for the first two round trips of three on most tries.
-        for _ in 0..=n {
-            if futures_util::poll!(receive.as_mut()).is_ready() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        expected += 6;
-    }
-    tokio::time::sleep(Duration::from_millis(1200)).await;
-    let request = ClaimRequest {
-        handlers: (0..6)
-            .map(|n| HandlerName::new(format!("handler-{n}")).unwrap())
-            .collect(),
-        limit: 100,
-        terms: terms(),
-    };
-    let mut got = 0;
-    for _ in 0..5 {
-        got += store.claim(&request).await.unwrap().leased.len();
-    }
-    assert_eq!(got % 6, 0, "{got}");
-    assert!(got > 0 && got <= expected, "{got}");
-}
-
 #[tokio::test]
 async fn purging_leaves_no_keys_but_the_markers() {
     for shards in [1, 5] {
@@ -399,9 +364,9 @@ async fn purging_leaves_no_keys_but_the_markers() {
         assert_eq!(store.count(&Filter::default()).await.unwrap(), 0);
         let mut raw = Raw::connect(server.url(), false).await.unwrap();
         let mut keys: Vec<String> = raw.run(redis::cmd("KEYS").arg("*")).await.unwrap();
-        // Streams stay as empty keys, since they remember their last entry.
+        // Streams stay as empty keys, since they remember their last entry; fences for minutes.
         keys.retain(|key| {
-            ![":meta", ":log", ":done:processed", ":done:dead"]
+            ![":meta", ":log", ":done:processed", ":done:dead", ":fences"]
                 .iter()
                 .any(|end| key.ends_with(end))
         });
@@ -699,6 +664,46 @@ async fn credentials_and_permissions_are_denied() {
     let reader = RedisStore::connect(reader).await.unwrap();
     let error = reader.receive_one(&message("8")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn what_cannot_be_connected_to_is_named() {
+    let (Some(server), Some(cluster)) = (url(&common::SERVER), url(&common::CLUSTER)) else {
+        return;
+    };
+    let as_cluster = |url: &str| url.replacen("redis://", "redis+cluster://", 1);
+    let with_user = |url: &str| url.replacen("//", "//user:hunter2@", 1);
+    for (url, kind, reason) in [
+        (as_cluster(&server), ErrorKind::Invalid, "not a cluster"),
+        (cluster.clone(), ErrorKind::Invalid, "redis+cluster://"),
+        (with_user(&server), ErrorKind::Denied, "credentials"),
+        (
+            with_user(&as_cluster(&cluster)),
+            ErrorKind::Denied,
+            "credentials",
+        ),
+        (
+            "redis://127.0.0.1:1".into(),
+            ErrorKind::Unavailable,
+            "refused",
+        ),
+        (
+            "redis+cluster://127.0.0.1:1".into(),
+            ErrorKind::Unavailable,
+            "refused",
+        ),
+        (
+            "redis://nowhere.invalid".into(),
+            ErrorKind::Unavailable,
+            "cannot be reached",
+        ),
+    ] {
+        let options = RedisOptions::from_url(&url).unwrap();
+        let error = RedisStore::connect(options).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error:?}");
+        assert!(error.context().contains(reason), "{error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
 }
 
 #[tokio::test]

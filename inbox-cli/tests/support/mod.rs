@@ -20,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use inbox_redis::{RedisOptions, RedisStore};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -29,6 +30,9 @@ use test_servers::{Error, Kind, Server, find, require_or_skip};
 
 /// The servers that an inbox in MySQL may be on.
 pub(crate) const MYSQL_KINDS: [Kind; 2] = [Kind::Mariadb, Kind::Mysql];
+
+/// The servers that an inbox in Redis may be on.
+pub(crate) const REDIS_KINDS: [Kind; 2] = [Kind::Redis, Kind::RedisCluster];
 
 pub(crate) const WEBHOOKS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
@@ -48,6 +52,11 @@ static MARIADB: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Mariadb));
 static MYSQL: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Mysql));
+
+static REDIS: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::Redis));
+static REDIS_CLUSTER: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::RedisCluster));
 
 /// A folder in which the command runs, and an inbox.
 pub(crate) struct Place {
@@ -75,6 +84,12 @@ pub(crate) fn on_every_store(test: impl Fn(&Place)) {
     if let Some(place) = Place::on_mongodb() {
         eprintln!("on MongoDB, or what speaks its protocol");
         test(&place);
+    }
+    for kind in REDIS_KINDS {
+        if let Some(place) = Place::on_redis(kind) {
+            eprintln!("on {kind}");
+            test(&place);
+        }
     }
 }
 
@@ -166,6 +181,25 @@ impl Place {
         })
     }
 
+    /// With an inbox of its own on such a server or cluster, or `None`, as above.
+    pub(crate) fn on_redis(kind: Kind) -> Option<Self> {
+        let server = match kind {
+            Kind::RedisCluster => &REDIS_CLUSTER,
+            _ => &REDIS,
+        };
+        let server = server.as_ref().unwrap_or_else(|error| panic!("{error}"));
+        let server = server.as_ref()?;
+        let url = match kind {
+            Kind::RedisCluster => server.url().replacen("redis:", "redis+cluster:", 1),
+            _ => server.url().to_owned(),
+        };
+        Some(Self {
+            folder: tempfile::tempdir().unwrap(),
+            store: Some(format!("{url}?inbox=test_{}", unique())),
+            is_shared: server.is_shared(),
+        })
+    }
+
     /// With the inbox in a schema of its own in the database that `url` names.
     pub(crate) fn at(url: &str) -> Self {
         let schema = format!("test_command_{}", unique());
@@ -183,8 +217,7 @@ impl Place {
 
     /// The URL of the server, without schema or inbox.
     pub(crate) fn server(&self) -> String {
-        let store = self.store.as_deref().unwrap();
-        store.split_once('?').unwrap().0.to_owned()
+        self.store().split_once('?').unwrap().0.to_owned()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -277,6 +310,13 @@ impl Drop for Place {
             return;
         }
         let runtime = tokio::runtime::Runtime::new().unwrap();
+        if url.starts_with("redis") {
+            let options = RedisOptions::from_url(&format!("{url}?{setting}")).unwrap();
+            return runtime.block_on(async {
+                let store = RedisStore::connect(options).await.unwrap();
+                store.remove().await.unwrap();
+            });
+        }
         if let Some(schema) = setting.strip_prefix("schema=") {
             let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
             runtime.block_on(async {

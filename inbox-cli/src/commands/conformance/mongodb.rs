@@ -12,7 +12,7 @@ use conformance_tests::{
 };
 use inbox::{Inbox, InboxName, Schema as _, Store as _};
 use inbox_mongo::{
-    MongoOptions, MongoStore, TimeOffset,
+    ClockOffset, MongoOptions, MongoStore,
     mongodb::{Client, options::ClientOptions},
 };
 
@@ -92,9 +92,9 @@ impl Mongo {
             }
         }
         let (name, options) = self.fresh_options();
-        let offset = TimeOffset::new();
+        let offset = ClockOffset::default();
         let mut options = options
-            .time_offset(offset.clone())
+            .clock_offset(offset.clone())
             .drop_processed_payloads(settings.drop_processed_payloads);
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
@@ -156,7 +156,7 @@ struct OneDatabase {
     store: Arc<MongoStore>,
     client: Client,
     options: MongoOptions,
-    offset: TimeOffset,
+    offset: ClockOffset,
     name: String,
     databases: Arc<Databases>,
 }
