@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Error, ErrorKind, InboxName, Result};
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
 use mongodb::{
     Client, ClientSession, Collection,
     bson::{Bson, Document, RawDocumentBuf, doc},
@@ -13,7 +13,6 @@ use mongodb::{
 
 use crate::{
     error::{DUPLICATE_KEY, in_operation, in_reply, of_code, reading},
-    options::ClockOffset,
     segments::{Opened, Opening},
 };
 

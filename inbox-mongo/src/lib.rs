@@ -188,6 +188,6 @@ mod wakeups;
 /// The driver, whose clients and sessions this store takes.
 pub use mongodb;
 
-pub use options::{ClockOffset, MongoOptions};
+pub use options::MongoOptions;
 pub use store::MongoStore;
 pub use transactional::MongoTransaction;

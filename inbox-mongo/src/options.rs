@@ -1,14 +1,8 @@
 //! Where the inbox is, and how it is kept.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use inbox_api::{Error, ErrorKind, InboxName, Result, duration_micros, error_text};
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result, error_text};
 use mongodb::options::ConnectionString;
 
 const OPERATION: &str = "options";

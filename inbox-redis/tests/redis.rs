@@ -855,9 +855,9 @@ async fn claims_cost_the_same_beside_a_long_history() {
         let _ = store.receive(&messages).await.unwrap();
     }
     let full = commands_of_a_cycle(&store, &mut raw, "b").await;
-    // The batches claimed behind a backlog end elsewhere in the batches that were received.
+    // Behind a backlog of batches of 500, claims of 100 take parts of what was received together.
     assert!(
-        full < empty + empty / 2,
+        full < empty * 2,
         "{empty} commands became {full} for 2,000 messages"
     );
 }

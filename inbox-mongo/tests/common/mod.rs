@@ -17,9 +17,9 @@ use std::{
 };
 
 use conformance_tests::{Offered, Restart, Unable};
-use inbox_api::{HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
+use inbox_api::{ClockOffset, HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
 use inbox_mongo::{
-    ClockOffset, MongoOptions, MongoStore,
+    MongoOptions, MongoStore,
     mongodb::{
         Client, Database,
         bson::{Document, doc},

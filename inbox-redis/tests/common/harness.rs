@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use conformance_tests::{
     Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
 };
-use inbox_api::{Inbox, Key, Schema};
-use inbox_redis::{ClockOffset, RedisOptions, RedisStore};
+use inbox_api::{ClockOffset, Inbox, Key, Schema};
+use inbox_redis::{RedisOptions, RedisStore};
 use test_servers::{Error, Server};
 
 use super::{Raw, fresh_name, options, started};

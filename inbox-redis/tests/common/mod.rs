@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::InboxName;
+use inbox_api::{ClockOffset, InboxName};
 use inbox_redis::{ClockOffset, RedisOptions, RedisStore, StartChecks};
 use redis::aio::ConnectionLike as _;
 use test_servers::{Error, Kind, Server, require_or_skip};

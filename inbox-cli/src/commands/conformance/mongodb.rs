@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use conformance_tests::{
     AnyTransactions, Fixture, Harness, Need, Offered, SchemaVariant, Settings, Transactions, Unable,
 };
-use inbox::{Inbox, InboxName, Schema as _, Store as _};
+use inbox::{ClockOffset, Inbox, InboxName, Schema as _, Store as _};
 use inbox_mongo::{
-    ClockOffset, MongoOptions, MongoStore,
+    MongoOptions, MongoStore,
     mongodb::{Client, options::ClientOptions},
 };
 

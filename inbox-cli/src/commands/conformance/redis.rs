@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{Fixture, Harness, Need, Offered, SchemaVariant, Settings, Unable};
-use inbox::{Inbox, InboxName, Schema as _};
-use inbox_redis::{ClockOffset, RedisOptions, RedisStore};
+use inbox::{ClockOffset, Inbox, InboxName, Schema as _};
+use inbox_redis::{RedisOptions, RedisStore};
 
 use super::{Rig, needs_raw_access};
 
