@@ -14,7 +14,7 @@ use std::{
 };
 
 use inbox_api::{ClockOffset, InboxName};
-use inbox_redis::{ClockOffset, RedisOptions, RedisStore, StartChecks};
+use inbox_redis::{RedisOptions, RedisStore, StartChecks};
 use redis::aio::ConnectionLike as _;
 use test_servers::{Error, Kind, Server, require_or_skip};
 
