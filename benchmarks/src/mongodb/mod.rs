@@ -173,7 +173,10 @@ impl Bench {
     /// Receive, the inserts in it, claim and settle.
     async fn run_bare(&self, messages: u64) -> Result<[Duration; 3]> {
         let store = self.fresh().await?;
-        let batches = self.batches(&mut Client::new(&store, self.shape)?, messages)?;
+        let batches = self.batches(
+            &mut Client::new(Arc::<MongoStore>::clone(&store), self.shape)?,
+            messages,
+        )?;
         let bare = Bare::new(&self.client, DATABASE, self.shape.batch);
         let mut inserts = Duration::ZERO;
         let start = Instant::now();
@@ -196,7 +199,7 @@ impl Bench {
     /// Receive, receive again, claim and settle.
     async fn run_store(&self, messages: u64) -> Result<[Duration; 3]> {
         let store = self.fresh().await?;
-        let mut client = Client::new(&store, self.shape)?;
+        let mut client = Client::new(Arc::<MongoStore>::clone(&store), self.shape)?;
         let batches = self.batches(&mut client, messages)?;
         let mut times = [Duration::ZERO; 3];
         for (time, expected) in times
