@@ -24,8 +24,8 @@ fn ask(place: &Place, prefix: &str) -> (bool, usize) {
         let (connection, _) = MongoOptions::from_url(place.store()).unwrap();
         let options = ClientOptions::parse(connection).await.unwrap();
         let client = Client::with_options(options).unwrap();
-        let hello = client.database("admin").run_command(doc! { "hello": 1 });
-        let hello = hello.await.unwrap();
+        let admin = client.database("admin");
+        let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap();
         let replicates = hello.contains_key("setName") || hello.contains_key("msg");
         let names = client.list_database_names().await.unwrap();
         let names = names.iter().filter(|name| name.starts_with(prefix));
