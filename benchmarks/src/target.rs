@@ -19,8 +19,8 @@ use test_servers::Kind;
 
 use crate::{layouts::server::Server as Postgres, mongo, mysql, redis, stores::AnyStore};
 
-/// Connections of a store that many tasks share.
-const CONNECTIONS: u32 = 20;
+/// Connections of a store that many tasks share: as many as stores open by default.
+const CONNECTIONS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
@@ -155,7 +155,6 @@ impl Site {
         }
         let store = self.connect(slot).await?;
         store.inbox().create().await?;
-        self.rest().await?;
         Ok(store)
     }
 

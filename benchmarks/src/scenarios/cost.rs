@@ -16,7 +16,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     for run in 0..bench.options.runs {
         // Neither is always first.
         for place in 0..2 {
-            let inbox = bench.site.fresh(Slot::First).await?.inbox();
+            let inbox = bench.fresh(Slot::First).await?.inbox();
             work::prefill(&inbox, &mut Maker::new(bench.shape.payload)?, number).await?;
             bench.site.rest().await?;
             let before = processor_time()?;

@@ -24,8 +24,8 @@ pub(super) enum Kind {
 pub(super) async fn measure(bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
     let number = bench.options.messages;
     let depth = bench.options.depth;
-    let empty = bench.site.fresh(Slot::First).await?.inbox();
-    let deep = bench.site.fresh(Slot::Second).await?.inbox();
+    let empty = bench.fresh(Slot::First).await?.inbox();
+    let deep = bench.fresh(Slot::Second).await?.inbox();
     fill(&deep, kind, depth).await?;
 
     // What is claimed of a backlog is what was there first, so all messages are of its size.

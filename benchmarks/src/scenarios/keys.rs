@@ -29,7 +29,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     ] {
         let mut runs = Runs::default();
         for _ in 0..bench.options.runs {
-            let inbox = bench.site.fresh(Slot::First).await?.inbox();
+            let inbox = bench.fresh(Slot::First).await?.inbox();
             let mut messages = Maker::new(bench.shape.payload)?.messages(number)?;
             if let Some(keys) = keys {
                 // Messages of a key are as far apart as can be.

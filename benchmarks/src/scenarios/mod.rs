@@ -23,7 +23,8 @@ use serde_json::{Map, json};
 use crate::{
     layouts::{Shape, load},
     report::{At, Latencies, Report, Setting, latencies, rate},
-    target::{Site, Target},
+    stores::AnyStore,
+    target::{Site, Slot, Target},
 };
 
 #[derive(Debug, Args)]
@@ -164,6 +165,14 @@ impl Bench<'_> {
         );
         self.report.note("load", load);
         Ok(())
+    }
+
+    /// An empty inbox, in the place of the one that was there, that has been used a little.
+    async fn fresh(&mut self, slot: Slot) -> Result<AnyStore> {
+        let store = self.site.fresh(slot).await?;
+        work::warm_up(&store.inbox()).await?;
+        self.site.rest().await?;
+        Ok(store)
     }
 
     /// Reports rates, with the latencies of the calls behind them.

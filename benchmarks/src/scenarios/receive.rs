@@ -10,7 +10,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = bench.options.messages;
     let mut steps: [Runs; 3] = Default::default();
     for _ in 0..bench.options.runs {
-        let inbox = bench.site.fresh(Slot::First).await?.inbox();
+        let inbox = bench.fresh(Slot::First).await?.inbox();
         let mut maker = Maker::new(bench.shape.payload)?;
         let first = maker.batches(number, batch)?;
         // Every second message of each batch is known by then.

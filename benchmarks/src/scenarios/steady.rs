@@ -57,7 +57,7 @@ struct Seen {
 
 /// The latencies, and how many messages were handled a second.
 async fn run(bench: &mut Bench<'_>, goal: u64) -> Result<(Latencies, f64)> {
-    let inbox = bench.site.fresh(Slot::First).await?.inbox();
+    let inbox = bench.fresh(Slot::First).await?.inbox();
     let number = goal * bench.options.seconds;
     let seen = Arc::new(Mutex::new(Seen {
         latencies: latencies()?,

@@ -42,7 +42,7 @@ async fn measure(bench: &mut Bench<'_>, shape: Shape, axis: &str, value: u64) ->
     let number = bench.options.messages.min(most).max(batch) / batch * batch;
     let (mut receive, mut cycle) = (Runs::default(), Runs::default());
     for _ in 0..bench.options.runs {
-        let inbox = bench.site.fresh(Slot::First).await?.inbox();
+        let inbox = bench.fresh(Slot::First).await?.inbox();
         let batches = Maker::new(shape.payload)?.batches(number, shape.batch)?;
         let timed = work::receive(&inbox, tasks, batches, number).await?;
         receive.add_with_calls(number, timed.time, &timed.calls)?;

@@ -26,7 +26,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     for concurrency in CONCURRENCY {
         let mut runs = Runs::default();
         for _ in 0..bench.options.runs {
-            let store = bench.site.fresh(Slot::First).await?;
+            let store = bench.fresh(Slot::First).await?;
             let inbox = store.inbox();
             if !inbox.capabilities().transactions {
                 let text = format!("{} has no transactions", bench.site.target.name());

@@ -37,7 +37,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
 }
 
 async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
-    let inbox = bench.site.fresh(Slot::First).await?.inbox();
+    let inbox = bench.fresh(Slot::First).await?.inbox();
     let (started, mut starts) = mpsc::unbounded_channel();
     let router = Router::new(handler()?).fallback_handler(move |_: Context| {
         let started = started.clone();

@@ -12,7 +12,8 @@ use std::{
 
 use anyhow::{Result, ensure};
 use inbox::{
-    ClaimRequest, Inbox, LeaseTerms, Message, Outcome, Receipt, Settled, Settlement, WorkerName,
+    ClaimRequest, HandlerName, Inbox, LeaseTerms, Message, Outcome, Receipt, Settled, Settlement,
+    WorkerName,
 };
 
 use super::{Bench, Runs};
@@ -35,7 +36,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = bench.options.messages;
     let (mut claims, mut settlements) = (Runs::default(), Runs::default());
     for _ in 0..bench.options.runs {
-        let inbox = bench.site.fresh(Slot::First).await?.inbox();
+        let inbox = bench.fresh(Slot::First).await?.inbox();
         prefill(&inbox, &mut Maker::new(bench.shape.payload)?, number).await?;
         bench.site.rest().await?;
         let request = request(bench.shape.batch)?;
@@ -68,6 +69,25 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     }
     bench.rates("claim", None, &claims);
     bench.rates("settle", None, &settlements);
+    Ok(())
+}
+
+/// Uses a store a little, under another handler's name: a new connection has to be opened, and
+/// its statements and functions to be planned, which takes PostgreSQL a tenth of a second.
+pub(super) async fn warm_up(inbox: &Arc<dyn Inbox>) -> Result<()> {
+    const ROUNDS: usize = 10;
+    let other = HandlerName::new("warm-up")?;
+    let mut maker = Maker::new(16)?;
+    let request = ClaimRequest {
+        handlers: vec![other.clone()],
+        ..request(1)?
+    };
+    for _ in 0..ROUNDS {
+        let message = maker.message()?.for_handler(other.clone());
+        prefill_with(inbox, &[message]).await?;
+        let claimed = claim(inbox, &request).await?;
+        settle(inbox, &claimed).await?;
+    }
     Ok(())
 }
 

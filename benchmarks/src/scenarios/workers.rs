@@ -35,10 +35,12 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
 async fn one(bench: &mut Bench<'_>, workers: u32) -> Result<Duration> {
     let number = bench.options.messages;
     let batch = bench.shape.batch.min(BATCH);
-    let store = bench.site.fresh(Slot::First).await?;
+    let store = bench.fresh(Slot::First).await?;
     let mut inboxes = Vec::new();
     for _ in 0..workers {
-        inboxes.push(bench.site.again(&store, Slot::First).await?.inbox());
+        let inbox = bench.site.again(&store, Slot::First).await?.inbox();
+        work::warm_up(&inbox).await?;
+        inboxes.push(inbox);
     }
     let inbox = store.inbox();
     work::prefill(&inbox, &mut Maker::new(bench.shape.payload)?, number).await?;
