@@ -183,10 +183,11 @@ pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) 
                     started.elapsed() < LONG,
                     "a message is neither processed nor dead"
                 );
+                // So that a store with one lock for all writers, or one that never waits, gets to
+                // the others too.
+                tokio::time::sleep(Duration::from_millis(2)).await;
                 if task < REPLAYERS {
                     persist(|| inbox.replay_slice(&all, &slice)).await?;
-                    // So that a store with one lock for all writers gets to the others too.
-                    tokio::time::sleep(Duration::from_millis(2)).await;
                     continue;
                 }
                 // The first time it fails for good, the second time it is processed.
