@@ -4,6 +4,7 @@ mod backlog;
 mod client;
 mod layouts;
 mod mysql;
+mod peers;
 mod postgres;
 mod primitives;
 mod redis;
@@ -56,6 +57,8 @@ enum Scenario {
     Layouts(layouts::Options),
     /// Compare the MySQL and MariaDB store with bare statements, and wear it down
     Mysql(mysql::Options),
+    /// Compare the inbox with other queues and inboxes on the same server
+    Peers(peers::Options),
     /// Compare the PostgreSQL store with bare statements, and wear it down
     Postgres(postgres::Options),
     /// Compare the Redis store with bare calls of its scripts, and give it a long history
@@ -66,6 +69,9 @@ enum Scenario {
 async fn main() -> Result<()> {
     let cli = Cli::parse();
     let mut report = Report::new(cli.json);
+    if let Scenario::Peers(options) = &cli.scenario {
+        return peers::measure(options, cli.batch, cli.payload, cli.json).await;
+    }
     if let Scenario::Layouts(options) = &cli.scenario {
         layouts::measure(&mut report, options, cli.batch, cli.payload).await?;
         return report.print();
@@ -93,6 +99,7 @@ async fn main() -> Result<()> {
             // They have stores of their own, and were measured above.
             Scenario::Layouts(_)
             | Scenario::Mysql(_)
+            | Scenario::Peers(_)
             | Scenario::Postgres(_)
             | Scenario::Redis(_) => {}
         }
