@@ -1,8 +1,8 @@
 //! Measures awa: a job queue on PostgreSQL whose attempts are fenced.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use awa::{
     Client, InsertOpts, JobArgs, JobResult, QueueConfig,
     model::{QueueStorage, QueueStorageConfig, insert, migrations},
@@ -56,19 +56,14 @@ async fn main() -> Result<()> {
         .connect(run.url())
         .await?;
     migrations::run(&pool).await?;
-    let schema = QueueStorage::active_schema(&pool)
-        .await?
-        .context("a new installation does not use the queue storage")?;
-    let storage = QueueStorage::new(QueueStorageConfig {
-        schema,
-        ..QueueStorageConfig::default()
-    })?;
-    let storage = std::sync::Arc::new(storage);
+    // What a first start of its client would do, but before anything is sent.
+    let storage = Arc::new(QueueStorage::new(QueueStorageConfig::default())?);
+    storage.install(&pool).await?;
 
     run.receive({
-        let (storage, pool) = (std::sync::Arc::clone(&storage), pool.clone());
+        let (storage, pool) = (Arc::clone(&storage), pool.clone());
         move |messages| {
-            let (storage, pool) = (std::sync::Arc::clone(&storage), pool.clone());
+            let (storage, pool) = (Arc::clone(&storage), pool.clone());
             async move {
                 let jobs: Vec<_> = messages
                     .into_iter()
