@@ -10,47 +10,80 @@ use inbox::{
 
 use crate::{layouts::Shape, target::handler};
 
-/// A task's hold on the store.
-pub(crate) struct Client {
-    store: Arc<dyn Store>,
-    shape: Shape,
+/// Makes messages that no store has seen.
+pub(crate) struct Maker {
     handler: HandlerName,
     kind: Kind,
-    terms: LeaseTerms,
+    payload: usize,
     random: fastrand::Rng,
     /// Random bytes of which payloads are cut, so that none can be compressed.
     bytes: Bytes,
 }
 
-impl Client {
-    pub(crate) fn new<S: Store>(store: &Arc<S>, shape: Shape) -> Result<Self> {
+impl Maker {
+    pub(crate) fn new(payload: usize) -> Result<Self> {
         let mut random = fastrand::Rng::new();
-        let mut bytes = vec![0; shape.payload + (1 << 20)];
+        let mut bytes = vec![0; payload + (1 << 20)];
         random.fill(&mut bytes);
         Ok(Self {
-            store: Arc::<S>::clone(store),
-            shape,
             handler: handler()?,
             kind: Kind::new("bench.event")?,
-            terms: LeaseTerms::new(Duration::from_secs(3600), WorkerName::new("worker-1")?)?,
+            payload,
             random,
             bytes: bytes.into(),
         })
     }
 
+    pub(crate) fn message(&mut self) -> Result<Message> {
+        let from = self.random.usize(..self.bytes.len() - self.payload);
+        self.message_of(self.bytes.slice(from..from + self.payload))
+    }
+
+    /// A message with this payload.
+    pub(crate) fn message_of(&mut self, payload: Bytes) -> Result<Message> {
+        Ok(Message::new(
+            self.handler.clone(),
+            MessageId::new(format!("{:032x}", self.random.u128(..)))?,
+            self.kind.clone(),
+            payload,
+        ))
+    }
+
     pub(crate) fn messages(&mut self, number: u64) -> Result<Vec<Message>> {
-        let room = self.bytes.len() - self.shape.payload;
+        (0..number).map(|_| self.message()).collect()
+    }
+
+    /// That many messages, in batches.
+    pub(crate) fn batches(&mut self, number: u64, batch: u32) -> Result<Vec<Vec<Message>>> {
         (0..number)
-            .map(|_| {
-                let from = self.random.usize(..room);
-                Ok(Message::new(
-                    self.handler.clone(),
-                    MessageId::new(format!("{:032x}", self.random.u128(..)))?,
-                    self.kind.clone(),
-                    self.bytes.slice(from..from + self.shape.payload),
-                ))
-            })
+            .step_by(batch as usize)
+            .map(|from| self.messages(u64::from(batch).min(number - from)))
             .collect()
+    }
+}
+
+/// A task's hold on the store.
+pub(crate) struct Client {
+    store: Arc<dyn Store>,
+    shape: Shape,
+    handler: HandlerName,
+    terms: LeaseTerms,
+    maker: Maker,
+}
+
+impl Client {
+    pub(crate) fn new(store: Arc<dyn Store>, shape: Shape) -> Result<Self> {
+        Ok(Self {
+            store,
+            shape,
+            handler: handler()?,
+            terms: LeaseTerms::new(Duration::from_secs(3600), WorkerName::new("worker-1")?)?,
+            maker: Maker::new(shape.payload)?,
+        })
+    }
+
+    pub(crate) fn messages(&mut self, number: u64) -> Result<Vec<Message>> {
+        self.maker.messages(number)
     }
 
     /// Receives that many new messages, batch after batch, and returns them.

@@ -4,17 +4,76 @@ use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use serde::Serialize;
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-/// One measured figure: median and spread of several runs, in messages a second.
+use crate::machine::Machine;
+
+/// Latencies of single calls, in nanoseconds.
+pub(crate) type Latencies = Histogram<u64>;
+
+/// None yet; each will be kept to three digits, and up to an hour.
+pub(crate) fn latencies() -> Result<Latencies> {
+    const HOUR: u64 = 3_600_000_000_000;
+    Ok(Histogram::new_with_bounds(1, HOUR, 3)?)
+}
+
+/// Adds one.
+pub(crate) fn record(latencies: &mut Latencies, time: Duration) {
+    latencies.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1));
+}
+
+/// That part of the latencies is at most as long, in milliseconds.
+#[expect(clippy::cast_precision_loss, reason = "milliseconds")]
+pub(crate) fn quantile(latencies: &Latencies, part: f64) -> f64 {
+    latencies.value_at_quantile(part) as f64 / 1e6
+}
+
+/// The place of a figure on the horizontal axis of a chart.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct At {
+    pub(crate) axis: String,
+    pub(crate) value: u64,
+}
+
+/// What the figures that follow have in common.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Setting {
+    pub(crate) scenario: String,
+    /// Name, version and what matters of its settings.
+    pub(crate) server: String,
+    pub(crate) settings: Map<String, Value>,
+}
+
+/// One measured figure: median and spread of several runs.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) store: &'static str,
-    pub(crate) step: String,
-    pub(crate) median: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
-    pub(crate) unit: &'static str,
+struct Row {
+    #[serde(flatten)]
+    setting: Setting,
+    store: &'static str,
+    step: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<At>,
+    runs: usize,
+    median: f64,
+    least: f64,
+    most: f64,
+    unit: &'static str,
+    /// Of single calls, over all runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p50_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_ms: Option<f64>,
+}
+
+/// What is printed as a line of JSON.
+#[derive(Serialize)]
+struct Line<'a, T> {
+    #[serde(flatten)]
+    line: &'a T,
+    version: &'static str,
+    machine: &'a Machine,
 }
 
 /// What has to be known about the figures.
@@ -26,17 +85,26 @@ struct Note {
 
 pub(crate) struct Report {
     json: bool,
+    machine: Machine,
+    setting: Setting,
     notes: Vec<Note>,
     rows: Vec<Row>,
 }
 
 impl Report {
-    pub(crate) fn new(json: bool) -> Self {
-        Self {
+    pub(crate) fn new(json: bool) -> Result<Self> {
+        Ok(Self {
             json,
+            machine: Machine::this()?,
+            setting: Setting::default(),
             notes: Vec::new(),
             rows: Vec::new(),
-        }
+        })
+    }
+
+    /// Says what the figures that follow belong to.
+    pub(crate) fn set(&mut self, setting: Setting) {
+        self.setting = setting;
     }
 
     /// Adds a note, which is printed before the figures.
@@ -52,14 +120,7 @@ impl Report {
         messages: u64,
         runs: &[Duration],
     ) {
-        #[expect(
-            clippy::cast_precision_loss,
-            reason = "rates need no more than 52 bits"
-        )]
-        let rates = runs
-            .iter()
-            .map(|run| messages as f64 / run.as_secs_f64())
-            .collect();
+        let rates = runs.iter().map(|run| rate(messages, *run)).collect();
         self.figures(store, step, rates, "msg/s");
     }
 
@@ -68,65 +129,115 @@ impl Report {
         &mut self,
         store: &'static str,
         step: impl Into<String>,
-        mut figures: Vec<f64>,
+        figures: Vec<f64>,
         unit: &'static str,
     ) {
+        self.all(store, step, None, figures, unit, None);
+    }
+
+    /// Adds figures of several runs, with their place in a chart and the latencies of their calls
+    /// if they have any.
+    pub(crate) fn all(
+        &mut self,
+        store: &'static str,
+        step: impl Into<String>,
+        at: Option<At>,
+        mut figures: Vec<f64>,
+        unit: &'static str,
+        latencies: Option<&Latencies>,
+    ) {
         figures.sort_by(f64::total_cmp);
-        let at = |i: usize| figures.get(i).copied().unwrap_or_default();
+        let nth = |i: usize| figures.get(i).copied().unwrap_or_default();
         self.rows.push(Row {
+            setting: self.setting.clone(),
             store,
             step: step.into(),
-            median: at(figures.len() / 2),
-            min: at(0),
-            max: at(figures.len().saturating_sub(1)),
+            at,
+            runs: figures.len(),
+            median: nth(figures.len() / 2),
+            least: nth(0),
+            most: nth(figures.len().saturating_sub(1)),
             unit,
+            p50_ms: latencies.map(|latencies| quantile(latencies, 0.5)),
+            p99_ms: latencies.map(|latencies| quantile(latencies, 0.99)),
         });
     }
 
     pub(crate) fn print(self) -> Result<()> {
         if self.json {
             for note in &self.notes {
-                println!("{}", serde_json::to_string(note)?);
+                println!("{}", self.line(note)?);
             }
             for row in &self.rows {
-                println!("{}", serde_json::to_string(row)?);
+                println!("{}", self.line(row)?);
             }
             return Ok(());
         }
         for note in &self.notes {
             println!("{}: {}", note.note, note.text);
         }
+        for line in self.table().lines() {
+            println!("{}", line.trim_end());
+        }
+        Ok(())
+    }
+
+    fn line<T: Serialize>(&self, line: &T) -> Result<String> {
+        Ok(serde_json::to_string(&Line {
+            line,
+            version: env!("CARGO_PKG_VERSION"),
+            machine: &self.machine,
+        })?)
+    }
+
+    fn table(&self) -> Table {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(["STORE", "STEP", "MEDIAN", "MIN", "MAX", "UNIT"]);
+        table.set_header([
+            "STORE", "STEP", "MEDIAN", "LEAST", "MOST", "UNIT", "P50 MS", "P99 MS",
+        ]);
         for row in &self.rows {
+            let step = match &row.at {
+                None => row.step.clone(),
+                Some(at) => format!("{}, {} {}", row.step, at.axis, at.value),
+            };
             table.add_row([
                 row.store.to_owned(),
-                row.step.clone(),
+                step,
                 shown(row.median),
-                shown(row.min),
-                shown(row.max),
+                shown(row.least),
+                shown(row.most),
                 row.unit.to_owned(),
+                row.p50_ms.map_or_else(String::new, shown),
+                row.p99_ms.map_or_else(String::new, shown),
             ]);
         }
         for column in table.column_iter_mut() {
             column.set_padding((0, 2));
         }
-        for column in 2..5 {
+        for column in [2, 3, 4, 6, 7] {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
-        for line in table.lines() {
-            println!("{}", line.trim_end());
-        }
-        Ok(())
+        table
     }
+}
+
+/// Messages a second.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "rates need no more than 52 bits"
+)]
+pub(crate) fn rate(messages: u64, time: Duration) -> f64 {
+    messages as f64 / time.as_secs_f64()
 }
 
 /// Rates need no decimals; ratios and milliseconds do.
 fn shown(figure: f64) -> String {
-    if figure < 100.0 {
+    if figure < 0.1 {
+        format!("{figure:.4}")
+    } else if figure < 100.0 {
         format!("{figure:.2}")
     } else {
         format!("{figure:.0}")

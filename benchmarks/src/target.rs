@@ -1,11 +1,26 @@
-//! The stores that can be measured.
+//! The stores that can be measured, and where each of them is kept.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
-use inbox::{HandlerName, Inbox, Kind, Message, MessageId};
+use inbox::{
+    HandlerName,
+    memory::MemoryStore,
+    postgres::{PostgresOptions, PostgresStore},
+    sqlite::{SqliteOptions, SqliteStore, Synchronous},
+};
+use sqlx::{
+    ConnectOptions as _,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+};
 use tempfile::TempDir;
+use test_servers::Kind;
+
+use crate::{layouts::server::Server as Postgres, mongo, mysql, redis, stores::AnyStore};
+
+/// Connections of a store that many tasks share.
+const CONNECTIONS: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
@@ -14,70 +29,245 @@ pub(crate) enum Target {
     Sqlite,
     /// WAL with `synchronous=FULL`, the default for applications.
     SqliteFull,
+    Postgres,
+    Mariadb,
+    Mysql,
+    /// With `appendfsync always`.
+    Redis,
+    Mongodb,
 }
 
-/// A fresh, empty inbox; what it needs on disk goes when this is dropped.
-pub(crate) struct Fresh {
-    pub(crate) store: Arc<dyn Inbox>,
-    _folder: Option<TempDir>,
+/// Where the inboxes of one target are: a server, a folder. It goes when this is dropped.
+pub(crate) struct Site {
+    pub(crate) target: Target,
+    place: Place,
+}
+
+enum Place {
+    Memory,
+    Folder(TempDir),
+    Postgres(Box<Postgres>),
+    MySql(Box<mysql::server::Server>),
+    Redis(redis::server::Server),
+    Mongo(mongo::Server),
+}
+
+/// Which of the two inboxes that a site can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    First,
+    Second,
+}
+
+impl Slot {
+    pub(crate) const ALL: [Self; 2] = [Self::First, Self::Second];
+
+    pub(crate) fn database(self) -> &'static str {
+        match self {
+            Self::First => "bench_first",
+            Self::Second => "bench_second",
+        }
+    }
 }
 
 impl Target {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
-            Self::Sqlite => "sqlite, synchronous=normal",
-            Self::SqliteFull => "sqlite, synchronous=full",
+            Self::Sqlite => "sqlite",
+            Self::SqliteFull => "sqlite-full",
+            Self::Postgres => "postgres",
+            Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
+            Self::Redis => "redis",
+            Self::Mongodb => "mongodb",
         }
     }
 
-    pub(crate) async fn fresh(self) -> Result<Fresh> {
-        let synchronous = match self {
-            Self::Memory => {
-                let store = inbox::connect("memory://").await?;
-                return Ok(Fresh {
-                    store,
-                    _folder: None,
-                });
+    /// Starts what it needs, unless `url` names an idle server. There, the databases
+    /// `bench_first` and `bench_second` are made and dropped, or the numbers 0 and 1 of Redis,
+    /// which must be empty.
+    pub(crate) async fn start(self, url: Option<&str>) -> Result<Site> {
+        let place = match self {
+            Self::Memory => Place::Memory,
+            Self::Sqlite | Self::SqliteFull => Place::Folder(tempfile::tempdir()?),
+            Self::Postgres => Place::Postgres(Box::new(Postgres::start(url).await?)),
+            Self::Mariadb => mysql(Kind::Mariadb, url).await?,
+            Self::Mysql => mysql(Kind::Mysql, url).await?,
+            Self::Redis => {
+                let server = redis::server::Server::start(url, &[]).await?;
+                for slot in Slot::ALL {
+                    server.check_empty(slot as u8).await?;
+                }
+                Place::Redis(server)
             }
-            Self::Sqlite => "normal",
-            Self::SqliteFull => "full",
+            Self::Mongodb => Place::Mongo(mongo::Server::start(url).await?),
         };
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("bench.db");
-        let url = format!("sqlite://{}?synchronous={synchronous}", path.display());
-        let store = inbox::connect(&url).await?;
-        store.create().await?;
-        Ok(Fresh {
-            store,
-            _folder: Some(folder),
+        let is_server = !matches!(place, Place::Memory | Place::Folder(_));
+        ensure!(is_server || url.is_none(), "{} has no server", self.name());
+        Ok(Site {
+            target: self,
+            place,
         })
+    }
+}
+
+async fn mysql(kind: Kind, url: Option<&str>) -> Result<Place> {
+    let server = mysql::server::Server::start(kind, url).await?;
+    Ok(Place::MySql(Box::new(server)))
+}
+
+impl Site {
+    /// Name, version and what matters of the settings.
+    pub(crate) async fn about(&mut self) -> Result<String> {
+        match &mut self.place {
+            Place::Memory => Ok("in this process".to_owned()),
+            Place::Folder(_) => {
+                let mut connection = SqliteConnectOptions::new().connect().await?;
+                let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+                    .fetch_one(&mut connection)
+                    .await?;
+                let synchronous = match self.target {
+                    Target::SqliteFull => "full",
+                    _ => "normal",
+                };
+                Ok(format!(
+                    "SQLite {version} journal_mode=wal synchronous={synchronous}"
+                ))
+            }
+            Place::Postgres(server) => server.about().await,
+            Place::MySql(server) => server.about().await,
+            Place::Redis(server) => server.about().await,
+            Place::Mongo(server) => server.about().await,
+        }
+    }
+
+    /// An empty inbox, in the place of the one that was there.
+    pub(crate) async fn fresh(&mut self, slot: Slot) -> Result<AnyStore> {
+        self.clear(slot).await?;
+        match &mut self.place {
+            Place::Postgres(server) => {
+                let sql = format!("CREATE DATABASE {}", slot.database());
+                server.run(sql).await?;
+            }
+            Place::MySql(server) => server.create(slot.database()).await?,
+            Place::Memory | Place::Folder(_) | Place::Redis(_) | Place::Mongo(_) => {}
+        }
+        let store = self.connect(slot).await?;
+        store.inbox().create().await?;
+        self.rest().await?;
+        Ok(store)
+    }
+
+    /// The inbox of a store once more: with connections of its own, as another process has them.
+    /// In memory there is nothing but the store itself.
+    pub(crate) async fn again(&self, store: &AnyStore, slot: Slot) -> Result<AnyStore> {
+        match store {
+            AnyStore::Memory(_) => Ok(store.clone()),
+            _ => self.connect(slot).await,
+        }
+    }
+
+    async fn connect(&self, slot: Slot) -> Result<AnyStore> {
+        let database = slot.database();
+        Ok(match &self.place {
+            Place::Memory => AnyStore::Memory(MemoryStore::new()),
+            Place::Folder(_) => {
+                let path = self.file(slot).context("no folder")?;
+                let synchronous = match self.target {
+                    Target::SqliteFull => Synchronous::Full,
+                    _ => Synchronous::Normal,
+                };
+                let options = SqliteOptions::new(path).synchronous(synchronous);
+                AnyStore::Sqlite(SqliteStore::connect(options).await?)
+            }
+            Place::Postgres(server) => {
+                let options = PostgresOptions::new().max_connections(CONNECTIONS);
+                let connection = server.plain_options(database);
+                AnyStore::Postgres(PostgresStore::connect(connection, options).await?)
+            }
+            Place::MySql(server) => AnyStore::MySql(server.connect(database, CONNECTIONS).await?),
+            Place::Redis(server) => AnyStore::Redis(server.connect(slot as u8, false).await?),
+            Place::Mongo(server) => AnyStore::Mongo(server.connect(database).await?),
+        })
+    }
+
+    /// Lets a server finish what earlier work left behind, so that what follows does not pay.
+    pub(crate) async fn rest(&mut self) -> Result<()> {
+        if let Place::Postgres(server) = &mut self.place {
+            server.checkpoint().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the inbox.
+    async fn clear(&mut self, slot: Slot) -> Result<()> {
+        match &mut self.place {
+            Place::Memory => {}
+            Place::Folder(folder) => {
+                for entry in std::fs::read_dir(folder.path())? {
+                    let path = entry?.path();
+                    let name = path.file_name().and_then(|name| name.to_str());
+                    if name.is_some_and(|name| name.starts_with(slot.database())) {
+                        std::fs::remove_file(path)?;
+                    }
+                }
+            }
+            Place::Postgres(server) => server.as_mut().drop(slot.database()).await?,
+            Place::MySql(server) => server.as_ref().drop(slot.database()).await?,
+            Place::Redis(server) => server.clear(slot as u8).await?,
+            Place::Mongo(server) => server.drop(slot.database()).await?,
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing on a server that is not ours.
+    pub(crate) async fn clear_all(&mut self) -> Result<()> {
+        for slot in Slot::ALL {
+            self.clear(slot).await?;
+        }
+        Ok(())
+    }
+
+    /// How to connect to SQLite's file with the driver itself.
+    pub(crate) fn sqlite(&self, slot: Slot) -> Option<SqliteConnectOptions> {
+        let synchronous = match self.target {
+            Target::SqliteFull => SqliteSynchronous::Full,
+            _ => SqliteSynchronous::Normal,
+        };
+        let options = SqliteConnectOptions::new()
+            .filename(self.file(slot)?)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(synchronous);
+        Some(options)
+    }
+
+    fn file(&self, slot: Slot) -> Option<PathBuf> {
+        match &self.place {
+            Place::Folder(folder) => Some(folder.path().join(format!("{}.db", slot.database()))),
+            _ => None,
+        }
+    }
+
+    /// The same for PostgreSQL's database.
+    pub(crate) fn postgres(&self, slot: Slot) -> Option<sqlx::postgres::PgConnectOptions> {
+        match &self.place {
+            Place::Postgres(server) => Some(server.plain_options(slot.database())),
+            _ => None,
+        }
+    }
+
+    /// The same for MySQL's or MariaDB's.
+    pub(crate) fn mysql(&self, slot: Slot) -> Option<sqlx::mysql::MySqlConnectOptions> {
+        match &self.place {
+            Place::MySql(server) => Some(server.options(slot.database())),
+            _ => None,
+        }
     }
 }
 
 /// The handler of all benchmark messages.
 pub(crate) fn handler() -> Result<HandlerName> {
     Ok(HandlerName::new("bench")?)
-}
-
-/// The messages numbered `from..to`.
-pub(crate) fn messages(from: u64, to: u64, payload: usize) -> Result<Vec<Message>> {
-    let handler = handler()?;
-    let kind = Kind::new("bench.event")?;
-    let body = inbox::Bytes::from(vec![b'x'; payload]);
-    (from..to)
-        .map(|n| {
-            // Spread like random identifiers, so that indexes are not flattered by order.
-            let id = MessageId::new(format!(
-                "{:016x}-{n}",
-                n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            ))?;
-            Ok(Message::new(
-                handler.clone(),
-                id,
-                kind.clone(),
-                body.clone(),
-            ))
-        })
-        .collect()
 }

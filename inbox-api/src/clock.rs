@@ -33,6 +33,30 @@ pub fn duration_micros(duration: Duration) -> i64 {
         .min(MAX_MICROS)
 }
 
+/// What tests add to a store's clock, to move its time forward without sleeping. Clones share one
+/// offset.
+///
+/// Stores with a server add it to the server's time. In production it is left at zero: workers
+/// that do not share an offset disagree about the time.
+#[derive(Clone, Debug, Default)]
+pub struct ClockOffset {
+    micros: Arc<AtomicI64>,
+}
+
+impl ClockOffset {
+    /// Moves the time forward, for all clones.
+    pub fn advance(&self, by: Duration) {
+        self.micros
+            .fetch_add(duration_micros(by), Ordering::Relaxed);
+    }
+
+    /// The offset in microseconds.
+    #[must_use]
+    pub fn micros(&self) -> i64 {
+        self.micros.load(Ordering::Relaxed)
+    }
+}
+
 /// The clock of a store that lives inside the application's own process or on its own host
 /// (memory, SQLite and other embedded stores). Stores with a server use the server's clock.
 ///
@@ -40,7 +64,7 @@ pub fn duration_micros(duration: Duration) -> i64 {
 /// sleeping.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    offset_micros: Arc<AtomicI64>,
+    offset: ClockOffset,
 }
 
 impl Clock {
@@ -53,13 +77,12 @@ impl Clock {
     /// Microseconds since 1970-01-01 UTC.
     #[must_use]
     pub fn now_micros(&self) -> i64 {
-        to_micros(SystemTime::now()).saturating_add(self.offset_micros.load(Ordering::Relaxed))
+        to_micros(SystemTime::now()).saturating_add(self.offset.micros())
     }
 
     /// Moves this clock and all its clones forward. For tests.
     pub fn advance(&self, by: Duration) {
-        self.offset_micros
-            .fetch_add(duration_micros(by), Ordering::Relaxed);
+        self.offset.advance(by);
     }
 }
 

@@ -55,7 +55,7 @@ mod store;
 mod transactional;
 
 pub use capabilities::{Capabilities, ReceiveAtomicity, Wakeups};
-pub use clock::{Clock, duration_micros, from_micros, to_micros};
+pub use clock::{Clock, ClockOffset, duration_micros, from_micros, to_micros};
 pub use error::{Effect, Error, ErrorKind, Invalid, Result};
 pub use headers::Headers;
 pub use lease::{Attempts, FencingToken, Lease, LeaseTerms, Leased};

@@ -63,6 +63,10 @@ fn no_inbox(url: &str) -> String {
     )
 }
 
+pub(crate) fn is_mongodb(url: &str) -> bool {
+    url.starts_with("mongodb:") || url.starts_with("mongodb+srv:")
+}
+
 pub(crate) fn is_mysql(url: &str) -> bool {
     url.starts_with("mysql:") || url.starts_with("mariadb:")
 }

@@ -105,6 +105,9 @@ async fn known(
     if lane != Some(i64::from(CLAIMABLE)) {
         return Ok(Some(Begun::Blocked));
     }
+    if let Some((seq, now)) = number(&found, "seq").zip(number(&found, "now")) {
+        on.open([seq], now).await?;
+    }
     let claim = ObjectId::new();
     let mut filter = those([id]);
     filter.extend(doc! {

@@ -30,10 +30,12 @@ pub(crate) async fn claim(
     let limit = request.limit.min(MOST);
     let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
     let (candidates, now) = candidates(&mut on, request, limit * spread).await?;
-    let chosen = choose(candidates, limit as usize);
+    let (chosen, seqs): (Vec<String>, Vec<i64>) =
+        choose(candidates, limit as usize).into_iter().unzip();
     if chosen.is_empty() {
         return Ok(Claims::default());
     }
+    on.open(seqs, now).await?;
     let claim = ObjectId::new();
     let mut won = take(&mut on, request, &chosen, now, claim).await?;
     let next = if won.len() * 2 <= chosen.len() {
@@ -84,7 +86,7 @@ async fn candidates(
     on: &mut On<'_>,
     request: &ClaimRequest,
     limit: u32,
-) -> Result<(Vec<String>, i64)> {
+) -> Result<(Vec<(String, i64)>, i64)> {
     let handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
     let handlers = match handlers.as_slice() {
         [only] => mongodb::bson::Bson::from(*only),
@@ -94,7 +96,9 @@ async fn candidates(
         doc! { "$match": { "handler": handlers, "lane": { "$gt": 0 } } },
         doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
         doc! { "$limit": i64::from(limit) },
-        doc! { "$project": { "visibleAt": 1, "lane": 1, "mark": 1, "now": on.database.now() } },
+        doc! { "$project": {
+            "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": on.database.now(),
+        } },
     ];
     let mut looks = 0;
     loop {
@@ -113,8 +117,10 @@ async fn candidates(
                 number(document, "lane") == Some(i64::from(CLAIMABLE))
                     && number(document, "visibleAt").is_some_and(|at| at <= now)
             };
-            let due = found.iter().filter(due);
-            return Ok((due.filter_map(id_of).map(str::to_owned).collect(), now));
+            let due = found.iter().filter(due).filter_map(|document| {
+                Some((id_of(document)?.to_owned(), number(document, "seq")?))
+            });
+            return Ok((due.collect(), now));
         }
         // Left behind by somebody who crashed, or who is just about to do the same.
         let ids: Vec<String> = marked
@@ -131,7 +137,7 @@ async fn candidates(
 
 /// A run of candidates, from a random place if there are more than wanted: workers that get into
 /// each other's way read more of them.
-fn choose(mut candidates: Vec<String>, limit: usize) -> Vec<String> {
+fn choose<T>(mut candidates: Vec<T>, limit: usize) -> Vec<T> {
     let spare = candidates.len().saturating_sub(limit);
     if spare > 0 {
         let start = fastrand::usize(..=spare);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Error, ErrorKind, InboxName, Result};
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
 use mongodb::{
     Client, ClientSession, Collection,
     bson::{Bson, Document, RawDocumentBuf, doc},
@@ -13,7 +13,7 @@ use mongodb::{
 
 use crate::{
     error::{DUPLICATE_KEY, in_operation, in_reply, of_code, reading},
-    options::TimeOffset,
+    segments::{Opened, Opening},
 };
 
 /// How many bytes of statements one command takes. The server's limit is 16 MiB.
@@ -76,8 +76,9 @@ pub(crate) struct Database {
     raw_messages: Collection<RawDocumentBuf>,
     pub(crate) inbox: InboxName,
     pub(crate) server: Server,
+    pub(crate) opened: Opened,
     /// For tests: the time is the server's.
-    offset: TimeOffset,
+    offset: ClockOffset,
 }
 
 /// What an update did.
@@ -93,7 +94,7 @@ impl Database {
         client: Client,
         name: &str,
         inbox: InboxName,
-        offset: TimeOffset,
+        offset: ClockOffset,
     ) -> Result<Self> {
         let mapped = reading("connect");
         let database = client.database(name);
@@ -113,6 +114,7 @@ impl Database {
             client,
             database,
             inbox,
+            opened: Opened::default(),
             offset,
         })
     }
@@ -147,11 +149,17 @@ impl Database {
         }
     }
 
+    /// How far the time is ahead of the server's clock.
+    pub(crate) fn ahead(&self) -> i64 {
+        self.offset.micros()
+    }
+
     /// Requests that are not part of a transaction.
     pub(crate) fn on(&self, operation: &'static str) -> On<'_> {
         On {
             database: self,
             operation,
+            opening: None,
             session: None,
         }
     }
@@ -165,6 +173,7 @@ impl Database {
         On {
             database: self,
             operation,
+            opening: None,
             session: Some(session),
         }
     }
@@ -174,6 +183,8 @@ impl Database {
 pub(crate) struct On<'a> {
     pub(crate) database: &'a Database,
     pub(crate) operation: &'static str,
+    /// The segments that were opened for what follows.
+    pub(crate) opening: Option<Opening>,
     session: Option<&'a mut ClientSession>,
 }
 
@@ -264,6 +275,7 @@ impl On<'_> {
             total.matched += count(&reply, "n");
             total.modified += count(&reply, "nModified");
         }
+        self.open_again_if_late().await?;
         Ok(total)
     }
 
@@ -273,7 +285,9 @@ impl On<'_> {
             "delete": self.database.message_collection(),
             "deletes": [{ "q": filter, "limit": 0 }],
         };
-        Ok(count(&self.run(&mut command).await?, "n"))
+        let deleted = count(&self.run(&mut command).await?, "n");
+        self.open_again_if_late().await?;
+        Ok(deleted)
     }
 
     async fn run(&mut self, command: &mut Document) -> Result<Document> {
@@ -300,11 +314,13 @@ impl On<'_> {
             .messages
             .find_one_and_update(filter, pipeline)
             .return_document(ReturnDocument::After);
-        match &mut self.session {
+        let changed = match &mut self.session {
             Some(session) => change.session(&mut **session).await,
             None => change.write_concern(write_concern()).await,
         }
-        .map_err(in_operation(self.operation))
+        .map_err(in_operation(self.operation))?;
+        self.open_again_if_late().await?;
+        Ok(changed)
     }
 
     /// The first of `count` new sequence numbers, and the time. Never part of a transaction, in
@@ -325,13 +341,31 @@ impl On<'_> {
             .map_err(in_operation(self.operation))?;
         let (last, now) = drawn
             .and_then(|drawn| Some((number(&drawn, "last")?, number(&drawn, "now")?)))
-            .ok_or_else(|| {
-                self.error(
-                    ErrorKind::SchemaMissing,
-                    "there is no inbox of this name; create or migrate sets one up",
-                )
-            })?;
+            .ok_or_else(|| self.no_inbox())?;
         Ok((last - count + 1, now))
+    }
+
+    pub(crate) fn no_inbox(&self) -> Error {
+        self.error(
+            ErrorKind::SchemaMissing,
+            "there is no inbox of this name; create or migrate sets one up",
+        )
+    }
+
+    /// Updates documents of the inbox's own. Never part of a transaction.
+    pub(crate) async fn update_meta(&self, statements: Vec<Document>) -> Result<()> {
+        for chunk in chunks(statements) {
+            let command = doc! {
+                "update": self.database.meta_collection(),
+                "updates": chunk,
+                "ordered": false,
+                "writeConcern": write_concern_document(),
+            };
+            let reply = self.database.database.run_command(command).await;
+            let reply = reply.map_err(in_operation(self.operation))?;
+            in_reply(self.operation, &reply).map_or(Ok(()), Err)?;
+        }
+        Ok(())
     }
 }
 

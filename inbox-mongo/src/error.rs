@@ -113,6 +113,15 @@ pub(crate) fn code(error: &DriverError) -> Option<i32> {
     }
 }
 
+/// Whether an insertion of several documents failed only because some were there.
+pub(crate) fn only_duplicates(error: &DriverError) -> bool {
+    let Driver::InsertMany(many) = error.kind.as_ref() else {
+        return false;
+    };
+    let mut errors = many.write_errors.iter().flatten();
+    many.write_concern_error.is_none() && errors.all(|error| error.code == DUPLICATE_KEY)
+}
+
 fn cause(error: &DriverError) -> Cause {
     let mut labels: Vec<String> = error.labels().iter().cloned().collect();
     labels.sort_unstable();

@@ -14,6 +14,8 @@ pub(crate) struct Meaning {
     pub(crate) filter: Document,
     /// Expressions, some of which compare with the time.
     expressions: Vec<Bson>,
+    /// The one about the error, which may change as the state may.
+    error: Option<Bson>,
 }
 
 impl Meaning {
@@ -54,9 +56,9 @@ impl Meaning {
         if let Some(text) = &filter.error_contains {
             // Byte for byte; a message without an error has no position.
             let position = doc! { "$indexOfBytes": ["$error", { "$literal": text }] };
-            meaning
-                .expressions
-                .push(doc! { "$gte": [position, 0] }.into());
+            let contains = Bson::from(doc! { "$gte": [position, 0] });
+            meaning.error = Some(contains.clone());
+            meaning.expressions.push(contains);
         }
         meaning.narrow_states(states);
         meaning
@@ -92,6 +94,19 @@ impl Meaning {
         stored.sort_unstable();
         stored.dedup();
         self.filter.insert("state", doc! { "$in": stored });
+    }
+
+    /// What of it may have changed since a look: to be asked again in the change itself. The
+    /// state as stored; whether a lease has run out is not part of it.
+    pub(crate) fn still(&self) -> Document {
+        let mut still = Document::new();
+        if let Some(state) = self.filter.get("state") {
+            still.insert("state", state.clone());
+        }
+        if let Some(error) = &self.error {
+            still.insert("$expr", error.clone());
+        }
+        still
     }
 
     /// Those messages, each with the time as `now`. In the order of `sort`, which an index gives.
@@ -130,6 +145,23 @@ mod tests {
         assert_eq!(stored(&dead), Some(doc! { "$in": [3] }));
         assert!(dead.expressions.is_empty());
         assert_eq!(stored(&of(&[])), None);
+    }
+
+    #[test]
+    fn what_may_change_is_asked_again() {
+        let filter = Filter {
+            states: vec![State::Dead, State::Processed],
+            handler: Some(inbox_api::HandlerName::new("a").unwrap()),
+            ..Filter::default()
+        };
+        let still = |filter: &Filter| Meaning::eligible(filter, &[State::Dead]).map(|m| m.still());
+        assert_eq!(still(&filter), Some(doc! { "state": { "$in": [3] } }));
+        let filter = Filter {
+            error_contains: Some("x".into()),
+            ..Filter::default()
+        };
+        let still = still(&filter).unwrap();
+        assert!(still.contains_key("state") && still.contains_key("$expr"));
     }
 
     #[test]

@@ -42,7 +42,9 @@
 //! only; the call has failed then, and the redelivery stores the others.
 //!
 //! # Limits
-//! A payload and a result of 7.5 MiB each: MongoDB takes no document over 16 MiB.
+//! A payload and a result of 7.5 MiB each, half of the contract's usual 16 MiB: MongoDB takes no
+//! document over 16 MiB, and both are in one. A larger payload is refused, for this message alone,
+//! with an error that names the limit.
 //!
 //! # Transactional use
 //! On replica sets and sharded clusters the record of a message and the handler's writes commit
@@ -102,7 +104,7 @@
 //! - `inbox_message` has a document per message. Its `_id` is handler and id with a separator that
 //!   neither may contain: compared byte for byte and unique on every topology, in whatever state the
 //!   message is. That decides *accept once*, in the insert itself.
-//! - `inbox_meta` has the version of the schema, and the counter of sequence numbers.
+//! - `inbox_meta` has the version of the schema, the counter of sequence numbers, and counts.
 //!
 //! | operation | requests, whatever the batch | with ordering keys |
 //! |---|---|---|
@@ -111,6 +113,9 @@
 //! | settle | 1; 2 if a lease was lost | 3 or 4 |
 //! | extend | 2 | 2 |
 //! | begin | 2 or 3 | 4 to 7 |
+//!
+//! Twice a minute at most, and whenever work reaches the next 10,000 messages, a claim, settle or
+//! begin makes one request more, for the counts.
 //!
 //! A claim takes its candidates by a conditional update that draws a new fencing token in the
 //! server; of two workers, one wins each message. A worker that loses many reads more candidates
@@ -121,10 +126,21 @@
 //! the change, makes sure that the next claim completes what a crash interrupts, and each claim
 //! verifies that it holds the first message of a key before it hands it out.
 //!
-//! **Counts.** [`statistics`](inbox_api::Operate::statistics) counts in an index, without reading
-//! documents. That is exact at any time, also after a crash and with a TTL index, but its cost grows
-//! with the number of messages kept: count on a second for some million. Do not ask for it often on
-//! a large history.
+//! **Counts.** No two documents can be changed together everywhere, so a counter beside the messages
+//! would be wrong after the first crash, and one that many writers share would be where they wait.
+//! [`statistics`](inbox_api::Operate::statistics) adds up the counts of segments of 10,000 sequence
+//! numbers instead. Those in which a message changed its state within the last three minutes are
+//! counted, in the index of sequence numbers; the counts of all others are kept in `inbox_meta`
+//! until something changes there. So its cost grows with the traffic of three minutes, and with one
+//! small document for 10,000 messages, not with history or backlog. The first call after a long
+//! time without one counts what was touched since; so do not leave it to the day when it is
+//! needed. Where many retries lie far apart, the segments that they touch are counted.
+//!
+//! Writers tell readers: before a process changes the states of messages, it takes the kept counts
+//! of their segments away, in one more request every half a minute at most. That is exact after
+//! crashes and with a TTL index too. The exception: a process that is stopped for more than two
+//! minutes between this and the change itself, and is then killed before it notices, leaves the
+//! counts of a segment off by that batch, until anything changes there again.
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a request, the longest finished
@@ -146,7 +162,8 @@
 //! db.createRole({ role: "inboxWorker", roles: [], privileges: [
 //!   { resource: { db: "shop", collection: "inbox_message" },
 //!     actions: ["find", "insert", "update", "remove", "changeStream"] },
-//!   { resource: { db: "shop", collection: "inbox_meta" }, actions: ["find", "update"] },
+//!   { resource: { db: "shop", collection: "inbox_meta" },
+//!     actions: ["find", "insert", "update"] },
 //! ] });
 //! ```
 
@@ -161,6 +178,7 @@ mod ordering;
 mod receive;
 mod rows;
 mod schema;
+mod segments;
 mod settle;
 mod stages;
 mod store;
@@ -170,6 +188,6 @@ mod wakeups;
 /// The driver, whose clients and sessions this store takes.
 pub use mongodb;
 
-pub use options::{MongoOptions, TimeOffset};
+pub use options::MongoOptions;
 pub use store::MongoStore;
 pub use transactional::MongoTransaction;

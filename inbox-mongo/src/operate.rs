@@ -1,6 +1,6 @@
 //! The operator's side: looking and intervening.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::{
@@ -15,6 +15,7 @@ use crate::{
     filters::Meaning,
     ordering::rehead,
     rows::{corrupt_row, id_of, identifier, record, those},
+    segments,
     stages::{self, CLAIMABLE, code},
     store::{Inner, MongoStore},
 };
@@ -95,24 +96,50 @@ async fn count(on: &mut On<'_>, meaning: &Meaning) -> Result<u64> {
     Ok(count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
 }
 
-/// What is counted is read from an index, and so is the first message of each handler.
+fn seqs(found: &[Document]) -> Vec<i64> {
+    found
+        .iter()
+        .filter_map(|document| number(document, "seq"))
+        .collect()
+}
+
+/// How many messages each handler has in each stored state, by the state's code.
+type ByHandler = BTreeMap<String, BTreeMap<i64, u64>>;
+
+/// Messages are counted by [`segments`]; the first message of each handler, and leases that have
+/// run out, are read from indexes.
 async fn statistics(on: &mut On<'_>) -> Result<Statistics> {
-    let collection = on.database.message_collection();
-    let now = on.database.now();
-    let counted = on
+    let mut by_handler = ByHandler::new();
+    for ((handler, state), count) in segments::count(on).await? {
+        by_handler.entry(handler).or_default().insert(state, count);
+    }
+    let run_out = on
         .aggregate(vec![
-            // Every message; the condition lets the server count in the index alone.
-            doc! { "$match": { "state": { "$gte": 0 } } },
-            doc! { "$group": {
-                "_id": { "state": "$state", "handler": "$handler" }, "count": { "$sum": 1 },
+            doc! { "$match": { "state": code(State::Leased) } },
+            doc! { "$set": { "now": on.database.now() } },
+            doc! { "$match": { "$expr": { "$lte": ["$visibleAt", "$now"] } } },
+            doc! { "$group": { "_id": "$handler", "count": { "$sum": 1 } } },
+        ])
+        .await?;
+    let waiting: Vec<&str> = by_handler
+        .iter()
+        .filter(|(_, states)| {
+            let open = [State::Pending, State::Leased];
+            open.iter()
+                .any(|state| states.contains_key(&i64::from(code(*state))))
+        })
+        .map(|(handler, _)| handler.as_str())
+        .collect();
+    let oldest = on
+        .read_meta([
+            doc! { "$match": { "_id": "sequence" } },
+            doc! { "$project": {
+                "handler": { "$literal": waiting }, "now": on.database.now(),
             } },
-            doc! { "$group": {
-                "_id": "$_id.handler",
-                "states": { "$push": { "state": "$_id.state", "count": "$count" } },
-            } },
+            doc! { "$unwind": "$handler" },
             doc! { "$lookup": {
-                "from": collection,
-                "let": { "handler": "$_id" },
+                "from": on.database.message_collection(),
+                "let": { "handler": "$handler" },
                 "pipeline": [
                     { "$match": {
                         "lane": { "$gt": 0 }, "$expr": { "$eq": ["$handler", "$$handler"] },
@@ -124,23 +151,26 @@ async fn statistics(on: &mut On<'_>) -> Result<Statistics> {
                 ],
                 "as": "oldest",
             } },
-            doc! { "$set": { "now": now.clone() } },
         ])
         .await?;
-    let run_out = on
-        .aggregate(vec![
-            doc! { "$match": { "state": code(State::Leased) } },
-            doc! { "$set": { "now": now } },
-            doc! { "$match": { "$expr": { "$lte": ["$visibleAt", "$now"] } } },
-            doc! { "$group": { "_id": "$handler", "count": { "$sum": 1 } } },
-        ])
-        .await?;
-    let mut handlers: Vec<HandlerStatistics> = counted
-        .iter()
-        .filter_map(|counted| handler_statistics(counted, &run_out))
-        .collect();
-    handlers.sort_by(|a, b| a.handler.cmp(&b.handler));
-    Ok(Statistics { handlers })
+    let of = |found: &[Document], field: &str, name: &str| {
+        found
+            .iter()
+            .find(|found| found.get_str(field).is_ok_and(|found| found == name))
+            .cloned()
+            .unwrap_or_default()
+    };
+    // In order of name. One that breaks the rules is of a corrupt message, which claim and list
+    // report.
+    let handlers = by_handler.iter().filter_map(|(name, states)| {
+        let handler = HandlerName::new(name.as_str()).ok()?;
+        let run_out = counter(&of(&run_out, "_id", name));
+        let oldest = of(&oldest, "handler", name);
+        Some(handler_statistics(handler, states, run_out, &oldest))
+    });
+    Ok(Statistics {
+        handlers: handlers.collect(),
+    })
 }
 
 fn counter(document: &Document) -> u64 {
@@ -149,44 +179,33 @@ fn counter(document: &Document) -> u64 {
         .unwrap_or(0)
 }
 
-/// `None` for a name that breaks the rules: a corrupt message, which claim and list report.
-fn handler_statistics(counted: &Document, run_out: &[Document]) -> Option<HandlerStatistics> {
-    let name = counted.get_str("_id").ok()?;
-    let mut statistics = HandlerStatistics::empty(HandlerName::new(name).ok()?);
-    for of_state in counted.get_array("states").into_iter().flatten() {
-        let of_state = of_state.as_document()?;
-        let count = counter(of_state);
-        match number(of_state, "state").and_then(State::from_code) {
-            Some(State::Pending) => statistics.pending = count,
-            Some(State::Leased) => statistics.leased = count,
-            Some(State::Processed) => statistics.processed = count,
-            Some(State::Dead) => statistics.dead = count,
-            Some(State::Discarded) => statistics.discarded = count,
-            None => {}
-        }
-    }
-    let run_out = run_out
-        .iter()
-        .find(|found| found.get_str("_id").is_ok_and(|found| found == name))
-        .map_or(0, counter)
-        .min(statistics.leased);
-    statistics.pending += run_out;
-    statistics.leased -= run_out;
-    let now = number(counted, "now")?;
-    let oldest = counted
-        .get_array("oldest")
-        .ok()
-        .and_then(|oldest| oldest.first()?.as_document())
-        .filter(|oldest| number(oldest, "visibleAt").is_some_and(|at| at <= now));
+/// `oldest` has the first message that may be claimed once it is visible, if any, and the time.
+fn handler_statistics(
+    handler: HandlerName,
+    states: &BTreeMap<i64, u64>,
+    run_out: u64,
+    oldest: &Document,
+) -> HandlerStatistics {
+    let mut statistics = HandlerStatistics::empty(handler);
+    let count = |state: State| states.get(&i64::from(code(state))).copied().unwrap_or(0);
+    let leased = count(State::Leased);
+    let run_out = run_out.min(leased);
+    statistics.pending = count(State::Pending) + run_out;
+    statistics.leased = leased - run_out;
+    statistics.processed = count(State::Processed);
+    statistics.dead = count(State::Dead);
+    statistics.discarded = count(State::Discarded);
+    let first = oldest.get_array("oldest").ok();
+    let first = first.and_then(|oldest| oldest.first()?.as_document());
+    let now = number(oldest, "now").unwrap_or(0);
     let since = |field: &str| {
-        let at = number(oldest?, field)?;
-        Some(Duration::from_micros(
-            u64::try_from(now.saturating_sub(at)).unwrap_or(0),
-        ))
+        let first = first.filter(|first| number(first, "visibleAt").is_some_and(|at| at <= now))?;
+        let waited = now.saturating_sub(number(first, field)?);
+        Some(Duration::from_micros(u64::try_from(waited).unwrap_or(0)))
     };
     statistics.lag = since("visibleAt");
     statistics.oldest_due_age = since("acceptedAt");
-    Some(statistics)
+    statistics
 }
 
 /// Changes the messages `ids` where they are still as `condition` says, and looks at their
@@ -240,6 +259,7 @@ async fn intervene(on: &mut On<'_>, key: &Key, act: &Act) -> Result<Intervention
         };
         let now = number(&found, "now").unwrap_or(0);
         let ordered = found.contains_key("orderingKey");
+        on.open(number(&found, "seq"), now).await?;
         let mark = ObjectId::new();
         let (condition, pipeline) = match act {
             Act::Replay(payload) => (
@@ -292,6 +312,8 @@ async fn change_slice(
     if matches!(act, Act::Replay(_)) {
         meaning.filter.insert("payload", doc! { "$exists": true });
     }
+    // Others may replay what is found here and see it through before it is changed.
+    let still = meaning.still();
     let mut pipeline = meaning.stages(on.database, Some(doc! { "seq": 1 }));
     pipeline.push(doc! { "$limit": i64::from(slice.limit) });
     pipeline.push(doc! { "$project": { "seq": 1, "orderingKey": 1, "now": 1 } });
@@ -300,6 +322,7 @@ async fn change_slice(
         return Ok(nothing);
     };
     let now = number(last, "now").unwrap_or(0);
+    on.open(seqs(&found), now).await?;
     // All that were found, also if others change some of them first: those behind are left to
     // the next slice all the same.
     let full = found.len() >= slice.limit as usize;
@@ -317,6 +340,7 @@ async fn change_slice(
         ),
         Act::Discard => (discardable(now), stages::discard(on.database, mark)),
     };
+    let condition = doc! { "$and": [condition, still] };
     let changed = change(on, &all, condition, pipeline, &ordered, mark).await?;
     Ok(Progress { changed, next })
 }
@@ -370,7 +394,7 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
     let mut left = expired.limit();
     while left > 0 {
         let limit = left.min(PURGE_SLICE);
-        let fields = doc! { "finishedAt": 1, "now": 1 };
+        let fields = doc! { "seq": 1, "finishedAt": 1, "now": 1 };
         let found = longest_finished(on, expired, limit, Some(fields)).await?;
         let Some(last) = found.last() else {
             break;
@@ -380,6 +404,8 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
             .iter()
             .filter_map(|document| id_of(document).map(str::to_owned))
             .collect();
+        on.open(seqs(&found), number(last, "now").unwrap_or(0))
+            .await?;
         let deleted = delete(on, expired, &ids, cutoff).await?;
         purged += deleted;
         if found.len() < limit as usize || deleted == 0 {
@@ -394,17 +420,16 @@ async fn purge_archived(on: &mut On<'_>, expired: &Expired, keys: &[Key]) -> Res
     let mut purged = 0;
     for some in keys.chunks(PURGE_SLICE as usize) {
         let ids: Vec<String> = some.iter().map(identifier).collect();
-        let now = doc! { "$match": those(ids.iter().map(String::as_str)) };
         let found = on
             .aggregate(vec![
-                now,
-                doc! { "$limit": 1 },
-                doc! { "$project": { "now": on.database.now() } },
+                doc! { "$match": those(ids.iter().map(String::as_str)) },
+                doc! { "$project": { "seq": 1, "now": on.database.now() } },
             ])
             .await?;
         let Some(now) = found.first().and_then(|found| number(found, "now")) else {
             continue;
         };
+        on.open(seqs(&found), now).await?;
         let cutoff = now.saturating_sub(duration_micros(expired.older_than()));
         purged += delete(on, expired, &ids, cutoff).await?;
     }

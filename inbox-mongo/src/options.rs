@@ -1,14 +1,8 @@
 //! Where the inbox is, and how it is kept.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use inbox_api::{Error, ErrorKind, InboxName, Result, duration_micros, error_text};
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result, error_text};
 use mongodb::options::ConnectionString;
 
 const OPERATION: &str = "options";
@@ -53,28 +47,6 @@ const DRIVER_KEYS: &[&str] = &[
     "tlsinsecure",
 ];
 
-/// An offset to the server's clock, shared by its clones, for tests that move time. With an
-/// offset, workers that do not share it disagree about the time.
-#[derive(Clone, Debug, Default)]
-pub struct TimeOffset(Arc<AtomicI64>);
-
-impl TimeOffset {
-    /// No offset.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Moves the time forward.
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(duration_micros(by), Ordering::Relaxed);
-    }
-
-    pub(crate) fn micros(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// The settings of a [`MongoStore`](crate::MongoStore).
 ///
 /// ```
@@ -95,7 +67,7 @@ pub struct MongoOptions {
     pub(crate) drop_processed_payloads: bool,
     pub(crate) expire_processed_after: Option<Duration>,
     pub(crate) operation_timeout: Duration,
-    pub(crate) offset: TimeOffset,
+    pub(crate) offset: ClockOffset,
 }
 
 impl Default for MongoOptions {
@@ -108,7 +80,7 @@ impl Default for MongoOptions {
             drop_processed_payloads: false,
             expire_processed_after: None,
             operation_timeout: Duration::from_secs(30),
-            offset: TimeOffset::default(),
+            offset: ClockOffset::default(),
         }
     }
 }
@@ -253,7 +225,7 @@ impl MongoOptions {
 
     /// An offset to the server's clock, for tests that move time.
     #[must_use]
-    pub fn time_offset(mut self, offset: TimeOffset) -> Self {
+    pub fn clock_offset(mut self, offset: ClockOffset) -> Self {
         self.offset = offset;
         self
     }

@@ -219,6 +219,11 @@ pub(crate) fn locator(seq: i64, ordered: bool) -> u64 {
     seq.unsigned_abs() << 1 | u64::from(ordered)
 }
 
+/// The sequence number in a [`locator`].
+pub(crate) fn seq_of(locator: u64) -> i64 {
+    (locator >> 1).cast_signed()
+}
+
 /// The reverse of [`locator`].
 pub(crate) fn is_ordered(locator: u64) -> bool {
     locator & 1 == 1

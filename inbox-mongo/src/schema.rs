@@ -1,16 +1,20 @@
-//! Setting up: the collections, their validator and their indexes. Each step may be done twice and
-//! by many processes at once, so it needs no lock; the mark of the version is written first, and
-//! says that the inbox is complete only at the end.
+//! Setting up: the collections, their validator and their indexes. The mark of the version is written
+//! first, and says that the inbox is complete only at the end. In between it carries the lock of the
+//! one process that does the work, with a lease by the server's clock, so that another one takes
+//! over from a process that died. Each step may be done twice, also by two at once, so a process
+//! that is slower than its lease does no harm.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, InboxName, Migration, Result, Schema};
 use mongodb::{
-    bson::{Bson, Document, doc},
+    bson::{Bson, Document, doc, oid::ObjectId},
     error::{Error as DriverError, ErrorKind as Driver, WriteFailure},
-    options::{ReadConcern, ReadPreference},
+    options::{ReadConcern, ReadPreference, ReturnDocument},
 };
+
+use tokio::time::sleep;
 
 use crate::{
     database::{Database, number, write_concern},
@@ -21,6 +25,11 @@ use crate::{
 const VERSION: u32 = 1;
 const MARKER: &str = "inbox.mongo";
 const SCHEMA: &str = "schema";
+
+/// For how long a process may set up before others take over, in microseconds.
+const LOCK_LEASE: i64 = 30_000_000;
+/// How often the others look.
+const LOCK_POLL: Duration = Duration::from_millis(200);
 
 const NAMESPACE_EXISTS: i32 = 48;
 /// An index of that name or of those keys is there with other options.
@@ -407,53 +416,119 @@ async fn run(
     }
 }
 
+/// Takes the lock if it is free, by one atomic change of the mark.
+async fn lock(operation: &'static str, database: &Database, holder: ObjectId) -> Result<bool> {
+    let now = database.now();
+    let held = doc! { "by": holder, "until": { "$add": [now.clone(), LOCK_LEASE] } };
+    // A lock that is not there sorts before any time.
+    let free = doc! { "$lte": ["$lock.until", now] };
+    let marked = database
+        .meta()
+        .find_one_and_update(
+            doc! { "_id": SCHEMA },
+            vec![doc! { "$set": { "lock": { "$cond": [free, held, "$lock"] } } }],
+        )
+        .return_document(ReturnDocument::After)
+        .write_concern(write_concern())
+        .await
+        .map_err(in_operation(operation))?;
+    let lock = marked
+        .as_ref()
+        .and_then(|mark| mark.get_document("lock").ok());
+    Ok(lock.and_then(|lock| lock.get_object_id("by").ok()) == Some(holder))
+}
+
+/// Changes the mark, unless the lock has been taken over.
+async fn unlock(
+    operation: &'static str,
+    database: &Database,
+    holder: ObjectId,
+    mut change: Document,
+) -> Result<()> {
+    change.insert("$unset", doc! { "lock": "" });
+    database
+        .meta()
+        .update_one(doc! { "_id": SCHEMA, "lock.by": holder }, change)
+        .write_concern(write_concern())
+        .await
+        .map_err(in_operation(operation))?;
+    Ok(())
+}
+
+/// Does the steps, all of which may have been done before.
+async fn set_up(operation: &'static str, database: &Database) -> Result<()> {
+    let inbox = &database.inbox;
+    run(
+        operation,
+        database,
+        create_messages(inbox),
+        &[NAMESPACE_EXISTS],
+    )
+    .await?;
+    run(operation, database, create_indexes(inbox), &INDEX_CONFLICTS).await?;
+    ensure(operation, database, sequence()).await?;
+    match missing_part(operation, database).await? {
+        Some(part) => Err(incomplete(operation, database, part)),
+        None => Ok(()),
+    }
+}
+
 /// Sets up what is not there.
 async fn apply(
     operation: &'static str,
     database: &Database,
     from_nothing_only: bool,
 ) -> Result<Migration> {
-    let from = match find(operation, database).await? {
-        Found::Version { version, .. }
-            if version > VERSION || (version < VERSION && from_nothing_only) =>
-        {
-            return Err(wrong_version(operation, database, version));
+    let holder = ObjectId::new();
+    loop {
+        match find(operation, database).await? {
+            Found::Version { version, .. }
+                if version > VERSION || (version < VERSION && from_nothing_only) =>
+            {
+                return Err(wrong_version(operation, database, version));
+            }
+            Found::Version {
+                version,
+                complete: true,
+            } => {
+                return match missing_part(operation, database).await? {
+                    Some(part) => Err(incomplete(operation, database, part)),
+                    None => Ok(Migration {
+                        from: Some(version),
+                        to: VERSION,
+                    }),
+                };
+            }
+            Found::Foreign => return Err(foreign(operation, database)),
+            Found::Nothing => {
+                ensure(operation, database, mark(false)).await?;
+            }
+            Found::Version { .. } => {}
         }
-        Found::Version {
-            version,
-            complete: true,
-        } => Some(version),
-        Found::Foreign => return Err(foreign(operation, database)),
-        Found::Nothing | Found::Version { .. } => None,
-    };
-    if from.is_none() {
-        ensure(operation, database, mark(false)).await?;
-        let inbox = &database.inbox;
-        run(
-            operation,
-            database,
-            create_messages(inbox),
-            &[NAMESPACE_EXISTS],
-        )
-        .await?;
-        run(operation, database, create_indexes(inbox), &INDEX_CONFLICTS).await?;
-        ensure(operation, database, sequence()).await?;
+        if lock(operation, database, holder).await? {
+            break;
+        }
+        sleep(LOCK_POLL).await;
     }
-    if let Some(part) = missing_part(operation, database).await? {
-        return Err(incomplete(operation, database, part));
+    if let Err(error) = set_up(operation, database).await {
+        // If this fails too, the lock runs out.
+        let _ = unlock(operation, database, holder, Document::new()).await;
+        return Err(error);
     }
-    if from.is_none() {
-        database
-            .meta()
-            .update_one(
-                doc! { "_id": SCHEMA, "version": i64::from(VERSION) },
-                doc! { "$set": { "complete": true } },
-            )
-            .write_concern(write_concern())
-            .await
-            .map_err(in_operation(operation))?;
+    let complete = doc! { "$set": { "complete": true } };
+    unlock(operation, database, holder, complete).await?;
+    if find(operation, database).await?
+        == (Found::Version {
+            version: VERSION,
+            complete: false,
+        })
+    {
+        return Err(incomplete(operation, database, "the end of setting it up"));
     }
-    Ok(Migration { from, to: VERSION })
+    Ok(Migration {
+        from: None,
+        to: VERSION,
+    })
 }
 
 async fn exists(operation: &'static str, database: &Database) -> Result<bool> {

@@ -14,7 +14,7 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 use crate::{
     database::{On, number},
     ordering::rehead,
-    rows::{id_of, identifier, is_ordered, those},
+    rows::{id_of, identifier, is_ordered, seq_of, those},
     stages::{self, Keeping, code},
 };
 
@@ -183,12 +183,15 @@ pub(crate) async fn settle(
         });
     }
     let known: HashSet<&str> = first.iter().map(|(id, _)| *id).collect();
+    let statements =
+        groups.statements(|outcome| stages::settle(on.database, outcome, keeping, mark));
     let before = match repetition {
         Repetition::Done => None,
         Repetition::Lost => Some(Standing::look(on, &known).await?),
     };
-    let statements =
-        groups.statements(|outcome| stages::settle(on.database, outcome, keeping, mark));
+    let leases = settlements.iter().map(|settlement| &settlement.lease);
+    on.open_now(leases.map(|lease| seq_of(lease.locator)))
+        .await?;
     let updated = on.update(statements).await?;
     let all = updated.matched == first.len() as u64;
     let standing = match &before {

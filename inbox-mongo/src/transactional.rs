@@ -193,6 +193,9 @@ async fn record_known(
     if found.contains_key("orderingKey") && !is_first(on, id, leased_before).await? {
         return Ok(Recorded::Blocked);
     }
+    if let Some((seq, now)) = number(&found, "seq").zip(number(&found, "now")) {
+        on.open([seq], now).await?;
+    }
     let mut filter = those([id]);
     filter.extend(doc! { "token": number(&found, "token"), "state": number(&found, "state") });
     let pipeline = stages::record(on.database, result, inner.keeping(), mark);

@@ -104,6 +104,168 @@ async fn a_set_up_that_broke_off_is_completed() {
     );
 }
 
+#[tokio::test]
+async fn one_process_at_a_time_sets_up() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.connect().await.unwrap();
+    // As a process leaves it that was killed in the middle, with two seconds left of its lock.
+    place
+        .run(doc! { "insert": "inbox_meta", "documents": [{
+            "_id": "schema", "marker": "inbox.mongo", "version": 1, "complete": false,
+        }] })
+        .await
+        .unwrap();
+    let until = doc! { "$add": [
+        { "$multiply": [{ "$toLong": "$$NOW" }, 1000_i64] }, 2_000_000_i64,
+    ] };
+    place
+        .run(doc! { "update": "inbox_meta", "updates": [{
+            "q": { "_id": "schema" },
+            "u": [{ "$set": { "lock": { "by": ObjectId::new(), "until": until } } }],
+        }] })
+        .await
+        .unwrap();
+    let started = std::time::Instant::now();
+    let migrations = [store.clone(), store.clone(), store.clone()]
+        .map(|store| tokio::spawn(async move { store.migrate().await.unwrap().from }));
+    let mut did = 0;
+    for migration in migrations {
+        did += u32::from(migration.await.unwrap().is_none());
+    }
+    assert_eq!(did, 1);
+    assert!(started.elapsed() > Duration::from_millis(1500));
+    assert!(store.exists().await.unwrap());
+    let meta = place.raw().await.collection::<Document>("inbox_meta");
+    let mark = meta.find_one(doc! { "_id": "schema" }).await.unwrap();
+    assert!(!mark.unwrap().contains_key("lock"));
+}
+
+#[tokio::test]
+async fn a_payload_over_the_limit_is_refused_with_the_limit() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.store().await;
+    let limit = store.capabilities().payload_limit;
+    assert_eq!(limit, 15 * 512 * 1024);
+    let large = |id: &str, size: usize| {
+        inbox_api::Message::new(
+            handler(),
+            inbox_api::MessageId::new(id).unwrap(),
+            inbox_api::Kind::new("order.placed").unwrap(),
+            vec![7; size],
+        )
+    };
+    let receipts = store
+        .receive(&[large("a", limit + 1), large("b", limit), message("c")])
+        .await
+        .unwrap();
+    let Receipt::Refused(refused) = &receipts[0] else {
+        panic!("{receipts:?}");
+    };
+    assert!(
+        refused.to_string().contains(&limit.to_string()),
+        "{refused}"
+    );
+    assert_eq!(receipts[1..], [Receipt::Accepted, Receipt::Accepted]);
+    let record = store.get(large("b", 0).key()).await.unwrap().unwrap();
+    assert_eq!(record.payload.unwrap().len(), limit);
+}
+
+/// Counts of a handler: pending, leased, processed.
+async fn counts(store: &MongoStore) -> (u64, u64, u64) {
+    let statistics = store.statistics().await.unwrap();
+    let of = &statistics.handlers[0];
+    (of.pending, of.leased, of.processed)
+}
+
+#[tokio::test]
+async fn counts_of_closed_segments_are_kept_until_something_changes_there() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.store().await;
+    let old: Vec<_> = ["a", "b", "c"].map(message).into();
+    let _ = store.receive(&old).await.unwrap();
+    let meta = place.raw().await.collection::<Document>("inbox_meta");
+    // As if twenty thousand numbers had been drawn since.
+    meta.update_one(
+        doc! { "_id": "sequence" },
+        doc! { "$set": { "last": 20_100_i64 } },
+    )
+    .await
+    .unwrap();
+    let _ = store.receive_one(&message("d")).await.unwrap();
+    let kept = || async { meta.find_one(doc! { "_id": 0_i64 }).await.unwrap().unwrap() };
+    assert_eq!(counts(&store).await, (4, 0, 0));
+    assert!(!kept().await.contains_key("counts"));
+    place.offset.advance(Duration::from_secs(200));
+    assert_eq!(counts(&store).await, (4, 0, 0));
+    assert_eq!(kept().await.get_array("counts").unwrap().len(), 1);
+    // They are what is answered.
+    meta.update_one(
+        doc! { "_id": 0_i64 },
+        doc! { "$set": { "counts.0.count": 41_i64 } },
+    )
+    .await
+    .unwrap();
+    assert_eq!(counts(&store).await, (42, 0, 0));
+    // Until something changes: by this process, or by another one that knows nothing of it.
+    let claims = store
+        .claim_for(&handler(), 1, Duration::from_secs(3600), &worker())
+        .await
+        .unwrap();
+    assert!(!kept().await.contains_key("counts"));
+    assert_eq!(counts(&store).await, (3, 1, 0));
+    place.offset.advance(Duration::from_secs(200));
+    assert_eq!(counts(&store).await, (3, 1, 0));
+    assert!(kept().await.contains_key("counts"));
+    let other = place.connect().await.unwrap();
+    let lease = &claims.leased[0].lease;
+    let _ = other
+        .settle_one(lease, Outcome::Processed { result: None })
+        .await
+        .unwrap();
+    assert_eq!(counts(&store).await, (3, 0, 1));
+    place.offset.advance(Duration::from_secs(200));
+    assert_eq!(counts(&store).await, (3, 0, 1));
+    let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 1);
+    assert_eq!(counts(&store).await, (3, 0, 0));
+}
+
+#[tokio::test]
+async fn counts_are_not_kept_beyond_an_expiry() {
+    let Some(mut place) = Place::shared() else {
+        return;
+    };
+    let day = Duration::from_secs(24 * 3600);
+    place.options = place.options.expire_processed_after(Some(day));
+    let store = place.store().await;
+    let _ = store.receive(&["a", "b"].map(message)).await.unwrap();
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    let lease = claims.unwrap().leased.remove(0).lease;
+    let _ = store
+        .settle_one(&lease, Outcome::Processed { result: None })
+        .await
+        .unwrap();
+    let raw = place.raw().await;
+    let meta = raw.collection::<Document>("inbox_meta");
+    meta.update_one(
+        doc! { "_id": "sequence" },
+        doc! { "$set": { "last": 10_000_i64 } },
+    )
+    .await
+    .unwrap();
+    assert_eq!(counts(&store).await, (1, 0, 1));
+    place.offset.advance(Duration::from_secs(200));
+    assert_eq!(counts(&store).await, (1, 0, 1));
+    let kept = meta.find_one(doc! { "_id": 0_i64 }).await.unwrap().unwrap();
+    assert!(kept.contains_key("counts") && kept.contains_key("expires"));
+    // As the server does by itself.
+    let messages = raw.collection::<Document>("inbox_message");
+    let gone = messages.delete_one(doc! { "expireAt": { "$exists": true } });
+    assert_eq!(gone.await.unwrap().deleted_count, 1);
+    place.offset.advance(day);
+    assert_eq!(counts(&store).await, (1, 0, 0));
+}
+
 /// As a worker leaves it that is killed after its settlement, before the next message of the
 /// ordering key was let through.
 #[tokio::test]
@@ -309,7 +471,7 @@ async fn the_documented_role_is_enough() {
                 },
                 {
                     "resource": { "db": &place.database, "collection": "inbox_meta" },
-                    "actions": ["find", "update"],
+                    "actions": ["find", "insert", "update"],
                 },
             ],
             "roles": [],

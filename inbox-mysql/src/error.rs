@@ -1,7 +1,7 @@
 //! The driver's errors as the contract's, by the server's error numbers and never by a message's
 //! text.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, io};
 
 use inbox_api::{Effect, Error, ErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
@@ -107,6 +107,24 @@ fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
     (kind, context.into(), Effect::None)
 }
 
+/// Refused and not found are answers to connecting, so no statement was sent.
+fn of_connection(failure: io::ErrorKind) -> (ErrorKind, Cow<'static, str>, Effect) {
+    use io::ErrorKind as Io;
+
+    let (context, effect) = match failure {
+        Io::ConnectionRefused | Io::NotFound => (
+            "nothing listens there: are host, port and socket right, and is the server running?",
+            Effect::None,
+        ),
+        Io::InvalidData => (
+            "what the server sent is not accepted: is its certificate valid for this host?",
+            Effect::Unknown,
+        ),
+        _ => ("the connection was lost", Effect::Unknown),
+    };
+    (ErrorKind::Unavailable, context.into(), effect)
+}
+
 fn of_driver(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
     use ErrorKind::{Corrupt, Invalid, Other, Unavailable};
 
@@ -117,7 +135,8 @@ fn of_driver(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
             "no connection became free in time".into(),
             Effect::None,
         ),
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => (
+        sqlx::Error::Io(io) => of_connection(io.kind()),
+        sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => (
             Unavailable,
             "the connection was lost".into(),
             Effect::Unknown,
@@ -156,6 +175,14 @@ mod tests {
             (sqlx::Error::PoolClosed, Effect::None),
             (sqlx::Error::PoolTimedOut, Effect::None),
             (sqlx::Error::WorkerCrashed, Effect::Unknown),
+            (
+                sqlx::Error::Io(io::ErrorKind::ConnectionRefused.into()),
+                Effect::None,
+            ),
+            (
+                sqlx::Error::Io(io::ErrorKind::ConnectionReset.into()),
+                Effect::Unknown,
+            ),
         ] {
             let error = in_operation("settle")(error);
             assert_eq!(error.kind(), ErrorKind::Unavailable);

@@ -168,5 +168,5 @@ mod work;
 /// The driver, whose transactions [`Transactional`](inbox_api::Transactional) use takes.
 pub use sqlx;
 
-pub use options::{ClockOffset, MySqlOptions, PayloadColumn};
+pub use options::{MySqlOptions, PayloadColumn};
 pub use store::MySqlStore;

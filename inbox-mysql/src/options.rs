@@ -1,15 +1,9 @@
 //! Where the inbox is, and how it is used.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use inbox_api::{
-    DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, duration_micros, error_text,
+    ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
 };
 use sqlx::{
     ConnectOptions as _,
@@ -34,23 +28,6 @@ pub enum PayloadColumn {
     /// meaning, but other spacing and another order of members, and with repeated members gone.
     /// MariaDB keeps the text.
     Json,
-}
-
-/// Moves the time that stores of one inbox see, for tests. Clones share one offset.
-///
-/// In production nothing sets it, and the server's clock is the only one.
-#[derive(Clone, Debug, Default)]
-pub struct ClockOffset(Arc<AtomicI64>);
-
-impl ClockOffset {
-    /// Moves the time forward.
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(duration_micros(by), Ordering::SeqCst);
-    }
-
-    pub(crate) fn micros(&self) -> i64 {
-        self.0.load(Ordering::SeqCst)
-    }
 }
 
 /// The settings of a [`MySqlStore`](crate::MySqlStore).

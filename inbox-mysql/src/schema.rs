@@ -344,6 +344,7 @@ impl MySqlStore {
         let mut leash = Leash::new(self.acquire(operation).await?);
         let work = async {
             let connection = leash.connection(operation)?;
+            self.see_all_nodes(operation, connection).await?;
             let lock = (!self.inner.work.server.galera).then(|| lock_name(options));
             if let Some(lock) = &lock {
                 take_lock(operation, connection, lock, options.timeout.as_secs()).await?;
@@ -404,6 +405,7 @@ impl MySqlStore {
         let mut leash = Leash::new(self.acquire(operation).await?);
         let work = async {
             let connection = leash.connection(operation)?;
+            self.see_all_nodes(operation, connection).await?;
             let mapped = without_effect(operation);
             let found = find(connection, options).await.map_err(mapped)?;
             end_reading(connection).await.map_err(mapped)?;

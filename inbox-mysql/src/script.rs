@@ -182,6 +182,9 @@ pub(crate) enum Access {
     Write,
 }
 
+/// On Galera: what other nodes have answered before is seen by this session's reads.
+pub(crate) const WAIT_FOR_NODES: &str = "SET SESSION wsrep_sync_wait = 1";
+
 /// Statements in order. Each has its answer at its place.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
@@ -245,8 +248,7 @@ impl Script {
         // What somebody may have left open on the connection.
         script.fixed(ROLLBACK);
         if galera {
-            // What other nodes have answered before is seen here.
-            script.fixed("SET SESSION wsrep_sync_wait = 1");
+            script.fixed(WAIT_FOR_NODES);
         }
         script.fixed(match access {
             Access::Write => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",

@@ -24,7 +24,7 @@ use crate::{
     front::Front,
     options::MySqlOptions,
     schema,
-    script::{Access, Answers, ROLLBACK, Script, Secrecy},
+    script::{Access, Answers, ROLLBACK, Script, Secrecy, WAIT_FOR_NODES},
     server::Server,
     settle::{Detail, Ending, Settling},
     statements::Names,
@@ -261,6 +261,7 @@ impl MySqlStore {
         let work = async {
             let connection = leash.connection(operation)?;
             if !self.inner.checked.load(Ordering::Relaxed) {
+                self.see_all_nodes(operation, connection).await?;
                 self.check(operation, connection).await?;
                 schema::end_reading(connection)
                     .await
@@ -287,6 +288,22 @@ impl MySqlStore {
         let outcome = in_time(operation, self.inner.work.options.timeout, effect, work).await?;
         leash.give_back();
         outcome
+    }
+
+    /// Makes reads on this connection wait for what other nodes of a cluster have answered, or an
+    /// inbox that was just set up on one of them would be missing here.
+    pub(crate) async fn see_all_nodes(
+        &self,
+        operation: &'static str,
+        connection: &mut MySqlConnection,
+    ) -> Result<()> {
+        if self.inner.work.server.galera {
+            sqlx::raw_sql(WAIT_FOR_NODES)
+                .execute(connection)
+                .await
+                .map_err(without_effect(operation))?;
+        }
+        Ok(())
     }
 
     /// Fails unless the inbox is there; asks the server only until it was.

@@ -47,6 +47,15 @@ fn conforms(name: &'static str, server: &Server) {
         let report = block_on(conformance_tests::run(harness, group));
         assert!(report.is_conformant(), "{report}");
     }
+    // Times are UTC: the server is on this machine, and an hour is the least that a time zone makes.
+    block_on(async {
+        let place = Place::at(server.url().to_owned()).await.unwrap();
+        let store = place.store().await;
+        accept(&store, &[message("1")]).await;
+        let accepted = store.get(&key("1")).await.unwrap().unwrap().accepted_at;
+        let away = accepted.elapsed().unwrap_or_else(|ahead| ahead.duration());
+        assert!(away < Duration::from_secs(600), "{away:?} away");
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The driver's errors as the contract's, by SQLSTATE and never by a message's text.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, io};
 
 use inbox_api::{Effect, Error, ErrorKind};
 
@@ -65,7 +65,8 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
                 .into(),
             Effect::None,
         ),
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => (
+        sqlx::Error::Io(io) => of_connection(io.kind()),
+        sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed => (
             Unavailable,
             "the connection was lost".into(),
             Effect::Unknown,
@@ -92,6 +93,24 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
         ),
         _ => (Other, "the driver failed".into(), Effect::None),
     }
+}
+
+/// Refused and not found are answers to connecting, so no statement was sent.
+fn of_connection(failure: io::ErrorKind) -> (ErrorKind, Cow<'static, str>, Effect) {
+    use io::ErrorKind as Io;
+
+    let (context, effect) = match failure {
+        Io::ConnectionRefused | Io::NotFound => (
+            "nothing listens there: are host, port and socket right, and is the server running?",
+            Effect::None,
+        ),
+        Io::InvalidData => (
+            "what the server sent is not accepted: is its certificate valid for this host?",
+            Effect::Unknown,
+        ),
+        _ => ("the connection was lost", Effect::Unknown),
+    };
+    (ErrorKind::Unavailable, context.into(), effect)
 }
 
 /// An answer of the server's: the statement, and a transaction of its own around it, was undone,
@@ -204,9 +223,11 @@ mod tests {
 
     #[test]
     fn a_lost_connection_leaves_the_outcome_open() {
-        let lost = || sqlx::Error::Io(std::io::Error::other("reset"));
+        let lost = || sqlx::Error::Io(io::Error::other("reset"));
         assert_eq!(in_operation("settle")(lost()).effect(), Effect::Unknown);
         assert_eq!(before("settle")(lost()).effect(), Effect::None);
+        let refused = sqlx::Error::Io(io::ErrorKind::ConnectionRefused.into());
+        assert_eq!(in_operation("settle")(refused).effect(), Effect::None);
         assert_eq!(
             in_operation("claim")(sqlx::Error::PoolTimedOut).kind(),
             ErrorKind::Unavailable

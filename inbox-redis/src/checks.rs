@@ -34,6 +34,10 @@ pub(crate) async fn check(link: &Link, options: &RedisOptions) -> Result<()> {
             return Err(Error::new(ErrorKind::Unavailable, OPERATION, reason));
         }
         check_version(info, options)?;
+        if !options.cluster && field(info, "cluster_enabled") == Some("1") {
+            let reason = "the server is a node of a cluster; use redis+cluster:// in the URL";
+            return Err(Error::new(ErrorKind::Invalid, OPERATION, reason));
+        }
     }
     if options.start_checks == StartChecks::Skip {
         return Ok(());

@@ -11,6 +11,8 @@ const OTHER: &str = "INBOXVERSION";
 /// The code with which a command of the caller's own is reported as failed.
 const COMMAND: &str = "INBOXCOMMAND";
 
+const LOST: &str = "the connection was lost";
+
 /// A command within a script that the user may not run has no code of its own. Only this text,
 /// which servers have had since permissions exist, tells it from a defect.
 const SCRIPT_DENIED: &str = "The user executing the script";
@@ -25,7 +27,10 @@ pub(crate) fn closed(operation: &'static str) -> Error {
 
 /// `writes`: whether what failed could have changed something.
 pub(crate) fn map(operation: &'static str, writes: bool, error: RedisError) -> Error {
-    let (kind, context, effect) = classify(&error);
+    let (kind, mut context, effect) = classify(&error);
+    if operation == "connect" && context == LOST {
+        context = "the server cannot be reached";
+    }
     let effect = if writes { effect } else { Effect::None };
     Error::new(kind, operation, context)
         .with_effect(effect)
@@ -96,7 +101,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
             "the server did not answer in time",
             Effect::Unknown,
         ),
-        DriverKind::Io => (Unavailable, "the connection was lost", Effect::Unknown),
+        DriverKind::Io => (Unavailable, LOST, Effect::Unknown),
         DriverKind::Parse | DriverKind::UnexpectedReturnType => (
             Unavailable,
             "the connection carried something that is not an answer",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
 use redis::{
-    Client, Cmd, Pipeline, RedisError, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value,
     aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig},
     cluster::ClusterClientBuilder,
     cluster_async::ClusterConnection,
@@ -51,8 +51,10 @@ impl Link {
                 .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
             builder = trust(builder, options);
             let client = builder.build().map_err(mapped)?;
-            let connection = client.get_async_connection().await.map_err(mapped)?;
-            return Ok(Self::Cluster(connection));
+            return match client.get_async_connection().await {
+                Ok(connection) => Ok(Self::Cluster(connection)),
+                Err(error) => Err(why_no_cluster(options, error).await),
+            };
         }
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(connect_timeout(options)))
@@ -214,6 +216,39 @@ fn confirmed(
         }
     }
     Ok(())
+}
+
+/// The driver says of a cluster only that no node of it could be connected to. One node tells more.
+async fn why_no_cluster(options: &RedisOptions, error: RedisError) -> Error {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(connect_timeout(options)))
+        .set_response_timeout(Some(options.response_timeout));
+    for number in 0..options.nodes.len() {
+        let mut connection = match client(options, number) {
+            Ok(node) => match node
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+            {
+                Ok(connection) => connection,
+                Err(error) => {
+                    let error = map(CONNECT, false, error);
+                    if error.is_retryable() && number + 1 < options.nodes.len() {
+                        continue;
+                    }
+                    return error;
+                }
+            },
+            Err(error) => return error,
+        };
+        let mut info = redis::cmd("INFO");
+        let info: RedisResult<String> = info.arg("cluster").query_async(&mut connection).await;
+        if info.is_ok_and(|info| info.contains("cluster_enabled:0")) {
+            let reason = "the server is not a cluster; use redis:// in the URL";
+            return Error::new(ErrorKind::Invalid, CONNECT, reason);
+        }
+        break;
+    }
+    map(CONNECT, false, error)
 }
 
 fn primary(slot: u16) -> SingleNodeRoutingInfo {

@@ -1,16 +1,9 @@
 //! Where the inbox is, and how careful it is.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use inbox_api::{
-    DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, duration_micros, error_text,
+    ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
 };
 use redis::{ConnectionInfo, IntoConnectionInfo as _, io::tcp::TcpSettings};
 use url::Url;
@@ -77,22 +70,6 @@ pub enum StartChecks {
     Skip,
 }
 
-/// Microseconds added to the server's clock. Clones share them. **For tests only**: with an
-/// offset, workers that do not share it disagree about the time.
-#[derive(Clone, Debug, Default)]
-pub struct TimeOffset(Arc<AtomicI64>);
-
-impl TimeOffset {
-    /// Moves the time of all stores with a clone of this forward.
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(duration_micros(by), Ordering::Relaxed);
-    }
-
-    pub(crate) fn micros(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// The settings of a [`RedisStore`](crate::RedisStore).
 ///
 /// ```
@@ -119,7 +96,7 @@ pub struct RedisOptions {
     pub(crate) confirmations: Confirmations,
     pub(crate) response_timeout: Duration,
     pub(crate) start_checks: StartChecks,
-    pub(crate) offset: TimeOffset,
+    pub(crate) offset: ClockOffset,
 }
 
 impl fmt::Debug for RedisOptions {
@@ -197,7 +174,7 @@ impl RedisOptions {
             confirmations: Confirmations::default(),
             response_timeout: Duration::from_secs(10),
             start_checks: StartChecks::default(),
-            offset: TimeOffset::default(),
+            offset: ClockOffset::default(),
         };
         let pairs = Url::parse(&format!("redis:x?{query}"))
             .map_err(|_| invalid("the part of the URL behind the ? cannot be read"))?;
@@ -343,7 +320,7 @@ impl RedisOptions {
 
     /// An offset to the server's clock, for tests that move time.
     #[must_use]
-    pub fn time_offset(mut self, offset: TimeOffset) -> Self {
+    pub fn clock_offset(mut self, offset: ClockOffset) -> Self {
         self.offset = offset;
         self
     }

@@ -120,7 +120,7 @@ enum Said {
     StagedBefore(Guard),
     /// It was placed in another shard, and may have been purged since.
     Placed(Guard),
-    /// It came too late for its place.
+    /// It came too late for its place: others see to it, or have long done so.
     Late,
 }
 
@@ -128,7 +128,7 @@ fn said(value: Value) -> Reply<Said> {
     match value {
         Value::Int(0) => Ok(Said::Duplicate),
         Value::Int(1) => Ok(Said::Accepted),
-        Value::Int(3) => Ok(Said::Late),
+        Value::Int(3 | 4) => Ok(Said::Late),
         other => {
             let mut parts = Taker::of(other)?;
             let guard = guard(&mut parts)?;
@@ -229,7 +229,7 @@ impl RedisStore {
             }
         }
         if !staged.is_empty() {
-            // One that came too late stays staged, and is placed by the next who sees it.
+            // One that came too late stays staged for the next who sees it.
             let there = self.store_at(OPERATION, first, staged, moment).await?;
             let placed = there
                 .iter()

@@ -6,12 +6,12 @@ use std::{
     time::Instant,
 };
 
+use inbox_api::ClockOffset;
 use inbox_api::HandlerName;
 use redis::{Cmd, ToRedisArgs};
 
 use crate::{
     keys::{HANDLER_KEYS, Layout},
-    options::TimeOffset,
     schema,
 };
 
@@ -36,35 +36,41 @@ impl Script {
     }
 }
 
+/// A script behind what all scripts have in common, which is all in one: Redis knows no modules.
+macro_rules! script {
+    ($flags:literal, $file:literal) => {
+        concat!(
+            $flags,
+            "\n",
+            include_str!("lua/shared/shard.lua"),
+            include_str!("lua/shared/runs.lua"),
+            include_str!("lua/shared/states.lua"),
+            include_str!("lua/shared/log.lua"),
+            include_str!("lua/shared/parting.lua"),
+            include_str!("lua/shared/history.lua"),
+            include_str!("lua/shared/messages.lua"),
+            include_str!(concat!("lua/", $file))
+        )
+    };
+}
+
 /// A script that a full server refuses before it runs.
 macro_rules! growing {
     ($file:literal) => {
-        concat!(
-            "#!lua\n",
-            include_str!("lua/prelude.lua"),
-            include_str!(concat!("lua/", $file))
-        )
+        script!("#!lua", $file)
     };
 }
 
 /// A script that also runs on a full server, which is emptied by it in the end.
 macro_rules! draining {
     ($file:literal) => {
-        concat!(
-            "#!lua flags=allow-oom\n",
-            include_str!("lua/prelude.lua"),
-            include_str!(concat!("lua/", $file))
-        )
+        script!("#!lua flags=allow-oom", $file)
     };
 }
 
 macro_rules! reading {
     ($file:literal) => {
-        concat!(
-            "#!lua flags=no-writes\n",
-            include_str!("lua/prelude.lua"),
-            include_str!(concat!("lua/", $file))
-        )
+        script!("#!lua flags=no-writes", $file)
     };
 }
 
@@ -102,7 +108,7 @@ pub(crate) static SCHEMA: LazyLock<Script> =
 #[derive(Debug)]
 pub(crate) struct Caller {
     pub(crate) layout: Layout,
-    pub(crate) offset: TimeOffset,
+    pub(crate) offset: ClockOffset,
     /// A server's clock when it was last read, and how long ago that was.
     heard: Mutex<Option<(i64, Instant)>>,
 }
@@ -134,7 +140,7 @@ impl Call {
 }
 
 impl Caller {
-    pub(crate) fn new(layout: Layout, offset: TimeOffset) -> Self {
+    pub(crate) fn new(layout: Layout, offset: ClockOffset) -> Self {
         Self {
             layout,
             offset,

@@ -121,17 +121,23 @@ impl RedisStore {
             calls.push(call);
         }
         let answers = self.run_all_confirmed(operation, calls).await?;
-        let mut placed = Vec::new();
+        let (mut placed, mut gone) = (Vec::new(), Vec::new());
         for (batch, answer) in by_shard.into_values().zip(answers) {
             let answers = reply::list(answer).map_err(mapped)?;
             for (one, answer) in batch.into_iter().zip(answers) {
-                if matches!(answer, redis::Value::Int(0 | 1)) {
-                    placed.push((home, one.field, one.number));
+                match answer {
+                    redis::Value::Int(0 | 1) => placed.push((home, one.field, one.number)),
+                    // Fenced off: it was placed before, and has been purged since.
+                    redis::Value::Int(4) => gone.push((one.field, one.number)),
+                    _ => {}
                 }
             }
         }
         let count = placed.len();
         self.unstage(operation, placed).await;
+        if !gone.is_empty() {
+            self.unguard(operation, home, &gone).await?;
+        }
         Ok(count)
     }
 

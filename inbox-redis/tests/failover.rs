@@ -12,10 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::options;
+use common::{
+    load::{message, send},
+    options,
+};
 use inbox_api::{
-    ClaimRequest, HandlerName, Kind, LeaseTerms, Message, MessageId, Operate, OrderingKey, Outcome,
-    Receipt, Schema, Settled, Settlement, State, Store, WorkerName,
+    ClaimRequest, HandlerName, LeaseTerms, Message, Operate, Outcome, Receipt, Schema, Settled,
+    Settlement, State, Store, WorkerName,
 };
 use inbox_redis::{Confirmations, RedisStore};
 use test_servers::{Kind as ServerKind, find_own, or_skip};
@@ -23,43 +26,6 @@ use test_servers::{Kind as ServerKind, find_own, or_skip};
 /// With this a replica may take over, which the test servers otherwise prevent. What counts here is
 /// what replicas have confirmed, not what is on a disk.
 const MAY_FAIL_OVER: &[&str] = &["--cluster-replica-no-failover", "no", "--appendfsync", "no"];
-
-fn message(handler: &HandlerName, id: u64) -> Message {
-    let message = Message::new(
-        handler.clone(),
-        MessageId::new(id.to_string()).unwrap(),
-        Kind::new("k").unwrap(),
-        format!("payload {id}"),
-    );
-    match id % 3 {
-        0 => message.with_ordering_key(OrderingKey::new(format!("key {}", id % 50)).unwrap()),
-        _ => message,
-    }
-}
-
-/// Sends batches until told to stop; answers the batches that were acknowledged.
-async fn send(
-    store: RedisStore,
-    handler: HandlerName,
-    first: u64,
-    stop: Arc<AtomicBool>,
-) -> Vec<u64> {
-    let (mut acknowledged, mut number) = (Vec::new(), first);
-    while !stop.load(Ordering::Relaxed) {
-        let ids: Vec<u64> = (number..number + 10).collect();
-        let batch: Vec<Message> = ids.iter().map(|id| message(&handler, *id)).collect();
-        match store.receive(&batch).await {
-            Ok(receipts) => {
-                assert_eq!(receipts.len(), batch.len());
-                acknowledged.extend(ids);
-                number += 10;
-            }
-            Err(error) => assert!(error.is_retryable(), "{error:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    acknowledged
-}
 
 /// Processes until told to stop; answers the ids whose settlement was acknowledged.
 async fn work(store: RedisStore, handler: HandlerName, stop: Arc<AtomicBool>) -> Vec<u64> {

@@ -10,7 +10,11 @@ use anyhow::{Result, ensure};
 use inbox::{Message, Receipt, Store as _};
 
 use super::{Options, STORE, server::Server, sql::Bare};
-use crate::{client::Client, layouts::Shape, report::Report};
+use crate::{
+    client::{Client, Maker},
+    layouts::Shape,
+    report::Report,
+};
 
 const DATABASE: &str = "bench_beside";
 const CONNECTIONS: u64 = 2;
@@ -62,22 +66,19 @@ pub(crate) async fn measure(
 }
 
 /// The batches of each connection.
-fn batches(client: &mut Client, messages: u64, shape: Shape) -> Result<Vec<Vec<Message>>> {
-    let number = messages / CONNECTIONS / u64::from(shape.batch);
-    (0..number)
-        .map(|_| client.messages(u64::from(shape.batch)))
-        .collect()
+fn batches(messages: u64, shape: Shape) -> Result<Vec<Vec<Message>>> {
+    let batch = u64::from(shape.batch);
+    let number = messages / CONNECTIONS / batch * batch;
+    Maker::new(shape.payload)?.batches(number, shape.batch)
 }
 
 async fn run_sql(server: &Server, messages: u64, shape: Shape) -> Result<[Duration; 2]> {
-    // Only to make messages.
-    let store = server.fresh(DATABASE, 1).await?;
-    let mut maker = Client::new(&store, shape)?;
+    server.create(DATABASE).await?;
     let options = server.options(DATABASE);
     Bare::connect(&options, shape.batch).await?.set_up().await?;
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
-        let batches = batches(&mut maker, messages, shape)?;
+        let batches = batches(messages, shape)?;
         clients.push((Bare::connect(&options, shape.batch).await?, batches));
     }
     let start = Instant::now();
@@ -95,7 +96,6 @@ async fn run_sql(server: &Server, messages: u64, shape: Shape) -> Result<[Durati
     let all =
         messages / CONNECTIONS / u64::from(shape.batch) * CONNECTIONS * u64::from(shape.batch);
     ensure!(drained.iter().sum::<u64>() == all, "not all were drained");
-    store.close().await;
     server.drop(DATABASE).await?;
     Ok([received, worked])
 }
@@ -104,8 +104,8 @@ async fn run_store(server: &Server, messages: u64, shape: Shape) -> Result<[Dura
     let store = server.fresh(DATABASE, 2).await?;
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut client = Client::new(&store, shape)?;
-        let batches = batches(&mut client, messages, shape)?;
+        let client = Client::new(store.clone(), shape)?;
+        let batches = batches(messages, shape)?;
         clients.push((Arc::new(client), batches));
     }
     let mut times = [Duration::ZERO; 3];

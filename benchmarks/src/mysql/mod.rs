@@ -4,7 +4,7 @@
 mod beside_sql;
 mod processors;
 mod retained;
-mod server;
+pub(crate) mod server;
 mod sql;
 
 use anyhow::Result;
@@ -63,7 +63,11 @@ pub(crate) async fn measure(
     payload: usize,
 ) -> Result<()> {
     let shape = Shape { batch, payload };
-    let server = Server::start(options).await?;
+    let kind = match options.server {
+        Kind::Mariadb => test_servers::Kind::Mariadb,
+        Kind::Mysql => test_servers::Kind::Mysql,
+    };
+    let server = Server::start(kind, options.url.as_deref()).await?;
     report.note("server", server.about().await?);
     for part in &options.parts {
         let before = load()?;

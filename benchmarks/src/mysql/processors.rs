@@ -65,7 +65,7 @@ async fn drain(
     shape: Shape,
 ) -> Result<(Duration, f64)> {
     let store = server.fresh(DATABASE, 1).await?;
-    Client::new(&store, shape)?.receive(messages).await?;
+    Client::new(store.clone(), shape)?.receive(messages).await?;
     let mut processors = Vec::with_capacity(number);
     for _ in 0..number {
         let store = Arc::new(server.connect(DATABASE, 3).await?);

@@ -31,7 +31,7 @@ pub(crate) async fn measure(
     for run in 0..options.runs as usize {
         eprintln!("retained: run {}", run + 1);
         for place in [run % 2, (run + 1) % 2] {
-            let mut client = Client::new(&stores[place].1, shape)?;
+            let mut client = Client::new(stores[place].1.clone(), shape)?;
             let start = Instant::now();
             client.receive(options.messages).await?;
             received[place].push(start.elapsed());

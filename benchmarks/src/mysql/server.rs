@@ -8,17 +8,22 @@ use inbox::{
     mysql::{MySqlOptions, MySqlStore},
 };
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, mysql::MySqlConnectOptions};
+use test_servers::Kind;
 
-use super::{Kind, Options};
-
-/// The test server's own are as small as can be.
-const SIZES: [&str; 2] = ["--innodb-buffer-pool-size=1G", "--innodb-log-file-size=1G"];
+/// The test server's own are as small as can be. MySQL has another name for the size of its log,
+/// and a loose setting is left out by a server that does not know it.
+const SIZES: [&str; 3] = [
+    "--innodb-buffer-pool-size=1G",
+    "--loose-innodb-log-file-size=1G",
+    "--loose-innodb-redo-log-capacity=1G",
+];
 
 /// What matters to the figures.
-const SHOWN: [&str; 8] = [
+const SHOWN: [&str; 9] = [
     "version",
     "innodb_buffer_pool_size",
     "innodb_log_file_size",
+    "innodb_redo_log_capacity",
     "innodb_flush_log_at_trx_commit",
     "innodb_doublewrite",
     "innodb_purge_threads",
@@ -33,19 +38,15 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) async fn start(options: &Options) -> Result<Self> {
-        let kind = match options.server {
-            Kind::Mariadb => test_servers::Kind::Mariadb,
-            Kind::Mysql => test_servers::Kind::Mysql,
-        };
-        let own = match &options.url {
+    /// The server at `url`, or one of our own.
+    pub(crate) async fn start(kind: Kind, url: Option<&str>) -> Result<Self> {
+        let own = match url {
             Some(_) => None,
             None => {
                 let start = move || test_servers::find_own(kind, &SIZES);
                 Some(tokio::task::spawn_blocking(start).await??)
             }
         };
-        let url = options.url.as_deref();
         let url = url.or(own.as_ref().map(test_servers::Server::url));
         let options: MySqlConnectOptions = url.context("no server")?.parse()?;
         Ok(Self {
@@ -104,7 +105,7 @@ impl Server {
     }
 
     pub(crate) async fn drop(&self, name: &str) -> Result<()> {
-        self.run(format!("DROP DATABASE {name}")).await
+        self.run(format!("DROP DATABASE IF EXISTS {name}")).await
     }
 
     pub(crate) async fn connect(&self, database: &str, connections: u32) -> Result<MySqlStore> {

@@ -137,7 +137,7 @@ async fn run_store(server: &mut Server, messages: u64, shape: Shape) -> Result<[
     let store = Arc::new(client::fresh(server, 2).await?);
     server.checkpoint().await?;
     let clients = (0..CONNECTIONS)
-        .map(|_| Client::new(&store, shape))
+        .map(|_| Client::new(store.clone(), shape))
         .collect::<Result<Vec<_>>>()?;
     let mut times = [Duration::ZERO; 3];
     let start = Instant::now();

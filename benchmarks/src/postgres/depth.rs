@@ -59,7 +59,7 @@ pub(crate) async fn measure(
     for run in 0..options.runs {
         eprintln!("{}: run {}", depth.name, run + 1);
         for (store, times) in stores.iter().zip(&mut times) {
-            let mut client = Client::new(store, shape)?;
+            let mut client = Client::new(store.clone(), shape)?;
             client.receive(options.messages).await?;
             server.checkpoint().await?;
             let start = Instant::now();

@@ -6,7 +6,6 @@ mod client;
 mod depth;
 mod processors;
 mod purge;
-mod wakeup;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -50,8 +49,6 @@ enum Part {
     Retained,
     /// Claim and settle at the head of a backlog
     Pending,
-    /// Latency from receive to the start of the handler in an idle system
-    Wakeup,
     /// Latency of claims in live traffic, without and with a purge beside it
     Purge,
     /// Throughput of one to eight processors on one inbox
@@ -79,7 +76,6 @@ pub(crate) async fn measure(
             Part::Pending => {
                 depth::measure(report, &mut server, options, shape, depth::PENDING).await?;
             }
-            Part::Wakeup => wakeup::measure(report, &mut server, options, shape).await?,
             Part::Purge => purge::measure(report, &mut server, options, shape).await?,
             Part::Processors => {
                 processors::measure(report, &mut server, options, shape).await?;

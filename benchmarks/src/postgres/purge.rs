@@ -10,18 +10,16 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use hdrhistogram::Histogram;
 use inbox::{Expired, Operate as _, State, Store as _};
 
 use super::{
     Options,
     client::{self, Client, DATABASE},
     depth::prefill,
-    wakeup::milliseconds,
 };
 use crate::{
     layouts::{Shape, server::Server},
-    report::Report,
+    report::{Latencies, Report, latencies, quantile, record},
 };
 
 const STORE: &str = "inbox-postgres";
@@ -56,12 +54,12 @@ pub(crate) async fn measure(
         .await?;
         server.checkpoint().await?;
 
-        let (stop, traffic) = traffic(Client::new(&store, shape)?);
+        let (stop, traffic) = traffic(Client::new(store.clone(), shape)?);
         tokio::time::sleep(ALONE).await;
         stop.store(true, Ordering::Relaxed);
         let before = traffic.await??;
 
-        let (stop, traffic) = self::traffic(Client::new(&store, shape)?);
+        let (stop, traffic) = self::traffic(Client::new(store.clone(), shape)?);
         let start = Instant::now();
         let expired = Expired::new(State::Processed, Duration::from_secs(60), u32::MAX)?;
         let purged = store.purge(&expired).await?;
@@ -70,12 +68,12 @@ pub(crate) async fn measure(
         let during = traffic.await??;
         ensure!(purged >= options.purged, "purged only {purged}");
 
-        let tail = |histogram: &Histogram<u64>| milliseconds(histogram.value_at_quantile(0.99));
+        let tail = |latencies: &Latencies| quantile(latencies, 0.99);
         alone.push(tail(&before));
         beside.push(tail(&during));
         ratios.push(tail(&during) / tail(&before));
         seconds.push(time);
-        rates.push(milliseconds(during.value_at_quantile(0.5)));
+        rates.push(quantile(&during, 0.5));
         store.close().await;
         server.drop(DATABASE).await?;
     }
@@ -103,23 +101,23 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-type Traffic = tokio::task::JoinHandle<Result<Histogram<u64>>>;
+type Traffic = tokio::task::JoinHandle<Result<Latencies>>;
 
-/// Steady traffic until it is told to stop; gives the latencies of its claims in microseconds.
+/// Steady traffic until it is told to stop; gives the latencies of its claims.
 fn traffic(mut client: Client) -> (Arc<AtomicBool>, Traffic) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let task = tokio::spawn(async move {
-        let mut histogram = Histogram::new(3)?;
+        let mut claims = latencies()?;
         while !stopped.load(Ordering::Relaxed) {
             client.receive(u64::from(BATCH)).await?;
             let start = Instant::now();
             let claimed = client.claim().await?;
-            histogram.record(u64::try_from(start.elapsed().as_micros())?)?;
+            record(&mut claims, start.elapsed());
             client.settle(&claimed).await?;
             tokio::time::sleep(PAUSE).await;
         }
-        Ok(histogram)
+        Ok(claims)
     });
     (stop, task)
 }

@@ -1,23 +1,23 @@
 //! The Redis store beside bare calls of its own scripts, its memory, and a long history.
 
 mod raw;
+pub(crate) mod server;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use inbox::{
-    Bytes, ClaimRequest, HandlerName, Kind, LeaseTerms, Message, MessageId, Outcome, Receipt,
-    Schema as _, Settled, Settlement, Store as _, WorkerName,
-    redis::{RedisOptions, RedisStore, redis},
+    ClaimRequest, HandlerName, InboxName, LeaseTerms, Message, Outcome, Receipt, Schema as _,
+    Settled, Settlement, Store as _, WorkerName,
+    redis::{RedisOptions, RedisStore, StartChecks},
 };
-use test_servers::{Kind as ServerKind, Server, find_own};
 
-use self::raw::Raw;
-use crate::{layouts::Shape, report::Report};
+use self::{raw::Raw, server::Server};
+use crate::{client::Maker, layouts::Shape, report::Report};
 
 const STORE: &str = "inbox-redis";
 /// Tasks that use the store at the same time.
@@ -56,16 +56,13 @@ pub(crate) async fn measure(
     batch: u32,
     payload: usize,
 ) -> Result<()> {
-    let arguments: &[&str] = match options.appendfsync.as_str() {
+    let arguments: &'static [&'static str] = match options.appendfsync.as_str() {
         "always" => &["--appendfsync", "always"],
         "off" => &["--appendonly", "no", "--save", ""],
         _ => &["--appendfsync", "everysec"],
     };
-    let server = tokio::task::block_in_place(|| find_own(ServerKind::Redis, arguments))?;
-    report.note(
-        "server",
-        format!("Redis, appendfsync {}", options.appendfsync),
-    );
+    let server = Server::start(None, arguments).await?;
+    report.note("server", server.about().await?);
     let bench = Bench {
         server,
         shape: Shape { batch, payload },
@@ -79,34 +76,65 @@ pub(crate) async fn measure(
     Ok(())
 }
 
+/// What each run of a step took.
+#[derive(Default)]
+struct Measured {
+    times: Vec<Duration>,
+    processor: Vec<Duration>,
+}
+
+impl Measured {
+    async fn add<T>(&mut self, bench: &Bench, step: impl Future<Output = Result<T>>) -> Result<T> {
+        let before = bench.processor_time().await?;
+        let start = Instant::now();
+        let answer = step.await?;
+        self.times.push(start.elapsed());
+        self.processor
+            .push(bench.processor_time().await?.saturating_sub(before));
+        Ok(answer)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn micros(time: Duration, messages: u64) -> f64 {
+    time.as_secs_f64() * 1e6 / messages as f64
+}
+
 struct Bench {
     server: Server,
     shape: Shape,
 }
 
 impl Bench {
-    async fn command(&self, words: &[&str]) -> Result<redis::Value> {
-        let client = redis::Client::open(self.server.url())?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        Ok(command.query_async(&mut connection).await?)
-    }
-
     async fn memory(&self) -> Result<u64> {
-        let info: String = redis::from_redis_value(self.command(&["INFO", "memory"]).await?)?;
-        let line = info
-            .lines()
-            .find_map(|line| line.strip_prefix("used_memory_dataset:"))
-            .context("no used_memory_dataset")?;
-        Ok(line.trim().parse()?)
+        Ok(self
+            .server
+            .info("memory", "used_memory_dataset")
+            .await?
+            .parse()?)
     }
 
-    async fn fresh(&self, drop_payloads: bool) -> Result<Arc<RedisStore>> {
-        self.command(&["FLUSHALL", "SYNC"]).await?;
-        let options = RedisOptions::from_url(self.server.url())?
+    /// The processor time that the server's main thread has used. Other than rates, it is about the
+    /// same on a busy machine.
+    async fn processor_time(&self) -> Result<Duration> {
+        let mut all = Duration::ZERO;
+        for name in ["used_cpu_user_main_thread", "used_cpu_sys_main_thread"] {
+            let seconds = self.server.info("cpu", name).await?;
+            all += Duration::from_secs_f64(seconds.parse()?);
+        }
+        Ok(all)
+    }
+
+    /// An inbox on a server that has nothing else.
+    async fn fresh(&self) -> Result<Arc<RedisStore>> {
+        Ok(Arc::new(self.server.fresh(0, false).await?))
+    }
+
+    async fn made(&self, name: &str, drop_payloads: bool) -> Result<Arc<RedisStore>> {
+        let options = RedisOptions::from_url(&self.server.url(0))?
+            .inbox_name(InboxName::new(name)?)
             .drop_processed_payloads(drop_payloads)
-            .start_checks(inbox::redis::StartChecks::Warn);
+            .start_checks(StartChecks::Warn);
         let store = RedisStore::connect(options).await?;
         store.create().await?;
         Ok(Arc::new(store))
@@ -114,142 +142,123 @@ impl Bench {
 
     async fn beside_raw(&self, report: &mut Report, options: &Options) -> Result<()> {
         let messages = options.messages;
-        let mut times: [Vec<Duration>; 4] = Default::default();
+        // Receive, and claim and settle: the store's, then those of bare calls.
+        let mut measured: [Measured; 4] = Default::default();
         for run in 0..options.runs {
             // Neither is always first.
             for place in 0..2 {
-                let store = self.fresh(false).await?;
+                let store = self.fresh().await?;
                 if (run + place) % 2 == 0 {
                     let sent = batches(self.shape, messages)?;
-                    let start = Instant::now();
-                    receive(&store, sent).await?;
-                    times[0].push(start.elapsed());
-                    let start = Instant::now();
-                    ensure!(work(&store, self.shape).await? == messages);
-                    times[1].push(start.elapsed());
+                    measured[0].add(self, receive(&store, sent)).await?;
+                    let worked = measured[1].add(self, work(&store, self.shape)).await?;
+                    ensure!(worked == messages);
                 } else {
                     // So that the server knows the scripts.
                     receive(&store, batches(self.shape, u64::from(self.shape.batch))?).await?;
                     work(&store, self.shape).await?;
-                    let mut raw = Raw::new(self.server.url(), &store, self.shape).await?;
+                    let raw = Raw::new(&self.server.url(0), &store, self.shape).await?;
                     let calls = raw.receives(messages);
-                    let start = Instant::now();
-                    raw.receive(&calls).await?;
-                    times[2].push(start.elapsed());
-                    let start = Instant::now();
-                    ensure!(raw.work().await? == messages);
-                    times[3].push(start.elapsed());
+                    measured[2].add(self, raw.receive(calls)).await?;
+                    ensure!(measured[3].add(self, raw.work()).await? == messages);
                 }
                 store.close().await;
             }
         }
-        let cycle = |first: &[Duration], second: &[Duration]| -> Vec<Duration> {
-            first.iter().zip(second).map(|(a, b)| *a + *b).collect()
-        };
-        report.rates("scripts", "receive (bare calls)", messages, &times[2]);
-        report.rates(
-            "scripts",
-            "claim and settle (bare calls)",
-            messages,
-            &times[3],
-        );
-        report.rates(STORE, "receive", messages, &times[0]);
-        report.rates(STORE, "claim and settle", messages, &times[1]);
-        report.rates(
-            STORE,
-            "the whole cycle",
-            messages,
-            &cycle(&times[0], &times[1]),
-        );
-        for (name, of, by) in [("receive", 2, 0), ("claim and settle", 3, 1)] {
-            let ratios = times[of]
+        let [receive, work, raw_receive, raw_work] = measured;
+        for (store, step, measured) in [
+            ("scripts", "receive (bare calls)", &raw_receive),
+            ("scripts", "claim and settle (bare calls)", &raw_work),
+            (STORE, "receive", &receive),
+            (STORE, "claim and settle", &work),
+        ] {
+            report.rates(store, step, messages, &measured.times);
+            let each = measured
+                .processor
                 .iter()
-                .zip(&times[by])
-                .map(|(raw, store)| raw.as_secs_f64() / store.as_secs_f64())
-                .collect();
-            report.figures(STORE, format!("{name}, of bare calls"), ratios, "ratio");
+                .map(|time| micros(*time, messages));
+            let step = format!("{step}, server's processor time");
+            report.figures(store, step, each.collect(), "us/msg");
+        }
+        let cycles = receive.times.iter().zip(&work.times);
+        let cycles: Vec<Duration> = cycles.map(|(a, b)| *a + *b).collect();
+        report.rates(STORE, "the whole cycle", messages, &cycles);
+        for (name, of, by) in [
+            ("receive", &raw_receive, &receive),
+            ("claim and settle", &raw_work, &work),
+        ] {
+            let ratios = of.times.iter().zip(&by.times);
+            let ratios = ratios.map(|(raw, store)| raw.as_secs_f64() / store.as_secs_f64());
+            let name = format!("{name}, of bare calls");
+            report.figures(STORE, name, ratios.collect(), "ratio");
         }
         Ok(())
     }
 
     async fn retained(&self, report: &mut Report, options: &Options) -> Result<()> {
-        let store = self.fresh(true).await?;
-        let messages = options.messages;
-        let mut rates: [Vec<Duration>; 2] = Default::default();
+        self.server.clear(0).await?;
+        let (messages, retained) = (options.messages, options.retained);
+        let long = self.made("long", true).await?;
         let before = self.memory().await?;
-        for (step, times) in rates.iter_mut().enumerate() {
-            if step == 1 {
-                let mut left = options.retained;
-                while left > 0 {
-                    let part = left.min(100_000);
-                    receive(
-                        &store,
-                        batches(
-                            Shape {
-                                payload: 16,
-                                ..self.shape
-                            },
-                            part,
-                        )?,
-                    )
-                    .await?;
-                    work(&store, self.shape).await?;
-                    left -= part;
-                }
-            }
-            for _ in 0..options.runs {
+        let small = Shape {
+            payload: 16,
+            ..self.shape
+        };
+        let mut left = retained;
+        while left > 0 {
+            let part = left.min(100_000);
+            receive(&long, batches(small, part)?).await?;
+            work(&long, self.shape).await?;
+            left -= part;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+        let each = |bytes: u64| bytes as f64 / retained as f64;
+        let taken = each(self.memory().await? - before);
+        report.figures(STORE, "memory per retained message", vec![taken], "bytes");
+
+        let mut times: [Vec<Duration>; 2] = Default::default();
+        for run in 0..options.runs {
+            // Neither is always first.
+            for place in 0..2 {
+                let is_long = (run + place) % 2 == 0;
+                let store = if is_long {
+                    Arc::clone(&long)
+                } else {
+                    self.made(&format!("empty{run}"), true).await?
+                };
                 receive(&store, batches(self.shape, messages)?).await?;
                 let start = Instant::now();
                 ensure!(work(&store, self.shape).await? == messages);
-                times.push(start.elapsed());
+                times[usize::from(is_long)].push(start.elapsed());
+                if !is_long {
+                    store.remove().await?;
+                    store.close().await;
+                }
             }
         }
-        let kept = options.retained + 2 * u64::from(options.runs) * messages;
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-        let each = (self.memory().await? - before) as f64 / kept as f64;
-        report.rates(
-            STORE,
-            "claim and settle, none retained",
-            messages,
-            &rates[0],
-        );
-        let name = format!("claim and settle, {} retained", options.retained);
-        report.rates(STORE, name, messages, &rates[1]);
-        report.figures(STORE, "memory per retained message", vec![each], "bytes");
+        let ratios = times[0].iter().zip(&times[1]);
+        let ratios = ratios.map(|(empty, long)| empty.as_secs_f64() / long.as_secs_f64());
+        let ratios = ratios.collect();
+        report.rates(STORE, "claim and settle, empty", messages, &times[0]);
+        let name = format!("claim and settle, {retained} retained");
+        report.rates(STORE, &name, messages, &times[1]);
+        report.figures(STORE, format!("{name}, of empty"), ratios, "ratio");
+
+        let kept = retained + u64::from(options.runs) * messages;
         let expired = inbox::Expired::new(inbox::State::Processed, Duration::ZERO, u32::MAX)?;
         let start = Instant::now();
-        ensure!(inbox::Operate::purge(&*store, &expired).await? == kept);
+        ensure!(inbox::Operate::purge(&*long, &expired).await? == kept);
         report.rates(STORE, "purge", kept, &[start.elapsed()]);
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-        let left = self.memory().await?.saturating_sub(before) as f64 / kept as f64;
-        report.figures(STORE, "memory per purged message", vec![left], "bytes");
-        store.close().await;
+        let left = each(self.memory().await?.saturating_sub(before));
+        report.figures(STORE, "memory left after the purge", vec![left], "bytes");
+        long.close().await;
         Ok(())
     }
 }
 
 fn batches(shape: Shape, number: u64) -> Result<Vec<Vec<Message>>> {
-    let (handler, kind) = (HandlerName::new("bench")?, Kind::new("bench.event")?);
-    let mut random = fastrand::Rng::new();
-    let mut bytes = vec![0; shape.payload + (1 << 20)];
-    random.fill(&mut bytes);
-    let bytes = Bytes::from(bytes);
-    let mut all = Vec::new();
-    for _ in 0..number / u64::from(shape.batch) {
-        let batch: Result<Vec<Message>> = (0..shape.batch)
-            .map(|_| {
-                let from = random.usize(..bytes.len() - shape.payload);
-                Ok(Message::new(
-                    handler.clone(),
-                    MessageId::new(format!("{:032x}", random.u128(..)))?,
-                    kind.clone(),
-                    bytes.slice(from..from + shape.payload),
-                ))
-            })
-            .collect();
-        all.push(batch?);
-    }
-    Ok(all)
+    let batch = u64::from(shape.batch);
+    Maker::new(shape.payload)?.batches(number / batch * batch, shape.batch)
 }
 
 async fn receive(store: &Arc<RedisStore>, mut batches: Vec<Vec<Message>>) -> Result<()> {

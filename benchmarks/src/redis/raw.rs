@@ -1,16 +1,21 @@
 //! The store's scripts called as a program of one purpose would: arguments made beforehand, calls
-//! pipelined over one connection, answers looked at no further than needed.
+//! pipelined over one connection so that the server always has some, answers looked at no further
+//! than needed.
+
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use inbox::redis::{
     RedisStore,
-    redis::{self, Cmd, Value, aio::MultiplexedConnection},
+    redis::{self, AsyncConnectionConfig, Cmd, Value, aio::MultiplexedConnection},
 };
 
 use crate::layouts::Shape;
 
-/// Calls on their way at the same time.
+/// Calls of one pipeline.
 const DEPTH: usize = 4;
+/// Pipelines on their way at the same time.
+const PIPELINES: usize = 2;
 const HANDLER: &str = "bench";
 const SHARD_KEYS: [&str; 18] = [
     "meta",
@@ -34,12 +39,22 @@ const SHARD_KEYS: [&str; 18] = [
 ];
 const HANDLER_KEYS: [&str; 6] = ["due", "leased", "open", "heads", "run_due", "run_leased"];
 
+#[derive(Clone)]
 pub(super) struct Raw {
     connection: MultiplexedConnection,
     receive: String,
     claim: String,
     settle: String,
     shape: Shape,
+}
+
+/// A connection that waits as long as a busy machine takes.
+pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+    let client = redis::Client::open(url)?;
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
 }
 
 /// The digest under which the server knows a script.
@@ -56,9 +71,7 @@ impl Raw {
     pub(super) async fn new(url: &str, store: &RedisStore, shape: Shape) -> Result<Self> {
         let ddl = inbox::Schema::ddl(store);
         Ok(Self {
-            connection: redis::Client::open(url)?
-                .get_multiplexed_async_connection()
-                .await?,
+            connection: connect(url).await?,
             receive: digest(&ddl, "receive.lua")?,
             claim: digest(&ddl, "claim.lua")?,
             settle: digest(&ddl, "settle.lua")?,
@@ -127,18 +140,41 @@ impl Raw {
         Ok(pipeline.query_async(&mut self.connection).await?)
     }
 
-    pub(super) async fn receive(&mut self, calls: &[Cmd]) -> Result<()> {
-        for calls in calls.chunks(DEPTH) {
-            for answer in self.run(calls).await? {
-                let answers: Vec<i64> = redis::from_redis_value(answer)?;
-                ensure!(answers.iter().all(|answer| *answer == 1));
-            }
+    pub(super) async fn receive(&self, mut calls: Vec<Cmd>) -> Result<()> {
+        let share = calls.len().div_ceil(PIPELINES).max(1);
+        let mut tasks = Vec::new();
+        while !calls.is_empty() {
+            let rest = calls.split_off(share.min(calls.len()));
+            let (part, mut raw) = (std::mem::replace(&mut calls, rest), self.clone());
+            tasks.push(tokio::spawn(async move {
+                for calls in part.chunks(DEPTH) {
+                    for answer in raw.run(calls).await? {
+                        let answers: Vec<i64> = redis::from_redis_value(answer)?;
+                        ensure!(answers.iter().all(|answer| *answer == 1));
+                    }
+                }
+                Ok::<(), anyhow::Error>(())
+            }));
+        }
+        for task in tasks {
+            task.await??;
         }
         Ok(())
     }
 
     /// Claims and settles all that there is.
-    pub(super) async fn work(&mut self) -> Result<u64> {
+    pub(super) async fn work(&self) -> Result<u64> {
+        let tasks: Vec<_> = (0..PIPELINES)
+            .map(|_| tokio::spawn(self.clone().work_alone()))
+            .collect();
+        let mut done = 0;
+        for task in tasks {
+            done += task.await??;
+        }
+        Ok(done)
+    }
+
+    async fn work_alone(mut self) -> Result<u64> {
         let mut claim = self.call(&self.claim);
         claim
             .arg(self.shape.batch)

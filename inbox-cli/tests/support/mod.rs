@@ -20,15 +20,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use inbox_redis::{RedisOptions, RedisStore};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use tempfile::TempDir;
-use test_servers::{Error, Kind, Server, require_or_skip};
+use test_servers::{Error, Kind, Server, find, require_or_skip};
 
 /// The servers that an inbox in MySQL may be on.
 pub(crate) const MYSQL_KINDS: [Kind; 2] = [Kind::Mariadb, Kind::Mysql];
+
+/// The servers that an inbox in Redis may be on.
+pub(crate) const REDIS_KINDS: [Kind; 2] = [Kind::Redis, Kind::RedisCluster];
 
 pub(crate) const WEBHOOKS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/data/github-webhooks.ndjson");
@@ -36,10 +40,23 @@ pub(crate) const WEBHOOKS: &str =
 static POSTGRES: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Postgres));
 
+/// MongoDB itself where it is to be had, FerretDB otherwise.
+static MONGODB: LazyLock<Result<Option<Server>, Error>> = LazyLock::new(|| {
+    find(Kind::Mongodb).map_or_else(
+        |_| require_or_skip(Kind::Ferretdb),
+        |server| Ok(Some(server)),
+    )
+});
+
 static MARIADB: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Mariadb));
 static MYSQL: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Mysql));
+
+static REDIS: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::Redis));
+static REDIS_CLUSTER: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::RedisCluster));
 
 /// A folder in which the command runs, and an inbox.
 pub(crate) struct Place {
@@ -60,6 +77,16 @@ pub(crate) fn on_every_store(test: impl Fn(&Place)) {
     }
     for kind in MYSQL_KINDS {
         if let Some(place) = Place::on_mysql(kind) {
+            eprintln!("on {kind}");
+            test(&place);
+        }
+    }
+    if let Some(place) = Place::on_mongodb() {
+        eprintln!("on MongoDB, or what speaks its protocol");
+        test(&place);
+    }
+    for kind in REDIS_KINDS {
+        if let Some(place) = Place::on_redis(kind) {
             eprintln!("on {kind}");
             test(&place);
         }
@@ -140,6 +167,39 @@ impl Place {
         })
     }
 
+    /// With the inbox in a database of its own on such a server, or `None`, as above.
+    pub(crate) fn on_mongodb() -> Option<Self> {
+        let server = MONGODB.as_ref().unwrap_or_else(|error| panic!("{error}"));
+        let server = server.as_ref()?;
+        let (address, settings) = server.url().split_once('?').unwrap_or((server.url(), ""));
+        let address = address.trim_end_matches('/');
+        let database = format!("test_command_{}", unique());
+        Some(Self {
+            folder: tempfile::tempdir().unwrap(),
+            store: Some(format!("{address}/{database}?inbox=test&{settings}")),
+            is_shared: server.is_shared(),
+        })
+    }
+
+    /// With an inbox of its own on such a server or cluster, or `None`, as above.
+    pub(crate) fn on_redis(kind: Kind) -> Option<Self> {
+        let server = match kind {
+            Kind::RedisCluster => &REDIS_CLUSTER,
+            _ => &REDIS,
+        };
+        let server = server.as_ref().unwrap_or_else(|error| panic!("{error}"));
+        let server = server.as_ref()?;
+        let url = match kind {
+            Kind::RedisCluster => server.url().replacen("redis:", "redis+cluster:", 1),
+            _ => server.url().to_owned(),
+        };
+        Some(Self {
+            folder: tempfile::tempdir().unwrap(),
+            store: Some(format!("{url}?inbox=test_{}", unique())),
+            is_shared: server.is_shared(),
+        })
+    }
+
     /// With the inbox in a schema of its own in the database that `url` names.
     pub(crate) fn at(url: &str) -> Self {
         let schema = format!("test_command_{}", unique());
@@ -150,10 +210,14 @@ impl Place {
         }
     }
 
+    /// Where the inbox is, with all settings.
+    pub(crate) fn store(&self) -> &str {
+        self.store.as_deref().unwrap()
+    }
+
     /// The URL of the server, without schema or inbox.
     pub(crate) fn server(&self) -> String {
-        let store = self.store.as_deref().unwrap();
-        store.split_once('?').unwrap().0.to_owned()
+        self.store().split_once('?').unwrap().0.to_owned()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -233,6 +297,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        use inbox_mongo::{
+            MongoOptions,
+            mongodb::{Client, options::ClientOptions},
+        };
         use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, PgConnection};
 
         let Some((url, setting)) = self.store.as_deref().and_then(|s| s.split_once('?')) else {
@@ -242,11 +310,27 @@ impl Drop for Place {
             return;
         }
         let runtime = tokio::runtime::Runtime::new().unwrap();
+        if url.starts_with("redis") {
+            let options = RedisOptions::from_url(&format!("{url}?{setting}")).unwrap();
+            return runtime.block_on(async {
+                let store = RedisStore::connect(options).await.unwrap();
+                store.remove().await.unwrap();
+            });
+        }
         if let Some(schema) = setting.strip_prefix("schema=") {
             let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
             runtime.block_on(async {
                 let mut connection = PgConnection::connect(url).await.unwrap();
                 connection.execute(AssertSqlSafe(sql)).await.unwrap();
+            });
+            return;
+        }
+        if url.starts_with("mongodb") {
+            runtime.block_on(async {
+                let (connection, _) = MongoOptions::from_url(self.store()).unwrap();
+                let options = ClientOptions::parse(connection).await.unwrap();
+                let client = Client::with_options(options).unwrap();
+                client.default_database().unwrap().drop().await.unwrap();
             });
             return;
         }

@@ -17,9 +17,9 @@ use std::{
 };
 
 use conformance_tests::{Offered, Restart, Unable};
-use inbox_api::{HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
+use inbox_api::{ClockOffset, HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
 use inbox_mongo::{
-    MongoOptions, MongoStore, TimeOffset,
+    MongoOptions, MongoStore,
     mongodb::{
         Client, Database,
         bson::{Document, doc},
@@ -105,7 +105,7 @@ pub struct Place {
     pub url: String,
     pub database: String,
     pub options: MongoOptions,
-    pub offset: TimeOffset,
+    pub offset: ClockOffset,
 }
 
 impl Place {
@@ -113,12 +113,12 @@ impl Place {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // Of one process, and of one run: a server may be shared by several programs.
         let database = format!("test_{}_{number}", std::process::id());
-        let offset = TimeOffset::new();
+        let offset = ClockOffset::default();
         Self {
             url,
             options: MongoOptions::new()
                 .database(&database)
-                .time_offset(offset.clone()),
+                .clock_offset(offset.clone()),
             database,
             offset,
         }

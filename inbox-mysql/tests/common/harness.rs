@@ -136,6 +136,9 @@ impl Tested {
     ) -> Offered<Self> {
         let url = urls.first().cloned().unwrap_or_default();
         let mut place = Place::at(url).await.map_err(Unable::failed)?;
+        for other in urls.iter().skip(1) {
+            see_databases(other).await.map_err(Unable::failed)?;
+        }
         place.options = place
             .options
             .timeout(Duration::from_secs(if settings.disrupted { 2 } else { 20 }))
@@ -160,6 +163,15 @@ impl Tested {
     fn server(&self, need: Need) -> Offered<&Arc<Mutex<Server>>> {
         self.server.as_ref().ok_or(Unable::NotOffered(need))
     }
+}
+
+/// Waits until a node of a cluster has the databases that other nodes have made.
+async fn see_databases(url: &str) -> sqlx::Result<()> {
+    let mut node = connect_options(url, None).connect().await?;
+    sqlx::raw_sql("SET SESSION wsrep_sync_wait = 1; SHOW DATABASES")
+        .execute(&mut node)
+        .await?;
+    node.close().await
 }
 
 #[async_trait]

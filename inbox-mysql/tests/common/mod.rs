@@ -19,10 +19,10 @@ use std::{
 
 use conformance_tests::{Offered, Restart, Unable};
 use inbox_api::{
-    AfterDead, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message, MessageId, OrderingKey,
-    Outcome, Schema as _, Settled, Store as _, StoreExt as _, WorkerName,
+    AfterDead, ClockOffset, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message, MessageId,
+    OrderingKey, Outcome, Schema as _, Settled, Store as _, StoreExt as _, WorkerName,
 };
-use inbox_mysql::{ClockOffset, MySqlOptions, MySqlStore};
+use inbox_mysql::{MySqlOptions, MySqlStore};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlConnection,
     mysql::MySqlConnectOptions,

@@ -9,7 +9,7 @@ local s = load(key)
 if s and s.state == GUARD then return {'guard', s.shard, s.guard} end
 if not s then
   local late = guard and time > tonumber(ARGV[arg + 7])
-  if guard and (late or call('ZSCORE', fences, key .. '\0' .. integer(guard))) then return {'fenced'} end
+  if guard and (late or is_fenced(key, guard)) then return {'fenced'} end
   if ARGV[arg + 8] == '0' then return {'absent'} end
   local seq = tonumber(ARGV[arg])
   if seq == 0 then seq = call('HINCRBY', meta, 'seq', 1) end

@@ -5,8 +5,9 @@
 --     the moment after which it is too late to place it
 --   'part', place of the first, how many, their distances from it or nothing if there are no gaps, what
 --     goes into the log, what goes into `blobs`, handler, keys
--- Answers 0 for a duplicate, 1 for one that is stored, 3 for one that is fenced off or late, or a
--- guard: shard, number, and whether it was staged now (1), earlier (2), or is no longer (0).
+-- Answers 0 for a duplicate, 1 for one that is stored, 3 for one that comes too late, 4 for one that
+-- is fenced off, since it was here and is gone, or a guard: shard, number, and whether it was staged
+-- now (1), earlier (2), or is no longer (0).
 local base = tonumber(ARGV[arg])
 if base == 0 then base = call('HINCRBY', meta, 'seq', ARGV[arg + 1]) - ARGV[arg + 1] + 1 end
 local answers, bodies = {}, {}
@@ -26,7 +27,8 @@ local function receive_one(m)
     call('ZADD', staging, integer(time), m.key)
     return {m.target, guard, 1}
   end
-  if m.guard and (time > m.deadline or call('ZSCORE', fences, m.key .. '\0' .. integer(m.guard))) then return 3 end
+  if m.guard and is_fenced(m.key, m.guard) then return 4 end
+  if m.guard and time > m.deadline then return 3 end
   insert(m.key, base + m.place, m.due, m.okey, m.whole, m.home, m.guard)
   bodies[#bodies + 1] = m.key
   bodies[#bodies + 1] = m.whole

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use conformance_tests::{
     Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
 };
-use inbox_api::{Inbox, Key, Schema};
-use inbox_redis::{RedisOptions, RedisStore, TimeOffset};
+use inbox_api::{ClockOffset, Inbox, Key, Schema};
+use inbox_redis::{RedisOptions, RedisStore};
 use test_servers::{Error, Server};
 
 use super::{Raw, fresh_name, options, started};
@@ -105,7 +105,7 @@ struct Place {
     shards: u16,
     options: RedisOptions,
     store: Arc<RedisStore>,
-    offset: TimeOffset,
+    offset: ClockOffset,
     /// Every case shares the server but those that harm it, which wait until it is theirs alone.
     share: tokio::sync::Mutex<Share>,
     server: &'static Shared,
@@ -137,9 +137,11 @@ impl Place {
         options: RedisOptions,
         share: tokio::sync::OwnedRwLockReadGuard<()>,
     ) -> Offered<Self> {
-        let offset = TimeOffset::default();
+        let offset = ClockOffset::default();
         let name = fresh_name();
-        let options = options.time_offset(offset.clone()).inbox_name(name.clone());
+        let options = options
+            .clock_offset(offset.clone())
+            .inbox_name(name.clone());
         let store = RedisStore::connect(options.clone()).await?;
         Ok(Self {
             cluster: harness.cluster,

@@ -1,7 +1,9 @@
 //! What the tests share: servers of their own, and fixtures on them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
+pub mod gate;
 pub mod harness;
+pub mod load;
 
 use std::{
     sync::{
@@ -11,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::InboxName;
-use inbox_redis::{RedisOptions, RedisStore, StartChecks, TimeOffset};
+use inbox_api::{ClockOffset, InboxName};
+use inbox_redis::{RedisOptions, RedisStore, StartChecks};
 use redis::aio::ConnectionLike as _;
 use test_servers::{Error, Kind, Server, require_or_skip};
 
@@ -67,9 +69,9 @@ pub fn options(url: &str, cluster: bool, shards: u16) -> RedisOptions {
 }
 
 /// A fresh inbox whose time can be moved.
-pub async fn store(options: RedisOptions) -> (RedisStore, TimeOffset) {
-    let offset = TimeOffset::default();
-    let store = RedisStore::connect(options.time_offset(offset.clone()))
+pub async fn store(options: RedisOptions) -> (RedisStore, ClockOffset) {
+    let offset = ClockOffset::default();
+    let store = RedisStore::connect(options.clock_offset(offset.clone()))
         .await
         .unwrap();
     inbox_api::Schema::create(&store).await.unwrap();

@@ -10,13 +10,16 @@ use async_trait::async_trait;
 use conformance_tests::{
     AnyTransactions, Fixture, Harness, Need, Offered, SchemaVariant, Settings, Transactions, Unable,
 };
-use inbox::{Inbox, InboxName, Schema as _, Store as _};
+use inbox::{ClockOffset, Inbox, InboxName, Schema as _, Store as _};
 use inbox_mongo::{
-    MongoOptions, MongoStore, TimeOffset,
+    MongoOptions, MongoStore,
     mongodb::{Client, options::ClientOptions},
 };
 
 use super::{Rig, needs_raw_access};
+
+/// For how long a server is looked for, unless the URL says otherwise.
+const AWAY: Duration = Duration::from_secs(5);
 
 /// Every case gets a database of its own on the server that the URL names.
 pub(super) struct Mongo {
@@ -51,7 +54,9 @@ impl Mongo {
                 "the connection cannot be made from this URL",
             )
         };
-        let settings = ClientOptions::parse(connection).await.map_err(unusable)?;
+        let mut settings = ClientOptions::parse(connection).await.map_err(unusable)?;
+        settings.server_selection_timeout.get_or_insert(AWAY);
+        settings.connect_timeout.get_or_insert(AWAY);
         let client = Client::with_options(settings).map_err(unusable)?;
         let (process, random) = (std::process::id(), fastrand::u32(..));
         let mut mongo = Self {
@@ -87,9 +92,9 @@ impl Mongo {
             }
         }
         let (name, options) = self.fresh_options();
-        let offset = TimeOffset::new();
+        let offset = ClockOffset::default();
         let mut options = options
-            .time_offset(offset.clone())
+            .clock_offset(offset.clone())
             .drop_processed_payloads(settings.drop_processed_payloads);
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
@@ -151,7 +156,7 @@ struct OneDatabase {
     store: Arc<MongoStore>,
     client: Client,
     options: MongoOptions,
-    offset: TimeOffset,
+    offset: ClockOffset,
     name: String,
     databases: Arc<Databases>,
 }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use conformance_tests::{
     AnyTransactions, Fixture, Harness, Need, Offered, SchemaVariant, Settings, Transactions, Unable,
 };
-use inbox::{Inbox, Schema as _, Store as _};
-use inbox_mysql::{ClockOffset, MySqlOptions, MySqlStore};
+use inbox::{ClockOffset, Inbox, Schema as _, Store as _};
+use inbox_mysql::{MySqlOptions, MySqlStore};
 
 use super::{Rig, needs_raw_access};
 use crate::tables;

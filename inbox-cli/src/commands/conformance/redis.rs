@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{Fixture, Harness, Need, Offered, SchemaVariant, Settings, Unable};
-use inbox::{Inbox, InboxName, Schema as _};
-use inbox_redis::{RedisOptions, RedisStore, TimeOffset};
+use inbox::{ClockOffset, Inbox, InboxName, Schema as _};
+use inbox_redis::{RedisOptions, RedisStore};
 
 use super::{Rig, needs_raw_access};
 
@@ -83,11 +83,11 @@ impl Redis {
                 lock(&self.inboxes.all).retain(|other| other.name() != options.name());
             }
         }
-        let offset = TimeOffset::default();
+        let offset = ClockOffset::default();
         let mut options = self
             .fresh_options()?
             .drop_processed_payloads(settings.drop_processed_payloads)
-            .time_offset(offset.clone());
+            .clock_offset(offset.clone());
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
@@ -144,7 +144,7 @@ impl Harness for Redis {
 struct OneInbox {
     store: Arc<RedisStore>,
     options: RedisOptions,
-    offset: TimeOffset,
+    offset: ClockOffset,
     inboxes: Arc<Inboxes>,
 }
 

@@ -27,7 +27,7 @@ use crate::{
     exit::Exit,
     interrupt, output, progress,
     scratch::Scratch,
-    store::{cannot_open, is_mysql, is_postgres, is_redis},
+    store::{cannot_open, is_mongodb, is_mysql, is_postgres, is_redis},
     tables,
 };
 
@@ -67,6 +67,10 @@ pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
         on_mysql(global, &args, seed, &token).await?
     } else if is_redis(&global.store) {
         wrong_usage("the demo needs a store with transactions, and Redis has none");
+    } else if is_mongodb(&global.store) {
+        wrong_usage(
+            "the demo has no stage on MongoDB; it plays on SQLite, PostgreSQL, MySQL and MariaDB",
+        );
     } else {
         on_sqlite(global, &args, seed, &token).await?
     };

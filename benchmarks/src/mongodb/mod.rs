@@ -1,0 +1,222 @@
+//! The MongoDB store beside the commands that it sends, issued bare through the same driver.
+
+mod bare;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::{Args, ValueEnum};
+use inbox::{
+    Message, Receipt, Schema as _, Store as _,
+    mongodb::{
+        MongoOptions, MongoStore,
+        mongodb::{Client as Driver, bson::doc, options::ClientOptions},
+    },
+};
+use test_servers::{Kind, Server, find, find_own};
+
+use self::bare::Bare;
+use crate::{
+    client::Client,
+    layouts::{Shape, load},
+    report::Report,
+};
+
+const STORE: &str = "inbox-mongo";
+const BARE: &str = "bare commands";
+const DATABASE: &str = "bench_beside";
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Messages per run
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    messages: u64,
+    /// Runs, of which the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// What to measure
+    #[arg(long = "part", value_enum, value_delimiter = ',', default_values_t = Part::value_variants().to_vec())]
+    parts: Vec<Part>,
+    /// An idle server to measure on, in a database that is made and dropped; default: `mongod` if
+    /// it is to be had, else FerretDB, started for this
+    #[arg(long)]
+    url: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Receive, duplicates, and claim and settle, one batch after the other, beside bare commands
+    BesideCommands,
+}
+
+pub(crate) async fn measure(
+    report: &mut Report,
+    options: &Options,
+    batch: u32,
+    payload: usize,
+) -> Result<()> {
+    let own = match &options.url {
+        Some(_) => None,
+        None => Some(tokio::task::spawn_blocking(start).await??),
+    };
+    let url = options.url.as_deref();
+    let url = url.or(own.as_ref().map(Server::url)).context("no server")?;
+    let bench = Bench {
+        url: url.to_owned(),
+        client: Driver::with_options(ClientOptions::parse(url).await?)?,
+        shape: Shape { batch, payload },
+    };
+    report.note("server", bench.about().await?);
+    for part in &options.parts {
+        let before = load()?;
+        match part {
+            Part::BesideCommands => bench.beside_commands(report, options).await?,
+        }
+        report.note("load", format!("{before} before, {} after", load()?));
+    }
+    Ok(())
+}
+
+fn start() -> Result<Server> {
+    if find(Kind::Mongodb).is_ok() {
+        return Ok(find_own(Kind::Mongodb, &[])?);
+    }
+    Ok(find_own(Kind::Ferretdb, &[])?)
+}
+
+struct Bench {
+    url: String,
+    client: Driver,
+    shape: Shape,
+}
+
+impl Bench {
+    async fn about(&self) -> Result<String> {
+        let build = doc! { "buildInfo": 1 };
+        let build = self.client.database("admin").run_command(build).await?;
+        let speaks = build.get_str("version").unwrap_or("of unknown version");
+        Ok(match build.get_document("ferretdb") {
+            Ok(ferretdb) => format!(
+                "FerretDB {}, speaking as MongoDB {speaks}",
+                ferretdb.get_str("version").unwrap_or("of unknown version")
+            ),
+            Err(_) => format!("MongoDB {speaks}"),
+        })
+    }
+
+    /// An empty inbox.
+    async fn fresh(&self) -> Result<Arc<MongoStore>> {
+        self.client.database(DATABASE).drop().await?;
+        let (connection, options) = MongoOptions::from_url(&self.url)?;
+        let store = MongoStore::connect(connection, options.database(DATABASE)).await?;
+        store.create().await?;
+        Ok(Arc::new(store))
+    }
+
+    async fn beside_commands(&self, report: &mut Report, options: &Options) -> Result<()> {
+        let batch = u64::from(self.shape.batch);
+        let messages = options.messages.div_ceil(batch) * batch;
+        let mut bare: Vec<[Duration; 3]> = Vec::new();
+        let mut store: Vec<[Duration; 3]> = Vec::new();
+        for run in 0..options.runs {
+            eprintln!("beside-commands: run {}", run + 1);
+            // They take turns at being first.
+            if run % 2 == 0 {
+                bare.push(self.run_bare(messages).await?);
+            }
+            store.push(self.run_store(messages).await?);
+            if run % 2 == 1 {
+                bare.push(self.run_bare(messages).await?);
+            }
+        }
+        self.client.database(DATABASE).drop().await?;
+        let of = |runs: &[[Duration; 3]], step: usize| -> Vec<Duration> {
+            runs.iter().map(|times| times[step]).collect()
+        };
+        report.rates(BARE, "receive", messages, &of(&bare, 0));
+        report.rates(BARE, "receive, the insert alone", messages, &of(&bare, 1));
+        report.rates(BARE, "claim and settle", messages, &of(&bare, 2));
+        report.rates(STORE, "receive", messages, &of(&store, 0));
+        report.rates(
+            STORE,
+            "receive again (all duplicates)",
+            messages,
+            &of(&store, 1),
+        );
+        report.rates(STORE, "claim and settle", messages, &of(&store, 2));
+        for (what, of_bare, by) in [
+            ("receive, of the bare commands", 0, 0),
+            ("receive, of the bare insert alone", 1, 0),
+            ("all duplicates, of the bare receive", 0, 1),
+            ("claim and settle, of the bare commands", 2, 2),
+        ] {
+            let ratios = bare.iter().zip(&store);
+            let ratios = ratios
+                .map(|(bare, store)| bare[of_bare].as_secs_f64() / store[by].as_secs_f64())
+                .collect();
+            report.figures(STORE, what, ratios, "ratio");
+        }
+        Ok(())
+    }
+
+    /// Messages to send, made beforehand.
+    fn batches(&self, client: &mut Client, messages: u64) -> Result<Vec<Vec<Message>>> {
+        let batch = u64::from(self.shape.batch);
+        (0..messages / batch)
+            .map(|_| client.messages(batch))
+            .collect()
+    }
+
+    /// Receive, the inserts in it, claim and settle.
+    async fn run_bare(&self, messages: u64) -> Result<[Duration; 3]> {
+        let store = self.fresh().await?;
+        let batches = self.batches(
+            &mut Client::new(Arc::<MongoStore>::clone(&store), self.shape)?,
+            messages,
+        )?;
+        let bare = Bare::new(&self.client, DATABASE, self.shape.batch);
+        let mut inserts = Duration::ZERO;
+        let start = Instant::now();
+        for batch in &batches {
+            inserts += bare.receive(batch).await?;
+        }
+        let received = start.elapsed();
+        let start = Instant::now();
+        let mut done = 0;
+        while done < messages {
+            let claimed = bare.claim().await?;
+            done += claimed.len() as u64;
+            bare.settle(&claimed).await?;
+        }
+        let worked = start.elapsed();
+        store.close().await;
+        Ok([received, inserts, worked])
+    }
+
+    /// Receive, receive again, claim and settle.
+    async fn run_store(&self, messages: u64) -> Result<[Duration; 3]> {
+        let store = self.fresh().await?;
+        let mut client = Client::new(Arc::<MongoStore>::clone(&store), self.shape)?;
+        let batches = self.batches(&mut client, messages)?;
+        let mut times = [Duration::ZERO; 3];
+        for (time, expected) in times
+            .iter_mut()
+            .zip([Receipt::Accepted, Receipt::Duplicate])
+        {
+            let start = Instant::now();
+            for batch in &batches {
+                client.receive_as(batch, &expected).await?;
+            }
+            *time = start.elapsed();
+        }
+        let start = Instant::now();
+        client.work(messages).await?;
+        times[2] = start.elapsed();
+        ensure!(client.claim().await?.is_empty(), "more than was received");
+        store.close().await;
+        Ok(times)
+    }
+}

@@ -1,0 +1,107 @@
+//! The server, and what it says about itself.
+
+use anyhow::{Context as _, Result, ensure};
+use inbox::{
+    Schema as _,
+    redis::{
+        RedisOptions, RedisStore, StartChecks,
+        redis::{self, FromRedisValue},
+    },
+};
+use test_servers::{Kind, find_own};
+use url::Url;
+
+pub(crate) struct Server {
+    url: Url,
+    /// It ends when this is dropped.
+    _own: Option<test_servers::Server>,
+}
+
+impl Server {
+    /// The server at `url`, of which the databases that are used must be empty, or one of our own
+    /// that is started with `arguments`.
+    pub(crate) async fn start(
+        url: Option<&str>,
+        arguments: &'static [&'static str],
+    ) -> Result<Self> {
+        let own = match url {
+            Some(_) => None,
+            None => {
+                let start = move || find_own(Kind::Redis, arguments);
+                Some(tokio::task::spawn_blocking(start).await??)
+            }
+        };
+        let url = url.or(own.as_ref().map(test_servers::Server::url));
+        Ok(Self {
+            url: url.context("no server")?.parse()?,
+            _own: own,
+        })
+    }
+
+    /// The URL of one of its databases.
+    pub(crate) fn url(&self, database: u8) -> String {
+        let mut url = self.url.clone();
+        url.set_path(&format!("/{database}"));
+        url.into()
+    }
+
+    pub(crate) async fn command<T: FromRedisValue>(
+        &self,
+        database: u8,
+        words: &[&str],
+    ) -> Result<T> {
+        let client = redis::Client::open(self.url(database))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let (name, arguments) = words.split_first().context("no command")?;
+        let mut command = redis::cmd(name);
+        command.arg(arguments);
+        Ok(command.query_async(&mut connection).await?)
+    }
+
+    /// Fails unless there is nothing in the database.
+    pub(crate) async fn check_empty(&self, database: u8) -> Result<()> {
+        let keys: u64 = self.command(database, &["DBSIZE"]).await?;
+        ensure!(keys == 0, "database {database} of the server is not empty");
+        Ok(())
+    }
+
+    pub(crate) async fn clear(&self, database: u8) -> Result<()> {
+        self.command(database, &["FLUSHDB", "SYNC"]).await
+    }
+
+    pub(crate) async fn connect(&self, database: u8, drop_payloads: bool) -> Result<RedisStore> {
+        let options = RedisOptions::from_url(&self.url(database))?
+            .drop_processed_payloads(drop_payloads)
+            .start_checks(StartChecks::Warn);
+        Ok(RedisStore::connect(options).await?)
+    }
+
+    /// An empty inbox.
+    pub(crate) async fn fresh(&self, database: u8, drop_payloads: bool) -> Result<RedisStore> {
+        self.clear(database).await?;
+        let store = self.connect(database, drop_payloads).await?;
+        store.create().await?;
+        Ok(store)
+    }
+
+    pub(crate) async fn about(&self) -> Result<String> {
+        let version = self.info("server", "redis_version").await?;
+        let mut about = vec![format!("Redis {version}")];
+        for name in ["appendonly", "appendfsync", "io-threads"] {
+            let words = ["CONFIG", "GET", name];
+            let (name, value): (String, String) = self.command(0, &words).await?;
+            about.push(format!("{name}={value}"));
+        }
+        Ok(about.join(" "))
+    }
+
+    /// A line of what the server tells about itself.
+    pub(crate) async fn info(&self, section: &str, name: &str) -> Result<String> {
+        let info: String = self.command(0, &["INFO", section]).await?;
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let line = line.with_context(|| format!("the server does not tell its {name}"))?;
+        Ok(line.trim().to_owned())
+    }
+}

@@ -1,0 +1,54 @@
+//! Ordering keys: none, many, a few, and a single one, which lets nothing run beside anything.
+
+use anyhow::Result;
+use inbox::OrderingKey;
+
+use super::{Bench, Runs, drain, work};
+use crate::{client::Maker, target::Slot};
+
+/// Messages that share a key where there are many keys.
+const EACH: u64 = 10;
+const FEW: u64 = 16;
+/// Messages that are handed out one behind the other take a round trip or more each, so there are
+/// that many times fewer of them.
+const FEWER: u64 = 50;
+
+pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
+    let all = bench.options.messages;
+    let few = (all / FEWER * 10).clamp(FEW, all);
+    let one = (all / FEWER).max(1);
+    for (step, number, keys) in [
+        ("no ordering keys".to_owned(), all, None),
+        (
+            format!("{EACH} messages a key"),
+            all,
+            Some(all.div_ceil(EACH)),
+        ),
+        (format!("{FEW} keys"), few, Some(FEW)),
+        ("one key".to_owned(), one, Some(1)),
+    ] {
+        let mut runs = Runs::default();
+        for _ in 0..bench.options.runs {
+            let inbox = bench.site.fresh(Slot::First).await?.inbox();
+            let mut messages = Maker::new(bench.shape.payload)?.messages(number)?;
+            if let Some(keys) = keys {
+                // Messages of a key are as far apart as can be.
+                messages = messages
+                    .into_iter()
+                    .zip((0..keys).cycle())
+                    .map(|(message, key)| {
+                        let key = OrderingKey::new(format!("account-{key}"))?;
+                        Ok(message.with_ordering_key(key))
+                    })
+                    .collect::<Result<_>>()?;
+            }
+            work::prefill_with(&inbox, &messages).await?;
+            bench.site.rest().await?;
+            let time = drain::drain(&inbox, bench.shape.batch, drain::idle()?, number).await?;
+            runs.add(number, time);
+            inbox.close().await;
+        }
+        bench.rates(format!("drain, {step}"), None, &runs);
+    }
+    Ok(())
+}

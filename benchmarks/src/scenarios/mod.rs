@@ -1,0 +1,214 @@
+//! Scenarios that run on any store.
+
+mod bare;
+mod cost;
+mod depth;
+mod drain;
+mod inline;
+mod keys;
+mod receive;
+mod steady;
+mod sweeps;
+mod transactional;
+mod wakeup;
+mod work;
+mod workers;
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, json};
+
+use crate::{
+    layouts::{Shape, load},
+    report::{At, Latencies, Report, Setting, latencies, rate},
+    target::{Site, Target},
+};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// What to measure
+    #[arg(required = true, value_enum)]
+    scenarios: Vec<Scenario>,
+    /// On which stores; their servers are started for this
+    #[arg(long = "store", value_enum, value_delimiter = ',', default_values_t = [Target::Memory, Target::Sqlite])]
+    stores: Vec<Target>,
+    /// An idle server to measure on instead, with a single --store, in databases that are made
+    /// and dropped
+    #[arg(long)]
+    url: Option<String>,
+    /// Messages per run; scenarios that are slow by nature take a part of them
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
+    messages: u64,
+    /// Runs, of which the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// Tasks that share the store, in receive, work, batch-size and payload
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    tasks: u32,
+    /// Messages a second of steady traffic
+    #[arg(long, value_delimiter = ',', default_values = ["500", "2000"], value_parser = clap::value_parser!(u64).range(1..))]
+    rate: Vec<u64>,
+    /// Seconds of steady traffic per run, and of inline use
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// Messages retained or pending, beside none, of 16 bytes each
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    depth: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// Receive fresh messages, half duplicates, and nothing but duplicates
+    Receive,
+    /// Claim, and settle, each by itself
+    Work,
+    /// Drain a backlog with a processor, and watch its memory
+    Drain,
+    /// Receive at a given rate and process at the same time: latency from receive to the
+    /// handler's end
+    Steady,
+    /// Begin and finish one message at a time, beside a bare insert and update where there is SQL
+    Inline,
+    /// Handlers that write in the transaction that completes their message
+    Transactional,
+    /// Drain messages without ordering keys, with many, with a few and with one
+    OrderingKeys,
+    /// Receive, and claim and settle, in batches of 1 to 1,000
+    BatchSize,
+    /// Receive, and claim and settle, payloads of 100 B to 100 kB
+    Payload,
+    /// Drain with 1 to 16 processors, each with connections of its own
+    Workers,
+    /// Latency from receive to the start of the handler in an idle system
+    WakeUp,
+    /// What the processor costs beyond the store's claims and settlements
+    ProcessorCost,
+    /// Claim and settle beside a history of processed messages
+    Retained,
+    /// Claim and settle at the head of a backlog
+    Pending,
+}
+
+pub(crate) async fn measure(
+    report: &mut Report,
+    options: &Options,
+    batch: u32,
+    payload: usize,
+) -> Result<()> {
+    let single = options.stores.len() == 1;
+    ensure!(single || options.url.is_none(), "--url needs one --store");
+    for target in &options.stores {
+        let mut bench = Bench {
+            site: target.start(options.url.as_deref()).await?,
+            report,
+            options,
+            shape: Shape { batch, payload },
+        };
+        let server = bench.site.about().await?;
+        bench.report.note("server", format!("{target:?}: {server}"));
+        for scenario in &options.scenarios {
+            bench.run(*scenario, &server).await?;
+        }
+        bench.site.clear_all().await?;
+    }
+    Ok(())
+}
+
+/// What a scenario works with.
+struct Bench<'a> {
+    site: Site,
+    report: &'a mut Report,
+    options: &'a Options,
+    shape: Shape,
+}
+
+impl Bench<'_> {
+    async fn run(&mut self, scenario: Scenario, server: &str) -> Result<()> {
+        let name = scenario.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        eprintln!("{} on {}", name, self.site.target.name());
+        self.report.set(Setting {
+            scenario: name.to_owned(),
+            server: server.to_owned(),
+            settings: Map::from_iter([
+                ("messages".to_owned(), json!(self.options.messages)),
+                ("batch".to_owned(), json!(self.shape.batch)),
+                ("payload".to_owned(), json!(self.shape.payload)),
+                ("tasks".to_owned(), json!(self.options.tasks)),
+                ("seconds".to_owned(), json!(self.options.seconds)),
+            ]),
+        });
+        let before = load()?;
+        match scenario {
+            Scenario::Receive => receive::measure(self).await?,
+            Scenario::Work => work::measure(self).await?,
+            Scenario::Drain => drain::measure(self).await?,
+            Scenario::Steady => steady::measure(self).await?,
+            Scenario::Inline => inline::measure(self).await?,
+            Scenario::Transactional => transactional::measure(self).await?,
+            Scenario::OrderingKeys => keys::measure(self).await?,
+            Scenario::BatchSize => sweeps::batch_sizes(self).await?,
+            Scenario::Payload => sweeps::payloads(self).await?,
+            Scenario::Workers => workers::measure(self).await?,
+            Scenario::WakeUp => wakeup::measure(self).await?,
+            Scenario::ProcessorCost => cost::measure(self).await?,
+            Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
+            Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,
+        }
+        let load = format!(
+            "{name} on {}: {before} before, {} after",
+            self.site.target.name(),
+            load()?
+        );
+        self.report.note("load", load);
+        Ok(())
+    }
+
+    /// Reports rates, with the latencies of the calls behind them.
+    fn rates(&mut self, step: impl Into<String>, at: Option<At>, runs: &Runs) {
+        let calls = runs.calls.as_ref();
+        let rates = runs.rates.clone();
+        self.report
+            .all(self.site.target.name(), step, at, rates, "msg/s", calls);
+    }
+
+    /// Reports figures that are no rates.
+    fn figures(&mut self, step: impl Into<String>, figures: Vec<f64>, unit: &'static str) {
+        self.report
+            .figures(self.site.target.name(), step, figures, unit);
+    }
+}
+
+/// The rates of several runs of one step.
+#[derive(Default)]
+struct Runs {
+    rates: Vec<f64>,
+    /// Of all of them.
+    calls: Option<Latencies>,
+}
+
+impl Runs {
+    fn add(&mut self, messages: u64, time: Duration) {
+        self.rates.push(rate(messages, time));
+    }
+
+    fn add_with_calls(&mut self, messages: u64, time: Duration, calls: &Latencies) -> Result<()> {
+        self.add(messages, time);
+        match &mut self.calls {
+            Some(all) => all.add(calls)?,
+            none => {
+                let mut all = latencies()?;
+                all.add(calls)?;
+                *none = Some(all);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The figures of one by those of another, run by run.
+fn ratios(figures: &[f64], of: &[f64]) -> Vec<f64> {
+    figures.iter().zip(of).map(|(one, of)| one / of).collect()
+}

@@ -1,0 +1,70 @@
+//! An idle system: how long from the call of `receive` to the start of the handler.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use inbox::{CancellationToken, Context, Processor, Router, StoreExt as _};
+use tokio::sync::mpsc;
+
+use super::Bench;
+use crate::{
+    client::Maker,
+    report::{Latencies, latencies, quantile, record},
+    target::{Slot, handler},
+};
+
+const MESSAGES: u32 = 200;
+/// Pauses are random, so that they do not run in step with anything that ticks.
+const PAUSE_MS: std::ops::Range<u64> = 5..50;
+
+pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
+    let mut all = latencies()?;
+    let (mut medians, mut tails) = (Vec::new(), Vec::new());
+    for _ in 0..bench.options.runs {
+        let run = run(bench).await?;
+        medians.push(quantile(&run, 0.5));
+        tails.push(quantile(&run, 0.99));
+        all.add(run)?;
+    }
+    let store = bench.site.target.name();
+    for (name, figures) in [("median", medians), ("99th percentile", tails)] {
+        let step = format!("receive to handler, {name}");
+        bench
+            .report
+            .all(store, step, None, figures, "ms", Some(&all));
+    }
+    Ok(())
+}
+
+async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
+    let inbox = bench.site.fresh(Slot::First).await?.inbox();
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let router = Router::new(handler()?).fallback_handler(move |_: Context| {
+        let started = started.clone();
+        async move {
+            let _ = started.send(Instant::now());
+            Ok(())
+        }
+    });
+    let processor = Processor::builder(inbox.clone()).router(router).build()?;
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move { processor.run(stop).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+
+    let mut latencies = latencies()?;
+    for message in Maker::new(bench.shape.payload)?.messages(u64::from(MESSAGES))? {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS))).await;
+        let sent = Instant::now();
+        let _ = inbox.receive_one(&message).await?;
+        let start = starts.recv().await.context("the processor ended")?;
+        // The handler may have begun before `receive` returned, but not before its call.
+        record(&mut latencies, start - sent);
+    }
+    stop.cancel();
+    running.await??;
+    inbox.close().await;
+    Ok(latencies)
+}

@@ -1,0 +1,150 @@
+//! The command on MongoDB, or what speaks its protocol, where it is not as on a file: places that
+//! cannot be reached, and databases of its own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
+mod support;
+
+use inbox_mongo::{
+    MongoOptions,
+    mongodb::{Client, bson::doc, options::ClientOptions},
+};
+use nix::sys::signal::Signal;
+use support::{Place, finish, signal, wait_for};
+
+/// Whether the server has transactions and change streams, and how many databases are there with
+/// such names, beside the command.
+fn ask(place: &Place, prefix: &str) -> (bool, usize) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let (connection, _) = MongoOptions::from_url(place.store()).unwrap();
+        let options = ClientOptions::parse(connection).await.unwrap();
+        let client = Client::with_options(options).unwrap();
+        let admin = client.database("admin");
+        let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap();
+        let replicates = hello.contains_key("setName") || hello.contains_key("msg");
+        let names = client.list_database_names().await.unwrap();
+        let names = names.iter().filter(|name| name.starts_with(prefix));
+        (replicates, names.count())
+    })
+}
+
+#[test]
+fn schema_from_nothing_to_there() {
+    let Some(place) = Place::on_mongodb() else {
+        return;
+    };
+    place
+        .inbox(&["schema", "ddl"])
+        .exits(0)
+        .says("createIndexes");
+    place.inbox(&["schema", "exists"]).exits(4).says("no");
+    place.inbox(&["schema", "version"]).exits(4).says("none");
+    for command in [&["stats"][..], &["list"], &["process", "--", "true"]] {
+        place
+            .inbox(command)
+            .exits(1)
+            .complains("set one up with `inbox schema create`");
+    }
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["schema", "exists"]).exits(0).says("yes");
+    place
+        .inbox(&["schema", "migrate"])
+        .exits(0)
+        .says("already at version");
+    place.inbox(&["stats"]).exits(0).says("the inbox is empty");
+}
+
+#[test]
+fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
+    let Some(place) = Place::on_mongodb() else {
+        return;
+    };
+    let at = place.store().split_once("://").unwrap().1;
+    let (host, database) = at.split_once('/').unwrap();
+    let database = database.split_once('?').unwrap().0;
+    for (url, reason) in [
+        (
+            "mongodb://user:hunter2@127.0.0.1:1/x?serverSelectionTimeoutMS=500".to_owned(),
+            "no suitable server answered",
+        ),
+        (
+            "mongodb://user:hunter2@127.0.0.1:port/x".to_owned(),
+            "cannot be read",
+        ),
+        (
+            format!("mongodb://hunter1:hunter2@{host}/{database}?bogus=hunter3"),
+            "unknown setting",
+        ),
+        (
+            place.store().replace(database, "another_hunt"),
+            "set one up with `inbox schema create`",
+        ),
+        (
+            place.store().replace("inbox=test", "inbox=hunter"),
+            "set one up with `inbox schema create`",
+        ),
+    ] {
+        for command in [&["stats"][..], &["process", "--drain", "--", "true"]] {
+            let output = place.inbox(&[&["--store", &url], command].concat());
+            let output = output.exits(1).complains(reason);
+            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+            assert!(!output.stderr.contains("hunter"), "{output:?}");
+        }
+    }
+    for (url, reason) in [
+        (
+            "mongodb://user:hunter2@127.0.0.1:1/x?serverSelectionTimeoutMS=500",
+            "no suitable server answered",
+        ),
+        ("mongodb://user:hunter2@127.0.0.1:port/x", "cannot be read"),
+    ] {
+        let output = place.inbox(&["--store", url, "conformance"]);
+        let output = output.exits(1).complains(reason);
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        assert!(!output.stderr.contains("hunter"), "{output:?}");
+    }
+}
+
+#[test]
+fn the_demo_is_refused() {
+    let Some(place) = Place::on_mongodb() else {
+        return;
+    };
+    place
+        .inbox(&["demo"])
+        .exits(2)
+        .complains("no stage on MongoDB");
+}
+
+#[test]
+fn conformance_is_reported_and_leaves_nothing() {
+    let Some(place) = Place::on_mongodb() else {
+        return;
+    };
+    // The store's own tests run all of them.
+    place
+        .inbox(&["conformance", "fencing"])
+        .exits(0)
+        .says("mongodb: conforms, as far as checked.");
+    let output = place
+        .inbox(&["conformance", "transactions::a_roll_back"])
+        .exits(0);
+    let (replicates, left) = ask(&place, "inbox_conformance_");
+    assert_eq!(
+        output.stdout.contains("not checked"),
+        !replicates,
+        "{output:?}"
+    );
+    assert_eq!(left, 0);
+    let child = place.start(&["conformance"]);
+    wait_for("a case", || ask(&place, "inbox_conformance_").1 > 0);
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap()).exits(130);
+    assert_eq!(ask(&place, "inbox_conformance_").1, 0);
+}

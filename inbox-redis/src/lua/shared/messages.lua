@@ -1,0 +1,82 @@
+-- What scripts do with messages, whichever way they are stored.
+
+-- Writes all that is still in memory: the last thing that a writing script does.
+local function write()
+  save_all()
+  move_all()
+  for handler, keys in pairs(touched) do
+    for okey in pairs(keys) do rehead(handler, okey) end
+  end
+  for handler, of_handler in pairs(changes) do
+    for state, by in pairs(of_handler) do
+      local field = handler .. '\0' .. state
+      if by ~= 0 and call('HINCRBY', counts, field, by) <= 0 then call('HDEL', counts, field) end
+    end
+  end
+  for state, seqs in pairs(finishing) do
+    call('XADD', done[state], integer(finished_at), 's', table.concat(seqs))
+  end
+  if finished_at then call('HSET', meta, 'finished_at', integer(finished_at)) end
+  if not quiet then
+    for handler in pairs(wake) do call('PUBLISH', ARGV[6] .. handler, '') end
+  end
+  changes, touched, wake, finishing = {}, {}, {}, {}
+end
+
+local function set_flag(s, flag, on)
+  local has = math.floor(s.flags / flag) % 2 == 1
+  if on and not has then s.flags = s.flags + flag end
+  if not on and has then s.flags = s.flags - flag end
+end
+
+local function static_part(whole)
+  return string.sub(whole, 5, 4 + struct.unpack('>I4', whole))
+end
+
+local function resolve(due)
+  local kind, number = string.sub(due, 1, 1), tonumber(string.sub(due, 2)) or 0
+  if kind == '+' then return now + number end
+  return math.max(number, now)
+end
+
+-- Stores a message that is not known. Answers its state.
+local function insert(key, seq, due, okey, whole, home, guard)
+  local static = static_part(whole)
+  local s = {key = key, state = PENDING, seq = seq, accepted = now, due = resolve(due), token = 0, at = now,
+    started = 0, finished = 0, replays = 0, bytes = #whole - 4 - #static, flags = 0, worker = '',
+    okey = okey ~= '' and okey or nil, home = home, guard = guard}
+  local handler = handler_of(key)
+  log_one(s, static)
+  count(handler, PENDING, 1)
+  save(s)
+  if s.okey then
+    call('ZADD', handlers[handler].open, 0, open_member(s))
+    touch(handler, s.okey)
+  else
+    waiting(handler, s)
+  end
+  return s
+end
+
+local function lease(s, handler, length, worker)
+  count(handler, s.state, -1)
+  count(handler, LEASED, 1)
+  s.state, s.at = LEASED, now + length
+  s.token = math.max(s.token + 1, now)
+  s.started = s.started + 1
+  s.worker = worker
+  save(s)
+end
+
+local function row(s, static, err, bytes)
+  if s.state == -1 then return {s.key, -1} end
+  if s.run then bytes = s.dropped and -1 or bytes else bytes = s.bytes end
+  return {s.key, s.state, s.seq, s.accepted, s.due, s.token, s.at, s.started, s.finished, s.replays, bytes or -1, s.flags, s.worker,
+    s.okey or false, static or false, err or false, s.home or -1, s.guard or 0}
+end
+
+local function full_row(s)
+  if s.state == -1 or s.state == GUARD then return {s.key, -1} end
+  local static, bytes = static_of(s)
+  return row(s, static, s.flags % 2 == 1 and call('HGET', errors, s.key), bytes)
+end

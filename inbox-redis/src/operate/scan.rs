@@ -1,0 +1,157 @@
+//! The messages that match a filter, read in steps.
+
+use std::time::Duration;
+
+use inbox_api::{Filter, HandlerName, Result, State, duration_micros};
+
+use crate::{
+    reply::{Taker, unexpected},
+    rows::{self, Row},
+    scripts::READ,
+    store::RedisStore,
+};
+
+/// One script looks at most at so many messages.
+pub(super) const SCAN: u32 = 1000;
+/// The highest number that scripts can hold.
+pub(super) const LAST: i64 = (1 << 53) - 1;
+
+/// The messages of one shard that match a filter, read as they are needed.
+pub(super) struct Scan<'a> {
+    store: &'a RedisStore,
+    operation: &'static str,
+    filter: &'a Filter,
+    states: &'a [State],
+    shard: u16,
+    /// The part of the numbers that was not looked at yet.
+    from: i64,
+    to: i64,
+    backwards: bool,
+}
+
+impl Scan<'_> {
+    pub(super) fn is_over(&self) -> bool {
+        self.from > self.to
+    }
+
+    /// The next matching rows: those of one look, so perhaps none before the end.
+    pub(super) async fn look(&mut self, rows: u32) -> Result<Vec<Row>> {
+        let mapped = unexpected(self.operation);
+        let rows = rows.clamp(1, SCAN);
+        let only_dead = self.states == [State::Dead];
+        let mut call = self.store.inner.caller.call(&READ, self.shard, []);
+        call.arg("list")
+            .arg(self.from)
+            .arg(self.to)
+            .arg(rows)
+            .arg(u8::from(self.backwards))
+            .arg(u8::from(only_dead));
+        let mut answer = Taker::of(self.store.run(self.operation, call).await?).map_err(mapped)?;
+        let now = answer.number().map_err(mapped)?;
+        let more = answer.number().map_err(mapped)? == 1;
+        let reached = answer.number().map_err(mapped)?;
+        let mut found = Vec::new();
+        for entry in answer.list().map_err(mapped)? {
+            let mut entry = Taker::of(entry).map_err(mapped)?;
+            let seq = entry.unsigned().map_err(mapped)?;
+            let value = entry.next().map_err(mapped)?;
+            let row = rows::row(self.shard, seq, now, value).map_err(mapped)?;
+            if matches(&row, self.filter, self.states, now) {
+                found.push(row);
+            }
+        }
+        if !more {
+            self.from = self.to + 1;
+        } else if self.backwards {
+            self.to = reached - 1;
+        } else {
+            self.from = reached + 1;
+        }
+        Ok(found)
+    }
+
+    /// The first `wanted` matching rows, or a few more.
+    async fn first(mut self, wanted: usize) -> Result<Vec<Row>> {
+        let mut found = Vec::new();
+        // A sparse filter looks at more at a time than it wants.
+        let mut rows = u32::try_from(wanted).unwrap_or(SCAN);
+        while found.len() < wanted && !self.is_over() {
+            found.extend(self.look(rows).await?);
+            rows = SCAN;
+        }
+        Ok(found)
+    }
+}
+
+/// A row that cannot be read matches as far as can be told.
+fn matches(row: &Row, filter: &Filter, states: &[State], now: i64) -> bool {
+    let key_matches = |handler: &HandlerName| {
+        row.field
+            .split_once('\0')
+            .is_some_and(|(name, _)| name == handler.as_str())
+    };
+    if !filter.handler.as_ref().is_none_or(key_matches) {
+        return false;
+    }
+    let ago = |age: Duration| now.saturating_sub(duration_micros(age));
+    if filter.older_than.is_some_and(|age| row.accepted > ago(age))
+        || filter
+            .newer_than
+            .is_some_and(|age| row.accepted <= ago(age))
+    {
+        return false;
+    }
+    let Ok(record) = &row.record else {
+        let stored = State::from_code(row.state);
+        return (states.is_empty() || stored.is_some_and(|state| states.contains(&state)))
+            && filter.kind.is_none()
+            && filter.ordering_key.is_none()
+            && filter.error_contains.is_none();
+    };
+    (states.is_empty() || states.contains(&record.state))
+        && filter.kind.as_ref().is_none_or(|kind| *kind == record.kind)
+        && (filter.ordering_key.is_none() || filter.ordering_key == record.ordering_key)
+        && filter.error_contains.as_ref().is_none_or(|part| {
+            let error = record.last_error.as_ref();
+            error.is_some_and(|error| error.contains(part))
+        })
+}
+
+impl RedisStore {
+    pub(super) fn scans<'a>(
+        &'a self,
+        operation: &'static str,
+        filter: &'a Filter,
+        states: &'a [State],
+        (from, to): (i64, i64),
+        backwards: bool,
+    ) -> Vec<Scan<'a>> {
+        self.layout()
+            .all()
+            .map(|shard| Scan {
+                store: self,
+                operation,
+                filter,
+                states,
+                shard,
+                from,
+                to,
+                backwards,
+            })
+            .collect()
+    }
+
+    /// The first `wanted` matching rows of all shards, in order of acceptance.
+    pub(super) async fn scan(&self, scans: Vec<Scan<'_>>, wanted: usize) -> Result<Vec<Row>> {
+        let backwards = scans.first().is_some_and(|scan| scan.backwards);
+        let looks = scans.into_iter().map(|scan| scan.first(wanted));
+        let found = futures_util::future::try_join_all(looks).await?;
+        let mut found: Vec<Row> = found.into_iter().flatten().collect();
+        found.sort_by_key(|row| row.seq);
+        if backwards {
+            found.reverse();
+        }
+        found.truncate(wanted);
+        Ok(found)
+    }
+}
