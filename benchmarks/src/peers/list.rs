@@ -13,7 +13,8 @@ pub(super) struct Peer {
     pub(super) settings: &'static str,
     /// What of an inbox's contract it keeps.
     pub(super) contract: &'static str,
-    /// It gets one in so many of the messages, since it is slow.
+    /// It gets one in so many of the messages, since it is slow, or (apalis on Redis) fails when
+    /// more are waiting.
     pub(super) part: u64,
 }
 
@@ -41,6 +42,14 @@ pub(super) const PEERS: &[Peer] = &[
         folder: "awa",
         server: Kind::Postgres,
         settings: "256 workers, no deadline",
+        contract: AWA,
+        part: 1,
+    },
+    Peer {
+        name: "awa",
+        folder: "awa",
+        server: Kind::Postgres,
+        settings: "1024 workers, no deadline, 4 claimers",
         contract: AWA,
         part: 1,
     },
@@ -138,7 +147,7 @@ pub(super) const PEERS: &[Peer] = &[
         server: Kind::Sqlite,
         settings: "batch 500",
         contract: APALIS,
-        part: 1,
+        part: 10,
     },
     Peer {
         name: "apalis",
@@ -154,6 +163,14 @@ pub(super) const PEERS: &[Peer] = &[
         server: Kind::Redis,
         settings: "batch 500",
         contract: APALIS,
-        part: 1,
+        part: 10,
+    },
+    Peer {
+        name: "apalis",
+        folder: "apalis",
+        server: Kind::Redis,
+        settings: "batch 500, not locked",
+        contract: APALIS,
+        part: 10,
     },
 ];

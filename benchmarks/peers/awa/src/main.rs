@@ -29,13 +29,7 @@ async fn main() -> Result<()> {
             max_workers: 256,
             ..QueueConfig::default()
         },
-        // What awa's own benchmark of throughput sets: without deadlines it takes its short path.
-        "1024 workers, no deadline" => QueueConfig {
-            max_workers: 1024,
-            deadline_duration: Duration::ZERO,
-            poll_interval: Duration::from_millis(50),
-            ..QueueConfig::default()
-        },
+        // As awa's own benchmark of throughput: without deadlines it takes its short path.
         "256 workers, no deadline" => QueueConfig {
             max_workers: 256,
             deadline_duration: Duration::ZERO,
