@@ -58,7 +58,9 @@ impl Run {
     pub fn new(peer: &'static str, package: &str, lock: &str) -> Result<Self> {
         let mut lines = lock.lines();
         let name = format!("name = \"{package}\"");
-        lines.find(|line| **line == name).context("no such package")?;
+        lines
+            .find(|line| **line == name)
+            .context("no such package")?;
         let version = lines
             .next()
             .and_then(|line| line.strip_prefix("version = "))
