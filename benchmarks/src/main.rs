@@ -7,6 +7,7 @@ mod machine;
 mod mongo;
 mod mongodb;
 mod mysql;
+mod peers;
 mod postgres;
 mod redis;
 mod report;
@@ -48,6 +49,8 @@ enum Command {
     Mongodb(mongodb::Options),
     /// Compare the MySQL and MariaDB store with bare statements, and wear it down
     Mysql(mysql::Options),
+    /// Compare the inbox with other queues and inboxes on the same server
+    Peers(peers::Options),
     /// Compare the PostgreSQL store with bare statements, and wear it down
     Postgres(postgres::Options),
     /// Compare the Redis store with bare calls of its scripts, and give it a long history
@@ -65,6 +68,7 @@ async fn main() -> Result<()> {
         Command::Layouts(options) => layouts::measure(&mut report, options, batch, payload).await?,
         Command::Mongodb(options) => mongodb::measure(&mut report, options, batch, payload).await?,
         Command::Mysql(options) => mysql::measure(&mut report, options, batch, payload).await?,
+        Command::Peers(options) => return peers::measure(options, batch, payload, cli.json).await,
         Command::Postgres(options) => {
             postgres::measure(&mut report, options, batch, payload).await?;
         }
