@@ -28,8 +28,9 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE,
-    /// mysql://USER@HOST/DATABASE, redis://HOST or redis+cluster://HOST,HOST. Settings follow
-    /// behind a `?`, such as inbox=NAME
+    /// mysql://USER@HOST/DATABASE, mongodb://USER@HOST/DATABASE, redis://HOST or
+    /// redis+cluster://HOST,HOST. Settings follow behind a `?`, such as inbox=NAME; in user and
+    /// password write characters such as # ? @ as %XX
     #[arg(
         long,
         global = true,

@@ -94,13 +94,44 @@ pub(crate) fn without_creating(url: &str) -> String {
     format!("{url}{separator}mode=rw")
 }
 
-/// The URL without its user, password and query, for messages.
+/// Where the inbox is, for messages: the URL without user and password, and of its settings those
+/// that say which inbox. Nothing of what may be a part of a password, also in a URL that is
+/// malformed because of one.
 pub(crate) fn shown(url: &str) -> String {
-    let plain = url.split(['?', '#']).next().unwrap_or_default();
-    match (plain.split_once("://"), plain.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => plain.to_owned(),
-    }
+    let Some((scheme, rest)) = url.split_once("://") else {
+        let is_plain = !url.contains([':', '@', '=', ' ']);
+        return if is_plain { url } else { "(no URL)" }.to_owned();
+    };
+    let behind_credentials = match scheme {
+        "sqlite" => rest,
+        _ => rest.rsplit('@').next().unwrap_or_default(),
+    };
+    let (place, settings) = behind_credentials
+        .split_once('?')
+        .unwrap_or((behind_credentials, ""));
+    let authority = place.split('/').next().unwrap_or_default();
+    // `user:password` without a host looks like a host with a port.
+    let is_place = scheme == "sqlite"
+        || authority.split(',').all(|node| {
+            node.contains('[')
+                || node
+                    .split_once(':')
+                    .is_none_or(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
+        });
+    let place = if is_place { place } else { "…" };
+    let which: Vec<&str> = settings
+        .split('&')
+        .filter(|setting| {
+            setting.split_once('=').is_some_and(|(name, value)| {
+                ["inbox", "schema", "database"].contains(&name)
+                    && value
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+            })
+        })
+        .collect();
+    let mark = if which.is_empty() { "" } else { "?" };
+    format!("{scheme}://{place}{mark}{}", which.join("&"))
 }
 
 #[cfg(test)]
@@ -114,6 +145,34 @@ mod tests {
             "postgres://host:5432/db"
         );
         assert_eq!(shown("sqlite://a.db?synchronous=full"), "sqlite://a.db");
+        assert_eq!(shown("orders.db"), "orders.db");
+    }
+
+    #[test]
+    fn passwords_are_not_shown_when_they_break_the_url() {
+        for url in [
+            "postgres://app:Secret#Secret@host:5432/db",
+            "mysql://app:Secret?Secret@host/db?inbox=orders",
+            "redis://:Secret@Secret@host",
+            "postgres://app:Secret",
+            "postgres:Secret@host/db",
+            "host=1 password=Secret",
+            "//app:Secret@host",
+        ] {
+            assert!(!shown(url).contains("Secret"), "{}", shown(url));
+        }
+    }
+
+    #[test]
+    fn which_inbox_it_is_is_shown() {
+        assert_eq!(
+            shown("postgres://host/db?schema=shop&sslmode=require&inbox=orders"),
+            "postgres://host/db?schema=shop&inbox=orders"
+        );
+        assert_eq!(
+            shown("redis+cluster://a:1,b:2?inbox=orders"),
+            "redis+cluster://a:1,b:2?inbox=orders"
+        );
     }
 
     #[test]

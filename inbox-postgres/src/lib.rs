@@ -96,12 +96,12 @@
 //! GRANT SELECT, INSERT, UPDATE, DELETE ON
 //!     inbox_message, inbox_work, inbox_done, inbox_ordering TO app;
 //! GRANT SELECT, INSERT, DELETE ON inbox_tally TO app;
-//! GRANT SELECT ON inbox_meta TO app;
+//! GRANT SELECT ON inbox_meta, inbox_overview TO app;
 //! GRANT USAGE ON SEQUENCE inbox_seq TO app;
 //! ```
 //!
-//! The functions run with the caller's rights, and anybody may call them unless
-//! `ALTER DEFAULT PRIVILEGES` says otherwise.
+//! The view is for people only. The functions run with the caller's rights, and anybody may call
+//! them unless `ALTER DEFAULT PRIVILEGES` says otherwise.
 //!
 //! # Looking with SQL
 //! The view `{inbox}_overview` shows each message with its state, attempts, times, worker and last
