@@ -13,6 +13,10 @@ use mongodb::{
 
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
+/// FerretDB passes its PostgreSQL's SQLSTATE on as that server packs it into a number: 40001, a
+/// serialization failure, and 40P01, a deadlock.
+const SERIALIZATION_FAILURE: i32 = 16_777_220;
+const DEADLOCK: i32 = 16_908_292;
 
 /// What the driver said, without what it quotes: a server's reply may contain parts of documents.
 #[derive(Debug)]
@@ -261,6 +265,11 @@ fn by_code(code: i32) -> Class {
         24 | 46 | WRITE_CONFLICT | 225 | 244 | 246 | 251 => {
             (Conflict, "another operation changed the same documents")
         }
+        // Of a bulk, some may have been done before.
+        SERIALIZATION_FAILURE | DEADLOCK => {
+            let context = "the server gave this up in favour of another operation";
+            return (Conflict, context.into(), Effect::Unknown);
+        }
         DUPLICATE_KEY => (Conflict, "another operation inserted the same key"),
         146 | 14031 => (Unavailable, "the server is out of memory or disk"),
         20 | 59 | 115 | 263 | 303 => (Unsupported, "the server does not support this"),
@@ -298,6 +307,7 @@ mod tests {
             (50, ErrorKind::Unavailable, Effect::Unknown),
             (112, ErrorKind::Conflict, Effect::None),
             (251, ErrorKind::Conflict, Effect::None),
+            (DEADLOCK, ErrorKind::Conflict, Effect::Unknown),
             (13, ErrorKind::Denied, Effect::None),
             (18, ErrorKind::Denied, Effect::None),
             (26, ErrorKind::SchemaMissing, Effect::None),
