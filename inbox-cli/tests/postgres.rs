@@ -121,7 +121,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
             "no store for oracle",
         ),
         (
-            format!("{}?inbox=hunter", place.server()),
+            format!("{}?inbox=absent", place.server()),
             "set one up with `inbox schema create`",
         ),
         (

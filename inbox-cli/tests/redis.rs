@@ -100,7 +100,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
     let made = place.store().to_owned();
     let at = place.server();
     let at = at.rsplit_once("//").unwrap().1.trim_end_matches('/');
-    let (url, name) = made.split_once('?').unwrap();
+    let (url, _) = made.split_once('?').unwrap();
     for (url, reason) in [
         ("redis://user:hunter2@127.0.0.1:1".to_owned(), "refused"),
         (
@@ -132,7 +132,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
         (format!("{made}&shards=none"), "shards must be"),
         (format!("{made}&shards=3"), "set shards to 1"),
         (
-            format!("{url}?inbox=hunter"),
+            format!("{url}?inbox=absent"),
             "set one up with `inbox schema create`",
         ),
     ] {
@@ -140,8 +140,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
             let output = place.inbox(&[&["--store", &url], command].concat());
             let output = output.exits(1).complains(reason);
             assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
-            assert!(!output.stderr.contains("hunter2"), "{output:?}");
-            assert!(!output.stderr.contains(name), "{output:?}");
+            assert!(!output.stderr.contains("hunter"), "{output:?}");
         }
     }
     if let Some(cluster) = Place::on_redis(Kind::RedisCluster) {
