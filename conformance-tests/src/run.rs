@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::task::JoinSet;
+
 use crate::{
     check::{CaseResult, Unmet, panic_text},
     harness::Harness,
@@ -21,7 +23,8 @@ const LONGEST_CASE: Duration = Duration::from_secs(300);
 /// Runs the cases whose `group::name` contains `filter`, one after the other, and reports. An
 /// empty filter means all.
 ///
-/// Needs a multi-threaded tokio runtime with time enabled.
+/// Needs a multi-threaded tokio runtime with time enabled. Dropping the future aborts the case under
+/// way; what that case has started by itself ends with the runtime.
 pub async fn run(harness: Arc<dyn Harness>, filter: &str) -> Report {
     run_watched(harness, filter, |_| {}).await
 }
@@ -46,21 +49,21 @@ async fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> CaseReport {
     let context = Context {
         harness: Arc::clone(harness),
     };
-    // A task of its own, so that a panic ends this case and no other.
-    let mut task = tokio::spawn((case.run)(context));
-    let result = match tokio::time::timeout(LONGEST_CASE, &mut task).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(error)) => Err(Unmet::Failed(match error.try_into_panic() {
+    // A task of its own, so that a panic ends this case and no other. The set ends it when this
+    // future is dropped.
+    let mut task = JoinSet::new();
+    task.spawn((case.run)(context));
+    let result = match tokio::time::timeout(LONGEST_CASE, task.join_next()).await {
+        Ok(Some(Ok(result))) => result,
+        Ok(Some(Err(error))) => Err(Unmet::Failed(match error.try_into_panic() {
             Ok(panic) => format!("it panicked: {}", panic_text(&*panic)),
             Err(error) => format!("it did not finish: {error}"),
         })),
-        Err(_) => {
-            task.abort();
-            Err(Unmet::Failed(format!(
-                "it did not finish within {} seconds",
-                LONGEST_CASE.as_secs()
-            )))
-        }
+        // The set has its one task.
+        Ok(None) | Err(_) => Err(Unmet::Failed(format!(
+            "it did not finish within {} seconds",
+            LONGEST_CASE.as_secs()
+        ))),
     };
     CaseReport {
         group: case.group,

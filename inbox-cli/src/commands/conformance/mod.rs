@@ -7,7 +7,7 @@ mod postgres;
 mod redis;
 mod sqlite;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
@@ -23,6 +23,9 @@ use crate::{
     store::{cannot_open, shown},
 };
 
+/// For how long what a case in the middle has started is waited for.
+const LONGEST_END: Duration = Duration::from_secs(5);
+
 /// A harness that tidies up. Fixtures do what they can when they are dropped; what needs a
 /// connection is left to this.
 #[async_trait]
@@ -37,13 +40,21 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
     let rig = rig(&global.store).await?;
     let cases = CASES.iter().filter(|case| case.id().contains(&args.filter));
     let bar = progress::bar(global, "cases", cases.count() as u64);
-    let harness: Arc<dyn Harness> = Arc::<dyn Rig>::clone(&rig);
+    // A runtime of its own, whose end is the end of everything that a case in the middle has
+    // started: it would go on making what is to be removed.
+    let suite = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let running = suite.spawn({
+        let harness: Arc<dyn Harness> = Arc::<dyn Rig>::clone(&rig);
+        let bar = bar.clone();
+        async move { conformance_tests::run_watched(harness, &args.filter, |_| bar.inc(1)).await }
+    });
     let report = tokio::select! {
-        report = conformance_tests::run_watched(harness, &args.filter, |_| bar.inc(1)) => {
-            Some(report)
-        }
+        report = running => Some(report?),
         () = token.cancelled() => None,
     };
+    tokio::task::spawn_blocking(move || suite.shutdown_timeout(LONGEST_END)).await?;
     rig.clean_up().await;
     bar.finish_and_clear();
     let Some(report) = report else {

@@ -23,6 +23,7 @@ const AWAY: Duration = Duration::from_secs(5);
 
 /// Every case gets a database of its own on the server that the URL names.
 pub(super) struct Mongo {
+    settings: ClientOptions,
     client: Client,
     options: MongoOptions,
     prefix: String,
@@ -57,9 +58,10 @@ impl Mongo {
         let mut settings = ClientOptions::parse(connection).await.map_err(unusable)?;
         settings.server_selection_timeout.get_or_insert(AWAY);
         settings.connect_timeout.get_or_insert(AWAY);
-        let client = Client::with_options(settings).map_err(unusable)?;
+        let client = Client::with_options(settings.clone()).map_err(unusable)?;
         let (process, random) = (std::process::id(), fastrand::u32(..));
         let mut mongo = Self {
+            settings,
             client,
             options: options.inbox_name(InboxName::default()),
             prefix: format!("inbox_conformance_{process}_{random:08x}"),
@@ -115,8 +117,14 @@ impl Mongo {
 impl Rig for Mongo {
     async fn clean_up(&self) {
         let all = std::mem::take(&mut *lock(&self.databases.all));
+        // The cases' connections may have ended with their runtime.
+        let client = Client::with_options(self.settings.clone());
         for name in all {
-            if self.client.database(&name).drop().await.is_err() {
+            let dropped = match &client {
+                Ok(client) => client.database(&name).drop().await.is_ok(),
+                Err(_) => false,
+            };
+            if !dropped {
                 eprintln!("the database {name} is left behind: it could not be dropped");
             }
         }
