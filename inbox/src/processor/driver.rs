@@ -226,11 +226,10 @@ impl Driver {
             return;
         };
         let message = slot.context.message();
-        let now = Instant::now();
         let is_last = self.table.is_empty() && !matches!(self.until, Until::Shutdown);
         if message.ordering_key().is_some() || is_last {
             // The next message of the key may be due now; or this may be all.
-            self.claiming.hint(now);
+            self.claiming.hint(Instant::now());
         }
         let count = match outcome {
             Outcome::Processed { .. } => {
@@ -239,7 +238,7 @@ impl Driver {
             }
             Outcome::Retry { after, .. } => {
                 self.summary.retried += 1;
-                if let Some(due) = now.checked_add(*after) {
+                if let Some(due) = Instant::now().checked_add(*after) {
                     self.claiming.hint(due);
                 }
                 Count::Retried

@@ -13,9 +13,11 @@ mod task;
 mod transaction;
 mod wakeups;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, panic::resume_unwind, sync::Arc, time::Duration};
 
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinError;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tracing::Instrument as _;
 
 pub use builder::ProcessorBuilder;
 pub use handler::{Completion, Context, Failure, Handler};
@@ -24,8 +26,8 @@ pub use transaction::{TransactionalHandler, in_transaction, in_transaction_fn};
 
 use self::{driver::Driver, monitor::Monitor};
 use crate::{
-    AfterDead, HandlerName, Hooks, LeaseTerms, Operate, Result, RetryPolicy, Store,
-    telemetry::HandlerMetrics,
+    AfterDead, Error, ErrorKind, HandlerName, Hooks, LeaseTerms, Operate, Result, RetryPolicy,
+    Store, telemetry::HandlerMetrics,
 };
 
 /// Claims due messages in batches, runs a handler for each, and settles the outcomes in batches.
@@ -179,14 +181,28 @@ impl Processor {
 
     async fn run_until(&self, until: Until, shutdown: CancellationToken) -> Result<Summary> {
         let driver = Driver::new(self.config.clone(), until).run(shutdown);
+        // In a task of its own, beside those of the handlers: what the application's main thread
+        // waits for is woken across threads, which costs as much as all else here.
+        let driver = AbortOnDropHandle::new(tokio::spawn(driver.in_current_span()));
         match &self.monitor {
-            None => driver.await,
+            None => ended(driver.await),
             Some(monitor) => tokio::select! {
-                summary = driver => summary,
+                summary = driver => ended(summary),
                 () = monitor.watch(&self.config) => Ok(Summary::default()),
             },
         }
     }
+}
+
+/// What the driver's task came to.
+fn ended(task: Result<Result<Summary>, JoinError>) -> Result<Summary> {
+    task.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => {
+            let context = "the runtime was shut down";
+            Err(Error::new(ErrorKind::Other, "process", context))
+        }
+    })
 }
 
 impl fmt::Debug for Processor {
