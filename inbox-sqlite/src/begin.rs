@@ -1,11 +1,16 @@
 //! Inline use: begin under a lease, and record within a transaction. Both insert the message if
-//! it is new and then try to change it, in one trip to SQLite's thread.
+//! it is new and then try to change it, in one trip to SQLite's thread; for begin, the transaction
+//! around it is part of the trip, which is what one message at a time costs most.
 
 use inbox_api::{
     Attempts, Begun, Bytes, Error, ErrorKind, FencingToken, Lease, LeaseTerms, Leased, Message,
     Recorded, Result, State, check_size, duration_micros, from_micros,
 };
-use sqlx::{Row as _, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
+use sqlx::{
+    Row as _, Sqlite, SqliteConnection,
+    query::Query,
+    sqlite::{SqliteArguments, SqliteRow},
+};
 
 use crate::{
     error::in_operation,
@@ -64,12 +69,9 @@ fn bind<'q>(
         .bind(message.payload().as_ref())
 }
 
-async fn change(
-    query: Query<'_, Sqlite, SqliteArguments>,
-    connection: &mut SqliteConnection,
-) -> sqlx::Result<Changed> {
+fn changed(rows: &[SqliteRow]) -> sqlx::Result<Changed> {
     let mut changed = Changed::default();
-    for row in query.fetch_all(connection).await? {
+    for row in rows {
         match row.try_get::<&str, _>(0)? {
             "accepted" => changed.accepted = true,
             _ => changed.taken = Some((row.try_get(1)?, row.try_get(2)?)),
@@ -79,27 +81,14 @@ async fn change(
 }
 
 impl Work {
-    /// The row of `message`, which is there.
-    async fn stored(
-        &self,
-        operation: &'static str,
-        connection: &mut SqliteConnection,
-        message: &Message,
-        now: i64,
-    ) -> Result<Stored> {
-        let row = sqlx::query(self.statements.get.clone())
-            .bind(message.handler().as_str())
-            .bind(message.id().as_str())
-            .fetch_one(connection)
-            .await
-            .map_err(in_operation(operation))?;
-        rows::stored(&row, now).map_err(|reason| self.corrupt(operation, &row, reason))
+    fn stored(&self, operation: &'static str, row: &SqliteRow, now: i64) -> Result<Stored> {
+        rows::stored(row, now).map_err(|reason| self.corrupt(operation, row, reason))
     }
 
     pub(crate) fn corrupt(
         &self,
         operation: &'static str,
-        row: &sqlx::sqlite::SqliteRow,
+        row: &SqliteRow,
         reason: String,
     ) -> Error {
         let found = rows::corrupt_row(&self.inbox, row.try_get(0).unwrap_or_default(), reason);
@@ -128,7 +117,8 @@ impl Work {
             .map_err(|invalid| invalid.in_operation("record_in"))
     }
 
-    /// In a transaction that has the write lock. Answers also whether the message is new.
+    /// In a transaction of its own, which may be left open when this fails or is dropped: the
+    /// connection is then of no more use. Answers also whether the message is new.
     pub(crate) async fn begin(
         &self,
         connection: &mut SqliteConnection,
@@ -141,9 +131,11 @@ impl Work {
         let query = bind(sqlx::query(self.statements.begin.clone()), message, now)
             .bind(until)
             .bind(terms.worker().as_str());
-        let changed = change(query, connection)
-            .await
-            .map_err(in_operation(OPERATION))?;
+        let mapped = in_operation(OPERATION);
+        let mut rows = query.fetch_all(connection).await.map_err(mapped)?;
+        // The last one is the message as it stands then.
+        let row = rows.pop().ok_or(sqlx::Error::RowNotFound).map_err(mapped)?;
+        let changed = changed(&rows).map_err(mapped)?;
         let lease = |seq: i64, token: i64| Lease {
             key: message.key().clone(),
             token: FencingToken::new(token),
@@ -162,7 +154,7 @@ impl Work {
             };
             return Ok((Begun::Run(Box::new(leased)), true));
         }
-        let stored = self.stored(OPERATION, connection, message, now).await?;
+        let stored = self.stored(OPERATION, &row, now)?;
         if changed.taken.is_some() {
             let leased = Leased {
                 message: stored.record.message().ok_or_else(|| {
@@ -199,7 +191,8 @@ impl Work {
         let mapped = in_operation(OPERATION);
         let query = bind(sqlx::query(self.statements.record.clone()), message, now)
             .bind(result.map(AsRef::<[u8]>::as_ref));
-        let changed = change(query, connection).await.map_err(mapped)?;
+        let rows = query.fetch_all(&mut *connection).await.map_err(mapped)?;
+        let changed = changed(&rows).map_err(mapped)?;
         if let Some((seq, _)) = changed.taken {
             if self.drop_processed_payloads {
                 sqlx::query(self.statements.drop_payloads.clone())
@@ -210,7 +203,13 @@ impl Work {
             }
             return Ok(Recorded::First);
         }
-        let stored = self.stored(OPERATION, connection, message, now).await?;
+        let row = sqlx::query(self.statements.get.clone())
+            .bind(message.handler().as_str())
+            .bind(message.id().as_str())
+            .fetch_one(connection)
+            .await
+            .map_err(mapped)?;
+        let stored = self.stored(OPERATION, &row, now)?;
         Ok(match standing(stored, now) {
             Standing::Processed { result } => Recorded::Processed { result },
             Standing::Busy { until } => Recorded::Busy {

@@ -4,6 +4,8 @@
 use inbox_api::InboxName;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use crate::store::BEGIN;
+
 /// Every text is fixed for the life of the store, whatever the length of a batch, so that each
 /// connection prepares it once.
 #[derive(Debug)]
@@ -52,11 +54,9 @@ pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
 impl Statements {
     pub(crate) fn new(inbox: &InboxName) -> Self {
         let plain = |template: &str| expand(template, inbox);
-        let after_insert = |template: &str| {
-            expand(
-                &format!("{}{template}", include_str!("sql/insert.sql")),
-                inbox,
-            )
+        let after_insert = |before: &str, template: &str| {
+            let insert = include_str!("sql/insert.sql");
+            expand(&format!("{before}{insert}{template}"), inbox)
         };
         let by_states = |template: &str| {
             let filter = include_str!("sql/filter.sql").trim_end();
@@ -75,8 +75,16 @@ impl Statements {
         };
         Self {
             receive: plain(include_str!("sql/receive.sql")),
-            begin: after_insert(include_str!("sql/begin.sql")),
-            record: after_insert(include_str!("sql/record.sql")),
+            begin: after_insert(
+                &format!("{BEGIN};\n"),
+                concat!(
+                    include_str!("sql/begin.sql"),
+                    ";\n",
+                    include_str!("sql/get.sql"),
+                    ";\nCOMMIT"
+                ),
+            ),
+            record: after_insert("", include_str!("sql/record.sql")),
             get: plain(include_str!("sql/get.sql")),
             claim_select: plain(include_str!("sql/claim_select.sql")),
             claim_lease: plain(include_str!("sql/claim_lease.sql")),

@@ -390,11 +390,27 @@ impl Store for SqliteStore {
     }
 }
 
+/// A connection that runs a transaction of which sqlx knows nothing. Closed, which rolls back, unless
+/// all of it was run.
+struct Scripted {
+    connection: PoolConnection<Sqlite>,
+    is_over: bool,
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
 /// Each of these is one statement, or one transaction of its own. A dropped future leaves
 /// neither behind: sqlx runs a statement on the connection's own thread to its end or not at all;
 /// a BEGIN whose answer nobody takes is rolled back by that thread; a dropped `Transaction` queues
 /// a ROLLBACK behind whatever is still running; and a COMMIT whose answer nobody takes stands,
-/// with the ROLLBACK behind it ignored. The connection goes back to its pool only behind all that.
+/// with the ROLLBACK behind it ignored. The connection goes back to its pool only behind all that,
+/// or (`Scripted`) is closed.
 impl SqliteStore {
     async fn receive_batch(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
         const OPERATION: &str = "receive";
@@ -463,15 +479,16 @@ impl SqliteStore {
     }
 
     async fn begin_one(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        let mapped = in_operation("begin");
-        let mut connection = self.writer("begin").await?;
-        let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
+        let mut scripted = Scripted {
+            connection: self.writer("begin").await?,
+            is_over: false,
+        };
         let (begun, accepted) = self
             .inner
             .work
-            .begin(&mut transaction, message, terms, self.now())
+            .begin(&mut scripted.connection, message, terms, self.now())
             .await?;
-        transaction.commit().await.map_err(mapped)?;
+        scripted.is_over = true;
         if accepted && !matches!(begun, Begun::Run(_)) {
             self.inner.signal.raise();
         }
