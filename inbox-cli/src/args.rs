@@ -50,13 +50,14 @@ pub(crate) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Ingest a file or standard input and process until nothing is left
+    /// Ingest a file or standard input and process until nothing is left. Sets the inbox up if there
+    /// is none
     #[command(
         after_help = RUN_EXAMPLES,
         override_usage = "inbox run [OPTIONS] <FILE> <--post <URL>|-- <COMMAND>...>"
     )]
     Run(RunArgs),
-    /// Store the messages of a file or of standard input
+    /// Store the messages of a file or of standard input. Sets the inbox up if there is none
     Ingest(IngestArgs),
     /// Process stored messages with a command or by HTTP
     #[command(

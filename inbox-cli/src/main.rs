@@ -97,8 +97,11 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
 fn log_to_stderr() {
     let filter = EnvFilter::builder()
         .with_env_var("INBOX_LOG")
-        .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into())
-        .from_env_lossy();
+        .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into());
+    let filter = filter.from_env().unwrap_or_else(|error| {
+        eprintln!("inbox: INBOX_LOG is ignored: {error}");
+        filter.parse_lossy("")
+    });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

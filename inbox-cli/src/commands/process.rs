@@ -34,6 +34,10 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
             never = waiting => match never {},
         }
     } else {
+        if !global.quiet && !global.json {
+            let (handler, place) = (&args.processing.handler, store::shown(&global.store));
+            eprintln!("processing messages of `{handler}` at {place}; Ctrl-C to end");
+        }
         processor.run(token.clone()).await?
     };
     bar.finish_and_clear();
