@@ -4,7 +4,6 @@ mod chart;
 mod client;
 mod layouts;
 mod machine;
-mod mongo;
 mod mongodb;
 mod mysql;
 mod peers;

@@ -17,7 +17,7 @@ use sqlx::{
 use tempfile::TempDir;
 use test_servers::Kind;
 
-use crate::{layouts::server::Server as Postgres, mongo, mysql, redis, stores::AnyStore};
+use crate::{layouts::server::Server as Postgres, mongodb, mysql, redis, stores::AnyStore};
 
 /// Connections of a store that many tasks share: as many as stores open by default.
 const CONNECTIONS: u32 = 10;
@@ -34,6 +34,7 @@ pub(crate) enum Target {
     Mysql,
     /// With `appendfsync always`.
     Redis,
+    /// `mongod` if it is to be had, else FerretDB.
     Mongodb,
 }
 
@@ -49,7 +50,7 @@ enum Place {
     Postgres(Box<Postgres>),
     MySql(Box<mysql::server::Server>),
     Redis(redis::server::Server),
-    Mongo(mongo::Server),
+    Mongo(mongodb::server::Server),
 }
 
 /// Which of the two inboxes that a site can hold.
@@ -101,7 +102,7 @@ impl Target {
                 }
                 Place::Redis(server)
             }
-            Self::Mongodb => Place::Mongo(mongo::Server::start(url).await?),
+            Self::Mongodb => Place::Mongo(mongodb::server::Server::start(url).await?),
         };
         let is_server = !matches!(place, Place::Memory | Place::Folder(_));
         ensure!(is_server || url.is_none(), "{} has no server", self.name());

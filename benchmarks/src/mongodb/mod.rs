@@ -1,24 +1,18 @@
 //! The MongoDB store beside the commands that it sends, issued bare through the same driver.
 
 mod bare;
+pub(crate) mod server;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use inbox::{
-    Message, Receipt, Schema as _, Store as _,
-    mongodb::{
-        MongoOptions, MongoStore,
-        mongodb::{Client as Driver, bson::doc, options::ClientOptions},
-    },
-};
-use test_servers::{Kind, Server, find, find_own};
+use inbox::{Message, Receipt, Store as _, mongodb::MongoStore};
 
-use self::bare::Bare;
+use self::{bare::Bare, server::Server};
 use crate::{
     client::Client,
     layouts::{Shape, load},
@@ -58,18 +52,11 @@ pub(crate) async fn measure(
     batch: u32,
     payload: usize,
 ) -> Result<()> {
-    let own = match &options.url {
-        Some(_) => None,
-        None => Some(tokio::task::spawn_blocking(start).await??),
-    };
-    let url = options.url.as_deref();
-    let url = url.or(own.as_ref().map(Server::url)).context("no server")?;
     let bench = Bench {
-        url: url.to_owned(),
-        client: Driver::with_options(ClientOptions::parse(url).await?)?,
+        server: Server::start(options.url.as_deref()).await?,
         shape: Shape { batch, payload },
     };
-    report.note("server", bench.about().await?);
+    report.note("server", bench.server.about().await?);
     for part in &options.parts {
         let before = load()?;
         match part {
@@ -80,42 +67,12 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-fn start() -> Result<Server> {
-    if find(Kind::Mongodb).is_ok() {
-        return Ok(find_own(Kind::Mongodb, &[])?);
-    }
-    Ok(find_own(Kind::Ferretdb, &[])?)
-}
-
 struct Bench {
-    url: String,
-    client: Driver,
+    server: Server,
     shape: Shape,
 }
 
 impl Bench {
-    async fn about(&self) -> Result<String> {
-        let build = doc! { "buildInfo": 1 };
-        let build = self.client.database("admin").run_command(build).await?;
-        let speaks = build.get_str("version").unwrap_or("of unknown version");
-        Ok(match build.get_document("ferretdb") {
-            Ok(ferretdb) => format!(
-                "FerretDB {}, speaking as MongoDB {speaks}",
-                ferretdb.get_str("version").unwrap_or("of unknown version")
-            ),
-            Err(_) => format!("MongoDB {speaks}"),
-        })
-    }
-
-    /// An empty inbox.
-    async fn fresh(&self) -> Result<Arc<MongoStore>> {
-        self.client.database(DATABASE).drop().await?;
-        let (connection, options) = MongoOptions::from_url(&self.url)?;
-        let store = MongoStore::connect(connection, options.database(DATABASE)).await?;
-        store.create().await?;
-        Ok(Arc::new(store))
-    }
-
     async fn beside_commands(&self, report: &mut Report, options: &Options) -> Result<()> {
         let batch = u64::from(self.shape.batch);
         let messages = options.messages.div_ceil(batch) * batch;
@@ -132,7 +89,7 @@ impl Bench {
                 bare.push(self.run_bare(messages).await?);
             }
         }
-        self.client.database(DATABASE).drop().await?;
+        self.server.drop(DATABASE).await?;
         let of = |runs: &[[Duration; 3]], step: usize| -> Vec<Duration> {
             runs.iter().map(|times| times[step]).collect()
         };
@@ -172,12 +129,12 @@ impl Bench {
 
     /// Receive, the inserts in it, claim and settle.
     async fn run_bare(&self, messages: u64) -> Result<[Duration; 3]> {
-        let store = self.fresh().await?;
+        let store = Arc::new(self.server.fresh(DATABASE).await?);
         let batches = self.batches(
             &mut Client::new(Arc::<MongoStore>::clone(&store), self.shape)?,
             messages,
         )?;
-        let bare = Bare::new(&self.client, DATABASE, self.shape.batch);
+        let bare = Bare::new(&self.server.client, DATABASE, self.shape.batch);
         let mut inserts = Duration::ZERO;
         let start = Instant::now();
         for batch in &batches {
@@ -198,7 +155,7 @@ impl Bench {
 
     /// Receive, receive again, claim and settle.
     async fn run_store(&self, messages: u64) -> Result<[Duration; 3]> {
-        let store = self.fresh().await?;
+        let store = Arc::new(self.server.fresh(DATABASE).await?);
         let mut client = Client::new(Arc::<MongoStore>::clone(&store), self.shape)?;
         let batches = self.batches(&mut client, messages)?;
         let mut times = [Duration::ZERO; 3];

@@ -9,7 +9,11 @@ use std::{
 use anyhow::{Result, ensure};
 use inbox::{Message, Receipt, Store as _};
 
-use super::{Options, STORE, server::Server, sql::Bare};
+use super::{
+    Options, STORE,
+    server::Server,
+    sql::{Bare, Layout},
+};
 use crate::{
     client::{Client, Maker},
     layouts::Shape,
@@ -26,43 +30,51 @@ pub(crate) async fn measure(
     shape: Shape,
 ) -> Result<()> {
     let messages = options.messages;
-    let mut bare: Vec<[Duration; 2]> = Vec::new();
+    let mut bare: [Vec<[Duration; 2]>; 2] = Default::default();
     let mut store: Vec<[Duration; 3]> = Vec::new();
-    for run in 0..options.runs {
+    for run in 0..options.runs as usize {
         eprintln!("beside-sql: run {}", run + 1);
-        // They take turns at being first.
-        if run % 2 == 0 {
-            bare.push(run_sql(server, messages, shape).await?);
-        }
-        store.push(run_store(server, messages, shape).await?);
-        if run % 2 == 1 {
-            bare.push(run_sql(server, messages, shape).await?);
+        // Each run begins with another contender, so that none is always first.
+        for place in 0..3 {
+            match (place + run) % 3 {
+                2 => store.push(run_store(server, messages, shape).await?),
+                n => bare[n].push(run_sql(server, Layout::ALL[n], messages, shape).await?),
+            }
         }
     }
-    let bare_times = |step: usize| bare.iter().map(|times| times[step]).collect::<Vec<_>>();
-    let times = |step: usize| store.iter().map(|times| times[step]).collect::<Vec<_>>();
-    report.rates("bare SQL", "receive", messages, &bare_times(0));
-    report.rates("bare SQL", "claim and settle", messages, &bare_times(1));
-    report.rates(STORE, "receive", messages, &times(0));
-    report.rates(STORE, "receive again (all duplicates)", messages, &times(1));
-    report.rates(STORE, "claim and settle", messages, &times(2));
-    for (step, bare_step, what) in [
-        (0, 0, "receive"),
-        (1, 0, "all duplicates"),
-        (2, 1, "claim and settle"),
-    ] {
-        let ratios = bare_times(bare_step)
-            .iter()
-            .zip(times(step))
-            .map(|(bare, store)| bare.as_secs_f64() / store.as_secs_f64())
-            .collect();
-        let versus = format!(
-            "{what}, of bare SQL's {}",
-            ["receive", "claim and settle"][bare_step]
-        );
-        report.figures(STORE, versus, ratios, "ratio");
+    for (layout, times) in Layout::ALL.iter().zip(&bare) {
+        let name = layout.name();
+        let receive = step(times, 0);
+        report.rates(name, "receive (bare SQL)", messages, &receive);
+        let work = step(times, 1);
+        report.rates(name, "claim and settle (bare SQL)", messages, &work);
     }
+    report.rates(STORE, "receive", messages, &step(&store, 0));
+    let again = step(&store, 1);
+    report.rates(STORE, "receive again (all duplicates)", messages, &again);
+    report.rates(STORE, "claim and settle", messages, &step(&store, 2));
+    for (layout, times) in Layout::ALL.iter().zip(&bare) {
+        for (what, of, by) in [("receive", 0, 0), ("claim and settle", 1, 2)] {
+            let ratios = ratios(&step(times, of), &step(&store, by));
+            let what = format!("{what}, of {}", layout.name());
+            report.figures(STORE, what, ratios, "ratio");
+        }
+    }
+    let duplicates = ratios(&step(&store, 0), &again);
+    let what = "duplicates, of its own receive";
+    report.figures(STORE, what, duplicates, "ratio");
     Ok(())
+}
+
+fn step<const N: usize>(runs: &[[Duration; N]], step: usize) -> Vec<Duration> {
+    runs.iter().map(|times| times[step]).collect()
+}
+
+/// Rates of the second as parts of those of the first, run by run.
+fn ratios(first: &[Duration], second: &[Duration]) -> Vec<f64> {
+    let both = first.iter().zip(second);
+    both.map(|(first, second)| first.as_secs_f64() / second.as_secs_f64())
+        .collect()
 }
 
 /// The batches of each connection.
@@ -72,14 +84,22 @@ fn batches(messages: u64, shape: Shape) -> Result<Vec<Vec<Message>>> {
     Maker::new(shape.payload)?.batches(number, shape.batch)
 }
 
-async fn run_sql(server: &Server, messages: u64, shape: Shape) -> Result<[Duration; 2]> {
+async fn run_sql(
+    server: &Server,
+    layout: Layout,
+    messages: u64,
+    shape: Shape,
+) -> Result<[Duration; 2]> {
     server.create(DATABASE).await?;
     let options = server.options(DATABASE);
-    Bare::connect(&options, shape.batch).await?.set_up().await?;
+    Bare::connect(&options, layout, shape.batch)
+        .await?
+        .set_up()
+        .await?;
     let mut clients = Vec::new();
     for _ in 0..CONNECTIONS {
         let batches = batches(messages, shape)?;
-        clients.push((Bare::connect(&options, shape.batch).await?, batches));
+        clients.push((Bare::connect(&options, layout, shape.batch).await?, batches));
     }
     let start = Instant::now();
     let clients = both(clients, async |(mut client, batches)| {

@@ -1,5 +1,5 @@
-//! The same work in hand-written statements: one table, all values bound, prepared once, and no
-//! more than receive, claim and settle need.
+//! The same work in hand-written statements: all values bound, prepared once, and no more than
+//! receive, claim and settle need.
 
 use anyhow::{Result, ensure};
 use inbox::Message;
@@ -8,35 +8,70 @@ use sqlx::{
     mysql::MySqlConnectOptions,
 };
 
+/// Where the rows are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One table updated in place: the least that a receive can write.
+    OneTable,
+    /// As in the store: messages, what of them is open, and what is done.
+    Own,
+}
+
+impl Layout {
+    pub(crate) const ALL: [Self; 2] = [Self::OneTable, Self::Own];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OneTable => "one table",
+            Self::Own => "message+work+done",
+        }
+    }
+}
+
 pub(crate) struct Bare {
     connection: MySqlConnection,
+    layout: Layout,
     batch: usize,
 }
 
 impl Bare {
-    pub(crate) async fn connect(options: &MySqlConnectOptions, batch: u32) -> Result<Self> {
+    pub(crate) async fn connect(
+        options: &MySqlConnectOptions,
+        layout: Layout,
+        batch: u32,
+    ) -> Result<Self> {
         let mut connection = options.connect().await?;
         connection
             .execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             .await?;
         Ok(Self {
             connection,
+            layout,
             batch: batch as usize,
         })
     }
 
     pub(crate) async fn set_up(&mut self) -> Result<()> {
-        self.connection
-            .execute(include_str!("sql/table.sql"))
-            .await?;
+        let tables = match self.layout {
+            Layout::OneTable => include_str!("sql/one_table.sql"),
+            Layout::Own => include_str!("sql/own_layout.sql"),
+        };
+        self.connection.execute(sqlx::raw_sql(tables)).await?;
         Ok(())
     }
 
     pub(crate) async fn receive(&mut self, messages: &[Message]) -> Result<()> {
         let rows = vec!["(?, ?, ?, ?, ?, UTC_TIMESTAMP(6))"; messages.len()].join(", ");
+        let (table, time) = match self.layout {
+            Layout::OneTable => ("bare", "visible_at"),
+            Layout::Own => ("message", "accepted_at"),
+        };
         let sql = format!(
-            "INSERT IGNORE INTO bare (handler, id, kind, headers, payload, visible_at) VALUES {rows}"
+            "INSERT IGNORE INTO {table} (handler, id, kind, headers, payload, {time}) VALUES {rows}"
         );
+        if self.layout == Layout::Own {
+            self.begin().await?;
+        }
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for message in messages {
             query = query
@@ -48,6 +83,20 @@ impl Bare {
         }
         let done = query.execute(&mut self.connection).await?;
         ensure!(done.rows_affected() == messages.len() as u64);
+        if self.layout == Layout::Own {
+            // The numbers of one statement follow each other.
+            let queued = sqlx::query(
+                "INSERT INTO work (seq, handler, state, visible_at, attempts, token)
+                 SELECT seq, handler, 0, accepted_at, 0, 0 FROM message
+                 WHERE seq >= ? AND seq < ?",
+            )
+            .bind(done.last_insert_id())
+            .bind(done.last_insert_id() + messages.len() as u64)
+            .execute(&mut self.connection)
+            .await?;
+            ensure!(queued.rows_affected() == messages.len() as u64);
+            self.commit().await?;
+        }
         Ok(())
     }
 
@@ -65,41 +114,74 @@ impl Bare {
     }
 
     async fn claim(&mut self) -> Result<Vec<i64>> {
-        self.connection.execute(sqlx::raw_sql("BEGIN")).await?;
+        self.begin().await?;
+        let (table, columns) = match self.layout {
+            Layout::OneTable => ("bare", "seq, handler, id, kind, headers, payload"),
+            Layout::Own => ("work", "seq"),
+        };
         let sql = format!(
-            "SELECT seq, handler, id, kind, headers, payload, attempts, token FROM bare \
+            "SELECT {columns}, attempts, token FROM {table} \
              WHERE handler = ? AND state = 0 AND visible_at <= UTC_TIMESTAMP(6) \
              ORDER BY visible_at, seq LIMIT {} FOR UPDATE SKIP LOCKED",
             self.batch
         );
-        let rows = sqlx::query(AssertSqlSafe(sql))
+        let mut rows = sqlx::query(AssertSqlSafe(sql))
             .bind("bench")
             .fetch_all(&mut self.connection)
             .await?;
-        let mut seqs = Vec::with_capacity(rows.len());
-        for row in &rows {
-            seqs.push(row.try_get(0)?);
-            // What a handler would be given.
-            let _: (&[u8], &[u8], &[u8]) = (row.try_get(2)?, row.try_get(3)?, row.try_get(5)?);
-        }
+        let seqs: Vec<i64> = rows
+            .iter()
+            .map(|row| row.try_get(0))
+            .collect::<sqlx::Result<_>>()?;
         if !seqs.is_empty() {
             let sql = format!(
-                "UPDATE bare SET state = 1, attempts = attempts + 1, token = token + 1, \
+                "UPDATE {table} SET state = 1, attempts = attempts + 1, token = token + 1, \
                  visible_at = UTC_TIMESTAMP(6) + INTERVAL 3600 SECOND WHERE seq IN ({})",
                 marks(&seqs)
             );
             self.change(sql, &seqs).await?;
         }
-        self.connection.execute(sqlx::raw_sql("COMMIT")).await?;
+        if self.layout == Layout::Own && !seqs.is_empty() {
+            let sql = format!(
+                "SELECT seq, handler, id, kind, headers, payload FROM message WHERE seq IN ({})",
+                marks(&seqs)
+            );
+            let mut query = sqlx::query(AssertSqlSafe(sql));
+            for seq in &seqs {
+                query = query.bind(seq);
+            }
+            rows = query.fetch_all(&mut self.connection).await?;
+        }
+        for row in &rows {
+            // What a handler would be given.
+            let _: (&[u8], &[u8], &[u8]) = (row.try_get(2)?, row.try_get(3)?, row.try_get(5)?);
+        }
+        self.commit().await?;
         Ok(seqs)
     }
 
     async fn settle(&mut self, seqs: &[i64]) -> Result<()> {
-        let sql = format!(
-            "UPDATE bare SET state = 2 WHERE seq IN ({}) AND state = 1 AND token = 1",
-            marks(seqs)
-        );
-        self.change(sql, seqs).await
+        let marks = marks(seqs);
+        match self.layout {
+            Layout::OneTable => {
+                let sql = format!(
+                    "UPDATE bare SET state = 2 WHERE seq IN ({marks}) AND state = 1 AND token = 1"
+                );
+                self.change(sql, seqs).await
+            }
+            Layout::Own => {
+                self.begin().await?;
+                let sql = format!(
+                    "INSERT INTO done (seq, handler, attempts, token, finished_at) \
+                     SELECT seq, handler, attempts, token, UTC_TIMESTAMP(6) FROM work \
+                     WHERE seq IN ({marks}) AND state = 1 AND token = 1 FOR UPDATE"
+                );
+                self.change(sql, seqs).await?;
+                let sql = format!("DELETE FROM work WHERE seq IN ({marks})");
+                self.change(sql, seqs).await?;
+                self.commit().await
+            }
+        }
     }
 
     async fn change(&mut self, sql: String, seqs: &[i64]) -> Result<()> {
@@ -109,6 +191,16 @@ impl Bare {
         }
         let done = query.execute(&mut self.connection).await?;
         ensure!(done.rows_affected() == seqs.len() as u64);
+        Ok(())
+    }
+
+    async fn begin(&mut self) -> Result<()> {
+        self.connection.execute(sqlx::raw_sql("BEGIN")).await?;
+        Ok(())
+    }
+
+    async fn commit(&mut self) -> Result<()> {
+        self.connection.execute(sqlx::raw_sql("COMMIT")).await?;
         Ok(())
     }
 }

@@ -22,8 +22,10 @@ const APALIS: &str = "worker's name as fence, deduplication unused, batches";
 const AWA: &str = "fenced, deduplication unused, batches";
 const GRAPHILE: &str =
     "worker's name as fence, deduplication unused, batches, deletes what is done";
+const OBIX: &str = "not fenced, deduplicating, one by one";
 const OUTBOX: &str = "row lock while the handler runs, deduplicating, one by one";
 const PGMQ: &str = "not fenced, not deduplicating, batches, deletes what is done";
+const PGQRS: &str = "worker's id as fence, not deduplicating, batches";
 const SQL: &str = "row locks while handlers run, deduplicating, batches";
 
 pub(super) const PEERS: &[Peer] = &[
@@ -98,6 +100,30 @@ pub(super) const PEERS: &[Peer] = &[
         settings: "2 workers, batches of 1000",
         contract: SQL,
         part: 1,
+    },
+    Peer {
+        name: "pgqrs",
+        folder: "pgqrs",
+        server: Kind::Postgres,
+        settings: "4 consumers, batch 50",
+        contract: PGQRS,
+        part: 2,
+    },
+    Peer {
+        name: "pgqrs",
+        folder: "pgqrs",
+        server: Kind::Postgres,
+        settings: "2 consumers, batch 500",
+        contract: PGQRS,
+        part: 2,
+    },
+    Peer {
+        name: "obix",
+        folder: "obix",
+        server: Kind::Postgres,
+        settings: "default, 50 connections",
+        contract: OBIX,
+        part: 20,
     },
     Peer {
         name: "pg-transactional-outbox",

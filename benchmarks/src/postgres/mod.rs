@@ -1,11 +1,10 @@
 //! The PostgreSQL store beside hand-written statements through the same driver, and under the
-//! conditions that wear an inbox down: a long history, a large backlog, retention, many workers.
+//! conditions that wear an inbox down: a long history, a large backlog, many workers.
 
 mod beside_sql;
 mod client;
 mod depth;
 mod processors;
-mod purge;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -32,9 +31,6 @@ pub(crate) struct Options {
     /// Messages waiting before those that are measured, beside none, of 16 bytes each
     #[arg(long, default_value_t = 1_000_000)]
     pending: u64,
-    /// Messages that are purged beside live traffic, of 16 bytes each
-    #[arg(long, default_value_t = 1_000_000)]
-    purged: u64,
     /// An idle PostgreSQL server (15 or newer) to measure on as a superuser, in databases that are
     /// made and dropped; default: one started for this
     #[arg(long)]
@@ -49,8 +45,6 @@ enum Part {
     Retained,
     /// Claim and settle at the head of a backlog
     Pending,
-    /// Latency of claims in live traffic, without and with a purge beside it
-    Purge,
     /// Throughput of one to eight processors on one inbox
     Processors,
 }
@@ -76,7 +70,6 @@ pub(crate) async fn measure(
             Part::Pending => {
                 depth::measure(report, &mut server, options, shape, depth::PENDING).await?;
             }
-            Part::Purge => purge::measure(report, &mut server, options, shape).await?,
             Part::Processors => {
                 processors::measure(report, &mut server, options, shape).await?;
             }

@@ -216,7 +216,8 @@ impl Bench {
         let taken = each(self.memory().await? - before);
         report.figures(STORE, "memory per retained message", vec![taken], "bytes");
 
-        let mut times: [Vec<Duration>; 2] = Default::default();
+        // Beside nothing, and beside the history.
+        let mut measured: [Measured; 2] = Default::default();
         for run in 0..options.runs {
             // Neither is always first.
             for place in 0..2 {
@@ -227,22 +228,33 @@ impl Bench {
                     self.made(&format!("empty{run}"), true).await?
                 };
                 receive(&store, batches(self.shape, messages)?).await?;
-                let start = Instant::now();
-                ensure!(work(&store, self.shape).await? == messages);
-                times[usize::from(is_long)].push(start.elapsed());
+                self.server.rest().await?;
+                let worked = measured[usize::from(is_long)]
+                    .add(self, work(&store, self.shape))
+                    .await?;
+                ensure!(worked == messages);
                 if !is_long {
                     store.remove().await?;
                     store.close().await;
                 }
             }
         }
-        let ratios = times[0].iter().zip(&times[1]);
-        let ratios = ratios.map(|(empty, long)| empty.as_secs_f64() / long.as_secs_f64());
-        let ratios = ratios.collect();
-        report.rates(STORE, "claim and settle, empty", messages, &times[0]);
-        let name = format!("claim and settle, {retained} retained");
-        report.rates(STORE, &name, messages, &times[1]);
-        report.figures(STORE, format!("{name}, of empty"), ratios, "ratio");
+        let names = ["empty".to_owned(), format!("{retained} retained")];
+        for (name, measured) in names.iter().zip(&measured) {
+            let step = format!("claim and settle, {name}");
+            report.rates(STORE, &step, messages, &measured.times);
+            let each = measured
+                .processor
+                .iter()
+                .map(|time| micros(*time, messages));
+            let step = format!("{step}, server's processor time");
+            report.figures(STORE, step, each.collect(), "us/msg");
+        }
+        let [empty, long_history] = &measured;
+        let both = empty.times.iter().zip(&long_history.times);
+        let ratios = both.map(|(empty, long)| empty.as_secs_f64() / long.as_secs_f64());
+        let step = format!("claim and settle, {retained} retained, of empty");
+        report.figures(STORE, step, ratios.collect(), "ratio");
 
         let kept = retained + u64::from(options.runs) * messages;
         let expired = inbox::Expired::new(inbox::State::Processed, Duration::ZERO, u32::MAX)?;

@@ -1,5 +1,7 @@
 //! The server, and what it says about itself.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use inbox::{
     Schema as _,
@@ -93,6 +95,21 @@ impl Server {
             about.push(format!("{name}={value}"));
         }
         Ok(about.join(" "))
+    }
+
+    /// Waits until the server does nothing in the background that earlier work caused.
+    pub(crate) async fn rest(&self) -> Result<()> {
+        for (section, name) in [
+            ("persistence", "aof_rewrite_scheduled"),
+            ("persistence", "aof_rewrite_in_progress"),
+            ("persistence", "rdb_bgsave_in_progress"),
+            ("memory", "lazyfree_pending_objects"),
+        ] {
+            while self.info(section, name).await? != "0" {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
     }
 
     /// A line of what the server tells about itself.

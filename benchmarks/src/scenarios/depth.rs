@@ -63,7 +63,8 @@ pub(super) async fn measure(bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
     Ok(())
 }
 
-async fn fill(inbox: &Arc<dyn Inbox>, kind: Kind, depth: u64) -> Result<()> {
+/// Makes a history or a backlog.
+pub(super) async fn fill(inbox: &Arc<dyn Inbox>, kind: Kind, depth: u64) -> Result<()> {
     let mut maker = Maker::new(PAYLOAD)?;
     for from in (0..depth).step_by(PART as usize) {
         let part = PART.min(depth - from);

@@ -6,6 +6,7 @@ mod depth;
 mod drain;
 mod inline;
 mod keys;
+mod purge;
 mod receive;
 mod steady;
 mod sweeps;
@@ -51,10 +52,10 @@ pub(crate) struct Options {
     /// Messages a second of steady traffic
     #[arg(long, value_delimiter = ',', default_values = ["500", "2000"], value_parser = clap::value_parser!(u64).range(1..))]
     rate: Vec<u64>,
-    /// Seconds of steady traffic per run, and of inline use
+    /// Seconds of steady traffic per run, of inline use, and of traffic before a purge
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Messages retained or pending, beside none, of 16 bytes each
+    /// Messages retained, pending or purged, beside none, of 16 bytes each
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
 }
@@ -90,6 +91,8 @@ enum Scenario {
     Retained,
     /// Claim and settle at the head of a backlog
     Pending,
+    /// Latency of claims in live traffic, without and with a purge of a history beside it
+    Purge,
 }
 
 pub(crate) async fn measure(
@@ -157,6 +160,7 @@ impl Bench<'_> {
             Scenario::ProcessorCost => cost::measure(self).await?,
             Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
             Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,
+            Scenario::Purge => purge::measure(self).await?,
         }
         let load = format!(
             "{name} on {}: {before} before, {} after",

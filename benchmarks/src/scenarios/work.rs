@@ -176,7 +176,7 @@ pub(super) async fn claim_and_settle(
     .await
 }
 
-fn request(limit: u32) -> Result<ClaimRequest> {
+pub(super) fn request(limit: u32) -> Result<ClaimRequest> {
     Ok(ClaimRequest {
         handlers: vec![handler()?],
         limit,
@@ -184,7 +184,10 @@ fn request(limit: u32) -> Result<ClaimRequest> {
     })
 }
 
-async fn claim(inbox: &Arc<dyn Inbox>, request: &ClaimRequest) -> Result<Vec<Settlement>> {
+pub(super) async fn claim(
+    inbox: &Arc<dyn Inbox>,
+    request: &ClaimRequest,
+) -> Result<Vec<Settlement>> {
     let claims = inbox.claim(request).await?;
     ensure!(claims.corrupt.is_empty());
     Ok(claims
@@ -197,7 +200,7 @@ async fn claim(inbox: &Arc<dyn Inbox>, request: &ClaimRequest) -> Result<Vec<Set
         .collect())
 }
 
-async fn settle(inbox: &Arc<dyn Inbox>, settlements: &[Settlement]) -> Result<()> {
+pub(super) async fn settle(inbox: &Arc<dyn Inbox>, settlements: &[Settlement]) -> Result<()> {
     let settled = inbox.settle(settlements).await?;
     ensure!(settled.iter().all(|one| *one == Settled::Done));
     Ok(())

@@ -1,0 +1,74 @@
+//! The server that is measured: one that is there, or one of our own.
+
+use anyhow::{Context as _, Result};
+use inbox::{
+    Schema as _,
+    mongodb::{
+        MongoOptions, MongoStore,
+        mongodb::{Client, bson::doc},
+    },
+};
+use test_servers::{Kind, find, find_own};
+
+pub(crate) struct Server {
+    url: String,
+    pub(crate) client: Client,
+    /// It ends when this is dropped.
+    _own: Option<test_servers::Server>,
+}
+
+impl Server {
+    /// The server at `url`; without one, a `mongod` of our own if it is to be had, else FerretDB.
+    pub(crate) async fn start(url: Option<&str>) -> Result<Self> {
+        let own = match url {
+            Some(_) => None,
+            None => Some(tokio::task::spawn_blocking(own).await??),
+        };
+        let url = url.or(own.as_ref().map(test_servers::Server::url));
+        let url = url.context("no server")?.to_owned();
+        Ok(Self {
+            client: Client::with_uri_str(&url).await?,
+            url,
+            _own: own,
+        })
+    }
+
+    /// An empty inbox, in the place of the one that was there.
+    pub(crate) async fn fresh(&self, database: &str) -> Result<MongoStore> {
+        self.drop(database).await?;
+        let store = self.connect(database).await?;
+        store.create().await?;
+        Ok(store)
+    }
+
+    pub(crate) async fn drop(&self, database: &str) -> Result<()> {
+        Ok(self.client.database(database).drop().await?)
+    }
+
+    pub(crate) async fn connect(&self, database: &str) -> Result<MongoStore> {
+        let (connection, options) = MongoOptions::from_url(&self.url)?;
+        Ok(MongoStore::connect(connection, options.database(database)).await?)
+    }
+
+    /// Name, version and how durable a write is when it is acknowledged.
+    pub(crate) async fn about(&self) -> Result<String> {
+        let admin = self.client.database("admin");
+        let build = admin.run_command(doc! { "buildInfo": 1 }).await?;
+        let speaks = build.get_str("version").unwrap_or("of unknown version");
+        let server = match build.get_document("ferretdb") {
+            Ok(ferretdb) => format!(
+                "FerretDB {}, speaking as MongoDB {speaks}",
+                ferretdb.get_str("version").unwrap_or("of unknown version")
+            ),
+            Err(_) => format!("MongoDB {speaks}"),
+        };
+        Ok(format!("{server} w=majority j=true"))
+    }
+}
+
+fn own() -> Result<test_servers::Server> {
+    if find(Kind::Mongodb).is_ok() {
+        return Ok(find_own(Kind::Mongodb, &[])?);
+    }
+    Ok(find_own(Kind::Ferretdb, &[])?)
+}

@@ -1,0 +1,93 @@
+//! Retention beside live traffic: the latency of claims while nothing is purged, and while a
+//! history is.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use inbox::{CancellationToken, Expired, Inbox, State};
+use tokio::task::JoinHandle;
+
+use super::{Bench, Runs, depth, ratios, work};
+use crate::{
+    client::Maker,
+    report::{Latencies, latencies, quantile, record},
+    target::Slot,
+};
+
+/// A batch of this many messages is received, claimed and settled...
+const BATCH: u32 = 50;
+/// ...and then a pause.
+const PAUSE: Duration = Duration::from_millis(15);
+
+pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
+    let history = bench.options.depth;
+    let (mut alone, mut beside, mut purges) = (vec![], vec![], Runs::default());
+    for run in 0..bench.options.runs {
+        eprintln!("purge: run {}", run + 1);
+        let inbox = bench.fresh(Slot::First).await?.inbox();
+        depth::fill(&inbox, depth::Kind::Retained, history).await?;
+        bench.site.rest().await?;
+
+        let traffic = Traffic::start(&inbox, bench.shape.payload)?;
+        tokio::time::sleep(Duration::from_secs(bench.options.seconds)).await;
+        alone.push(traffic.stop().await?);
+
+        let traffic = Traffic::start(&inbox, bench.shape.payload)?;
+        let expired = Expired::new(State::Processed, Duration::ZERO, u32::MAX)?;
+        let start = Instant::now();
+        let purged = inbox.purge(&expired).await?;
+        purges.add(purged, start.elapsed());
+        beside.push(traffic.stop().await?);
+        ensure!(purged >= history, "purged only {purged}");
+        inbox.close().await;
+    }
+    let at = |runs: &[Latencies], share: f64| -> Vec<f64> {
+        runs.iter().map(|calls| quantile(calls, share)).collect()
+    };
+    let (tail_alone, tail_beside) = (at(&alone, 0.99), at(&beside, 0.99));
+    let times = ratios(&tail_beside, &tail_alone);
+    bench.figures("claim, median, no purge", at(&alone, 0.5), "ms");
+    bench.figures("claim, median, beside a purge", at(&beside, 0.5), "ms");
+    bench.figures("claim, 99th percentile, no purge", tail_alone, "ms");
+    bench.figures("claim, 99th percentile, beside a purge", tail_beside, "ms");
+    let step = "claim, 99th percentile, beside of without";
+    bench.figures(step, times, "ratio");
+    bench.rates("purge, beside traffic", None, &purges);
+    Ok(())
+}
+
+/// Steady traffic until it is told to stop.
+struct Traffic {
+    stop: CancellationToken,
+    task: JoinHandle<Result<Latencies>>,
+}
+
+impl Traffic {
+    fn start(inbox: &Arc<dyn Inbox>, payload: usize) -> Result<Self> {
+        let (inbox, stop) = (Arc::clone(inbox), CancellationToken::new());
+        let (mut maker, request) = (Maker::new(payload)?, work::request(BATCH)?);
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            let mut claims = latencies()?;
+            while !stopped.is_cancelled() {
+                work::prefill_with(&inbox, &maker.messages(u64::from(BATCH))?).await?;
+                let start = Instant::now();
+                let claimed = work::claim(&inbox, &request).await?;
+                record(&mut claims, start.elapsed());
+                work::settle(&inbox, &claimed).await?;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Ok(claims)
+        });
+        Ok(Self { stop, task })
+    }
+
+    /// The latencies of its claims.
+    async fn stop(self) -> Result<Latencies> {
+        self.stop.cancel();
+        self.task.await?
+    }
+}
