@@ -20,12 +20,16 @@ pub struct ProcessorBuilder {
     lease: Duration,
     handler_timeout: Option<Duration>,
     poll: (Duration, Duration),
-    settle_batch: usize,
+    settle_batch: Option<usize>,
     settle_linger: Duration,
     drain_limit: Duration,
     worker: Option<WorkerName>,
     monitor: Option<Monitor>,
 }
+
+/// How many outcomes are stored in one round trip at the least that is allowed by default: what is
+/// claimed in small batches ends together all the same.
+const LEAST_SETTLED: usize = 250;
 
 impl ProcessorBuilder {
     pub(super) fn new(store: Arc<dyn Store>) -> Self {
@@ -40,7 +44,7 @@ impl ProcessorBuilder {
             lease: Duration::from_secs(60),
             handler_timeout: None,
             poll: (Duration::from_millis(20), Duration::from_secs(1)),
-            settle_batch: 250,
+            settle_batch: None,
             settle_linger: Duration::from_millis(2),
             drain_limit: Duration::from_secs(30),
             worker: None,
@@ -117,11 +121,12 @@ impl ProcessorBuilder {
     }
 
     /// Sets how many outcomes are stored in one round trip at most, and how long the first waits
-    /// for others while handlers run. Default: 250, and 2 milliseconds. When no handler runs,
-    /// nothing waits.
+    /// for others while handlers run. Default: as many as are claimed in one
+    /// ([`batch`](Self::batch)) but at least 250, and 2 milliseconds. When no handler runs, nothing
+    /// waits.
     #[must_use]
     pub fn settle_batching(mut self, messages: usize, linger: Duration) -> Self {
-        self.settle_batch = messages;
+        self.settle_batch = Some(messages);
         self.settle_linger = linger;
         self
     }
@@ -173,8 +178,10 @@ impl ProcessorBuilder {
     /// numbers and durations out of range.
     pub fn build(self) -> Result<Processor, Invalid> {
         in_range(self.concurrency, 65_536, "concurrency")?;
-        in_range(self.batch as usize, 65_536, "batch")?;
-        in_range(self.settle_batch, 65_536, "settle batch")?;
+        let claim_batch = self.batch as usize;
+        in_range(claim_batch, 65_536, "batch")?;
+        let settle_batch = self.settle_batch.unwrap_or(claim_batch.max(LEAST_SETTLED));
+        in_range(settle_batch, 65_536, "settle batch")?;
         let (poll_min, poll_max) = self.poll;
         if poll_min < Duration::from_millis(1) || poll_max < poll_min {
             return Err(Invalid::OutOfRange {
@@ -199,11 +206,11 @@ impl ProcessorBuilder {
             retry: self.retry,
             after_dead: self.after_dead,
             concurrency: self.concurrency,
-            batch: self.batch as usize,
+            batch: claim_batch,
             handler_timeout: self.handler_timeout,
             poll_min,
             poll_max,
-            settle_batch: self.settle_batch,
+            settle_batch,
             settle_linger: self.settle_linger,
             drain_limit: self.drain_limit,
         };
