@@ -56,10 +56,11 @@ elseif what == 'list' then
     -- enough when all others are out of the range of what was found.
     local from_number, to_number = tonumber(from), tonumber(to)
     local first, last, enough, furthest = integer(math.max(from_number - SPAN, 0)), to, false, nil
+    local upper = to_number
     while not enough do
       local list
       if backwards then
-        list = call('XREVRANGE', log, last, first, 'COUNT', 64)
+        list = is_before_log(upper) and {} or call('XREVRANGE', log, last, first, 'COUNT', 64)
       else
         list = call('XRANGE', log, first, last, 'COUNT', 64)
       end
@@ -81,7 +82,11 @@ elseif what == 'list' then
         end
       end
       if #list < 64 then break end
-      if backwards then last = '(' .. list[#list][1] else first = '(' .. list[#list][1] end
+      if backwards then
+        last, upper = '(' .. list[#list][1], tonumber(string.match(list[#list][1], '^%d+')) - 1
+      else
+        first = '(' .. list[#list][1]
+      end
     end
     indexed(late)
   end

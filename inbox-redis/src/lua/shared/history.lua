@@ -97,7 +97,7 @@ local function trim_log()
     end
     if not left then
       call('XDEL', log, id)
-      entries[id], last_entry = nil, nil
+      entries[id], last_entry, first_logged = nil, nil, nil
     end
   end
   emptied = {}

@@ -14,10 +14,22 @@ local function entry_items(entry)
   return entries[id]
 end
 
+-- Whether a number is before all that is logged. Asked backwards for what is up to such a number,
+-- Redis walks the whole stream.
+local first_logged
+local function is_before_log(seq)
+  if not first_logged then
+    local first = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+    first_logged = first and tonumber(string.match(first[1], '^%d+')) or math.huge
+  end
+  return seq < first_logged
+end
+
 local function entry_of(seq)
   if last_entry and last_entry[seq] then return last_entry end
-  local to, step = integer(seq), 1
+  local to, step, upper = integer(seq), 1, seq
   while true do
+    if is_before_log(upper) then return nil end
     local list = call('XREVRANGE', log, to, integer(math.max(seq - SPAN, 0)), 'COUNT', step)
     for _, raw in ipairs(list) do
       local entry = entry_items(raw)
@@ -28,12 +40,14 @@ local function entry_of(seq)
     end
     if ARGV[2] == '1' or #list < step then return nil end
     to, step = '(' .. list[#list][1], 16
+    upper = tonumber(string.match(list[#list][1], '^%d+')) - 1
   end
 end
 
 -- Answers whether it could be added: another shard's part of a later batch may have been quicker,
 -- and a stream only grows at its end.
 local function log_add(first, origin, packed)
+  first_logged = nil
   local added = redis.pcall('XADD', log, integer(first), 'o', integer(origin), 'p', packed)
   return not (type(added) == 'table' and added.err)
 end
