@@ -93,14 +93,17 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// Logs go to standard error, so that standard output stays for results.
+/// Logs go to standard error, so that standard output stays for results. Unless INBOX_LOG says
+/// otherwise, outages are told, by the inbox itself and not by drivers too. Failed attempts are not:
+/// they are counted at the end, and `inbox list` has them with their errors.
 fn log_to_stderr() {
+    const DEFAULT: &str = "inbox=warn,inbox::processor::task=error";
     let filter = EnvFilter::builder()
-        .with_env_var("INBOX_LOG")
         .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into());
-    let filter = filter.from_env().unwrap_or_else(|error| {
+    let wanted = std::env::var("INBOX_LOG").unwrap_or_else(|_| DEFAULT.to_owned());
+    let filter = filter.parse(wanted).unwrap_or_else(|error| {
         eprintln!("inbox: INBOX_LOG is ignored: {error}");
-        filter.parse_lossy("")
+        filter.parse_lossy(DEFAULT)
     });
     tracing_subscriber::fmt()
         .with_env_filter(filter)

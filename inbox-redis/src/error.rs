@@ -37,6 +37,18 @@ pub(crate) fn map(operation: &'static str, writes: bool, error: RedisError) -> E
         .with_source(error)
 }
 
+/// Which kind of permission the user lacks. The server's own words may name keys.
+fn lacking(error: &RedisError) -> &'static str {
+    let words = error.detail().unwrap_or_default();
+    if words.contains(" key") {
+        "the user lacks a permission for the inbox's keys (compare its ACL rules with the store's)"
+    } else if words.contains("channel") {
+        "the user lacks a permission for the inbox's channels (compare its ACL rules with the store's)"
+    } else {
+        "the user lacks a permission for a command (compare its ACL rules with the store's)"
+    }
+}
+
 fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
     use ErrorKind::{Denied, Invalid, Other, SchemaMissing, SchemaVersion, Unavailable};
 
@@ -69,7 +81,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
             "READONLY" => (Unavailable, "the server is a replica that takes no writes"),
             "MOVED" | "ASK" | "TRYAGAIN" => (Unavailable, "the cluster is being rearranged"),
             "CLUSTERDOWN" | "MASTERDOWN" => (Unavailable, "a part of the cluster is down"),
-            "NOPERM" => (Denied, "the user lacks a permission"),
+            "NOPERM" => (Denied, lacking(error)),
             "CROSSSLOT" => (Invalid, "keys of several shards cannot be used together"),
             _ => return None,
         })
@@ -81,7 +93,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
         .detail()
         .is_some_and(|text| text.contains(SCRIPT_DENIED))
     {
-        return (Denied, "the user lacks a permission", Effect::Unknown);
+        return (Denied, lacking(error), Effect::Unknown);
     }
     match error.kind() {
         DriverKind::AuthenticationFailed => (Denied, "the credentials were refused", Effect::None),

@@ -81,9 +81,10 @@ fn wrong(operation: &'static str, context: String) -> Error {
 }
 
 impl RedisStore {
-    async fn look(&self, operation: &'static str, what: &str, shard: u16) -> Result<Standing> {
-        let call = self.inner.caller.schema_call(what, shard);
-        let answer = if what == "create" {
+    /// What stands in a shard, which is set up first if need be and `create` says so.
+    async fn look(&self, operation: &'static str, create: bool, shard: u16) -> Result<Standing> {
+        let call = self.inner.caller.schema_call(create, shard);
+        let answer = if create {
             self.run_confirmed(operation, call).await?
         } else {
             self.run(operation, call).await?
@@ -96,7 +97,7 @@ impl RedisStore {
         let looks = self
             .layout()
             .all()
-            .map(|shard| self.look(operation, "look", shard));
+            .map(|shard| self.look(operation, false, shard));
         futures_util::future::try_join_all(looks).await
     }
 
@@ -192,7 +193,7 @@ impl RedisStore {
             ));
         }
         for shard in self.layout().all().rev() {
-            match self.look(operation, "create", shard).await? {
+            match self.look(operation, true, shard).await? {
                 Standing::Foreign(kind) => return Err(self.foreign(operation, &kind)),
                 Standing::Inbox { version, shards }
                     if version != VERSION
@@ -219,7 +220,7 @@ impl Schema for RedisStore {
 
     async fn version(&self) -> Result<Option<u32>> {
         const OPERATION: &str = "version";
-        match self.look(OPERATION, "look", 0).await? {
+        match self.look(OPERATION, false, 0).await? {
             Standing::Nothing | Standing::Incomplete => Ok(None),
             Standing::Foreign(kind) => Err(self.foreign(OPERATION, &kind)),
             Standing::Inbox { version, .. } => Ok(Some(version)),
@@ -237,7 +238,7 @@ impl Schema for RedisStore {
 
     async fn migrate(&self) -> Result<Migration> {
         const OPERATION: &str = "migrate";
-        let from = match self.look(OPERATION, "look", 0).await? {
+        let from = match self.look(OPERATION, false, 0).await? {
             Standing::Inbox { version, .. } => Some(version),
             _ => None,
         };

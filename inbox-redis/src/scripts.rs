@@ -101,8 +101,18 @@ scripts! {
     READ = reading "read.lua";
 }
 
-pub(crate) static SCHEMA: LazyLock<Script> =
-    LazyLock::new(|| Script::new("schema.lua", include_str!("lua/schema.lua")));
+/// Sets one shard up, and so does not run on a full server or a replica.
+static CREATE: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!("#!lua\n", include_str!("lua/schema.lua"));
+    Script::new("schema.lua", text)
+});
+
+/// The same for looking only, which such a server must allow: what fills it could not be looked at
+/// or taken out otherwise.
+static LOOK: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!("#!lua flags=no-writes\n", include_str!("lua/schema.lua"));
+    Script::new("schema.lua", text)
+});
 
 /// What all calls of one store have in common.
 #[derive(Debug)]
@@ -216,12 +226,17 @@ impl Caller {
     }
 
     /// The set-up script, which asks nothing of what it finds.
-    pub(crate) fn schema_call(&self, what: &str, shard: u16) -> Call {
+    pub(crate) fn schema_call(&self, create: bool, shard: u16) -> Call {
+        let (script, what): (&'static Script, _) = if create {
+            (&CREATE, "create")
+        } else {
+            (&LOOK, "look")
+        };
         let keys = self.layout.shard_keys(shard);
         let mut command = Cmd::new();
         command
             .arg("EVALSHA")
-            .arg(&SCHEMA.digest)
+            .arg(&script.digest)
             .arg(keys.len())
             .arg(&keys)
             .arg(what)
@@ -229,7 +244,7 @@ impl Caller {
             .arg(self.layout.shards())
             .arg(shard);
         Call {
-            script: &SCHEMA,
+            script,
             shard,
             command,
         }

@@ -133,12 +133,8 @@ impl RedisStore {
     async fn claim_step(&self, request: &ClaimRequest, limit: u32) -> Result<Claimed> {
         const OPERATION: &str = "claim";
         if self.layout().shards() == 1 {
-            let answer = self
-                .run_confirmed(
-                    OPERATION,
-                    self.claim_call(request, 0, limit, Moment::default()),
-                )
-                .await?;
+            let call = self.claim_call(request, 0, limit, Moment::default());
+            let answer = self.run(OPERATION, call).await?;
             return claimed(0, answer).map_err(unexpected(OPERATION));
         }
         let (quotas, mut failure) = self.quotas(request, limit).await?;

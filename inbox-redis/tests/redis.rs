@@ -501,7 +501,8 @@ async fn a_full_server_refuses_new_messages_and_can_be_drained() {
     let Some(server) = own(arguments).await else {
         return;
     };
-    let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
+    let options = options(server.url(), false, 1).drop_processed_payloads(true);
+    let (store, _) = store(options.clone()).await;
     let mut raw = Raw::connect(server.url(), false).await.unwrap();
     let first: Vec<Message> = (0..100).map(|n| message(&format!("first {n}"))).collect();
     let _ = store.receive(&first).await.unwrap();
@@ -512,7 +513,12 @@ async fn a_full_server_refuses_new_messages_and_can_be_drained() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert_eq!(error.effect(), Effect::None);
     assert!(error.context().contains("full"), "{error}");
-    let leased = claim(&store, 100).await;
+    // Also by a worker that comes only now: it is not to be locked out.
+    let newcomer = RedisStore::connect(options).await.unwrap();
+    assert!(newcomer.exists().await.unwrap());
+    newcomer.create().await.unwrap();
+    assert_eq!(newcomer.count(&Filter::default()).await.unwrap(), 100);
+    let leased = claim(&newcomer, 100).await;
     assert_eq!(leased.len(), 100);
     settle_all(&store, leased).await;
     let expired = Expired::new(State::Processed, Duration::ZERO, 1000).unwrap();
@@ -547,6 +553,8 @@ async fn too_few_replicas_are_unavailable_with_an_unknown_effect() {
         plain.receive_one(&message("1")).await.unwrap(),
         Receipt::Duplicate
     );
+    // A lease need not be confirmed: that would use it up before the handler runs.
+    assert_eq!(claim(&strict, 1).await.len(), 1);
 }
 
 #[tokio::test]

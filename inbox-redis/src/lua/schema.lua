@@ -1,4 +1,3 @@
-#!lua
 -- KEYS: meta and all others of one shard, as for the other scripts. ARGV: what to do, version,
 -- shards, shard. Answers 'ready', 'made', 'missing' or what was found instead.
 local kind = redis.call('TYPE', KEYS[1]).ok
