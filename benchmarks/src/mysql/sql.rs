@@ -104,11 +104,20 @@ impl Bare {
     pub(crate) async fn drain(&mut self) -> Result<u64> {
         let mut settled = 0;
         loop {
-            let claimed = self.claim().await?;
+            // Also hand-written statements can get into each other's way; the server has undone
+            // all of the transaction then.
+            let claimed = loop {
+                match self.claim().await {
+                    Err(error) if is_deadlock(&error) => {}
+                    claimed => break claimed?,
+                }
+            };
             if claimed.is_empty() {
                 return Ok(settled);
             }
-            self.settle(&claimed).await?;
+            while let Err(error) = self.settle(&claimed).await {
+                ensure!(is_deadlock(&error), error);
+            }
             settled += claimed.len() as u64;
         }
     }
@@ -203,6 +212,13 @@ impl Bare {
         self.connection.execute(sqlx::raw_sql("COMMIT")).await?;
         Ok(())
     }
+}
+
+fn is_deadlock(error: &anyhow::Error) -> bool {
+    let error = error
+        .downcast_ref()
+        .and_then(sqlx::Error::as_database_error);
+    error.and_then(sqlx::error::DatabaseError::code).as_deref() == Some("40001")
 }
 
 fn marks(seqs: &[i64]) -> String {
