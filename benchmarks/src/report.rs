@@ -30,6 +30,18 @@ pub(crate) fn quantile(latencies: &Latencies, part: f64) -> f64 {
     latencies.value_at_quantile(part) as f64 / 1e6
 }
 
+/// One step's times of runs that took several.
+pub(crate) fn step<const N: usize>(runs: &[[Duration; N]], step: usize) -> Vec<Duration> {
+    runs.iter().map(|times| times[step]).collect()
+}
+
+/// The rates that these times stand for, as parts of those that `of` stands for, run by run.
+pub(crate) fn rates_of(times: &[Duration], of: &[Duration]) -> Vec<f64> {
+    let both = times.iter().zip(of);
+    both.map(|(time, of)| of.as_secs_f64() / time.as_secs_f64())
+        .collect()
+}
+
 /// The place of a figure on the horizontal axis of a chart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct At {

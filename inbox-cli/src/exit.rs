@@ -43,4 +43,4 @@ Exit codes:
 
 Environment:
   INBOX_STORE  the store, in place of --store
-  INBOX_LOG    what to log to standard error, such as `info` or `inbox=debug`";
+  INBOX_LOG    what to log to standard error, such as `info` or `inbox=debug`; outages unless set";

@@ -122,7 +122,7 @@
 //! clock. Redis runs a script to its end before anything else and replicates its writes together.
 //! It does not undo what a script that fails has written, so scripts are made not to fail: the
 //! marker is checked first; those that add much (`receive`, `begin`) are refused by a full server
-//! before they begin, and those that drain (`claim`, `settle`, purges) run on a full one.
+//! before they begin, and those that drain (`claim`, `settle`, purges) or only look run on a full one.
 //! [`ddl`](inbox_api::Schema::ddl) prints them.
 //!
 //! For n messages of a call among N claimable ones:

@@ -16,7 +16,7 @@ use self::{bare::Bare, server::Server};
 use crate::{
     client::Client,
     layouts::{Shape, load},
-    report::Report,
+    report::{Report, rates_of, step},
 };
 
 const STORE: &str = "inbox-mongo";
@@ -90,30 +90,24 @@ impl Bench {
             }
         }
         self.server.drop(DATABASE).await?;
-        let of = |runs: &[[Duration; 3]], step: usize| -> Vec<Duration> {
-            runs.iter().map(|times| times[step]).collect()
-        };
-        report.rates(BARE, "receive", messages, &of(&bare, 0));
-        report.rates(BARE, "receive, the insert alone", messages, &of(&bare, 1));
-        report.rates(BARE, "claim and settle", messages, &of(&bare, 2));
-        report.rates(STORE, "receive", messages, &of(&store, 0));
+        report.rates(BARE, "receive", messages, &step(&bare, 0));
+        report.rates(BARE, "receive, the insert alone", messages, &step(&bare, 1));
+        report.rates(BARE, "claim and settle", messages, &step(&bare, 2));
+        report.rates(STORE, "receive", messages, &step(&store, 0));
         report.rates(
             STORE,
             "receive again (all duplicates)",
             messages,
-            &of(&store, 1),
+            &step(&store, 1),
         );
-        report.rates(STORE, "claim and settle", messages, &of(&store, 2));
+        report.rates(STORE, "claim and settle", messages, &step(&store, 2));
         for (what, of_bare, by) in [
             ("receive, of the bare commands", 0, 0),
             ("receive, of the bare insert alone", 1, 0),
             ("all duplicates, of the bare receive", 0, 1),
             ("claim and settle, of the bare commands", 2, 2),
         ] {
-            let ratios = bare.iter().zip(&store);
-            let ratios = ratios
-                .map(|(bare, store)| bare[of_bare].as_secs_f64() / store[by].as_secs_f64())
-                .collect();
+            let ratios = rates_of(&step(&store, by), &step(&bare, of_bare));
             report.figures(STORE, what, ratios, "ratio");
         }
         Ok(())

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     client::{Client, Maker},
     layouts::Shape,
-    report::Report,
+    report::{Report, rates_of, step},
 };
 
 const DATABASE: &str = "bench_beside";
@@ -55,26 +55,15 @@ pub(crate) async fn measure(
     report.rates(STORE, "claim and settle", messages, &step(&store, 2));
     for (layout, times) in Layout::ALL.iter().zip(&bare) {
         for (what, of, by) in [("receive", 0, 0), ("claim and settle", 1, 2)] {
-            let ratios = ratios(&step(times, of), &step(&store, by));
+            let ratios = rates_of(&step(&store, by), &step(times, of));
             let what = format!("{what}, of {}", layout.name());
             report.figures(STORE, what, ratios, "ratio");
         }
     }
-    let duplicates = ratios(&step(&store, 0), &again);
+    let duplicates = rates_of(&again, &step(&store, 0));
     let what = "duplicates, of its own receive";
     report.figures(STORE, what, duplicates, "ratio");
     Ok(())
-}
-
-fn step<const N: usize>(runs: &[[Duration; N]], step: usize) -> Vec<Duration> {
-    runs.iter().map(|times| times[step]).collect()
-}
-
-/// Rates of the second as parts of those of the first, run by run.
-fn ratios(first: &[Duration], second: &[Duration]) -> Vec<f64> {
-    let both = first.iter().zip(second);
-    both.map(|(first, second)| first.as_secs_f64() / second.as_secs_f64())
-        .collect()
 }
 
 /// The batches of each connection.

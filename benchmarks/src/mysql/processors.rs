@@ -12,7 +12,12 @@ use anyhow::{Result, ensure};
 use inbox::{CancellationToken, Context, Inbox, Processor, Router, Store as _};
 
 use super::{Options, STORE, server::Server};
-use crate::{client::Client, layouts::Shape, report::Report, target::handler};
+use crate::{
+    client::Client,
+    layouts::Shape,
+    report::{Report, rates_of},
+    target::handler,
+};
 
 const DATABASE: &str = "bench_processors";
 const NUMBERS: [usize; 2] = [2, 8];
@@ -40,9 +45,8 @@ pub(crate) async fn measure(
         let step = format!("drain, {number} processors");
         report.rates(STORE, step, options.messages, times);
     }
-    let ratios = times[0].iter().zip(&times[1]);
-    let ratios = ratios.map(|(two, eight)| two.as_secs_f64() / eight.as_secs_f64());
-    report.figures(STORE, "8 processors, of 2", ratios.collect(), "ratio");
+    let ratios = rates_of(&times[1], &times[0]);
+    report.figures(STORE, "8 processors, of 2", ratios, "ratio");
     report.figures(
         STORE,
         "the least of 8 processors, of its fair share",

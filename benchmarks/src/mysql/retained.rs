@@ -6,7 +6,11 @@ use anyhow::Result;
 use inbox::Store as _;
 
 use super::{Options, STORE, server::Server};
-use crate::{client::Client, layouts::Shape, report::Report};
+use crate::{
+    client::Client,
+    layouts::Shape,
+    report::{Report, rates_of},
+};
 
 /// How many rows a statement of the filling makes.
 const STEP: u64 = 100_000;
@@ -49,12 +53,10 @@ pub(crate) async fn measure(
                 times,
             );
         }
-        let ratios = times[0].iter().zip(&times[1]);
-        let ratios = ratios.map(|(empty, deep)| empty.as_secs_f64() / deep.as_secs_f64());
         report.figures(
             STORE,
             format!("{what}, {} retained, of the empty one", numbers[1]),
-            ratios.collect(),
+            rates_of(&times[1], &times[0]),
             "ratio",
         );
     }

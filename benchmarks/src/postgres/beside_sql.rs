@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     layouts::{Layout, Shape, client::Client as Sql, server::Server},
-    report::Report,
+    report::{Report, rates_of, step},
 };
 
 const STORE: &str = "inbox-postgres";
@@ -65,36 +65,14 @@ pub(crate) async fn measure(
     report.rates(STORE, "claim and settle", messages, &step(&store, 2));
     for (layout, times) in layouts.iter().zip(&bare) {
         let versus = |what: &str| format!("{what}, of {}", layout.name);
-        report.figures(
-            STORE,
-            versus("receive"),
-            ratios(times, 0, &store, 0),
-            "ratio",
-        );
-        let cycle = ratios(times, 1, &store, 2);
+        let receive = rates_of(&step(&store, 0), &step(times, 0));
+        report.figures(STORE, versus("receive"), receive, "ratio");
+        let cycle = rates_of(&step(&store, 2), &step(times, 1));
         report.figures(STORE, versus("claim and settle"), cycle, "ratio");
     }
-    let own = ratios(&store, 0, &store, 1);
+    let own = rates_of(&step(&store, 1), &step(&store, 0));
     report.figures(STORE, "duplicates, of its own receive", own, "ratio");
     Ok(())
-}
-
-fn step<const N: usize>(runs: &[[Duration; N]], step: usize) -> Vec<Duration> {
-    runs.iter().map(|times| times[step]).collect()
-}
-
-/// Rates of the second as parts of those of the first, run by run.
-fn ratios<const N: usize, const M: usize>(
-    first: &[[Duration; N]],
-    of: usize,
-    second: &[[Duration; M]],
-    step: usize,
-) -> Vec<f64> {
-    first
-        .iter()
-        .zip(second)
-        .map(|(first, second)| first[of].as_secs_f64() / second[step].as_secs_f64())
-        .collect()
 }
 
 async fn run_sql(

@@ -11,7 +11,7 @@ use inbox::{
 use super::{Options, client::Client};
 use crate::{
     layouts::{Shape, server::Server},
-    report::Report,
+    report::{Report, rates_of},
 };
 
 pub(crate) struct Depth {
@@ -71,15 +71,13 @@ pub(crate) async fn measure(
         let step = format!("claim and settle, {number} {}", depth.name);
         report.rates("inbox-postgres", step, options.messages, times);
     }
-    let ratios = times[0].iter().zip(&times[1]);
-    let ratios = ratios.map(|(empty, deep)| empty.as_secs_f64() / deep.as_secs_f64());
     report.figures(
         "inbox-postgres",
         format!(
             "claim and settle, {} {}, of the empty one",
             numbers[1], depth.name
         ),
-        ratios.collect(),
+        rates_of(&times[1], &times[0]),
         "ratio",
     );
     for (store, number) in stores.iter().zip(numbers) {

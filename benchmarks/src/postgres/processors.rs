@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     layouts::{Shape, server::Server},
-    report::Report,
+    report::{Report, rates_of},
     target::handler,
 };
 
@@ -45,14 +45,8 @@ pub(crate) async fn measure(
         let step = format!("drain of 16-byte messages, {number} processors");
         report.rates("inbox-postgres", step, options.messages, times);
     }
-    let ratios = times[1].iter().zip(&times[3]);
-    let ratios = ratios.map(|(two, eight)| two.as_secs_f64() / eight.as_secs_f64());
-    report.figures(
-        "inbox-postgres",
-        "8 processors, of 2",
-        ratios.collect(),
-        "ratio",
-    );
+    let ratios = rates_of(&times[3], &times[1]);
+    report.figures("inbox-postgres", "8 processors, of 2", ratios, "ratio");
     report.note(
         "deadlocks",
         format!("{deadlocks} in all runs with several processors"),

@@ -17,7 +17,11 @@ use inbox::{
 };
 
 use self::{raw::Raw, server::Server};
-use crate::{client::Maker, layouts::Shape, report::Report};
+use crate::{
+    client::Maker,
+    layouts::Shape,
+    report::{Report, rates_of},
+};
 
 const STORE: &str = "inbox-redis";
 /// Tasks that use the store at the same time.
@@ -92,6 +96,13 @@ impl Measured {
         self.processor
             .push(bench.processor_time().await?.saturating_sub(before));
         Ok(answer)
+    }
+
+    fn tell(&self, report: &mut Report, store: &'static str, step: &str, messages: u64) {
+        report.rates(store, step, messages, &self.times);
+        let each = self.processor.iter().map(|time| micros(*time, messages));
+        let step = format!("{step}, server's processor time");
+        report.figures(store, step, each.collect(), "us/msg");
     }
 }
 
@@ -172,13 +183,7 @@ impl Bench {
             (STORE, "receive", &receive),
             (STORE, "claim and settle", &work),
         ] {
-            report.rates(store, step, messages, &measured.times);
-            let each = measured
-                .processor
-                .iter()
-                .map(|time| micros(*time, messages));
-            let step = format!("{step}, server's processor time");
-            report.figures(store, step, each.collect(), "us/msg");
+            measured.tell(report, store, step, messages);
         }
         let cycles = receive.times.iter().zip(&work.times);
         let cycles: Vec<Duration> = cycles.map(|(a, b)| *a + *b).collect();
@@ -187,10 +192,8 @@ impl Bench {
             ("receive", &raw_receive, &receive),
             ("claim and settle", &raw_work, &work),
         ] {
-            let ratios = of.times.iter().zip(&by.times);
-            let ratios = ratios.map(|(raw, store)| raw.as_secs_f64() / store.as_secs_f64());
-            let name = format!("{name}, of bare calls");
-            report.figures(STORE, name, ratios.collect(), "ratio");
+            let ratios = rates_of(&by.times, &of.times);
+            report.figures(STORE, format!("{name}, of bare calls"), ratios, "ratio");
         }
         Ok(())
     }
@@ -242,19 +245,12 @@ impl Bench {
         let names = ["empty".to_owned(), format!("{retained} retained")];
         for (name, measured) in names.iter().zip(&measured) {
             let step = format!("claim and settle, {name}");
-            report.rates(STORE, &step, messages, &measured.times);
-            let each = measured
-                .processor
-                .iter()
-                .map(|time| micros(*time, messages));
-            let step = format!("{step}, server's processor time");
-            report.figures(STORE, step, each.collect(), "us/msg");
+            measured.tell(report, STORE, &step, messages);
         }
         let [empty, long_history] = &measured;
-        let both = empty.times.iter().zip(&long_history.times);
-        let ratios = both.map(|(empty, long)| empty.as_secs_f64() / long.as_secs_f64());
+        let ratios = rates_of(&long_history.times, &empty.times);
         let step = format!("claim and settle, {retained} retained, of empty");
-        report.figures(STORE, step, ratios.collect(), "ratio");
+        report.figures(STORE, step, ratios, "ratio");
 
         let kept = retained + u64::from(options.runs) * messages;
         let expired = inbox::Expired::new(inbox::State::Processed, Duration::ZERO, u32::MAX)?;

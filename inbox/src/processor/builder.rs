@@ -27,8 +27,8 @@ pub struct ProcessorBuilder {
     monitor: Option<Monitor>,
 }
 
-/// How many outcomes are stored in one round trip at the least that is allowed by default: what is
-/// claimed in small batches ends together all the same.
+/// Outcomes that one round trip may store by default, also where claims take fewer: what several
+/// small claims took may end together.
 const LEAST_SETTLED: usize = 250;
 
 impl ProcessorBuilder {

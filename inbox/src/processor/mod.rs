@@ -143,8 +143,8 @@ impl Processor {
     /// Handlers that outlive the limit are dropped, and their attempts settled as failed, to be
     /// tried again at once: they may have had effects, so they are not handed back as untouched.
     ///
-    /// Dropping the future drops the running handlers; their messages are run again when the
-    /// leases have run out.
+    /// Dropping the future drops the running handlers, as soon as the runtime gets to it; their
+    /// messages are run again when the leases have run out.
     ///
     /// # Errors
     /// An error of the store that is not worth repeating, such as missing permissions. What runs

@@ -15,7 +15,6 @@ async fn main() -> Result<()> {
     let run = Run::new("pgqrs", "pgqrs", include_str!("../Cargo.lock"))?;
     // The sizes with which its documentation shows what batches are worth, and ours.
     let (consumers, batch) = match run.settings() {
-        "1 consumer, batch 50" => (1, 50),
         "4 consumers, batch 50" => (4, 50),
         "2 consumers, batch 500" => (2, 500),
         other => bail!("unknown settings {other}"),

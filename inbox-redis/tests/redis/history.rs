@@ -1,0 +1,187 @@
+//! What is retained, what it costs, and how it goes.
+
+use super::*;
+
+#[tokio::test]
+async fn purging_leaves_no_keys_but_the_markers() {
+    for shards in [1, 5] {
+        let Some(server) = own(&[]).await else { return };
+        let (store, _) = store(options(server.url(), false, shards)).await;
+        for n in 0..40 {
+            let sent = match n % 2 {
+                0 => message(&n.to_string()),
+                _ => ordered(&n.to_string(), &format!("k{}", n % 7)),
+            };
+            assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
+        }
+        for n in 0..40 {
+            let leased = claim(&store, 3).await;
+            for leased in leased {
+                let outcome = match n % 4 {
+                    0 => Outcome::Dead {
+                        reason: "x".into(),
+                        after: AfterDead::Block,
+                    },
+                    1 => Outcome::Processed {
+                        result: Some(Bytes::from_static(b"r")),
+                    },
+                    _ => processed(),
+                };
+                let settled = store.settle_one(&leased.lease, outcome).await.unwrap();
+                assert_eq!(settled, Settled::Done);
+            }
+        }
+        for _ in 0..40 {
+            for state in [State::Dead, State::Processed] {
+                let expired = Expired::new(state, Duration::ZERO, 100).unwrap();
+                store.purge(&expired).await.unwrap();
+            }
+            settle_all(&store, claim(&store, 100).await).await;
+        }
+        assert_eq!(store.count(&Filter::default()).await.unwrap(), 0);
+        let mut raw = Raw::connect(server.url(), false).await.unwrap();
+        let mut keys: Vec<String> = raw.run(redis::cmd("KEYS").arg("*")).await.unwrap();
+        // Streams stay as empty keys, since they remember their last entry; fences for minutes.
+        keys.retain(|key| {
+            ![":meta", ":log", ":done:processed", ":done:dead", ":fences"]
+                .iter()
+                .any(|end| key.ends_with(end))
+        });
+        assert_eq!(keys, Vec::<String>::new(), "{shards} shards");
+    }
+}
+
+#[tokio::test]
+async fn processed_messages_can_expire_without_a_janitor() {
+    for shards in [1, 4] {
+        let Some(options) = shared(shards) else {
+            return;
+        };
+        let (store, clock) = store(options.keep_processed(Some(LENGTH))).await;
+        let first: Vec<Message> = (0..40)
+            .map(|n| ordered(&n.to_string(), &n.to_string()))
+            .collect();
+        let _ = store.receive(&first).await.unwrap();
+        settle_all(&store, claim(&store, 40).await).await;
+        clock.advance(LENGTH / 2);
+        let second: Vec<Message> = (40..100).map(|n| message(&n.to_string())).collect();
+        let _ = store.receive(&second).await.unwrap();
+        settle_all(&store, claim(&store, 30).await).await;
+        assert_eq!(
+            store.statistics().await.unwrap().count(State::Processed),
+            70
+        );
+        clock.advance(LENGTH * 2 / 3);
+        settle_all(&store, claim(&store, 30).await).await;
+        // The first 40 are too old now; some may be in shards where nothing was settled since.
+        let left = store.statistics().await.unwrap().count(State::Processed);
+        assert!((60..=65).contains(&left), "{left}");
+        if left == 60 {
+            let receipts = store.receive(&first).await.unwrap();
+            assert!(receipts.iter().all(|r| *r == Receipt::Accepted));
+        }
+        assert_eq!(
+            store.receive_one(&message("99")).await.unwrap(),
+            Receipt::Duplicate
+        );
+    }
+}
+
+/// The bound of the crate's documentation, measured by the server itself.
+#[tokio::test]
+async fn a_retained_message_takes_less_than_250_bytes() {
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
+    let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let before = used_memory(&mut raw).await;
+    const COUNT: u64 = 50_000;
+    fill(&store, COUNT).await;
+    let each = (used_memory(&mut raw).await - before) / COUNT;
+    assert!(each < 250, "{each} bytes");
+    let expired = Expired::new(State::Processed, Duration::ZERO, u32::MAX).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), COUNT);
+    let left = used_memory(&mut raw).await.saturating_sub(before);
+    assert!(left < COUNT * 250 / 20, "{left} bytes after a purge");
+}
+
+async fn used_memory(raw: &mut Raw) -> u64 {
+    let info: String = raw.run(redis::cmd("INFO").arg("memory")).await.unwrap();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory_dataset:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Receives and processes so many messages with ids like UUIDs and payloads of 1 KiB.
+async fn fill(store: &RedisStore, count: u64) {
+    let payload = Bytes::from(vec![7; 1024]);
+    for batch in 0..count / 500 {
+        let messages: Vec<Message> = (0..500)
+            .map(|n| {
+                let id = format!("{batch:08x}-1c4f-4d5e-8f0a-{n:012x}");
+                Message::new(
+                    handler(),
+                    MessageId::new(id).unwrap(),
+                    Kind::new("order.placed").unwrap(),
+                    payload.clone(),
+                )
+            })
+            .collect();
+        let _ = store.receive(&messages).await.unwrap();
+        settle_all(store, claim(store, 500).await).await;
+    }
+}
+
+/// History and backlog do not add to what the working side asks of the server.
+#[tokio::test]
+async fn claims_cost_the_same_beside_a_long_history() {
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
+    let (store, _) = store(options(server.url(), false, 1).drop_processed_payloads(true)).await;
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let empty = commands_of_a_cycle(&store, &mut raw, "a").await;
+    fill(&store, 50_000).await;
+    // A backlog of 20,000, and as many that are blocked behind one message.
+    for batch in 0..40 {
+        let messages: Vec<Message> = (0..500)
+            .map(|n| match batch % 2 {
+                0 => message(&format!("backlog {batch} {n}")),
+                _ => ordered(&format!("blocked {batch} {n}"), "k"),
+            })
+            .collect();
+        let _ = store.receive(&messages).await.unwrap();
+    }
+    let full = commands_of_a_cycle(&store, &mut raw, "b").await;
+    // Behind a backlog of batches of 500, claims of 100 take parts of what was received together.
+    assert!(
+        full < empty * 2,
+        "{empty} commands became {full} for 2,000 messages"
+    );
+}
+
+/// How many commands the server runs, those of scripts included, to receive, claim and settle
+/// 2,000 messages.
+async fn commands_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> u64 {
+    let _: Value = raw
+        .run(redis::cmd("CONFIG").arg("RESETSTAT"))
+        .await
+        .unwrap();
+    for batch in 0..20 {
+        let messages: Vec<Message> = (0..100)
+            .map(|n| message(&format!("{name} {batch} {n}")))
+            .collect();
+        let _ = store.receive(&messages).await.unwrap();
+        settle_all(store, claim(store, 100).await).await;
+    }
+    let info: String = raw
+        .run(redis::cmd("INFO").arg("commandstats"))
+        .await
+        .unwrap();
+    info.lines()
+        .filter_map(|line| line.split_once("calls=")?.1.split_once(','))
+        .map(|(calls, _)| calls.parse::<u64>().unwrap())
+        .sum()
+}

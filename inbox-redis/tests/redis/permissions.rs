@@ -1,0 +1,93 @@
+//! Users and what they may do.
+
+use super::*;
+
+#[tokio::test]
+async fn credentials_and_permissions_are_denied() {
+    let Some(server) = own(&[]).await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    for (user, rules) in [
+        ("minimal", inbox_redis::ACL_RULES),
+        ("reader", "+info +evalsha +script|load +hmget ~*"),
+    ] {
+        let mut acl = redis::cmd("ACL");
+        acl.arg("SETUSER").arg(user).arg("on").arg(">secret");
+        for rule in rules.replace("INBOX", "orders").split_whitespace() {
+            acl.arg(rule);
+        }
+        let _: Value = raw.run(&acl).await.unwrap();
+    }
+    let with = |user: &str, password: &str| {
+        let url = server
+            .url()
+            .replace("redis://", &format!("redis://{user}:{password}@"));
+        RedisOptions::from_url(&format!("{url}?inbox=orders")).unwrap()
+    };
+    let error = RedisStore::connect(with("minimal", "wrong"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
+
+    // The documented user can do everything.
+    let store = RedisStore::connect(with("minimal", "secret"))
+        .await
+        .unwrap();
+    store.create().await.unwrap();
+    let mut subscription = store.subscribe(&[handler()]).await.unwrap();
+    for n in 0..6 {
+        let sent = ordered(&n.to_string(), "k");
+        assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
+    }
+    tokio::time::timeout(LENGTH, subscription.woken())
+        .await
+        .unwrap();
+    for outcome in [
+        Outcome::Release,
+        Outcome::Retry {
+            after: Duration::ZERO,
+            error: "e".into(),
+        },
+        Outcome::Dead {
+            reason: "d".into(),
+            after: AfterDead::Block,
+        },
+    ] {
+        let leased = claim(&store, 1).await.remove(0);
+        let _ = store.extend_one(&leased.lease, LENGTH).await.unwrap();
+        assert_eq!(
+            store.settle_one(&leased.lease, outcome).await.unwrap(),
+            Settled::Done
+        );
+    }
+    assert_eq!(
+        store.replay(&key("0"), None).await.unwrap(),
+        Intervention::Done
+    );
+    assert_eq!(store.discard(&key("0")).await.unwrap(), Intervention::Done);
+    settle_all(&store, claim(&store, 1).await).await;
+    let _ = store.begin(&message("7"), &terms()).await.unwrap();
+    let page = Page {
+        with_payload: true,
+        ..Page::first(10)
+    };
+    store.list(&Filter::default(), &page).await.unwrap();
+    store.statistics().await.unwrap();
+    for state in [State::Processed, State::Discarded] {
+        let expired = Expired::new(state, Duration::ZERO, 10).unwrap();
+        assert_eq!(store.expired(&expired).await.unwrap().records.len(), 1);
+        assert_eq!(store.purge(&expired).await.unwrap(), 1);
+    }
+
+    // Another inbox is not this user's, and another user is told what is lacking.
+    let foreign = with("minimal", "secret").inbox_name(inbox_api::InboxName::new("other").unwrap());
+    let foreign = RedisStore::connect(foreign).await.unwrap();
+    assert_eq!(
+        foreign.create().await.unwrap_err().kind(),
+        ErrorKind::Denied
+    );
+    let reader = with("reader", "secret").start_checks(StartChecks::Skip);
+    let reader = RedisStore::connect(reader).await.unwrap();
+    let error = reader.receive_one(&message("8")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+}
