@@ -2,8 +2,8 @@
 //! it is new and then try to take it, in one packet.
 
 use inbox_api::{
-    Begun, Bytes, ErrorKind, LeaseTerms, Leased, Message, Recorded, Result, State, duration_micros,
-    from_micros,
+    Attempts, Begun, Bytes, ErrorKind, LeaseTerms, Leased, Message, Recorded, Result, State,
+    duration_micros, from_micros,
 };
 use sqlx::Row as _;
 
@@ -73,6 +73,48 @@ impl Work {
             find.push(" FOR UPDATE");
         }
         script.add(find);
+    }
+
+    /// Adds a begin to `script` of a message that may be new, and that a claim would take as soon as
+    /// it is stored. Half the statements of [`Self::begin`], and each has to be parsed.
+    pub(crate) fn begin_new(
+        &self,
+        script: &mut Script,
+        message: &Message,
+        terms: &LeaseTerms,
+        secrecy: Secrecy,
+    ) -> usize {
+        self.store_content(script, message, secrecy);
+        let mut set = Statement::new("SET @inbox_lease = ");
+        set.number(duration_micros(terms.length()));
+        set.push(", @inbox_worker = ");
+        set.bytes(terms.worker().as_str().as_bytes());
+        script.add(set);
+        let first = script.all(&self.sql.begin_new);
+        first + self.sql.begin_new.len() - 1
+    }
+
+    /// The lease, unless the message's key was known.
+    pub(crate) fn begun_new(
+        answers: &Answers,
+        at: usize,
+        message: &Message,
+        terms: &LeaseTerms,
+    ) -> sqlx::Result<Option<Begun>> {
+        if answers.rows(at).is_empty() {
+            return Ok(None);
+        }
+        let now = answers.now()?;
+        let until = now.saturating_add(duration_micros(terms.length()));
+        Ok(Some(Begun::Run(Box::new(Leased {
+            message: message.clone(),
+            lease: lease(message, answers.number(at)?, now, until),
+            attempts: Attempts {
+                started: 1,
+                finished: 0,
+            },
+            accepted_at: from_micros(now),
+        }))))
     }
 
     /// Adds a begin to `script`.

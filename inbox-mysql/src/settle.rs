@@ -197,15 +197,20 @@ impl Work {
     /// The common case, in fewer and narrower steps: everything is processed, without results
     /// and ordering keys, for one handler. The rows are locked as they are read.
     fn settle_simple(&self, script: &mut Script, endings: &[Ending<'_>], handler: &str) -> usize {
-        let mut set = Statement::new("SET @inbox_held = '[");
-        for (n, ending) in endings.iter().enumerate() {
-            set.push(if n == 0 { "[" } else { ",[" })
-                .number(ending.held.seq);
-            set.push(",").number(ending.held.token).push("]");
-        }
-        set.push("]'");
-        script.add(set);
-        let mut finish = Statement::new(self.sql.simple_processed.clone());
+        let (processed, gone) = (&self.sql.simple_processed, &self.sql.simple_gone);
+        let (mut finish, mut gone) = if let [ending] = endings {
+            let of = |text: &String| {
+                let mut statement = Statement::new(text.clone());
+                statement.push(" AND w.seq = ").number(ending.held.seq);
+                statement.push(" AND w.token = ").number(ending.held.token);
+                statement
+            };
+            (of(&processed.one), of(&gone.one))
+        } else {
+            script.add(list_held(endings));
+            let of = |text: &String| Statement::new(text.clone());
+            (of(&processed.all), of(&gone.all))
+        };
         finish.push(" AND w.handler = ").bytes(handler.as_bytes());
         finish.push(" FOR UPDATE /*!80000 OF w */");
         script.add(finish);
@@ -218,7 +223,6 @@ impl Work {
             .bytes(handler.as_bytes())
             .push(", -@inbox_count, @inbox_count, 0, 0)");
         script.add(count);
-        let mut gone = Statement::new(self.sql.simple_gone.clone());
         gone.push(" AND w.handler = ").bytes(handler.as_bytes());
         script.add(gone);
         at
@@ -317,6 +321,18 @@ impl Work {
         }
         Ok(applied)
     }
+}
+
+/// `SET @inbox_held` to the leases.
+fn list_held(endings: &[Ending<'_>]) -> Statement {
+    let mut set = Statement::new("SET @inbox_held = '[");
+    for (n, ending) in endings.iter().enumerate() {
+        set.push(if n == 0 { "[" } else { ",[" })
+            .number(ending.held.seq);
+        set.push(",").number(ending.held.token).push("]");
+    }
+    set.push("]'");
+    set
 }
 
 /// The handler of endings that are all processed without results and ordering keys.

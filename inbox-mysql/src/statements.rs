@@ -65,6 +65,7 @@ pub(crate) struct Statements {
     pub(crate) demote: Vec<String>,
     pub(crate) rehead: Vec<String>,
     pub(crate) block: Vec<String>,
+    pub(crate) begin_new: Vec<String>,
     pub(crate) store_head: String,
     pub(crate) store_tail: String,
     pub(crate) queue: Vec<String>,
@@ -80,8 +81,8 @@ pub(crate) struct Statements {
     pub(crate) settle_open: Vec<String>,
     pub(crate) settle_gone: Vec<String>,
     pub(crate) settle_back: Vec<String>,
-    pub(crate) simple_processed: String,
-    pub(crate) simple_gone: String,
+    pub(crate) simple_processed: Leases,
+    pub(crate) simple_gone: Leases,
     pub(crate) newest: Vec<String>,
     pub(crate) extend: Vec<String>,
     pub(crate) statistics: Vec<String>,
@@ -94,6 +95,29 @@ pub(crate) struct Statements {
     pub(crate) purge_done: Vec<String>,
     pub(crate) purge_dead: Vec<String>,
     names: Names,
+}
+
+/// A statement about leases; conditions are added at its end.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    /// About those in the list `@inbox_held`.
+    pub(crate) all: String,
+    /// About one, whose row and token are to be added. For one, the list would cost more than the
+    /// rest of the statement.
+    pub(crate) one: String,
+}
+
+impl Leases {
+    fn new(names: &Names, template: &str) -> Self {
+        let expanded = |leases: &str| names.expand(&template.replace("{leases}", leases));
+        Self {
+            all: expanded(
+                "{held} AS j\nSTRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) \
+                 ON w.seq = j.seq AND w.token = j.token",
+            ),
+            one: expanded("{work} AS w FORCE INDEX (PRIMARY)"),
+        }
+    }
 }
 
 /// What placeholders stand for.
@@ -164,6 +188,7 @@ impl Statements {
     pub(crate) fn new(options: &MySqlOptions) -> Self {
         let names = Names::new(options);
         let file = |text: &str| names.statements(text);
+        let leases = |text: &str| Leases::new(&names, text.trim_end());
         Self {
             schema: file(include_str!("sql/schema_1.sql")),
             lock_keys: file(include_str!("sql/lock_keys.sql")),
@@ -171,6 +196,7 @@ impl Statements {
             demote: file(include_str!("sql/demote.sql")),
             rehead: file(include_str!("sql/rehead.sql")),
             block: file(include_str!("sql/block.sql")),
+            begin_new: file(include_str!("sql/begin_new.sql")),
             store_head: names.expand(include_str!("sql/store_head.sql")),
             store_tail: names.expand(include_str!("sql/store_tail.sql")),
             queue: file(include_str!("sql/queue.sql")),
@@ -186,8 +212,8 @@ impl Statements {
             settle_open: file(include_str!("sql/settle_open.sql")),
             settle_gone: file(include_str!("sql/settle_gone.sql")),
             settle_back: file(include_str!("sql/settle_back.sql")),
-            simple_processed: names.expand(include_str!("sql/simple_processed.sql").trim_end()),
-            simple_gone: names.expand(include_str!("sql/simple_gone.sql").trim_end()),
+            simple_processed: leases(include_str!("sql/simple_processed.sql")),
+            simple_gone: leases(include_str!("sql/simple_gone.sql")),
             newest: file(include_str!("sql/newest.sql")),
             extend: file(include_str!("sql/extend.sql")),
             statistics: file(include_str!("sql/statistics.sql")),

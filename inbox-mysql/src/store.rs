@@ -10,7 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use inbox_api::{
-    AfterDead, Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended,
+    AfterDead, Begun, Capabilities, ClaimRequest, Claims, Due, Effect, Error, ErrorKind, Extended,
     HandlerName, Lease, LeaseTerms, Message, Outcome, Receipt, ReceiveAtomicity, Result, Settled,
     Settlement, Store, Subscription, Wakeups,
 };
@@ -494,6 +494,16 @@ impl Store for MySqlStore {
         let work = &self.inner.work;
         work.check_message(message)
             .map_err(|invalid| invalid.in_operation(OPERATION))?;
+        if message.ordering_key().is_none() && message.due() == Due::Now {
+            let mut script = self.script(Access::Write);
+            let at = work.begin_new(&mut script, message, terms, self.secrecy());
+            let answers = self.run(OPERATION, Access::Write, script).await?;
+            let begun = Work::begun_new(&answers, at, message, terms);
+            if let Some(begun) = begun.map_err(in_operation(OPERATION))? {
+                self.fold_sometimes().await;
+                return Ok(begun);
+            }
+        }
         let mut script = self.script(Access::Write);
         let places = work.begin(&mut script, message, terms, self.secrecy());
         let answers = self.run(OPERATION, Access::Write, script).await?;

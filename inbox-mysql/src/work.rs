@@ -393,6 +393,13 @@ impl Work {
         }
     }
 
+    /// Stores one message under the next number, and no more than that. Whether it was new shows in
+    /// whether it is there under `@inbox_first`.
+    pub(crate) fn store_content(&self, script: &mut Script, message: &Message, secrecy: Secrecy) {
+        script.all(&self.sql.block);
+        self.store_as_text(script, &[(0, message)], secrecy);
+    }
+
     /// For an inline use: stores one message.
     pub(crate) fn store_one(
         &self,

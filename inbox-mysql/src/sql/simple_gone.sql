@@ -1,4 +1,3 @@
 DELETE w
-FROM {held} AS j
-STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
+FROM {leases}
 WHERE w.queue = 1

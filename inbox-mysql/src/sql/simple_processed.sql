@@ -4,6 +4,5 @@ INSERT INTO {done} (
 )
 SELECT w.seq, w.handler, 2, w.due_at, w.token, w.started, w.finished + 1, w.replays, w.worker,
     w.last_error, @inbox_now, NULL
-FROM {held} AS j
-STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
+FROM {leases}
 WHERE w.queue = 1
