@@ -171,15 +171,16 @@ pub(crate) struct ProcessCommandArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
-    /// NDJSON: CloudEvents 1.0, or anything with --id-field; - is standard input
+    /// NDJSON: CloudEvents 1.0, or anything with --id-field and --kind-field; - is standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Take the message id from this field rather than from CloudEvents `id`, and the whole line
-    /// as payload (needs --kind-field too). A field name, or a JSON pointer such as /order/id. Repeat it to join several
-    /// with `#` (ids of several producers: `--id-field source --id-field id`)
-    #[arg(long = "id-field", value_name = "FIELD", requires = "kind_field")]
+    /// Take the message id from this field rather than from CloudEvents `id`. A field name, or a
+    /// JSON pointer such as /order/id. Repeat it to join several with `#`: where several producers
+    /// may use the same ids, `--id-field source --id-field id` tells their events apart
+    #[arg(long = "id-field", value_name = "FIELD")]
     pub(crate) id_fields: Vec<String>,
-    /// Take the kind from this field rather than from CloudEvents `type`
+    /// Lines are any JSON rather than CloudEvents: take the kind from this field, and the whole line
+    /// as payload (needs --id-field too)
     #[arg(long, value_name = "FIELD", requires = "id_fields")]
     pub(crate) kind_field: Option<String>,
     /// Keep messages with the same value of this field in order. A dead one lets the next pass

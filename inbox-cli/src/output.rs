@@ -64,8 +64,13 @@ pub(crate) fn count(number: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn messages(number: u64) -> String {
-    let noun = if number == 1 { "message" } else { "messages" };
-    format!("{} {noun}", count(number))
+    counted(number, "message")
+}
+
+/// A number with its noun.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{ending}", count(number))
 }
 
 /// A duration in its largest two units: `3d 4h`, `12m 5s`, `250ms`.

@@ -82,16 +82,19 @@ pub(crate) async fn measure(
     let mut server = Server::start(options.server, &options.appendfsync).await?;
     let about = server.about().await?;
     let before = load()?;
-    let mut own = Vec::new();
+    let own = own::on(options.server);
+    let mut own_rates: Vec<Vec<Rates>> = vec![Vec::new(); own.len()];
     let mut rates: Vec<Vec<Rates>> = vec![Vec::new(); chosen.len()];
+    let places = chosen.len() + own.len();
     for run in 0..options.runs as usize {
         // None is always first, or always behind the same one.
-        for place in 0..=chosen.len() {
-            let place = (place + run) % (chosen.len() + 1);
+        for place in 0..places {
+            let place = (place + run) % places;
             let url = server.fresh().await?;
             let Some(peer) = chosen.get(place) else {
-                eprintln!("run {}: inbox", run + 1);
-                own.push(own::measure(&url, all).await?);
+                let place = place - chosen.len();
+                eprintln!("run {}: inbox, {}", run + 1, own[place].settings);
+                own_rates[place].push(own::measure(own[place], &url, all).await?);
                 continue;
             };
             eprintln!("run {}: {}, {}", run + 1, peer.name, peer.settings);
@@ -102,14 +105,18 @@ pub(crate) async fn measure(
             rates[place].push(programs[place].measure(peer, &url, part).await?);
         }
     }
+    let best = own_rates.last().map_or(&[][..], Vec::as_slice);
     let notes = [
         ("server", about),
         ("load", format!("{before} before, {} after", load()?)),
     ];
-    let mut rows = vec![Row::new("inbox", "default", CONTRACT, &own, &own)];
+    let mut rows = Vec::with_capacity(places);
+    for (own, rates) in own.iter().zip(&own_rates) {
+        rows.push(Row::new("inbox", own.settings, CONTRACT, rates, best));
+    }
     for (peer, rates) in chosen.iter().zip(&rates) {
         let (name, settings) = (peer.name, peer.settings);
-        rows.push(Row::new(name, settings, peer.contract, rates, &own));
+        rows.push(Row::new(name, settings, peer.contract, rates, best));
     }
     table::print(&notes, &rows, json)
 }

@@ -14,18 +14,59 @@ use inbox::{
     State,
 };
 
-use super::{Load, table::Rates};
+use super::{Kind as ServerKind, Load, table::Rates};
 use crate::target::handler;
 
 /// Tasks that receive at the same time. The peers are sent to by as many.
 const RECEIVERS: u64 = 2;
 
+/// How it is used, as the peers are with their settings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    server: ServerKind,
+    pub(super) settings: &'static str,
+    processors: usize,
+}
+
+/// The best of a server last, which the peers are held against. SQLite has one writer and Redis one
+/// thread for scripts.
+const OWN: &[Own] = &[
+    Own {
+        server: ServerKind::Postgres,
+        settings: "1 processor",
+        processors: 1,
+    },
+    Own {
+        server: ServerKind::Postgres,
+        settings: "2 processors",
+        processors: 2,
+    },
+    Own {
+        server: ServerKind::Sqlite,
+        settings: "1 processor",
+        processors: 1,
+    },
+    Own {
+        server: ServerKind::Redis,
+        settings: "1 processor",
+        processors: 1,
+    },
+];
+
+/// Those on one kind of server.
+pub(super) fn on(server: ServerKind) -> Vec<Own> {
+    OWN.iter()
+        .filter(|own| own.server == server)
+        .copied()
+        .collect()
+}
+
 /// One run on a fresh database.
-pub(super) async fn measure(url: &str, load: Load) -> Result<Rates> {
+pub(super) async fn measure(own: Own, url: &str, load: Load) -> Result<Rates> {
     let store = inbox::connect(url).await?;
     store.create().await?;
     let receive = receive(&store, load).await?;
-    let drain = drain(&store, load).await?;
+    let drain = drain(&store, own.processors, load).await?;
     store.close().await;
     #[expect(clippy::cast_precision_loss, reason = "rates")]
     let rate = |time: Duration| load.messages as f64 / time.as_secs_f64();
@@ -64,20 +105,30 @@ async fn receive(store: &Arc<dyn Inbox>, load: Load) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-async fn drain(store: &Arc<dyn Inbox>, load: Load) -> Result<Duration> {
+async fn drain(store: &Arc<dyn Inbox>, processors: usize, load: Load) -> Result<Duration> {
     let start = Instant::now();
-    let router = Router::new(handler()?).fallback_handler(|_: Context| async { Ok(()) });
-    let processor = Processor::builder(Arc::clone(store))
-        .router(router)
-        .concurrency(2 * load.batch as usize)
-        .batch(load.batch)
-        .build()?;
-    let summary = processor
-        .run_until_drained(Arc::<dyn Inbox>::clone(store), CancellationToken::new())
-        .await?;
+    let mut running = Vec::with_capacity(processors);
+    for _ in 0..processors {
+        let router = Router::new(handler()?).fallback_handler(|_: Context| async { Ok(()) });
+        let processor = Processor::builder(Arc::clone(store))
+            .router(router)
+            .concurrency(2 * load.batch as usize)
+            .batch(load.batch)
+            .build()?;
+        let inbox = Arc::clone(store);
+        running.push(tokio::spawn(async move {
+            processor
+                .run_until_drained(inbox, CancellationToken::new())
+                .await
+        }));
+    }
+    let mut handled = 0;
+    for running in running {
+        handled += running.await??.processed;
+    }
     let processed = store.statistics().await?.count(State::Processed);
     let time = start.elapsed();
-    ensure!(summary.processed == load.messages && processed == load.messages);
+    ensure!(handled == load.messages && processed == load.messages);
     Ok(time)
 }
 

@@ -42,6 +42,12 @@ pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
     } else if !global.quiet {
         output::line(ingested.sentence())?;
     }
+    if token.is_cancelled() && !global.quiet {
+        eprintln!(
+            "interrupted; what was under way may be stored. Ingest all of it again: what is stored \
+             counts as duplicates then"
+        );
+    }
     Ok(interrupt::exit(&token, ingested.exit()))
 }
 
@@ -96,14 +102,15 @@ pub(crate) async fn ingest(
 impl Ingested {
     pub(crate) fn sentence(&self) -> String {
         let mut sentence = format!(
-            "{} accepted, {} duplicates",
+            "{} accepted, {}",
             output::count(self.accepted),
-            output::count(self.duplicates)
+            output::counted(self.duplicates, "duplicate")
         );
         if self.refused > 0 {
-            let lines = if self.refused == 1 { "line" } else { "lines" };
-            let refused = output::count(self.refused);
-            sentence.push_str(&format!(", {refused} {lines} refused"));
+            sentence.push_str(&format!(
+                ", {} refused",
+                output::counted(self.refused, "line")
+            ));
         }
         sentence
     }

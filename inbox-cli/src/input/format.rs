@@ -11,15 +11,11 @@ use crate::args::InputArgs;
 /// How to read lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Format {
-    /// The fields of other NDJSON; without them, lines are CloudEvents.
-    fields: Option<Fields>,
+    /// The fields of which the id is joined; none means the `id` of a CloudEvent.
+    id_fields: Vec<String>,
+    /// The field of the kind in other NDJSON; without it, lines are CloudEvents.
+    kind_field: Option<String>,
     ordering_field: Option<String>,
-}
-
-#[derive(Clone, Debug)]
-struct Fields {
-    ids: Vec<String>,
-    kind: String,
 }
 
 /// The members of a CloudEvent in the JSON format. Values stay the very bytes of the line, since
@@ -31,12 +27,9 @@ const NOT_AN_EVENT: &str = "not a CloudEvent: needs the texts specversion, id, s
 
 impl Format {
     pub(crate) fn new(args: &InputArgs) -> Self {
-        let fields = args.kind_field.clone().map(|kind| Fields {
-            ids: args.id_fields.clone(),
-            kind,
-        });
         Self {
-            fields,
+            id_fields: args.id_fields.clone(),
+            kind_field: args.kind_field.clone(),
             ordering_field: args.ordering_field.clone(),
         }
     }
@@ -44,14 +37,29 @@ impl Format {
     /// The message of one line, for `handler`. Errors say what is wrong without repeating the
     /// line's contents.
     pub(crate) fn message(&self, line: &[u8], handler: &HandlerName) -> Result<Message, String> {
-        let message = match &self.fields {
-            None => cloud_event(line, handler)?,
-            Some(fields) => fields.message(line, handler)?,
+        if self.id_fields.is_empty() && self.ordering_field.is_none() {
+            return cloud_event(line, handler);
+        }
+        let value: Value = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
+        let message = match &self.kind_field {
+            None if self.id_fields.is_empty() => cloud_event(line, handler)?,
+            None => event(line, handler, Some(self.id(&value)?))?,
+            Some(field) => {
+                let kind = text_of(&value, field)?.ok_or_else(|| format!("no field {field}"))?;
+                let content_type =
+                    ContentType::new("application/json").map_err(|e| e.to_string())?;
+                Message::new(
+                    handler.clone(),
+                    MessageId::new(self.id(&value)?).map_err(|e| e.to_string())?,
+                    Kind::new(kind).map_err(|e| e.to_string())?,
+                    line.to_vec(),
+                )
+                .with_content_type(content_type)
+            }
         };
         let Some(field) = &self.ordering_field else {
             return Ok(message);
         };
-        let value: Value = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
         match text_of(&value, field)? {
             None => Ok(message),
             Some(text) => {
@@ -60,29 +68,23 @@ impl Format {
             }
         }
     }
-}
 
-impl Fields {
-    fn message(&self, line: &[u8], handler: &HandlerName) -> Result<Message, String> {
-        let value: Value = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
-        let mut parts = Vec::with_capacity(self.ids.len());
-        for field in &self.ids {
-            parts.push(text_of(&value, field)?.ok_or_else(|| format!("no field {field}"))?);
+    fn id(&self, value: &Value) -> Result<String, String> {
+        let mut parts = Vec::with_capacity(self.id_fields.len());
+        for field in &self.id_fields {
+            parts.push(text_of(value, field)?.ok_or_else(|| format!("no field {field}"))?);
         }
-        let kind = text_of(&value, &self.kind)?.ok_or_else(|| format!("no field {}", self.kind))?;
-        let content_type = ContentType::new("application/json").map_err(|e| e.to_string())?;
-        Ok(Message::new(
-            handler.clone(),
-            MessageId::new(parts.join("#")).map_err(|e| e.to_string())?,
-            Kind::new(kind).map_err(|e| e.to_string())?,
-            line.to_vec(),
-        )
-        .with_content_type(content_type))
+        Ok(parts.join("#"))
     }
 }
 
 /// The message of a CloudEvent in the JSON format, for `handler`.
 pub(crate) fn cloud_event(line: &[u8], handler: &HandlerName) -> Result<Message, String> {
+    event(line, handler, None)
+}
+
+/// The same, under another id than its own.
+fn event(line: &[u8], handler: &HandlerName, other_id: Option<String>) -> Result<Message, String> {
     let mut members: Members<'_> = serde_json::from_slice(line).map_err(|e| {
         if e.is_data() {
             NOT_AN_EVENT.to_owned()
@@ -101,7 +103,7 @@ pub(crate) fn cloud_event(line: &[u8], handler: &HandlerName) -> Result<Message,
     let (payload, default_type) = payload(&mut members, declared_type.as_deref())?;
     let mut message = Message::new(
         handler.clone(),
-        MessageId::new(id).map_err(|e| e.to_string())?,
+        MessageId::new(other_id.unwrap_or(id)).map_err(|e| e.to_string())?,
         Kind::new(kind).map_err(|e| e.to_string())?,
         payload,
     );
@@ -205,10 +207,8 @@ mod tests {
 
     fn format(ids: &[&str], kind: Option<&str>, ordering: Option<&str>) -> Format {
         Format {
-            fields: kind.map(|kind| Fields {
-                ids: ids.iter().map(ToString::to_string).collect(),
-                kind: kind.into(),
-            }),
+            id_fields: ids.iter().map(ToString::to_string).collect(),
+            kind_field: kind.map(Into::into),
             ordering_field: ordering.map(Into::into),
         }
     }
@@ -244,6 +244,15 @@ mod tests {
                 .payload()
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn events_of_several_producers_have_their_sources_in_their_ids() {
+        let line = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"b":1}}"#;
+        let message = read(&format(&["source", "id"], None, None), line).unwrap();
+        assert_eq!(message.id().as_str(), "/s#1");
+        assert_eq!(message.kind().as_str(), "t");
+        assert_eq!(message.payload().as_ref(), br#"{"b":1}"#);
     }
 
     #[test]
