@@ -2,7 +2,7 @@
 //! it is new and then try to take it, in one packet.
 
 use inbox_api::{
-    Attempts, Begun, Bytes, ErrorKind, LeaseTerms, Leased, Message, Recorded, Result, State,
+    Attempts, Begun, Bytes, ErrorKind, Key, LeaseTerms, Leased, Message, Recorded, Result, State,
     duration_micros, from_micros,
 };
 use sqlx::Row as _;
@@ -59,20 +59,31 @@ impl Work {
     }
 
     /// `SET @inbox_seq` to the row of a key, as far as it is there.
-    pub(crate) fn find(&self, script: &mut Script, handler: &str, id: &str, lock: bool) {
+    pub(crate) fn find(&self, script: &mut Script, key: &Key) {
         script.fixed("SET @inbox_seq = NULL");
-        let mut find = Statement::new(
-            self.sql
-                .expand("SELECT seq INTO @inbox_seq FROM {message} WHERE handler = "),
-        );
-        find.bytes(handler.as_bytes())
-            .push(" AND id = ")
-            .bytes(id.as_bytes());
-        if lock {
-            // Reads what is there now, whatever the transaction's isolation level.
-            find.push(" FOR UPDATE");
-        }
+        script.add(self.find_into("seq INTO @inbox_seq", key));
+    }
+
+    /// The same, and locks it. Reads what is there now, whatever the transaction's isolation level.
+    fn find_locked(&self, script: &mut Script, key: &Key) {
+        script.fixed("SET @inbox_seq = NULL, @inbox_keys = NULL");
+        // The stored copy's ordering key counts, which may be another than this copy's.
+        let columns = "seq, IF(ordering_key IS NULL, NULL, \
+                       JSON_ARRAY(JSON_ARRAY(HEX(handler), HEX(ordering_key)))) \
+                       INTO @inbox_seq, @inbox_keys";
+        let mut find = self.find_into(columns, key);
+        find.push(" FOR UPDATE");
         script.add(find);
+    }
+
+    fn find_into(&self, columns: &str, key: &Key) -> Statement {
+        let mut find = Statement::new(self.sql.expand(&format!(
+            "SELECT {columns} FROM {{message}} WHERE handler = "
+        )));
+        find.bytes(key.handler.as_str().as_bytes())
+            .push(" AND id = ")
+            .bytes(key.id.as_str().as_bytes());
+        find
     }
 
     /// Adds a begin to `script` of a message that may be new, and that a claim would take as soon as
@@ -126,12 +137,7 @@ impl Work {
         secrecy: Secrecy,
     ) -> Places {
         let stored = self.store_one(script, message, secrecy);
-        self.find(
-            script,
-            message.handler().as_str(),
-            message.id().as_str(),
-            true,
-        );
+        self.find_locked(script, message.key());
         let mut take = Statement::new(self.sql.expand(
             "UPDATE {work} SET queue = 1, token = GREATEST(token + 1, @inbox_now), \
              started = started + 1, worker = ",
@@ -142,7 +148,7 @@ impl Work {
         take.push(" WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now");
         script.add(take);
         let taken = script.changed();
-        let standing = script.fixed(&self.select_records("m.seq = @inbox_seq"));
+        let standing = script.fixed(&(self.select_records("m.seq = @inbox_seq") + " FOR UPDATE"));
         Places {
             stored,
             taken,
@@ -159,15 +165,7 @@ impl Work {
         secrecy: Secrecy,
     ) -> Places {
         let stored = self.store_one(script, message, secrecy);
-        self.find(
-            script,
-            message.handler().as_str(),
-            message.id().as_str(),
-            true,
-        );
-        // The stored copy's ordering key counts, which may be another than this copy's.
-        script.fixed("SET @inbox_seqs = CONCAT('[', @inbox_seq, ']')");
-        script.all(&self.sql.keys_of);
+        self.find_locked(script, message.key());
         script.all(&self.sql.lock_keys);
         script.fixed("SET @inbox_taken = NULL");
         let mut fixed = |text: &str| script.fixed(&self.sql.expand(text));
@@ -177,7 +175,7 @@ impl Work {
         );
         fixed(
             "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) \
-             SELECT handler, -1, 1, 0, 0 FROM {work} WHERE seq = @inbox_taken",
+             SELECT handler, -1, 1, 0, 0 FROM {work} WHERE seq = @inbox_taken FOR UPDATE",
         );
         // A new token, so that a worker whose lease ran out is told so when it settles.
         let mut finish = Statement::new(self.sql.expand(
@@ -190,7 +188,11 @@ impl Work {
             Some(result) => finish.secret(result, secrecy),
             None => finish.push("NULL"),
         };
-        finish.push(&self.sql.expand(" FROM {work} WHERE seq = @inbox_taken"));
+        finish.push(
+            &self
+                .sql
+                .expand(" FROM {work} WHERE seq = @inbox_taken FOR UPDATE"),
+        );
         script.add(finish);
         let taken = script.changed();
         let mut fixed = |text: &str| script.fixed(&self.sql.expand(text));

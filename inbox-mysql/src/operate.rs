@@ -267,7 +267,7 @@ impl MySqlStore {
         let mapped = in_operation(operation);
         let work = &self.inner.work;
         let mut script = self.script(Access::Write);
-        work.find(&mut script, key.handler.as_str(), key.id.as_str(), false);
+        work.find(&mut script, key);
         script.fixed("SET @inbox_seqs = CONCAT('[', @inbox_seq, ']')");
         let states: &[State] = match change {
             Change::Replay { .. } => &REPLAYABLE,

@@ -1,5 +1,10 @@
 //! What is sent to the server: many statements as one text, so that an operation is one round
 //! trip and one transaction, and holds no lock that waits for this process.
+//!
+//! What a script has locked, and another transaction may just have inserted, it goes on reading with
+//! locking reads (`FOR UPDATE`), or with statements that change it. MariaDB gives up the locks on
+//! inserted rows a moment before it shows them to new snapshots, so an ordinary read, also that of an
+//! `INSERT … SELECT`, may miss a row that is locked, and its companions in other tables.
 
 use std::fmt::Write as _;
 

@@ -72,6 +72,8 @@ pub(crate) struct Statements {
     pub(crate) queue_count: Vec<String>,
     pub(crate) open: Vec<String>,
     pub(crate) claim_rows: Vec<String>,
+    /// The same, of what is there now.
+    pub(crate) claim_rows_now: Vec<String>,
     pub(crate) settle_keys: Vec<String>,
     pub(crate) settle_lock: Vec<String>,
     pub(crate) settle_final: Vec<String>,
@@ -188,6 +190,8 @@ impl Statements {
     pub(crate) fn new(options: &MySqlOptions) -> Self {
         let names = Names::new(options);
         let file = |text: &str| names.statements(text);
+        let claim_rows =
+            |locking: &str| include_str!("sql/claim_rows.sql").replace("{locking}", locking);
         let leases = |text: &str| Leases::new(&names, text.trim_end());
         Self {
             schema: file(include_str!("sql/schema_1.sql")),
@@ -202,7 +206,8 @@ impl Statements {
             queue: file(include_str!("sql/queue.sql")),
             queue_count: file(include_str!("sql/queue_count.sql")),
             open: file(include_str!("sql/open.sql")),
-            claim_rows: file(include_str!("sql/claim_rows.sql")),
+            claim_rows: file(&claim_rows("")),
+            claim_rows_now: file(&claim_rows("\nFOR UPDATE /*!80000 OF w, m */")),
             settle_keys: file(include_str!("sql/settle_keys.sql")),
             settle_lock: file(include_str!("sql/settle_lock.sql")),
             settle_final: file(include_str!("sql/settle_final.sql")),

@@ -23,13 +23,13 @@ use crate::{
     error::{in_operation, may_lack_schema, number, without_effect},
     front::Front,
     options::MySqlOptions,
-    schema,
+    rows, schema,
     script::{Access, Answers, ROLLBACK, Script, Secrecy, WAIT_FOR_NODES},
     server::Server,
     settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Order, Unreadable, Work},
+    work::{Held, Order, Unreadable, Work, held},
 };
 
 const CONNECT: &str = "connect";
@@ -428,10 +428,16 @@ impl Store for MySqlStore {
             tokio::time::sleep(Duration::from_millis(looks).mul_f64(fastrand::f64())).await;
             looks += 1;
         };
-        let (claims, bad) = work.claims(&answers, at, request)?;
-        if !bad.is_empty() {
-            self.set_aside(bad).await?;
-        }
+        let until = Work::lease_end(&answers, request)?;
+        let (leased, bad) = work.claims(&answers, at, until)?;
+        let claims = if bad.is_empty() {
+            Claims {
+                leased,
+                ..Claims::default()
+            }
+        } else {
+            self.claims_now(&answers, at, until).await?
+        };
         self.fold_sometimes().await;
         Ok(claims)
     }
@@ -533,6 +539,36 @@ impl Store for MySqlStore {
 }
 
 impl MySqlStore {
+    /// What a claim got of which something could not be read. It may be there all the same, if it was
+    /// stored just now (see `script.rs`). What cannot be read by locking reads either is set aside.
+    async fn claims_now(&self, answers: &Answers, at: usize, until: i64) -> Result<Claims> {
+        let tokens = Work::tokens(answers, at)?;
+        let work = &self.inner.work;
+        let mut script = self.script(Access::Write);
+        let at = work.look_again(&mut script, answers, at);
+        let answers = self.run("claim", Access::Write, script).await?;
+        let (mut leased, mut bad) = work.claims(&answers, at, until)?;
+        // Not what somebody else has by now.
+        leased.retain(|leased| {
+            let held = held(&leased.lease);
+            tokens.get(&held.seq) == Some(&held.token)
+        });
+        bad.retain(|row| tokens.get(&row.seq) == Some(&row.token));
+        let inbox = work.options.inbox.as_str();
+        let corrupt = bad
+            .iter()
+            .map(|row| {
+                let (seq, reason) = (row.seq, row.reason.as_str());
+                tracing::error!(inbox, seq, reason, "corrupt message set aside");
+                rows::corrupt_row(inbox, seq, reason.to_owned())
+            })
+            .collect();
+        if !bad.is_empty() {
+            self.set_aside(bad).await?;
+        }
+        Ok(Claims { leased, corrupt })
+    }
+
     /// Makes rows dead that were claimed and cannot be read.
     async fn set_aside(&self, bad: Vec<Unreadable>) -> Result<()> {
         let outcomes: Vec<_> = bad
@@ -545,7 +581,7 @@ impl MySqlStore {
                     ordered: true,
                 };
                 let outcome = Outcome::Dead {
-                    reason: row.reason,
+                    reason: format!("corrupt: {}", row.reason),
                     after: AfterDead::Continue,
                 };
                 (held, outcome)

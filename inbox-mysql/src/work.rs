@@ -7,8 +7,8 @@ use std::{
 };
 
 use inbox_api::{
-    Bytes, ClaimRequest, Claims, ContentType, Due, Error, Extended, FencingToken, Invalid, Lease,
-    Leased, Message, OrderingKey, Receipt, Result, duration_micros, from_micros, to_micros,
+    Bytes, ClaimRequest, ContentType, Due, Error, Extended, FencingToken, Invalid, Lease, Leased,
+    Message, OrderingKey, Receipt, Result, duration_micros, from_micros, to_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
 
@@ -503,17 +503,44 @@ impl Work {
         Ok(last)
     }
 
-    /// What a claim got, and the rows (with their tokens) that have to be set aside.
+    /// Adds another look at what a claim got to `script`, with locking reads, which see what is
+    /// there now. Answers as the claim did.
+    pub(crate) fn look_again(&self, script: &mut Script, answers: &Answers, at: usize) -> usize {
+        let mut set = Statement::new("SET @inbox_claimed = '[");
+        for (n, row) in answers.rows(at).iter().enumerate() {
+            let number = |column: usize| row.try_get_unchecked(column).unwrap_or_default();
+            set.push(if n == 0 { "[" } else { ",[" }).number(number(12));
+            set.push(",").number(number(0)).push("]");
+        }
+        set.push("]'");
+        script.add(set);
+        script.all(&self.sql.claim_rows_now)
+    }
+
+    /// When the leases of a claim end.
+    pub(crate) fn lease_end(answers: &Answers, request: &ClaimRequest) -> Result<i64> {
+        let now = answers.now().map_err(in_operation("claim"))?;
+        Ok(now.saturating_add(duration_micros(request.terms.length())))
+    }
+
+    /// The tokens that a claim gave, by row.
+    pub(crate) fn tokens(answers: &Answers, at: usize) -> Result<HashMap<i64, i64>> {
+        let mapped = in_operation("claim");
+        let rows = answers.rows(at).iter();
+        rows.map(|row| Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(8)?)))
+            .collect::<sqlx::Result<_>>()
+            .map_err(mapped)
+    }
+
+    /// What a claim got until `until`, and what of it cannot be read.
     pub(crate) fn claims(
         &self,
         answers: &Answers,
         at: usize,
-        request: &ClaimRequest,
-    ) -> Result<(Claims, Vec<Unreadable>)> {
+        until: i64,
+    ) -> Result<(Vec<Leased>, Vec<Unreadable>)> {
         let mapped = in_operation("claim");
-        let now = answers.now().map_err(mapped)?;
-        let until = now.saturating_add(duration_micros(request.terms.length()));
-        let mut claims = Claims::default();
+        let mut claimed = Vec::with_capacity(answers.rows(at).len());
         let mut bad = Vec::new();
         let mut rows = Vec::with_capacity(answers.rows(at).len());
         for row in answers.rows(at) {
@@ -526,25 +553,16 @@ impl Work {
         for (_, seq, row) in rows {
             let token: i64 = row.try_get_unchecked(8).map_err(mapped)?;
             match rows::claimed(row) {
-                Ok(found) => claims.leased.push(Leased {
+                Ok(found) => claimed.push(Leased {
                     lease: lease(&found.message, seq, token, until),
                     message: found.message,
                     attempts: found.attempts,
                     accepted_at: from_micros(found.accepted_at),
                 }),
-                Err(reason) => {
-                    let inbox = self.options.inbox.as_str();
-                    tracing::error!(inbox, seq, %reason, "corrupt message set aside");
-                    bad.push(Unreadable {
-                        seq,
-                        token,
-                        reason: format!("corrupt: {reason}"),
-                    });
-                    claims.corrupt.push(rows::corrupt_row(inbox, seq, reason));
-                }
+                Err(reason) => bad.push(Unreadable { seq, token, reason }),
             }
         }
-        Ok((claims, bad))
+        Ok((claimed, bad))
     }
 
     /// Adds an extension to `script`. Answers where the leases that stand are.

@@ -1,14 +1,16 @@
 -- Makes the earliest open message of each locked key its head, unless the head is leased, and
--- forgets keys without open messages.
+-- forgets keys without open messages. A join tells whether the head is leased: MariaDB would turn a
+-- NOT EXISTS on a small table into a look at all of it, and lock that.
 UPDATE {keys} AS j
 STRAIGHT_JOIN {ordering} AS o FORCE INDEX (PRIMARY)
     ON o.handler = UNHEX(j.h) AND o.ordering_key = UNHEX(j.k)
+LEFT JOIN {work} AS l FORCE INDEX (PRIMARY) ON l.seq = o.head AND l.queue = 1
 SET o.head = COALESCE((
     SELECT e.seq FROM {open} AS e FORCE INDEX (PRIMARY)
     WHERE e.handler = o.handler AND e.ordering_key = o.ordering_key
     ORDER BY e.handler, e.ordering_key, e.seq LIMIT 1
 ), 0)
-WHERE NOT EXISTS (SELECT 1 FROM {work} AS l WHERE l.seq = o.head AND l.queue = 1);
+WHERE l.seq IS NULL;
 UPDATE {keys} AS j
 STRAIGHT_JOIN {ordering} AS o FORCE INDEX (PRIMARY)
     ON o.handler = UNHEX(j.h) AND o.ordering_key = UNHEX(j.k)
