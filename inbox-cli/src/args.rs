@@ -123,13 +123,15 @@ const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
 a file beside that one; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
 schema named inbox_conformance_…, in that database, in which --store's user must be allowed to
-create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database; for
-Redis in inboxes named conf…, on that server or cluster. All are removed in the end.
+create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database, in
+which the user must be allowed to create and drop tables; for Redis in inboxes named conf…, on that
+server or cluster. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 const DEMO_HELP: &str = "\
 It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
-database, with --store mysql://… in tables of its own; they are dropped in the end. Redis has no
+database, with --store mysql://… in tables of its own; they are dropped in the end, and the user must
+be allowed to create and drop them. Redis has no
 transactions, on which the demo relies.";
 
 #[derive(Debug, Args)]

@@ -37,7 +37,11 @@ fn main() -> ExitCode {
             return ExitCode::from(exit::FAILURE);
         }
     };
-    let result = runtime.block_on(dispatch(cli));
+    let result = runtime.block_on(async {
+        let result = dispatch(cli).await;
+        store::close_all().await;
+        result
+    });
     // Not dropped: a read of standard input that still waits would hold the process up.
     runtime.shutdown_background();
     match result {
@@ -94,10 +98,13 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
 }
 
 /// Logs go to standard error, so that standard output stays for results. Unless INBOX_LOG says
-/// otherwise, outages are told, by the inbox itself and not by drivers too. Failed attempts are not:
-/// they are counted at the end, and `inbox list` has them with their errors.
+/// otherwise, outages and their ends are told, by the inbox itself and not by drivers too. What this
+/// program says by itself is not: lines that are refused, an input that is cut short, and failed
+/// attempts, which are counted at the end, and `inbox list` has them with their errors.
 fn log_to_stderr() {
-    const DEFAULT: &str = "inbox=warn,inbox::processor::task=error";
+    const DEFAULT: &str = "inbox=warn,inbox::processor::task=error,\
+        inbox::receiver::batch=error,inbox::receiver::intake=error,\
+        inbox::receiver::outage=info,inbox::processor::claims=info";
     let filter = EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into());
     let wanted = std::env::var("INBOX_LOG").unwrap_or_else(|_| DEFAULT.to_owned());

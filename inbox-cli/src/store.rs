@@ -1,14 +1,24 @@
-//! Opening the inbox that `--store` names.
+//! Opening the inbox that `--store` names, and closing it.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use inbox::{ErrorKind, Inbox};
 
+/// How long the end of the process may wait for servers.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What was connected to, so that it is closed in the end, whatever the command came to: servers
+/// note connections that just break off.
+static CONNECTED: Mutex<Vec<Arc<dyn Inbox>>> = Mutex::new(Vec::new());
+
 /// Opens an existing inbox. Never creates anything: a mistyped path must not become an empty
 /// inbox.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
-    let store = match inbox::connect(&without_creating(url)).await {
+    let store = match connected(&without_creating(url)).await {
         // Of a server it is the database that is missing, and that is not ours to create.
         Err(e) if e.kind() == ErrorKind::SchemaMissing && is_file(url) => bail!(no_inbox(url)),
         connected => connected.with_context(|| cannot_open(url))?,
@@ -26,7 +36,8 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
                     shown(url)
                 ),
                 Some(_) => bail!(
-                    "the inbox at {} is incomplete: compare it with `inbox schema ddl`",
+                    "the inbox at {} is incomplete, or --store's settings differ from those that it \
+                     was set up with: `inbox schema migrate` completes it or says what differs",
                     shown(url)
                 ),
             }
@@ -49,7 +60,22 @@ pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
 
 /// Connects without looking at the schema.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
-    inbox::connect(url).await.with_context(|| cannot_open(url))
+    connected(url).await.with_context(|| cannot_open(url))
+}
+
+async fn connected(url: &str) -> inbox::Result<Arc<dyn Inbox>> {
+    let store = inbox::connect(url).await?;
+    let mut all = CONNECTED.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push(Arc::clone(&store));
+    Ok(store)
+}
+
+/// Closes what was opened. To be called when nothing uses it any more.
+pub(crate) async fn close_all() {
+    let all = std::mem::take(&mut *CONNECTED.lock().unwrap_or_else(PoisonError::into_inner));
+    for store in all {
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, store.close()).await;
+    }
 }
 
 pub(crate) fn cannot_open(url: &str) -> String {

@@ -1,9 +1,8 @@
 //! Inboxes of our own in a MySQL database, for commands that must not touch what is there. Each
-//! has a name of its own, and is dropped table by table: that needs no more privileges than
-//! making it did.
+//! has a name of its own, and is dropped table by table, for which the user needs the privilege DROP.
 
-use inbox::InboxName;
-use inbox_mysql::MySqlOptions;
+use inbox::{ErrorKind, InboxName, Schema as _, Store as _};
+use inbox_mysql::{MySqlOptions, MySqlStore};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
 /// A name that no other run takes.
@@ -28,6 +27,23 @@ fn of(options: &MySqlOptions) -> Vec<String> {
         .filter_map(|table| table.split(" (").next())
         .map(str::to_owned)
         .collect()
+}
+
+/// Makes an inbox and drops it, so that what is missing for that is said before much is left behind.
+pub(crate) async fn try_out(options: &MySqlOptions) -> inbox::Result<()> {
+    let options = options.clone().inbox_name(inbox_name("trial")?);
+    let store = MySqlStore::connect(options.clone()).await?;
+    let created = store.create().await;
+    store.close().await;
+    let dropped = drop_all(std::slice::from_ref(&options), &[]).await;
+    created?;
+    dropped.map_err(|error| {
+        let context = format!(
+            "the tables of a trial, {}_…, cannot be dropped: the user needs the privilege DROP",
+            options.name()
+        );
+        inbox::Error::new(ErrorKind::Denied, "drop", context).with_source(error)
+    })
 }
 
 /// Drops inboxes of one database, and the tables beside them.

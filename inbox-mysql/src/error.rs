@@ -61,13 +61,17 @@ fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
             Conflict,
             "a row was changed or locked by another transaction",
         ),
-        1044 | 1045 | 1698 => (Denied, "the server refused the user or the database"),
+        1044 => (Denied, "the user has no privilege on the database"),
+        1045 | 1698 => (Denied, "the server refused the user or the password"),
+        1862 => (Denied, "the user's password has expired"),
+        3118 | 4151 => (Denied, "the user's account is locked"),
         1095 | 1142 | 1143 | 1227 | 1370 => (
             Denied,
-            "a privilege is missing; the crate's documentation lists those needed",
+            "a privilege is missing; SETUP.md of inbox-mysql lists those needed",
         ),
         1290 | 1792 | 1836 => (Unavailable, "the server takes no writes at the moment"),
-        1040 | 1203 | 1226 => (Unavailable, "the server has too many connections"),
+        1040 => (Unavailable, "the server has too many connections"),
+        1203 | 1226 => (Unavailable, "the user may not have more connections"),
         1047 => (Unavailable, "this node of the cluster is not ready"),
         // Killed or shut down, perhaps while the commit was on its way.
         1053 | 1077..=1080 | 1180 | 1317 | 1927 | 1969 | 3024 | 4031 => {
@@ -112,8 +116,12 @@ fn of_connection(failure: io::ErrorKind) -> (ErrorKind, Cow<'static, str>, Effec
     use io::ErrorKind as Io;
 
     let (context, effect) = match failure {
-        Io::ConnectionRefused | Io::NotFound => (
-            "nothing listens there: are host, port and socket right, and is the server running?",
+        Io::ConnectionRefused => (
+            "nothing listens there: are host and port right, and is the server running?",
+            Effect::None,
+        ),
+        Io::NotFound => (
+            "a file is not there: the socket, or one of ssl-ca, ssl-cert and ssl-key",
             Effect::None,
         ),
         Io::InvalidData => (

@@ -48,15 +48,7 @@
 //! # }
 //! ```
 //!
-//! # Privileges
-//! | for | privileges on the inbox's tables |
-//! |---|---|
-//! | working and operating | `SELECT`, `INSERT`, `UPDATE`, `DELETE` |
-//! | setting up | also `CREATE` |
-//!
-//! No routines, triggers, views, events or temporary tables, and no global privileges. A user
-//! without `CREATE` works on an inbox that somebody else has set up, also from
-//! [`ddl`](MySqlOptions::ddl).
+#![doc = include_str!("../SETUP.md")]
 //!
 //! # Settings of the server and of sessions
 //! Every operation is a transaction of its own in `READ COMMITTED`, whatever the defaults, and
@@ -73,13 +65,6 @@
 //! times and then fail as `Conflict`, with nothing changed. They never look like duplicates:
 //! whether a message is new is read from the sequence numbers of the rows that are there after
 //! the insert.
-//!
-//! # Logins
-//! `caching_sha2_password` works without TLS (the password is encrypted with the server's public
-//! key) and with it. Encrypted connections need one of the driver's TLS features, which the
-//! application chooses by naming `sqlx` beside this crate. Without a setting for it they are then
-//! used when the server offers them, and its certificate is not verified: set
-//! `ssl-mode=verify_identity` for that.
 //!
 //! # Galera
 //! Clients may use all nodes at the same time. Certification stands in for what locks do on one

@@ -1,6 +1,6 @@
 //! Where the inbox is, and how it is used.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use inbox_api::{
     ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
@@ -90,20 +90,7 @@ impl MySqlOptions {
     }
 
     /// Reads `mysql://user:password@host:port/database` (or `mariadb://…`), with `%XX` for
-    /// special characters, and these settings behind a `?`:
-    ///
-    /// | key | value |
-    /// |---|---|
-    /// | `inbox` | the inbox's name |
-    /// | `database` | the database of its tables, if it is not the one of the path |
-    /// | `payload_column` | `longblob` or `json` |
-    /// | `payload_limit` | bytes |
-    /// | `drop_processed_payloads` | `true` or `false` |
-    /// | `max_connections` | the most connections of this store |
-    /// | `timeout_ms` | milliseconds |
-    /// | `ssl-mode` | `disabled`, `preferred` (the default), `required`, `verify_ca` or `verify_identity` |
-    /// | `ssl-ca`, `ssl-cert`, `ssl-key` | files in PEM format |
-    /// | `socket` | the path of a Unix socket, instead of host and port |
+    /// special characters. The settings behind its `?` are listed in the [crate's documentation](crate#url).
     ///
     /// # Errors
     /// `Invalid` for another scheme, no database, an unknown key or a value that does not fit.
@@ -118,8 +105,17 @@ impl MySqlOptions {
         bare.set_query(None);
         let connect = MySqlConnectOptions::from_url(&bare).map_err(|_| unreadable())?;
         let mut options = Self::new(connect);
+        let mut given = HashSet::new();
         for (key, value) in url.query_pairs() {
+            if !given.insert(key.clone()) {
+                let key = error_text(&key);
+                return Err(invalid(format!("{key:?} is in the URL more than once")));
+            }
             options = options.with_setting(&key, &value)?;
+        }
+        if given.contains("socket") && !given.contains("ssl-mode") {
+            // The driver cannot encrypt what stays on the machine, and asks for it unless told not to.
+            options.connect = options.connect.ssl_mode(MySqlSslMode::Disabled);
         }
         if options.connect.get_database().is_none() && options.database.is_none() {
             return Err(invalid("the URL names no database: mysql://host/DATABASE"));
@@ -344,6 +340,7 @@ mod tests {
             ("mysql://u:hunter2@h/db?timeout_ms=soon", "milliseconds"),
             ("mysql://u:hunter2@h/db?ssl-mode=maybe", "verify_identity"),
             ("mysql://u:hunter2@h/db?database=", "64 characters"),
+            ("mysql://u:hunter2@h/db?inbox=a&inbox=b", "more than once"),
         ] {
             let error = MySqlOptions::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");

@@ -300,8 +300,8 @@ fn incomplete(operation: &'static str, inbox: &InboxName, table: &str, line: &st
         ErrorKind::SchemaVersion,
         operation,
         format!(
-            "inbox {inbox} says version {VERSION}, but table {inbox}_{table} lacks this, or has \
-             it differently: {line}"
+            "inbox {inbox} says version {VERSION}, but table {inbox}_{table} is missing, not for \
+             this user to see, or lacks this, or has it differently: {line}"
         ),
     )
 }

@@ -29,6 +29,8 @@ pub(crate) const CHUNK_ROWS: usize = 1000;
 const BOUND_ROWS: [usize; 2] = [250, 50];
 /// What a message's texts take beside payload and headers, generously.
 const ROW_OVERHEAD: usize = 8192;
+/// A payload that is only too large because of the server's setting.
+const IN_PACKET: &str = "payload, beside what else is in one of the server's max_allowed_packet,";
 /// The most messages of one claim.
 const MOST_CLAIMED: u32 = 10_000;
 /// Nesting in JSON payloads that both servers take.
@@ -131,7 +133,7 @@ impl Work {
     pub(crate) fn check_payload(&self, payload: &Bytes, beside: usize) -> Result<(), Invalid> {
         inbox_api::check_size("payload", payload.len(), self.options.payload_limit)?;
         let limit = self.most_in_packet().saturating_sub(beside);
-        inbox_api::check_size("payload", payload.len(), limit)?;
+        inbox_api::check_size(IN_PACKET, payload.len(), limit)?;
         if self.options.payload_column == PayloadColumn::Json && !is_json(payload) {
             return Err(Invalid::Malformed {
                 what: "payload",

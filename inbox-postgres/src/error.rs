@@ -163,7 +163,7 @@ fn by_code(code: &str) -> (ErrorKind, Cow<'static, str>, Effect) {
         ),
         "42501" => (
             Denied,
-            "a permission is missing; the crate's documentation lists the grants",
+            "a permission is missing; SETUP.md of inbox-postgres lists the grants",
         ),
         "3D000" => (SchemaMissing, "the database does not exist"),
         UNDEFINED_TABLE | UNDEFINED_FUNCTION | INVALID_SCHEMA => (

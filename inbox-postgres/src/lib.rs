@@ -82,26 +82,7 @@
 //! operation. `LISTEN` does not pass through any pooler in transaction mode: turn
 //! [`notifications`](PostgresOptions::notifications) off there, or let workers connect directly.
 //!
-//! # Encryption
-//! Is sqlx's, and off unless the application turns one of its features on, such as
-//! `tls-rustls-ring-webpki` or `tls-native-tls`; then `sslmode` in the URL says how strict it is.
-//!
-//! # Permissions
-//! Setting up needs `CREATE` on the schema (and on the database, if the schema is to be made too).
-//! Everything else is done by a role with these grants, shown for an inbox named `inbox` in the
-//! schema `public`:
-//!
-//! ```sql
-//! GRANT USAGE ON SCHEMA public TO app;
-//! GRANT SELECT, INSERT, UPDATE, DELETE ON
-//!     inbox_message, inbox_work, inbox_done, inbox_ordering TO app;
-//! GRANT SELECT, INSERT, DELETE ON inbox_tally TO app;
-//! GRANT SELECT ON inbox_meta, inbox_overview TO app;
-//! GRANT USAGE ON SEQUENCE inbox_seq TO app;
-//! ```
-//!
-//! The view is for people only. The functions run with the caller's rights, and anybody may call
-//! them unless `ALTER DEFAULT PRIVILEGES` says otherwise.
+#![doc = include_str!("../SETUP.md")]
 //!
 //! # Looking with SQL
 //! The view `{inbox}_overview` shows each message with its state, attempts, times, worker and last

@@ -147,25 +147,8 @@ impl PostgresOptions {
         Self::default()
     }
 
-    /// Reads `postgres://user:password@host:port/database` (or `postgresql://`), with these
-    /// settings behind a `?`, beside the driver's own (`sslmode`, `sslrootcert`, `sslcert`,
-    /// `sslkey`, `host` for a socket's folder, `application_name`, `options`):
-    ///
-    /// | key | value |
-    /// |---|---|
-    /// | `inbox` | the inbox's name |
-    /// | `schema` | the schema of its tables |
-    /// | `payload` | `bytea`, `json` or `jsonb` |
-    /// | `partition_hours` | the [period of partitions](Partitions::every), in hours |
-    /// | `payload_limit` | bytes |
-    /// | `drop_processed_payloads` | `true` or `false` |
-    /// | `notifications` | `true` or `false` |
-    /// | `prepared_statements` | `true` or `false` |
-    /// | `max_connections` | a number |
-    /// | `acquire_timeout_ms` | milliseconds |
-    ///
-    /// What the URL leaves open comes from the environment, as with PostgreSQL's own tools
-    /// (`PGHOST`, `PGUSER`, `PGPASSWORD`, `~/.pgpass` and so on).
+    /// Reads `postgres://user:password@host:port/database` (or `postgresql://`). The settings behind its
+    /// `?` are listed in the [crate's documentation](crate#url).
     ///
     /// # Errors
     /// `Invalid` for another scheme, an unknown key or a value that does not fit. No error repeats

@@ -11,7 +11,7 @@ use inbox_api::{
 };
 use inbox_postgres::PostgresStore;
 
-/// The grants, for `{role}`: those that the crate's documentation lists.
+/// The grants, for `{role}`: those that SETUP.md lists.
 const GRANTS: &[&str] = &[
     "USAGE ON SCHEMA {schema}",
     "SELECT ON {schema}.inbox_meta",

@@ -158,10 +158,7 @@
 //! Scripts publish to the channel `inbox:wake:HANDLER`; each store listens on one connection of its
 //! own while it has subscriptions, and mends it. Poll as well.
 //!
-//! # Permissions and TLS
-//! [`ACL_RULES`] are what a user needs. With the Cargo feature `tls`, `rediss://` and
-//! `rediss+cluster://` use rustls with the system's certificates or with those of
-//! [`tls_certificates`](RedisOptions::tls_certificates).
+#![doc = include_str!("../SETUP.md")]
 
 mod beside;
 mod checks;
@@ -188,10 +185,7 @@ pub use options::{Confirmations, RedisOptions, StartChecks};
 pub use store::RedisStore;
 
 /// What a user of the server needs, for `ACL SETUSER name on >password` and these words, with the
-/// inbox's name in both places of `INBOX`. `config|get` may be left out: connecting then does not
-/// see whether snapshots are on. Only a cluster's clients need the last four. Confirmation by
-/// append-only files needs `+waitaof` besides (a command since Redis 7.2), and
-/// [`RedisStore::remove`] needs `+unlink`.
+/// inbox's name in both places of `INBOX`: see [Permissions](crate#permissions).
 pub const ACL_RULES: &str = "~{INBOX:*}* &INBOX:wake:* \
     +evalsha +script|load +info +config|get +psubscribe +punsubscribe +ping +wait \
     +time +type +exists +publish \

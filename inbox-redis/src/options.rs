@@ -120,21 +120,8 @@ impl fmt::Debug for RedisOptions {
 impl RedisOptions {
     /// Reads `redis://user:password@host:6379/0` for one server, or
     /// `redis+cluster://user:password@host:6379,host:6379` for a cluster with some of its nodes;
-    /// `rediss://` and `rediss+cluster://` with TLS (Cargo feature `tls`). Behind a `?`:
-    ///
-    /// | key | value |
-    /// |---|---|
-    /// | `inbox` | the inbox's name |
-    /// | `shards` | 1 to 4096; 1 unless set, for a cluster 8 |
-    /// | `payload_limit` | bytes |
-    /// | `drop_processed_payloads` | `true` or `false` |
-    /// | `keep_processed_s` | seconds ([`keep_processed`](Self::keep_processed)) |
-    /// | `wait_replicas`, `wait_aof_replicas` | numbers ([`Confirmations`]) |
-    /// | `wait_aof_local` | `true` or `false` |
-    /// | `wait_ms` | milliseconds |
-    /// | `response_ms` | milliseconds ([`response_timeout`](Self::response_timeout)) |
-    /// | `start_checks` | `refuse`, `warn` or `skip` ([`StartChecks`]) |
-    /// | `tls_ca_file` | a PEM file with the certificates to trust, instead of the system's |
+    /// `rediss://` and `rediss+cluster://` with TLS (Cargo feature `tls`). The settings behind its `?` are
+    /// listed in the [crate's documentation](crate#url).
     ///
     /// # Errors
     /// `Invalid` for another scheme, an address that cannot be read, an unknown key, a value that

@@ -72,6 +72,8 @@
 //! short, and do not call the store's other writing operations while holding one. Readers never
 //! wait.
 //!
+#![doc = include_str!("../SETUP.md")]
+//!
 //! # Several processes
 //! Any number of processes on one host can use one file. Wake-ups reach all of them: within a
 //! process by a signal, across processes by a look at SQLite's change counter every 25

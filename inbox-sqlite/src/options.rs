@@ -83,16 +83,8 @@ impl SqliteOptions {
     }
 
     /// Reads `sqlite://orders.db` (relative) or `sqlite:///var/lib/orders.db` (absolute), with
-    /// `%XX` for special characters in the path, and these settings behind a `?`:
-    ///
-    /// | key | value |
-    /// |---|---|
-    /// | `inbox` | the inbox's name |
-    /// | `synchronous` | `off`, `normal`, `full` or `extra` |
-    /// | `busy_timeout_ms` | milliseconds |
-    /// | `payload_limit` | bytes |
-    /// | `drop_processed_payloads` | `true` or `false` |
-    /// | `mode` | `rwc` (create the file if it is missing, the default) or `rw` |
+    /// `%XX` for special characters in the path. The settings behind its `?` are listed in the [crate's
+    /// documentation](crate#url).
     ///
     /// # Errors
     /// `Invalid` for another scheme, no path, an in-memory database, an unknown key or a value

@@ -302,12 +302,22 @@ impl Janitor {
     /// # Errors
     /// [`SweepError`] of the store, after a few repetitions if it may pass, or of the archiver.
     pub async fn sweep(&self) -> Result<Sweep, SweepError> {
+        self.sweep_until(&CancellationToken::new()).await
+    }
+
+    /// The same, but returns behind the slice under way when `shutdown` is cancelled, with what was
+    /// deleted until then.
+    ///
+    /// # Errors
+    /// As [`sweep`](Self::sweep).
+    pub async fn sweep_until(&self, shutdown: &CancellationToken) -> Result<Sweep, SweepError> {
         let mut sweep = Sweep::default();
         for &(state, retention) in &self.retention {
             let purged = match &self.archiver {
-                None => self.purge(state, retention).await?,
+                None => self.purge(state, retention, shutdown).await?,
                 Some(archiver) => {
-                    let (purged, corrupt) = self.archive(&**archiver, state, retention).await?;
+                    let archived = self.archive(&**archiver, state, retention, shutdown);
+                    let (purged, corrupt) = archived.await?;
                     sweep.corrupt += corrupt;
                     purged
                 }
@@ -322,10 +332,18 @@ impl Janitor {
         Ok(sweep)
     }
 
-    async fn purge(&self, state: State, retention: Duration) -> Result<u64, SweepError> {
+    async fn purge(
+        &self,
+        state: State,
+        retention: Duration,
+        shutdown: &CancellationToken,
+    ) -> Result<u64, SweepError> {
         let expired = expired(state, retention, self.slice)?;
         let mut purged = 0;
         loop {
+            if shutdown.is_cancelled() {
+                return Ok(purged);
+            }
             let step = (|| self.operate.purge(&expired))
                 .retry(a_few_times())
                 .when(Error::is_retryable)
@@ -343,10 +361,14 @@ impl Janitor {
         archiver: &dyn Archiver,
         state: State,
         retention: Duration,
+        shutdown: &CancellationToken,
     ) -> Result<(u64, u64), SweepError> {
         let mut purged = 0;
         let mut corrupt = 0;
         loop {
+            if shutdown.is_cancelled() {
+                return Ok((purged, corrupt.into()));
+            }
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = self.slice.saturating_add(corrupt);
             let expired = expired(state, retention, limit)?;

@@ -27,11 +27,7 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
     }
     let janitor = janitor.build()?;
     let spinner = progress::spinner(global, "purging");
-    let sweep = tokio::select! {
-        sweep = janitor.sweep() => sweep?,
-        // What is purged is purged; a slice under way is whole or not at all.
-        () = token.cancelled() => return Ok(Exit::Interrupted),
-    };
+    let sweep = janitor.sweep_until(&token).await?;
     spinner.finish_and_clear();
     if global.json {
         output::json(&json!({ "purged": sweep.purged(), "corrupt_left": sweep.corrupt }))?;
@@ -44,5 +40,5 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
             ))?;
         }
     }
-    Ok(Exit::Ok)
+    Ok(interrupt::exit(&token, Exit::Ok))
 }

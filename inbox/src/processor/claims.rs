@@ -253,11 +253,17 @@ impl Driver {
 fn spent(config: &Config, context: &Context) -> Outcome {
     let attempts = context.attempts();
     let (before, crashed) = (attempts.started.saturating_sub(1), attempts.crashed(true));
-    Outcome::Dead {
-        reason: format!(
+    let allowed = config.retry.max_attempts();
+    let reason = if crashed == 0 {
+        format!("attempts used up: {before} have failed, and {allowed} are allowed now")
+    } else {
+        format!(
             "attempts used up: of {before}, {crashed} began and never ended \
              (the worker crashed or lost its lease)"
-        ),
+        )
+    };
+    Outcome::Dead {
+        reason,
         after: config.after_dead,
     }
 }

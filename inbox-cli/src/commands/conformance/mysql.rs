@@ -41,12 +41,7 @@ impl Mysql {
             options: MySqlOptions::from_url(url)?,
             inboxes: Arc::default(),
         };
-        let options = mysql.inbox()?;
-        let store = MySqlStore::connect(options).await?;
-        let created = store.create().await;
-        store.close().await;
-        mysql.clean_up().await;
-        created?;
+        tables::try_out(&mysql.options).await?;
         Ok(mysql)
     }
 

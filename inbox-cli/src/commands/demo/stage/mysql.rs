@@ -64,6 +64,7 @@ impl Stage for OnMysql {
     }
 
     async fn set_up(&self) -> Result<()> {
+        tables::try_out(&self.options).await?;
         self.store.create().await?;
         let mut transaction = self.store.open().await?;
         sqlx::raw_sql(self.sql(include_str!("mysql_effects.sql")))
