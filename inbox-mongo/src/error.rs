@@ -18,6 +18,10 @@ pub(crate) const WRITE_CONFLICT: i32 = 112;
 const SERIALIZATION_FAILURE: i32 = 16_777_220;
 const DEADLOCK: i32 = 16_908_292;
 
+const REFUSED_CREDENTIALS: &str = "the server refused the credentials; is there a password, and \
+                                   was the user made in the database of the URL, or in the one \
+                                   that authSource names?";
+
 /// What the driver said, without what it quotes: a server's reply may contain parts of documents.
 #[derive(Debug)]
 struct Cause {
@@ -180,9 +184,7 @@ fn classify(error: &DriverError) -> Class {
         );
     }
     let (kind, context, effect) = match error.kind.as_ref() {
-        Driver::Authentication { .. } => {
-            (Denied, "the server refused the credentials", Effect::None)
-        }
+        Driver::Authentication { .. } => (Denied, REFUSED_CREDENTIALS, Effect::None),
         Driver::Io(_) => (Unavailable, "the connection was lost", Effect::Unknown),
         Driver::ConnectionPoolCleared { .. } => (
             Unavailable,
@@ -255,9 +257,10 @@ fn by_code(code: i32) -> Class {
         }
         13 => (
             Denied,
-            "a permission is missing; the crate's documentation lists the privileges",
+            "the user lacks a privilege for this; the documentation of inbox-mongo has the roles, \
+             under Permissions",
         ),
-        18 | 8000 => (Denied, "the server refused the credentials"),
+        18 | 8000 => (Denied, REFUSED_CREDENTIALS),
         26 => (
             SchemaMissing,
             "there is no inbox of this name; create or migrate sets one up",

@@ -25,9 +25,11 @@
 //!
 //! # What is tested, and what is not
 //! The store passes the conformance suite on FerretDB 2.7, which speaks MongoDB's protocol but has
-//! no replica sets. Transactions, change streams, the handling of elections, roles and sharding are
-//! written to the driver's and the server's documentation and have **not been run** on a replica
-//! set or a cluster yet.
+//! no replica sets and enforces no roles. Transactions, change streams, the handling of elections
+//! and sharding are written to the driver's and the server's documentation and have **not been
+//! run** on a replica set or a cluster yet. Of the roles, it is tested that they have the actions
+//! that the server's documentation asks for each command that the store sends, outside
+//! transactions and change streams.
 //!
 //! # What survives what
 //! Every write asks for the write concern *majority, journaled*, and every read for the read
@@ -154,18 +156,40 @@
 //! handler. Listings and statistics ask all shards.
 //!
 //! # Permissions
-//! Setting up needs `createCollection`, `createIndex`, `listCollections`, `listIndexes`, `find`,
-//! `insert` and `update` on the database. Everything else is done by a role with these privileges,
-//! shown for an inbox named `inbox` in the database `shop`; wake-ups also need `changeStream`:
+//! Two roles, for an inbox named `inbox` in the database `shop`. `inboxWorker` has what an inbox
+//! needs that is set up, looking at its schema (`exists`, and `create` and `migrate` that find
+//! everything done) and wake-ups included; `inboxOwner` also sets it up.
 //!
 //! ```js
-//! db.createRole({ role: "inboxWorker", roles: [], privileges: [
-//!   { resource: { db: "shop", collection: "inbox_message" },
-//!     actions: ["find", "insert", "update", "remove", "changeStream"] },
-//!   { resource: { db: "shop", collection: "inbox_meta" },
-//!     actions: ["find", "insert", "update"] },
-//! ] });
+//! db = db.getSiblingDB("shop");
+//! db.createRole({
+//!   "role": "inboxWorker",
+//!   "privileges": [
+//!     { "resource": { "db": "shop", "collection": "" }, "actions": ["listCollections"] },
+//!     { "resource": { "db": "shop", "collection": "inbox_message" },
+//!       "actions": ["find", "insert", "update", "remove", "listIndexes", "changeStream"] },
+//!     { "resource": { "db": "shop", "collection": "inbox_meta" },
+//!       "actions": ["find", "insert", "update"] }
+//!   ],
+//!   "roles": []
+//! });
+//! db.createRole({
+//!   "role": "inboxOwner",
+//!   "privileges": [
+//!     { "resource": { "db": "shop", "collection": "inbox_message" },
+//!       "actions": ["createCollection", "createIndex"] },
+//!     { "resource": { "db": "shop", "collection": "inbox_meta" },
+//!       "actions": ["createCollection"] }
+//!   ],
+//!   "roles": ["inboxWorker"]
+//! });
+//! db.createUser({ user: "app", pwd: passwordPrompt(), roles: ["inboxWorker"] });
 //! ```
+//!
+//! A user is looked up in the database of the URL, here `mongodb://app:PASSWORD@localhost/shop`;
+//! one that was made in another needs its name, as in `authSource=admin`. The command
+//! `inbox conformance` makes databases named `inbox_conformance_…` and drops them, for which the
+//! built-in roles `readWriteAnyDatabase` and `dbAdminAnyDatabase` are enough.
 
 mod begin;
 mod claim;
