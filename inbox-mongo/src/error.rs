@@ -62,6 +62,26 @@ pub(crate) fn reading(operation: &'static str) -> impl Fn(DriverError) -> Error 
     move |error| in_operation(operation)(error).with_effect(Effect::None)
 }
 
+/// The error of a connection that cannot be made with its settings. The driver's words are kept:
+/// they say which setting and why, and there is no document yet that they could quote. `hint` is
+/// put behind them.
+pub(crate) fn refused(operation: &'static str, error: &DriverError, hint: &str) -> Error {
+    let context = match error.kind.as_ref() {
+        Driver::InvalidArgument { message, .. } => {
+            format!("the driver refuses a setting: {message}{hint}")
+        }
+        Driver::InvalidTlsConfig { message, .. } => {
+            format!("the TLS settings cannot be used: {message}")
+        }
+        Driver::DnsResolve { message, .. } => {
+            let context = format!("the server's name could not be resolved: {message}");
+            return Error::new(ErrorKind::Unavailable, operation, context);
+        }
+        _ => return in_operation(operation)(error.clone()).with_effect(Effect::None),
+    };
+    Error::new(ErrorKind::Invalid, operation, context)
+}
+
 /// The error of a reply to a command with `writeErrors` or a `writeConcernError` in it, which the
 /// driver hands on as a success.
 pub(crate) fn in_reply(operation: &'static str, reply: &Document) -> Option<Error> {
@@ -260,6 +280,15 @@ fn by_code(code: i32) -> Class {
             "the user lacks a privilege for this; the documentation of inbox-mongo has the roles, \
              under Permissions",
         ),
+        73 => (
+            Invalid,
+            "the server does not take the name of the database or of the inbox: a database's has at \
+             most 63 bytes, no blank and none of / \\ . \" $",
+        ),
+        13297 => (
+            Invalid,
+            "there is a database whose name differs only in upper and lower case; write it so",
+        ),
         18 | 8000 => (Denied, REFUSED_CREDENTIALS),
         26 => (
             SchemaMissing,
@@ -314,6 +343,8 @@ mod tests {
             (13, ErrorKind::Denied, Effect::None),
             (18, ErrorKind::Denied, Effect::None),
             (26, ErrorKind::SchemaMissing, Effect::None),
+            (73, ErrorKind::Invalid, Effect::None),
+            (13297, ErrorKind::Invalid, Effect::None),
             (20, ErrorKind::Unsupported, Effect::None),
             (10334, ErrorKind::Invalid, Effect::None),
             (4711, ErrorKind::Other, Effect::None),

@@ -17,7 +17,7 @@ use inbox_api::{
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
-    MongoOptions, MongoStore,
+    MongoStore,
     mongodb::bson::{Document, doc, oid::ObjectId},
 };
 
@@ -426,8 +426,20 @@ async fn nobody_there_is_unavailable() {
     let error = MongoStore::connect_url(url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!format!("{error:?}").contains("secret"));
-    let options = MongoOptions::from_url("mongodb://localhost/shop?inbox=orders");
-    assert!(options.is_ok());
+}
+
+#[tokio::test]
+async fn tls_files_that_cannot_be_read_are_named() {
+    for (setting, named) in [
+        ("tlsCAFile", "/nowhere.pem"),
+        ("tlsCertificateKeyFile", "tlsCertificateKeyFile"),
+    ] {
+        let url = format!("mongodb://127.0.0.1:9/?{setting}=/nowhere.pem");
+        let error = MongoStore::connect_url(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.context().contains(named), "{error}");
+        assert!(error.context().contains("No such file"), "{error}");
+    }
 }
 
 #[tokio::test]
