@@ -11,6 +11,8 @@ use mongodb::{
     },
 };
 
+use crate::selection;
+
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
 /// FerretDB passes its PostgreSQL's SQLSTATE on as that server packs it into a number: 40001, a
@@ -211,11 +213,9 @@ fn classify(error: &DriverError) -> Class {
             "the connections were given up after another one failed",
             Effect::None,
         ),
-        Driver::ServerSelection { .. } => (
-            Unavailable,
-            "no suitable server answered in time; is there a primary?",
-            Effect::None,
-        ),
+        Driver::ServerSelection { message, .. } => {
+            return (Unavailable, selection::why(message).into(), Effect::None);
+        }
         Driver::DnsResolve { .. } => (
             Unavailable,
             "the server's name could not be resolved",

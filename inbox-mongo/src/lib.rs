@@ -83,7 +83,8 @@
 //! operation in a transaction whose future is dropped ends with the abort of the transaction.
 //!
 //! # Errors
-//! By code and label, never by a message's text:
+//! By code and label, never by a message's text (but why no server was found is told in the driver's
+//! words, as far as they are about the connection):
 //!
 //! | what happened | kind | effect |
 //! |---|---|---|
@@ -203,6 +204,7 @@ mod receive;
 mod rows;
 mod schema;
 mod segments;
+mod selection;
 mod settle;
 mod stages;
 mod store;
