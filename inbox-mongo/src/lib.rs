@@ -32,8 +32,8 @@
 //! transactions and change streams.
 //!
 //! # What survives what
-//! Every write asks for the write concern *majority, journaled*, and every read for the read
-//! concern *majority* on the primary, whatever the client's defaults. On a replica set everything
+//! Every write asks for the write concern *majority, journaled*, and every read of documents for the
+//! read concern *majority* on the primary, whatever the client's defaults. On a replica set everything
 //! answered with `Ok` survives a crash of all members, a power cut, and the loss of a minority. On
 //! a standalone server it survives a crash and a power cut.
 //!

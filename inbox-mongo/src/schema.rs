@@ -199,12 +199,7 @@ async fn find(operation: &'static str, database: &Database) -> Result<Found> {
         .map_err(mapped)?;
     let used = present.contains(&names[0])
         || (present.contains(&names[1])
-            && database
-                .meta()
-                .find_one(doc! {})
-                .await
-                .map_err(mapped)?
-                .is_some());
+            && find_meta(operation, database, doc! {}).await?.is_some());
     if !used {
         return Ok(Found::Nothing);
     }
@@ -303,11 +298,7 @@ async fn missing_part(
             return Ok(Some(part));
         }
     }
-    let drawn = database
-        .meta()
-        .find_one(doc! { "_id": "sequence" })
-        .await
-        .map_err(mapped)?;
+    let drawn = find_meta(operation, database, doc! { "_id": "sequence" }).await?;
     if drawn
         .and_then(|sequence| number(&sequence, "last"))
         .is_none()
@@ -338,8 +329,9 @@ fn foreign(operation: &'static str, database: &Database) -> Error {
         ErrorKind::SchemaVersion,
         operation,
         format!(
-            "there are collections of the names of the inbox {} that are not an inbox's (version \
-             unknown, this build works with {VERSION}); choose another inbox name or database",
+            "there are collections of the names of the inbox {0} without the mark of an inbox, the \
+             document {SCHEMA:?} in {0}_meta (version unknown, this build works with {VERSION}); \
+             choose another inbox name or database, or drop them if nobody needs them",
             database.inbox
         ),
     )
@@ -351,7 +343,19 @@ fn incomplete(operation: &'static str, database: &Database, part: &str) -> Error
         operation,
         format!(
             "the inbox {} says version {VERSION}, but this is missing or not as this build's \
-             version {VERSION} makes it: {part}",
+             version {VERSION} makes it: {part}; ddl shows it, for putting it right by hand",
+            database.inbox
+        ),
+    )
+}
+
+fn unfinished(operation: &'static str, database: &Database) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!(
+            "setting up the inbox {} in version {VERSION} was begun and not finished; create or \
+             migrate finishes it",
             database.inbox
         ),
     )
