@@ -64,7 +64,7 @@ pub(crate) fn write_concern() -> WriteConcern {
 }
 
 /// The same, for commands that are sent as they are.
-fn write_concern_document() -> Document {
+pub(crate) fn write_concern_document() -> Document {
     doc! { "w": "majority", "j": true }
 }
 

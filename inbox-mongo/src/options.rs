@@ -257,10 +257,12 @@ impl MongoOptions {
     }
 
     /// The commands that set up an empty inbox, for `mongosh`: what
-    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
+    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection, and so for the
+    /// database `inbox` unless the URL or [`database`](Self::database) has named one.
     #[must_use]
     pub fn ddl(&self) -> String {
-        crate::schema::ddl(&self.inbox)
+        let database = self.database.as_deref().unwrap_or(DEFAULT_DATABASE);
+        crate::schema::ddl(database, &self.inbox)
     }
 }
 
@@ -290,6 +292,17 @@ mod tests {
             Some(Duration::from_secs(60))
         );
         assert_eq!(options.operation_timeout, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn the_ddl_names_the_database() {
+        for (url, database) in [
+            ("mongodb://localhost/shop?inbox=orders", "\"shop\""),
+            ("mongodb://localhost/?inbox=orders", "\"inbox\""),
+        ] {
+            let ddl = MongoOptions::from_url(url).unwrap().1.ddl();
+            assert!(ddl.contains(&format!("getSiblingDB({database})")), "{ddl}");
+        }
     }
 
     #[test]

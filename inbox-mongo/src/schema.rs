@@ -17,7 +17,7 @@ use mongodb::{
 use tokio::time::sleep;
 
 use crate::{
-    database::{Database, number, write_concern},
+    database::{Database, number, write_concern, write_concern_document},
     error::{DUPLICATE_KEY, code, in_operation, reading},
     store::MongoStore,
 };
@@ -134,20 +134,26 @@ fn sequence() -> Document {
     doc! { "_id": "sequence", "last": 0_i64 }
 }
 
-fn mark(complete: bool) -> Document {
-    doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": complete }
+/// Of an inbox that is being set up.
+fn mark() -> Document {
+    doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": false }
 }
 
-pub(crate) fn ddl(inbox: &InboxName) -> String {
+/// The mark comes first and says only at the end that the inbox is complete, as in [`apply`], so
+/// that what breaks off in the middle is completed by `create`.
+pub(crate) fn ddl(database: &str, inbox: &InboxName) -> String {
     let insert = |document: Document| doc! { "insert": meta(inbox), "documents": [document] };
+    let complete = doc! { "q": { "_id": SCHEMA }, "u": { "$set": { "complete": true } } };
     let commands = [
+        insert(mark()),
         create_messages(inbox),
         create_indexes(inbox),
         insert(sequence()),
-        insert(mark(true)),
+        doc! { "update": meta(inbox), "updates": [complete] },
     ];
-    let mut text = String::new();
-    for command in commands {
+    let mut text = format!("// For mongosh.\ndb = db.getSiblingDB({database:?});\n");
+    for mut command in commands {
+        command.insert("writeConcern", write_concern_document());
         let json = serde_json::to_string_pretty(&command).unwrap_or_default();
         let _ = writeln!(text, "db.runCommand({json});");
     }
@@ -162,14 +168,23 @@ enum Found {
     Foreign,
 }
 
-async fn read_mark(operation: &'static str, database: &Database) -> Result<Option<Document>> {
+/// A document of the inbox's own, or of whoever else has a collection of that name.
+async fn find_meta(
+    operation: &'static str,
+    database: &Database,
+    filter: Document,
+) -> Result<Option<Document>> {
     database
         .meta()
-        .find_one(doc! { "_id": SCHEMA })
+        .find_one(filter)
         .read_concern(ReadConcern::majority())
         .selection_criteria(ReadPreference::Primary.into())
         .await
         .map_err(reading(operation))
+}
+
+async fn read_mark(operation: &'static str, database: &Database) -> Result<Option<Document>> {
+    find_meta(operation, database, doc! { "_id": SCHEMA }).await
 }
 
 fn read_version(mark: &Document) -> Found {
@@ -369,7 +384,7 @@ pub(crate) async fn check_version(operation: &'static str, database: &Database) 
             if complete {
                 return Ok(());
             }
-            Err(incomplete(operation, database, "the end of setting it up"))
+            Err(unfinished(operation, database))
         }
         Found::Version { version, .. } => Err(wrong_version(operation, database, version)),
         Found::Foreign => Err(foreign(operation, database)),
@@ -412,7 +427,7 @@ async fn run(
     mut command: Document,
     harmless: &[i32],
 ) -> Result<()> {
-    command.insert("writeConcern", doc! { "w": "majority", "j": true });
+    command.insert("writeConcern", write_concern_document());
     match database.handle().run_command(command).await {
         Ok(reply) => crate::error::in_reply(operation, &reply).map_or(Ok(()), Err),
         Err(error) if code(&error).is_some_and(|code| harmless.contains(&code)) => Ok(()),
@@ -505,7 +520,7 @@ async fn apply(
             }
             Found::Foreign => return Err(foreign(operation, database)),
             Found::Nothing => {
-                ensure(operation, database, mark(false)).await?;
+                ensure(operation, database, mark()).await?;
             }
             Found::Version { .. } => {}
         }
@@ -527,7 +542,7 @@ async fn apply(
             complete: false,
         })
     {
-        return Err(incomplete(operation, database, "the end of setting it up"));
+        return Err(unfinished(operation, database));
     }
     Ok(Migration {
         from: None,
@@ -547,13 +562,19 @@ async fn exists(operation: &'static str, database: &Database) -> Result<bool> {
         }
         Found::Version { .. } => {}
     }
-    Ok(missing_part(operation, database).await?.is_none())
+    let Some(part) = missing_part(operation, database).await? else {
+        return Ok(true);
+    };
+    let inbox = &database.inbox;
+    tracing::warn!(%inbox, part, "a part of the inbox is missing, or not as this build makes it");
+    Ok(false)
 }
 
 #[async_trait]
 impl Schema for MongoStore {
     fn ddl(&self) -> String {
-        ddl(&self.inner.database.inbox)
+        let database = &self.inner.database;
+        ddl(database.handle().name(), &database.inbox)
     }
 
     fn expected_version(&self) -> u32 {
@@ -631,10 +652,10 @@ mod tests {
     fn marks_tell_versions_from_foreign_documents() {
         let found = |mark: Document| read_version(&mark);
         assert_eq!(
-            found(mark(true)),
+            found(mark()),
             Found::Version {
                 version: VERSION,
-                complete: true
+                complete: false
             }
         );
         assert_eq!(

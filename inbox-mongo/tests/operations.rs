@@ -36,20 +36,25 @@ async fn claim_ids(store: &MongoStore) -> Vec<String> {
     ids.map(|leased| leased.message.id().to_string()).collect()
 }
 
-#[tokio::test]
-async fn the_ddl_sets_up_what_create_does() {
-    let Some(place) = Place::shared() else { return };
-    let store = place.connect().await.unwrap();
-    let ddl = store.ddl();
-    let commands: Vec<Document> = ddl
-        .split("db.runCommand(")
+fn commands(ddl: &str) -> Vec<Document> {
+    ddl.split("db.runCommand(")
         .skip(1)
         .map(|command| {
             let json = command.trim().strip_suffix(");").unwrap();
             serde_json::from_str(json).unwrap()
         })
-        .collect();
-    assert_eq!(commands.len(), 4);
+        .collect()
+}
+
+#[tokio::test]
+async fn the_ddl_sets_up_what_create_does() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.connect().await.unwrap();
+    let ddl = store.ddl();
+    let database = format!("db = db.getSiblingDB(\"{}\");", place.database);
+    assert!(ddl.contains(&database), "{ddl}");
+    let commands = commands(&ddl);
+    assert_eq!(commands.len(), 5);
     for command in commands {
         place.run(command).await.unwrap();
     }
@@ -59,6 +64,27 @@ async fn the_ddl_sets_up_what_create_does() {
         Receipt::Accepted
     );
     assert_eq!(claim_ids(&store).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_ddl_that_broke_off_is_completed() {
+    let Some(url) = common::shared_url() else {
+        return;
+    };
+    for done in 1..5 {
+        let place = Place::at(url.clone());
+        let store = place.connect().await.unwrap();
+        for command in commands(&store.ddl()).into_iter().take(done) {
+            place.run(command).await.unwrap();
+        }
+        assert!(!store.exists().await.unwrap());
+        let error = store.statistics().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+        assert!(error.to_string().contains("create or migrate"), "{error}");
+        store.create().await.unwrap();
+        assert!(store.exists().await.unwrap(), "after {done}");
+        let _ = store.receive_one(&message("a")).await.unwrap();
+    }
 }
 
 #[tokio::test]
