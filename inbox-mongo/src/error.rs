@@ -282,8 +282,8 @@ fn by_code(code: i32) -> Class {
         ),
         73 => (
             Invalid,
-            "the server does not take the name of the database or of the inbox: a database's has at \
-             most 63 bytes, no blank and none of / \\ . \" $",
+            "the server does not take the name of the database or of the inbox: a database's has \
+             at most 63 bytes, no blank and none of / \\ . \" $",
         ),
         13297 => (
             Invalid,
