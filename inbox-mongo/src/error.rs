@@ -65,12 +65,11 @@ pub(crate) fn reading(operation: &'static str) -> impl Fn(DriverError) -> Error 
 }
 
 /// The error of a connection that cannot be made with its settings. The driver's words are kept:
-/// they say which setting and why, and there is no document yet that they could quote. `hint` is
-/// put behind them.
-pub(crate) fn refused(operation: &'static str, error: &DriverError, hint: &str) -> Error {
+/// they say which setting and why, and there is no document yet that they could quote.
+pub(crate) fn refused(operation: &'static str, error: &DriverError) -> Error {
     let context = match error.kind.as_ref() {
         Driver::InvalidArgument { message, .. } => {
-            format!("the driver refuses a setting: {message}{hint}")
+            format!("the driver refuses a setting: {message}")
         }
         Driver::InvalidTlsConfig { message, .. } => {
             format!("the TLS settings cannot be used: {message}")

@@ -3,7 +3,10 @@
 use std::{collections::HashSet, time::Duration};
 
 use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
-use mongodb::options::ConnectionString;
+use mongodb::{
+    error::{Error as DriverError, ErrorKind as Driver},
+    options::ConnectionString,
+};
 
 use crate::error::refused;
 
@@ -111,7 +114,7 @@ impl MongoOptions {
         }
         let (place, query) = url.split_once('?').unwrap_or((url, ""));
         // By itself first. What the driver says of it may quote a password.
-        let unreadable = "the URL cannot be read: user and password have characters such as \
+        let unreadable = "the URL cannot be read: a port is a number; user and password have characters such as \
                           : / ? # @ as %XX; the name of a database has no blank and none of \
                           / \\ . \" $";
         ConnectionString::parse(place).map_err(|_| invalid(unreadable))?;
@@ -119,14 +122,14 @@ impl MongoOptions {
         let mut seen = HashSet::new();
         let mut driver = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // Perhaps the rest of a password with a ? in it.
-            if !key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            let word = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let Some((key, value)) = pair.split_once('=').filter(|(key, _)| word(key)) else {
+                // Not quoted: it may be the rest of a password with a ? in it.
                 return Err(invalid(
                     "what is behind the ? of the URL must be key=value, with & between; is a \
                      character before it to be written as %XX?",
                 ));
-            }
+            };
             let plain = key.to_ascii_lowercase();
             if !seen.insert(plain.clone()) {
                 return Err(invalid(format!("{key} is in the URL more than once")));
@@ -144,15 +147,8 @@ impl MongoOptions {
                 driver.push(pair);
             }
         }
-        let connection =
-            ConnectionString::parse(format!("{place}?{}", driver.join("&"))).map_err(|error| {
-                // The one setting that the driver may quote and that may have a secret.
-                if seen.contains("authmechanismproperties") {
-                    invalid("the driver refuses the settings; is authMechanismProperties right?")
-                } else {
-                    refused(OPERATION, &error, &format!("; the store's own are {KEYS}"))
-                }
-            })?;
+        let connection = ConnectionString::parse(format!("{place}?{}", driver.join("&")))
+            .map_err(|error| not_taken(&error, &seen))?;
         options.database.clone_from(&connection.default_database);
         Ok((connection, options))
     }
@@ -266,6 +262,28 @@ impl MongoOptions {
     }
 }
 
+/// The error of settings that the driver does not take; `keys` has those of the URL, in lower case.
+fn not_taken(error: &DriverError, keys: &HashSet<String>) -> Error {
+    // The one setting that the driver may quote and that may have a secret.
+    if keys.contains("authmechanismproperties") {
+        return invalid("the driver refuses the settings; is authMechanismProperties right?");
+    }
+    let unknown = |key: &&String| {
+        let unknown = format!("{key} is an invalid option");
+        matches!(
+            error.kind.as_ref(),
+            Driver::InvalidArgument { message, .. } if message.starts_with(&unknown)
+        )
+    };
+    match keys.iter().find(unknown) {
+        Some(key) => invalid(format!(
+            "unknown setting {key:?} in the URL; known are {KEYS}, and what the driver, as it is \
+             built, knows"
+        )),
+        None => refused(OPERATION, error),
+    }
+}
+
 fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, OPERATION, text)
 }
@@ -339,7 +357,7 @@ mod tests {
             ("x/$cmd", "name of a database"),
             (
                 "x/y?inbx=a",
-                "inbx is an invalid option; the store's own are inbox",
+                "unknown setting \"inbx\" in the URL; known are inbox",
             ),
             ("x/y?inbox=a&inbox=b", "inbox is in the URL more than once"),
             ("x/y?tls=true&TLS=false", "TLS is in the URL more than once"),
@@ -387,15 +405,18 @@ mod tests {
             assert!(error.context().contains(reason), "{url}: {error}");
             assert!(!format!("{error:?}").contains("secret"), "{url}");
         }
+        // Passwords with characters that should have been written as %XX.
         for url in [
-            "mysql://app:secret@x/y",
-            "mongodb://app:secr/et@x/y",
-            "mongodb://app:12?secret@x/y",
-            "mongodb://app:?secret@x/y?inbox=a",
+            "mysql://app:hunter@x/y",
+            "mongodb://app:a/hunter@x/y",
+            "mongodb://app:12?hunter@x/y",
+            "mongodb://app:12?hunter&a@x/y",
+            "mongodb://app:12?hunter=b&a@x/y",
+            "mongodb://app:?hunter@x/y?inbox=a",
         ] {
             let error = MongoOptions::from_url(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
-            assert!(!format!("{error:?}").contains("et@"), "{url}");
+            assert!(!format!("{error:?}").contains("hunter"), "{url}");
         }
     }
 
@@ -404,6 +425,7 @@ mod tests {
     fn what_the_driver_knows_is_left_to_it() {
         assert!(MongoOptions::from_url("mongodb://x/?maxConnecting=3").is_ok());
         for (pair, reason) in [
+            ("compressors=zstd", "unknown setting \"compressors\""),
             (
                 "tlsCertificateKeyFilePassword=secret",
                 "tlsCertificateKeyFilePassword",

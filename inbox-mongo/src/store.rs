@@ -92,7 +92,7 @@ impl MongoStore {
         let connecting = tokio::spawn(async move {
             let mut settings = ClientOptions::parse(connection)
                 .await
-                .map_err(|error| refused(OPERATION, &error, ""))?;
+                .map_err(|error| refused(OPERATION, &error))?;
             settings
                 .server_selection_timeout
                 .get_or_insert(SERVER_SELECTION_TIMEOUT);
@@ -106,7 +106,7 @@ impl MongoStore {
                     OPERATION,
                     format!("the file of tlsCertificateKeyFile cannot be read: {error}"),
                 ),
-                _ => refused(OPERATION, &error, ""),
+                _ => refused(OPERATION, &error),
             })
         });
         let client = connecting
