@@ -131,8 +131,8 @@ Exit code 4 means that the store does not conform.";
 const DEMO_HELP: &str = "\
 It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
 database, with --store mysql://… in tables of its own; they are dropped in the end, and the user must
-be allowed to create and drop them. Redis has no
-transactions, on which the demo relies.";
+be allowed to create and drop them. Redis has no transactions, on which the demo relies; on MongoDB it
+has no stage.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {

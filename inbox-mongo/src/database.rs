@@ -55,6 +55,12 @@ impl Server {
     pub(crate) fn replicates(&self) -> bool {
         self.topology != Topology::Standalone
     }
+
+    /// Whether an update of many documents has changed as many as it says. On a cluster it may
+    /// count one that is being moved to another shard, and change only what is left behind.
+    pub(crate) fn counts_updates(&self) -> bool {
+        self.topology != Topology::Sharded
+    }
 }
 
 pub(crate) fn write_concern() -> WriteConcern {
@@ -64,7 +70,7 @@ pub(crate) fn write_concern() -> WriteConcern {
 }
 
 /// The same, for commands that are sent as they are.
-fn write_concern_document() -> Document {
+pub(crate) fn write_concern_document() -> Document {
     doc! { "w": "majority", "j": true }
 }
 
@@ -428,6 +434,7 @@ mod tests {
         ] {
             let server = Server::read(&hello, &build);
             assert_eq!(server.topology, topology);
+            assert_eq!(server.counts_updates(), topology != Topology::Sharded);
             assert!(server.keeps_validators);
         }
         let ferret = doc! { "version": "7.0.77", "ferretdb": { "version": "v2.7.0" } };

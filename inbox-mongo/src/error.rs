@@ -11,12 +11,18 @@ use mongodb::{
     },
 };
 
+use crate::selection;
+
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
 /// FerretDB passes its PostgreSQL's SQLSTATE on as that server packs it into a number: 40001, a
 /// serialization failure, and 40P01, a deadlock.
 const SERIALIZATION_FAILURE: i32 = 16_777_220;
 const DEADLOCK: i32 = 16_908_292;
+
+const REFUSED_CREDENTIALS: &str = "the server refused the credentials; is there a password, and \
+                                   was the user made in the database of the URL, or in the one \
+                                   that authSource names?";
 
 /// What the driver said, without what it quotes: a server's reply may contain parts of documents.
 #[derive(Debug)]
@@ -56,6 +62,25 @@ pub(crate) fn in_operation(operation: &'static str) -> impl Fn(DriverError) -> E
 /// As [`in_operation`], for requests that only read: certainly nothing was changed by them.
 pub(crate) fn reading(operation: &'static str) -> impl Fn(DriverError) -> Error + Copy {
     move |error| in_operation(operation)(error).with_effect(Effect::None)
+}
+
+/// The error of a connection that cannot be made with its settings. The driver's words are kept:
+/// they say which setting and why, and there is no document yet that they could quote.
+pub(crate) fn refused(operation: &'static str, error: &DriverError) -> Error {
+    let context = match error.kind.as_ref() {
+        Driver::InvalidArgument { message, .. } => {
+            format!("the driver refuses a setting: {message}")
+        }
+        Driver::InvalidTlsConfig { message, .. } => {
+            format!("the TLS settings cannot be used: {message}")
+        }
+        Driver::DnsResolve { message, .. } => {
+            let context = format!("the server's name could not be resolved: {message}");
+            return Error::new(ErrorKind::Unavailable, operation, context);
+        }
+        _ => return in_operation(operation)(error.clone()).with_effect(Effect::None),
+    };
+    Error::new(ErrorKind::Invalid, operation, context)
 }
 
 /// The error of a reply to a command with `writeErrors` or a `writeConcernError` in it, which the
@@ -180,20 +205,16 @@ fn classify(error: &DriverError) -> Class {
         );
     }
     let (kind, context, effect) = match error.kind.as_ref() {
-        Driver::Authentication { .. } => {
-            (Denied, "the server refused the credentials", Effect::None)
-        }
+        Driver::Authentication { .. } => (Denied, REFUSED_CREDENTIALS, Effect::None),
         Driver::Io(_) => (Unavailable, "the connection was lost", Effect::Unknown),
         Driver::ConnectionPoolCleared { .. } => (
             Unavailable,
             "the connections were given up after another one failed",
             Effect::None,
         ),
-        Driver::ServerSelection { .. } => (
-            Unavailable,
-            "no suitable server answered in time; is there a primary?",
-            Effect::None,
-        ),
+        Driver::ServerSelection { message, .. } => {
+            return (Unavailable, selection::why(message).into(), Effect::None);
+        }
         Driver::DnsResolve { .. } => (
             Unavailable,
             "the server's name could not be resolved",
@@ -255,9 +276,19 @@ fn by_code(code: i32) -> Class {
         }
         13 => (
             Denied,
-            "a permission is missing; the crate's documentation lists the privileges",
+            "the user lacks a privilege for this; SETUP.md of inbox-mongo has the roles, \
+             under Permissions",
         ),
-        18 | 8000 => (Denied, "the server refused the credentials"),
+        73 => (
+            Invalid,
+            "the server does not take the name of the database or of the inbox: a database's has \
+             at most 63 bytes, no blank and none of / \\ . \" $",
+        ),
+        13297 => (
+            Invalid,
+            "there is a database whose name differs only in upper and lower case; write it so",
+        ),
+        18 | 8000 => (Denied, REFUSED_CREDENTIALS),
         26 => (
             SchemaMissing,
             "there is no inbox of this name; create or migrate sets one up",
@@ -311,6 +342,8 @@ mod tests {
             (13, ErrorKind::Denied, Effect::None),
             (18, ErrorKind::Denied, Effect::None),
             (26, ErrorKind::SchemaMissing, Effect::None),
+            (73, ErrorKind::Invalid, Effect::None),
+            (13297, ErrorKind::Invalid, Effect::None),
             (20, ErrorKind::Unsupported, Effect::None),
             (10334, ErrorKind::Invalid, Effect::None),
             (4711, ErrorKind::Other, Effect::None),

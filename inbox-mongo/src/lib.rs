@@ -1,5 +1,5 @@
-//! An inbox store in MongoDB 4.4 and later: replica sets, sharded clusters (from 5.1) and
-//! standalone servers.
+//! An inbox store in MongoDB 4.4 and later: replica sets, sharded clusters (from 5.1, see
+//! [Sharding](#sharding)) and standalone servers.
 //!
 //! ```no_run
 //! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
@@ -21,23 +21,30 @@
 //! # }
 //! ```
 //!
-//! An application that has a client hands it in: [`MongoStore::with_client`].
+//! An application that has a client hands it in: [`MongoStore::with_client`]. What a URL may say is
+//! at [`MongoOptions::from_url`].
 //!
 //! # What is tested, and what is not
 //! The store passes the conformance suite on FerretDB 2.7, which speaks MongoDB's protocol but has
-//! no replica sets. Transactions, change streams, the handling of elections, roles and sharding are
-//! written to the driver's and the server's documentation and have **not been run** on a replica
-//! set or a cluster yet.
+//! no replica sets and enforces no roles. Transactions, change streams, the handling of elections
+//! and sharding are written to the driver's and the server's documentation and have **not been
+//! run** on a replica set or a cluster yet. Of the roles, it is tested that they have the actions
+//! that the server's documentation asks for each command that the store sends, outside
+//! transactions and change streams.
 //!
 //! # What survives what
-//! Every write asks for the write concern *majority, journaled*, and every read for the read
-//! concern *majority* on the primary, whatever the client's defaults. On a replica set everything
-//! answered with `Ok` survives a crash of all members, a power cut, and the loss of a minority. On
-//! a standalone server it survives a crash and a power cut.
+//! Every write asks for the write concern *majority, journaled*, and every read of documents for
+//! the read concern *majority* on the primary, whatever the client's defaults. On a replica set
+//! everything answered with `Ok` survives a crash of all members, a power cut, and the loss of a
+//! minority. On a standalone server it survives a crash and a power cut, but not the loss of the
+//! disk.
+//!
+//! An arbiter votes and stores nothing. In a set of two members with data and an arbiter, no write
+//! has a majority while one of the two is down: operations fail as `Unavailable` until it is back.
 //!
 //! # One receive
-//! The messages of a batch are stored one by one, in one request. Those that share a message id (one
-//! delivery for several handlers) are stored together, in a transaction, where the server has
+//! The messages of a batch are stored one by one, in one request. Those that share a message id
+//! (one delivery for several handlers) are stored together, in a transaction, where the server has
 //! transactions. A standalone server that crashes in the middle of a batch may keep some of them
 //! only; the call has failed then, and the redelivery stores the others.
 //!
@@ -81,7 +88,8 @@
 //! operation in a transaction whose future is dropped ends with the abort of the transaction.
 //!
 //! # Errors
-//! By code and label, never by a message's text:
+//! By code and label, never by a message's text (but why no server was found is told in the
+//! driver's words, as far as they are about the connection):
 //!
 //! | what happened | kind | effect |
 //! |---|---|---|
@@ -110,7 +118,7 @@
 //! |---|---|---|
 //! | receive | 2: numbers and the time; insert | 4 |
 //! | claim | 3: candidates; take; read what was won. 1 if nothing is due | 4 |
-//! | settle | 1; 2 if a lease was lost | 3 or 4 |
+//! | settle | 1; 2 if a lease was lost, and on a sharded cluster | 3 or 4 |
 //! | extend | 2 | 2 |
 //! | begin | 2 or 3 | 4 to 7 |
 //!
@@ -126,15 +134,15 @@
 //! the change, makes sure that the next claim completes what a crash interrupts, and each claim
 //! verifies that it holds the first message of a key before it hands it out.
 //!
-//! **Counts.** No two documents can be changed together everywhere, so a counter beside the messages
-//! would be wrong after the first crash, and one that many writers share would be where they wait.
-//! [`statistics`](inbox_api::Operate::statistics) adds up the counts of segments of 10,000 sequence
-//! numbers instead. Those in which a message changed its state within the last three minutes are
-//! counted, in the index of sequence numbers; the counts of all others are kept in `inbox_meta`
-//! until something changes there. So its cost grows with the traffic of three minutes, and with one
-//! small document for 10,000 messages, not with history or backlog. The first call after a long
-//! time without one counts what was touched since; so do not leave it to the day when it is
-//! needed. Where many retries lie far apart, the segments that they touch are counted.
+//! **Counts.** No two documents can be changed together everywhere, so a counter beside the
+//! messages would be wrong after the first crash, and one that many writers share would be where
+//! they wait. [`statistics`](inbox_api::Operate::statistics) adds up the counts of segments of
+//! 10,000 sequence numbers instead. Those in which a message changed its state within the last
+//! three minutes are counted, in the index of sequence numbers; the counts of all others are kept
+//! in `inbox_meta` until something changes there. So its cost grows with the traffic of three
+//! minutes, and with one small document for 10,000 messages, not with history or backlog. The first
+//! call after a long time without one counts what was touched since; so do not leave it to the day
+//! when it is needed. Where many retries lie far apart, the segments that they touch are counted.
 //!
 //! Writers tell readers: before a process changes the states of messages, it takes the kept counts
 //! of their segments away, in one more request every half a minute at most. That is exact after
@@ -148,24 +156,32 @@
 //! processed messages by itself, through a TTL index.
 //!
 //! # Sharding
-//! Shard `inbox_message` by `{ handler: 1, _id: 1 }`; `inbox_meta` stays as it is. Every request
-//! about known messages names both, so it goes to the shards that have them; a claim names its
-//! handlers, so it goes to the shards that hold those. `_id` stays unique, since it determines the
-//! handler. Listings and statistics ask all shards.
-//!
-//! # Permissions
-//! Setting up needs `createCollection`, `createIndex`, `listCollections`, `listIndexes`, `find`,
-//! `insert` and `update` on the database. Everything else is done by a role with these privileges,
-//! shown for an inbox named `inbox` in the database `shop`; wake-ups also need `changeStream`:
+//! Shard `inbox_message` by handler and `_id`; `inbox_meta` stays as it is. In `mongosh`, for an
+//! inbox that is set up and has no messages yet:
 //!
 //! ```js
-//! db.createRole({ role: "inboxWorker", roles: [], privileges: [
-//!   { resource: { db: "shop", collection: "inbox_message" },
-//!     actions: ["find", "insert", "update", "remove", "changeStream"] },
-//!   { resource: { db: "shop", collection: "inbox_meta" },
-//!     actions: ["find", "insert", "update"] },
-//! ] });
+//! sh.shardCollection("shop.inbox_message", { handler: 1, _id: 1 });
 //! ```
+//!
+//! If it has some, an index on `{ handler: 1, _id: 1 }` is to be created first. Every request about
+//! known messages names both, so it goes to the shards that have them; a claim names its handlers,
+//! so it goes to the shards that hold those. `_id` stays unique, since it determines the handler.
+//! Listings and statistics ask all shards. Both statistics and ordering keys look messages up from
+//! another document (`$lookup`), which servers before 5.1 do not do in a sharded collection.
+//!
+//! Ids that grow (counters, times, UUIDs of version 7) of a few handlers all go to the end of a
+//! handler's range, and so to one shard. `{ handler: 1, _id: "hashed" }` spreads them.
+//!
+//! Claims and settlements are updates of many documents (`multi`). While a chunk is moved to
+//! another shard, such an update may be applied to a document never, once or several times, and be
+//! counted all the same. A second time does nothing: each is conditional on the token or the time
+//! that the first has changed. Nor is one that is missed taken for done: a claim hands out what it
+//! then reads as its own, and a settlement looks again, and answers that the lease is lost if the
+//! message is still leased. It is then handed out again when the lease ends. The numbers that a
+//! replay, a discard or a purge of many answers may be off. From MongoDB 8 on, the cluster
+//! parameter `pauseMigrationsDuringMultiUpdates` avoids all of that.
+//!
+#![doc = include_str!("../SETUP.md")]
 
 mod begin;
 mod claim;
@@ -179,6 +195,7 @@ mod receive;
 mod rows;
 mod schema;
 mod segments;
+mod selection;
 mod settle;
 mod stages;
 mod store;

@@ -1,9 +1,14 @@
 //! Where the inbox is, and how it is kept.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result, error_text};
-use mongodb::options::ConnectionString;
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
+use mongodb::{
+    error::{Error as DriverError, ErrorKind as Driver},
+    options::ConnectionString,
+};
+
+use crate::error::refused;
 
 const OPERATION: &str = "options";
 const KEYS: &str = "inbox, payload_limit, drop_processed_payloads, expire_processed_after_s, \
@@ -16,36 +21,27 @@ pub(crate) const LARGEST_PAYLOAD: usize = 15 * 512 * 1024;
 /// The database when neither the URL nor the options name one.
 pub(crate) const DEFAULT_DATABASE: &str = "inbox";
 
-/// Those of the driver's own parameters that a URL may have, in lower case. What the store sets
-/// on each operation itself (concerns, read preference) is not among them.
-const DRIVER_KEYS: &[&str] = &[
-    "appname",
-    "authmechanism",
-    "authmechanismproperties",
-    "authsource",
-    "connecttimeoutms",
-    "directconnection",
-    "heartbeatfrequencyms",
-    "loadbalanced",
-    "localthresholdms",
-    "maxconnecting",
-    "maxidletimems",
-    "maxpoolsize",
-    "minpoolsize",
-    "replicaset",
-    "retryreads",
-    "retrywrites",
-    "servermonitoringmode",
-    "serverselectiontimeoutms",
-    "srvmaxhosts",
-    "srvservicename",
-    "ssl",
-    "tls",
-    "tlsallowinvalidcertificates",
-    "tlscafile",
-    "tlscertificatekeyfile",
-    "tlsinsecure",
+/// Parameters of MongoDB's URLs that the store says itself, in lower case, with the only value
+/// that agrees with it.
+const SAID_ANYWAY: &[(&str, &str)] = &[
+    ("journal", "true"),
+    ("readconcernlevel", "majority"),
+    ("readpreference", "primary"),
+    ("retrywrites", "true"),
+    ("w", "majority"),
 ];
+
+/// Parameters of MongoDB's URLs that would have no effect, in lower case, and why.
+const WITHOUT_EFFECT: &[(&str, &str)] = &[
+    ("maxstalenessseconds", READS_FROM_PRIMARY),
+    ("readpreferencetags", READS_FROM_PRIMARY),
+    ("sockettimeoutms", TIME_LIMIT),
+    ("timeoutms", TIME_LIMIT),
+    ("waitqueuetimeoutms", TIME_LIMIT),
+    ("wtimeoutms", TIME_LIMIT),
+];
+const READS_FROM_PRIMARY: &str = "the store reads from the primary";
+const TIME_LIMIT: &str = "operation_timeout_ms limits the time of an operation";
 
 /// The settings of a [`MongoStore`](crate::MongoStore).
 ///
@@ -92,84 +88,98 @@ impl MongoOptions {
         Self::default()
     }
 
-    /// Reads `mongodb://user:password@host:port/database` (or `mongodb+srv://`), with these
-    /// settings behind a `?`, beside the driver's own (`replicaSet`, `authSource`, `tls`,
-    /// `tlsCAFile`, `maxPoolSize`, `serverSelectionTimeoutMS` and so on):
-    ///
-    /// | key | value |
-    /// |---|---|
-    /// | `inbox` | the inbox's name |
-    /// | `payload_limit` | bytes |
-    /// | `drop_processed_payloads` | `true` or `false` |
-    /// | `expire_processed_after_s` | seconds |
-    /// | `operation_timeout_ms` | milliseconds |
+    /// Reads `mongodb://user:password@host:port/database` (or `mongodb+srv://`). The settings behind its
+    /// `?` are listed in the [crate's documentation](crate#url).
     ///
     /// # Errors
-    /// `Invalid` for another scheme, an unknown key or a value that does not fit. No error repeats
-    /// the URL. The driver's settings for concerns and read preference are refused: the store says
-    /// them itself.
+    /// `Invalid` for another scheme, an unknown key, a key that is there twice, a value that does
+    /// not fit, and what the driver, as it is built, does not take. No error repeats the URL.
     pub fn from_url(url: &str) -> Result<(ConnectionString, Self)> {
         if !url.starts_with("mongodb://") && !url.starts_with("mongodb+srv://") {
             return Err(invalid(
                 "the URL must start with mongodb:// or mongodb+srv://",
             ));
         }
-        let unreadable = || invalid("the URL cannot be read; is a character to be written as %XX?");
         let (place, query) = url.split_once('?').unwrap_or((url, ""));
+        // By itself first. What the driver says of it may quote a password.
+        let unreadable = "the URL cannot be read: a port is a number; user and password have characters such as \
+                          : / ? # @ as %XX; the name of a database has no blank and none of \
+                          / \\ . \" $";
+        ConnectionString::parse(place).map_err(|_| invalid(unreadable))?;
         let mut options = Self::new();
-        let mut driver = String::new();
+        let mut seen = HashSet::new();
+        let mut driver = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if DRIVER_KEYS.contains(&key.to_ascii_lowercase().as_str()) {
-                driver.push(if driver.is_empty() { '?' } else { '&' });
-                driver.push_str(pair);
-            } else {
-                options = options.with_setting(key, value)?;
+            let word = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let Some((key, value)) = pair.split_once('=').filter(|(key, _)| word(key)) else {
+                // Not quoted: it may be the rest of a password with a ? in it.
+                return Err(invalid(
+                    "what is behind the ? of the URL must be key=value, with & between; is a \
+                     character before it to be written as %XX?",
+                ));
+            };
+            let plain = key.to_ascii_lowercase();
+            if !seen.insert(plain.clone()) {
+                return Err(invalid(format!("{key} is in the URL more than once")));
+            }
+            let is = |(known, _): &&(&str, &str)| *known == plain;
+            if let Some((_, only)) = SAID_ANYWAY.iter().find(is) {
+                if value != *only {
+                    return Err(invalid(format!(
+                        "{key} must be {only}: the store says so itself with every operation"
+                    )));
+                }
+            } else if let Some((_, why)) = WITHOUT_EFFECT.iter().find(is) {
+                return Err(invalid(format!("{key} would have no effect: {why}")));
+            } else if !options.set(&plain, value)? {
+                driver.push(pair);
             }
         }
-        // Without a path, the driver takes no parameters.
-        let authority = place.split_once("://").map_or("", |(_, rest)| rest);
-        let slash = if authority.contains('/') { "" } else { "/" };
-        let connection =
-            ConnectionString::parse(format!("{place}{slash}{driver}")).map_err(|_| unreadable())?;
+        let connection = ConnectionString::parse(format!("{place}?{}", driver.join("&")))
+            .map_err(|error| not_taken(&error, &seen))?;
+        options.database.clone_from(&connection.default_database);
         Ok((connection, options))
     }
 
-    fn with_setting(self, key: &str, value: &str) -> Result<Self> {
-        let flag = |key: &str| {
+    /// Sets what the URL says of a key of the store's own; answers whether it is one.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool> {
+        // A whole number from 1.
+        let number = |what: &str| {
             value
-                .parse()
-                .map_err(|_| invalid(format!("{key} must be true or false")))
+                .parse::<u64>()
+                .ok()
+                .filter(|number| *number > 0)
+                .ok_or_else(|| invalid(format!("{key} must be a whole number of {what}, from 1")))
         };
-        Ok(match key {
-            "inbox" => self.inbox_name(
-                InboxName::new(value).map_err(|invalid| invalid.in_operation(OPERATION))?,
-            ),
-            "payload_limit" => self.payload_limit(
-                value
+        match key {
+            "inbox" => {
+                self.inbox =
+                    InboxName::new(value).map_err(|invalid| invalid.in_operation(OPERATION))?;
+            }
+            "payload_limit" => {
+                let limit = usize::try_from(number("bytes")?).unwrap_or(usize::MAX);
+                if limit > LARGEST_PAYLOAD {
+                    return Err(invalid(format!(
+                        "payload_limit must be at most {LARGEST_PAYLOAD} bytes: MongoDB takes no \
+                         document over 16 MiB, and payload and result are in one"
+                    )));
+                }
+                self.payload_limit = limit;
+            }
+            "drop_processed_payloads" => {
+                self.drop_processed_payloads = value
                     .parse()
-                    .map_err(|_| invalid("payload_limit must be a number of bytes"))?,
-            ),
-            "drop_processed_payloads" => self.drop_processed_payloads(flag(key)?),
+                    .map_err(|_| invalid(format!("{key} must be true or false")))?;
+            }
             "expire_processed_after_s" => {
-                let seconds =
-                    value.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
-                        invalid("expire_processed_after_s must be a positive number")
-                    })?;
-                self.expire_processed_after(Some(Duration::from_secs(seconds)))
+                self.expire_processed_after = Some(Duration::from_secs(number("seconds")?));
             }
             "operation_timeout_ms" => {
-                self.operation_timeout(Duration::from_millis(value.parse().map_err(|_| {
-                    invalid("operation_timeout_ms must be a number of milliseconds")
-                })?))
+                self.operation_timeout = Duration::from_millis(number("milliseconds")?);
             }
-            _ => {
-                return Err(invalid(format!(
-                    "unknown setting {:?} in the URL; known are {KEYS}, and the driver's own",
-                    error_text(key)
-                )));
-            }
-        })
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// The inbox's name, the prefix of its collections.
@@ -231,10 +241,34 @@ impl MongoOptions {
     }
 
     /// The commands that set up an empty inbox, for `mongosh`: what
-    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
+    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection, and so for the
+    /// database `inbox` unless the URL or [`database`](Self::database) has named one.
     #[must_use]
     pub fn ddl(&self) -> String {
-        crate::schema::ddl(&self.inbox)
+        let database = self.database.as_deref().unwrap_or(DEFAULT_DATABASE);
+        crate::schema::ddl(database, &self.inbox)
+    }
+}
+
+/// The error of settings that the driver does not take; `keys` has those of the URL, in lower case.
+fn not_taken(error: &DriverError, keys: &HashSet<String>) -> Error {
+    // The one setting that the driver may quote and that may have a secret.
+    if keys.contains("authmechanismproperties") {
+        return invalid("the driver refuses the settings; is authMechanismProperties right?");
+    }
+    let unknown = |key: &&String| {
+        let unknown = format!("{key} is an invalid option");
+        matches!(
+            error.kind.as_ref(),
+            Driver::InvalidArgument { message, .. } if message.starts_with(&unknown)
+        )
+    };
+    match keys.iter().find(unknown) {
+        Some(key) => invalid(format!(
+            "unknown setting {key:?} in the URL; known are {KEYS}, and what the driver, as it is \
+             built, knows"
+        )),
+        None => refused(OPERATION, error),
     }
 }
 
@@ -267,6 +301,17 @@ mod tests {
     }
 
     #[test]
+    fn the_ddl_names_the_database() {
+        for (url, database) in [
+            ("mongodb://localhost/shop?inbox=orders", "\"shop\""),
+            ("mongodb://localhost/?inbox=orders", "\"inbox\""),
+        ] {
+            let ddl = MongoOptions::from_url(url).unwrap().1.ddl();
+            assert!(ddl.contains(&format!("getSiblingDB({database})")), "{ddl}");
+        }
+    }
+
+    #[test]
     fn parameters_do_not_need_a_path() {
         let (connection, options) =
             MongoOptions::from_url("mongodb://localhost?inbox=orders&replicaSet=rs0").unwrap();
@@ -277,6 +322,17 @@ mod tests {
     }
 
     #[test]
+    fn what_the_store_says_anyway_may_be_in_the_url() {
+        let (connection, _) = MongoOptions::from_url(
+            "mongodb+srv://app:secret@cluster0.example/shop?retryWrites=true&w=majority\
+             &journal=true&readConcernLevel=majority&readPreference=primary&appName=Cluster0",
+        )
+        .unwrap();
+        assert_eq!(connection.app_name.as_deref(), Some("Cluster0"));
+        assert_eq!(connection.write_concern, None);
+    }
+
+    #[test]
     fn the_payload_limit_leaves_room_in_the_document() {
         let options = MongoOptions::new().payload_limit(usize::MAX);
         assert_eq!(options.payload_limit, LARGEST_PAYLOAD);
@@ -284,38 +340,89 @@ mod tests {
 
     #[test]
     fn bad_urls_are_refused_with_a_reason_and_without_secrets() {
-        for (url, reason) in [
-            ("mysql://app:secret@x/y", "mongodb://"),
-            ("mongodb://app:secret@x:port/y", "cannot be read"),
+        for (rest, reason) in [
+            ("x:port/y", "cannot be read"),
+            ("x/$cmd", "name of a database"),
             (
-                "mongodb://app:secret@x/y?inbx=a",
-                "known are inbox, payload_limit",
+                "x/y?inbx=a",
+                "unknown setting \"inbx\" in the URL; known are inbox",
             ),
-            ("mongodb://app:secret@x/y?w=1", "unknown setting \"w\""),
+            ("x/y?inbox=a&inbox=b", "inbox is in the URL more than once"),
+            ("x/y?tls=true&TLS=false", "TLS is in the URL more than once"),
+            ("x/y?inbox=A", "inbox name"),
+            ("x/y?payload_limit=x", "number of bytes, from 1"),
+            ("x/y?payload_limit=0", "number of bytes, from 1"),
+            ("x/y?payload_limit=7864321", "at most 7864320"),
+            ("x/y?drop_processed_payloads=1", "true or false"),
+            ("x/y?expire_processed_after_s=0", "whole number of seconds"),
+            ("x/y?expire_processed_after_s=7d", "whole number of seconds"),
             (
-                "mongodb://app:secret@x/y?readPreference=secondary",
-                "unknown setting",
+                "x/y?operation_timeout_ms=-1",
+                "whole number of milliseconds",
             ),
-            ("mongodb://app:secret@x/y?inbox=A", "inbox name"),
-            ("mongodb://app:secret@x/y?payload_limit=x", "bytes"),
+            ("x/y?operation_timeout_ms=0", "whole number of milliseconds"),
+            ("x/y?w=1", "w must be majority"),
+            ("x/y?journal=false", "journal must be true"),
             (
-                "mongodb://app:secret@x/y?drop_processed_payloads=1",
-                "true or false",
-            ),
-            (
-                "mongodb://app:secret@x/y?expire_processed_after_s=0",
-                "positive",
+                "x/y?readConcernLevel=local",
+                "readConcernLevel must be majority",
             ),
             (
-                "mongodb://app:secret@x/y?operation_timeout_ms=-1",
-                "milliseconds",
+                "x/y?readPreference=secondary",
+                "readPreference must be primary",
             ),
-            ("mongodb://app:secret@x/y?tls=perhaps", "cannot be read"),
+            ("x/y?maxStalenessSeconds=90", "reads from the primary"),
+            ("x/y?socketTimeoutMS=1", "operation_timeout_ms"),
+            ("x/y?wTimeoutMS=1", "wTimeoutMS would have no effect"),
+            ("x/y?tls=perhaps", "tls"),
+            ("x/y?tls=false&tlsCAFile=ca.pem", "tlsCAFile"),
+            ("x/y?srvServiceName=a", "srvServiceName"),
+            (
+                "x/y?authMechanism=MONGODB-X509",
+                "password cannot be specified",
+            ),
+            (
+                "x/y?authMechanism=PLAIN&authMechanismProperties=secret",
+                "authMechanismProperties",
+            ),
+            ("x/y?secret@z", "key=value"),
         ] {
-            let error = MongoOptions::from_url(url).unwrap_err();
+            let url = format!("mongodb://app:secret@{rest}");
+            let error = MongoOptions::from_url(&url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.context().contains(reason), "{url}: {error}");
             assert!(!format!("{error:?}").contains("secret"), "{url}");
+        }
+        // Passwords with characters that should have been written as %XX.
+        for url in [
+            "mysql://app:hunter@x/y",
+            "mongodb://app:a/hunter@x/y",
+            "mongodb://app:12?hunter@x/y",
+            "mongodb://app:12?hunter&a@x/y",
+            "mongodb://app:12?hunter=b&a@x/y",
+            "mongodb://app:?hunter@x/y?inbox=a",
+        ] {
+            let error = MongoOptions::from_url(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(!format!("{error:?}").contains("hunter"), "{url}");
+        }
+    }
+
+    /// Which depends on the driver's features; these are of the crate as it is tested.
+    #[test]
+    fn what_the_driver_knows_is_left_to_it() {
+        assert!(MongoOptions::from_url("mongodb://x/?maxConnecting=3").is_ok());
+        for (pair, reason) in [
+            ("compressors=zstd", "unknown setting \"compressors\""),
+            (
+                "tlsCertificateKeyFilePassword=secret",
+                "tlsCertificateKeyFilePassword",
+            ),
+            ("proxyHost=secret", "proxyhost"),
+        ] {
+            let error = MongoOptions::from_url(&format!("mongodb://x/?{pair}")).unwrap_err();
+            assert!(error.context().contains(reason), "{error}");
+            assert!(!format!("{error:?}").contains("secret"));
         }
     }
 }

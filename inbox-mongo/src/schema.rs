@@ -17,7 +17,7 @@ use mongodb::{
 use tokio::time::sleep;
 
 use crate::{
-    database::{Database, number, write_concern},
+    database::{Database, number, write_concern, write_concern_document},
     error::{DUPLICATE_KEY, code, in_operation, reading},
     store::MongoStore,
 };
@@ -134,20 +134,26 @@ fn sequence() -> Document {
     doc! { "_id": "sequence", "last": 0_i64 }
 }
 
-fn mark(complete: bool) -> Document {
-    doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": complete }
+/// Of an inbox that is being set up.
+fn mark() -> Document {
+    doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": false }
 }
 
-pub(crate) fn ddl(inbox: &InboxName) -> String {
+/// The mark comes first and says only at the end that the inbox is complete, as in [`apply`], so
+/// that what breaks off in the middle is completed by `create`.
+pub(crate) fn ddl(database: &str, inbox: &InboxName) -> String {
     let insert = |document: Document| doc! { "insert": meta(inbox), "documents": [document] };
+    let complete = doc! { "q": { "_id": SCHEMA }, "u": { "$set": { "complete": true } } };
     let commands = [
+        insert(mark()),
         create_messages(inbox),
         create_indexes(inbox),
         insert(sequence()),
-        insert(mark(true)),
+        doc! { "update": meta(inbox), "updates": [complete] },
     ];
-    let mut text = String::new();
-    for command in commands {
+    let mut text = format!("// For mongosh.\ndb = db.getSiblingDB({database:?});\n");
+    for mut command in commands {
+        command.insert("writeConcern", write_concern_document());
         let json = serde_json::to_string_pretty(&command).unwrap_or_default();
         let _ = writeln!(text, "db.runCommand({json});");
     }
@@ -162,14 +168,23 @@ enum Found {
     Foreign,
 }
 
-async fn read_mark(operation: &'static str, database: &Database) -> Result<Option<Document>> {
+/// A document of the inbox's own, or of whoever else has a collection of that name.
+async fn find_meta(
+    operation: &'static str,
+    database: &Database,
+    filter: Document,
+) -> Result<Option<Document>> {
     database
         .meta()
-        .find_one(doc! { "_id": SCHEMA })
+        .find_one(filter)
         .read_concern(ReadConcern::majority())
         .selection_criteria(ReadPreference::Primary.into())
         .await
         .map_err(reading(operation))
+}
+
+async fn read_mark(operation: &'static str, database: &Database) -> Result<Option<Document>> {
+    find_meta(operation, database, doc! { "_id": SCHEMA }).await
 }
 
 fn read_version(mark: &Document) -> Found {
@@ -199,12 +214,7 @@ async fn find(operation: &'static str, database: &Database) -> Result<Found> {
         .map_err(mapped)?;
     let used = present.contains(&names[0])
         || (present.contains(&names[1])
-            && database
-                .meta()
-                .find_one(doc! {})
-                .await
-                .map_err(mapped)?
-                .is_some());
+            && find_meta(operation, database, doc! {}).await?.is_some());
     if !used {
         return Ok(Found::Nothing);
     }
@@ -303,11 +313,7 @@ async fn missing_part(
             return Ok(Some(part));
         }
     }
-    let drawn = database
-        .meta()
-        .find_one(doc! { "_id": "sequence" })
-        .await
-        .map_err(mapped)?;
+    let drawn = find_meta(operation, database, doc! { "_id": "sequence" }).await?;
     if drawn
         .and_then(|sequence| number(&sequence, "last"))
         .is_none()
@@ -338,8 +344,9 @@ fn foreign(operation: &'static str, database: &Database) -> Error {
         ErrorKind::SchemaVersion,
         operation,
         format!(
-            "there are collections of the names of the inbox {} that are not an inbox's (version \
-             unknown, this build works with {VERSION}); choose another inbox name or database",
+            "there are collections of the names of the inbox {0} without the mark of an inbox, the \
+             document {SCHEMA:?} in {0}_meta (version unknown, this build works with {VERSION}); \
+             choose another inbox name or database, or drop them if nobody needs them",
             database.inbox
         ),
     )
@@ -351,7 +358,19 @@ fn incomplete(operation: &'static str, database: &Database, part: &str) -> Error
         operation,
         format!(
             "the inbox {} says version {VERSION}, but this is missing or not as this build's \
-             version {VERSION} makes it: {part}",
+             version {VERSION} makes it: {part}; ddl shows it, for putting it right by hand",
+            database.inbox
+        ),
+    )
+}
+
+fn unfinished(operation: &'static str, database: &Database) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!(
+            "setting up the inbox {} in version {VERSION} was begun and not finished; create or \
+             migrate finishes it",
             database.inbox
         ),
     )
@@ -365,7 +384,7 @@ pub(crate) async fn check_version(operation: &'static str, database: &Database) 
             if complete {
                 return Ok(());
             }
-            Err(incomplete(operation, database, "the end of setting it up"))
+            Err(unfinished(operation, database))
         }
         Found::Version { version, .. } => Err(wrong_version(operation, database, version)),
         Found::Foreign => Err(foreign(operation, database)),
@@ -408,7 +427,7 @@ async fn run(
     mut command: Document,
     harmless: &[i32],
 ) -> Result<()> {
-    command.insert("writeConcern", doc! { "w": "majority", "j": true });
+    command.insert("writeConcern", write_concern_document());
     match database.handle().run_command(command).await {
         Ok(reply) => crate::error::in_reply(operation, &reply).map_or(Ok(()), Err),
         Err(error) if code(&error).is_some_and(|code| harmless.contains(&code)) => Ok(()),
@@ -501,7 +520,7 @@ async fn apply(
             }
             Found::Foreign => return Err(foreign(operation, database)),
             Found::Nothing => {
-                ensure(operation, database, mark(false)).await?;
+                ensure(operation, database, mark()).await?;
             }
             Found::Version { .. } => {}
         }
@@ -523,7 +542,7 @@ async fn apply(
             complete: false,
         })
     {
-        return Err(incomplete(operation, database, "the end of setting it up"));
+        return Err(unfinished(operation, database));
     }
     Ok(Migration {
         from: None,
@@ -543,13 +562,19 @@ async fn exists(operation: &'static str, database: &Database) -> Result<bool> {
         }
         Found::Version { .. } => {}
     }
-    Ok(missing_part(operation, database).await?.is_none())
+    let Some(part) = missing_part(operation, database).await? else {
+        return Ok(true);
+    };
+    let inbox = &database.inbox;
+    tracing::warn!(%inbox, part, "a part of the inbox is missing, or not as this build makes it");
+    Ok(false)
 }
 
 #[async_trait]
 impl Schema for MongoStore {
     fn ddl(&self) -> String {
-        ddl(&self.inner.database.inbox)
+        let database = &self.inner.database;
+        ddl(database.handle().name(), &database.inbox)
     }
 
     fn expected_version(&self) -> u32 {
@@ -627,10 +652,10 @@ mod tests {
     fn marks_tell_versions_from_foreign_documents() {
         let found = |mark: Document| read_version(&mark);
         assert_eq!(
-            found(mark(true)),
+            found(mark()),
             Found::Version {
                 version: VERSION,
-                complete: true
+                complete: false
             }
         );
         assert_eq!(

@@ -131,7 +131,7 @@ fn is_leased(document: &Document) -> bool {
     number(document, "state") == Some(i64::from(code(State::Leased)))
 }
 
-/// One request if every lease still stands, two otherwise.
+/// One request if every lease still stands, two otherwise and on a sharded cluster.
 pub(crate) async fn settle(
     on: &mut On<'_>,
     settlements: &[Settlement],
@@ -193,7 +193,7 @@ pub(crate) async fn settle(
     on.open_now(leases.map(|lease| seq_of(lease.locator)))
         .await?;
     let updated = on.update(statements).await?;
-    let all = updated.matched == first.len() as u64;
+    let all = updated.matched == first.len() as u64 && on.database.server.counts_updates();
     let standing = match &before {
         None if all => None,
         None => Some(Standing::look(on, &known).await?),

@@ -16,13 +16,14 @@ use inbox_api::{
 };
 use mongodb::{
     Client,
+    error::ErrorKind as Driver,
     options::{ClientOptions, ConnectionString},
 };
 
 use crate::{
     begin, claim,
     database::{Database, SERVER_SELECTION_TIMEOUT},
-    error::in_operation,
+    error::refused,
     options::{DEFAULT_DATABASE, MongoOptions},
     receive, schema,
     settle::{self, Repetition},
@@ -83,12 +84,15 @@ impl MongoStore {
     /// [`Schema`](inbox_api::Schema).
     ///
     /// # Errors
-    /// `Unavailable` when no server can be reached, `Denied` when it refuses the credentials.
+    /// `Unavailable` when no server can be reached, `Denied` when it refuses the credentials,
+    /// `Invalid` when the driver refuses the settings, or cannot read a file that they name.
     pub async fn connect(connection: ConnectionString, options: MongoOptions) -> Result<Self> {
-        let mapped = |error| in_operation("connect")(error).with_effect(Effect::None);
+        const OPERATION: &str = "connect";
         // In a task of its own, as everything that the driver does.
         let connecting = tokio::spawn(async move {
-            let mut settings = ClientOptions::parse(connection).await?;
+            let mut settings = ClientOptions::parse(connection)
+                .await
+                .map_err(|error| refused(OPERATION, &error))?;
             settings
                 .server_selection_timeout
                 .get_or_insert(SERVER_SELECTION_TIMEOUT);
@@ -96,12 +100,19 @@ impl MongoStore {
                 .connect_timeout
                 .get_or_insert(SERVER_SELECTION_TIMEOUT);
             settings.retry_writes = Some(true);
-            Client::with_options(settings)
+            Client::with_options(settings).map_err(|error| match error.kind.as_ref() {
+                // Nothing is sent yet, and this is the only file that the driver reads so.
+                Driver::Io(error) => Error::new(
+                    ErrorKind::Invalid,
+                    OPERATION,
+                    format!("the file of tlsCertificateKeyFile cannot be read: {error}"),
+                ),
+                _ => refused(OPERATION, &error),
+            })
         });
         let client = connecting
             .await
-            .map_err(|error| ended("connect", error))?
-            .map_err(mapped)?;
+            .map_err(|error| ended(OPERATION, error))??;
         Self::new(client, true, options).await
     }
 

@@ -17,7 +17,7 @@ use inbox_api::{
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
-    MongoOptions, MongoStore,
+    MongoStore,
     mongodb::bson::{Document, doc, oid::ObjectId},
 };
 
@@ -36,20 +36,25 @@ async fn claim_ids(store: &MongoStore) -> Vec<String> {
     ids.map(|leased| leased.message.id().to_string()).collect()
 }
 
-#[tokio::test]
-async fn the_ddl_sets_up_what_create_does() {
-    let Some(place) = Place::shared() else { return };
-    let store = place.connect().await.unwrap();
-    let ddl = store.ddl();
-    let commands: Vec<Document> = ddl
-        .split("db.runCommand(")
+fn commands(ddl: &str) -> Vec<Document> {
+    ddl.split("db.runCommand(")
         .skip(1)
         .map(|command| {
             let json = command.trim().strip_suffix(");").unwrap();
             serde_json::from_str(json).unwrap()
         })
-        .collect();
-    assert_eq!(commands.len(), 4);
+        .collect()
+}
+
+#[tokio::test]
+async fn the_ddl_sets_up_what_create_does() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.connect().await.unwrap();
+    let ddl = store.ddl();
+    let database = format!("db = db.getSiblingDB(\"{}\");", place.database);
+    assert!(ddl.contains(&database), "{ddl}");
+    let commands = commands(&ddl);
+    assert_eq!(commands.len(), 5);
     for command in commands {
         place.run(command).await.unwrap();
     }
@@ -59,6 +64,27 @@ async fn the_ddl_sets_up_what_create_does() {
         Receipt::Accepted
     );
     assert_eq!(claim_ids(&store).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_ddl_that_broke_off_is_completed() {
+    let Some(url) = common::shared_url() else {
+        return;
+    };
+    for done in 1..5 {
+        let place = Place::at(url.clone());
+        let store = place.connect().await.unwrap();
+        for command in commands(&store.ddl()).into_iter().take(done) {
+            place.run(command).await.unwrap();
+        }
+        assert!(!store.exists().await.unwrap());
+        let error = store.statistics().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+        assert!(error.to_string().contains("create or migrate"), "{error}");
+        store.create().await.unwrap();
+        assert!(store.exists().await.unwrap(), "after {done}");
+        let _ = store.receive_one(&message("a")).await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -420,14 +446,66 @@ async fn a_standalone_server_is_refused_for_transactions() {
     assert!(error.to_string().contains("replica set"), "{error}");
 }
 
-#[tokio::test]
-async fn nobody_there_is_unavailable() {
-    let url = "mongodb://app:secret@127.0.0.1:9/?serverSelectionTimeoutMS=200";
-    let error = MongoStore::connect_url(url).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+async fn cannot_connect(url: &str) -> String {
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let url = format!("{url}{separator}serverSelectionTimeoutMS=1000");
+    let url = url.replacen("://", "://app:secret@", 1);
+    let error = MongoStore::connect_url(&url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.effect(), inbox_api::Effect::None);
     assert!(!format!("{error:?}").contains("secret"));
-    let options = MongoOptions::from_url("mongodb://localhost/shop?inbox=orders");
-    assert!(options.is_ok());
+    error.context().to_owned()
+}
+
+#[tokio::test]
+async fn why_no_server_can_be_used_is_told() {
+    let refused = cannot_connect("mongodb://127.0.0.1:9/").await;
+    assert!(
+        refused.contains("127.0.0.1:9: Connection refused"),
+        "{refused}"
+    );
+    let nameless = cannot_connect("mongodb://nowhere.invalid/").await;
+    assert!(
+        nameless.contains("nowhere.invalid:27017: failed to lookup"),
+        "{nameless}"
+    );
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let silence = cannot_connect(&format!("mongodb://{address}/")).await;
+    assert!(
+        silence.contains(&format!("{address} has not answered")),
+        "{silence}"
+    );
+}
+
+#[tokio::test]
+async fn why_a_server_cannot_be_used_is_told() {
+    let Some(place) = Place::shared() else { return };
+    if place.url.contains('?') || common::replicates(&place.url).await {
+        println!("NOT CHECKED: the shared server is not a plain standalone server");
+        return;
+    }
+    let tls = cannot_connect(&format!("{}?tls=true", place.url)).await;
+    assert!(
+        tls.contains("tls right?") || tls.contains("speak TLS"),
+        "{tls}"
+    );
+    let set = cannot_connect(&format!("{}?replicaSet=rs0", place.url)).await;
+    assert!(set.contains("a member of the replica set rs0"), "{set}");
+}
+
+#[tokio::test]
+async fn tls_files_that_cannot_be_read_are_named() {
+    for (setting, named) in [
+        ("tlsCAFile", "/nowhere.pem"),
+        ("tlsCertificateKeyFile", "tlsCertificateKeyFile"),
+    ] {
+        let url = format!("mongodb://127.0.0.1:9/?{setting}=/nowhere.pem");
+        let error = MongoStore::connect_url(&url).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.context().contains(named), "{error}");
+        assert!(error.context().contains("No such file"), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -461,35 +539,29 @@ async fn a_text_that_looks_like_a_field_is_kept_as_it_is() {
 #[tokio::test]
 async fn the_documented_role_is_enough() {
     let Some(place) = Place::shared() else { return };
-    let created = place
-        .run(doc! {
-            "createRole": "inboxWorker",
-            "privileges": [
-                {
-                    "resource": { "db": &place.database, "collection": "inbox_message" },
-                    "actions": ["find", "insert", "update", "remove"],
-                },
-                {
-                    "resource": { "db": &place.database, "collection": "inbox_meta" },
-                    "actions": ["find", "insert", "update"],
-                },
-            ],
-            "roles": [],
-        })
-        .await;
-    if created.is_err() {
-        println!("NOT CHECKED: this server has no roles");
-        return;
+    for role in common::documented_roles(&place.database) {
+        let mut command = doc! { "createRole": role.get_str("role").unwrap() };
+        command.extend(role.into_iter().filter(|(field, _)| field != "role"));
+        if place.run(command).await.is_err() {
+            println!("NOT CHECKED: this server has no roles");
+            return;
+        }
     }
-    let user = doc! {
-        "createUser": "worker", "pwd": "worker", "roles": ["inboxWorker"],
+    let connect = |role: &'static str| {
+        let place = &place;
+        async move {
+            let user = doc! { "createUser": role, "pwd": "secret", "roles": [role] };
+            place.run(user).await.unwrap();
+            let url = place.url.replacen("://", &format!("://{role}:secret@"), 1);
+            let url = format!("{url}{0}?authSource={0}", place.database);
+            MongoStore::connect_url(&url).await.unwrap()
+        }
     };
-    place.run(user).await.unwrap();
-    let owner = place.store().await;
-    let url = place.url.replacen("://", "://worker:worker@", 1);
-    let url = format!("{url}{}?authSource={}", place.database, place.database);
-    let store = MongoStore::connect_url(&url).await.unwrap();
+    connect("inboxOwner").await.create().await.unwrap();
+    let store = connect("inboxWorker").await;
+    assert!(store.exists().await.unwrap());
+    store.migrate().await.unwrap();
     let _ = store.receive_one(&message("a")).await.unwrap();
     assert_eq!(claim_ids(&store).await, ["a"]);
-    let _ = owner.statistics().await.unwrap();
+    let _ = store.statistics().await.unwrap();
 }

@@ -3,6 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::panic,
     reason = "tests fail by panicking"
 )]
 
@@ -31,8 +32,18 @@ use inbox_mongo::{
 /// Commands that were sent, in order.
 type Sent = Arc<Mutex<Vec<Document>>>;
 
-/// A store on a client that notes what it sends, and whose own defaults are weak.
+/// A store on a client that notes what it sends, and whose own defaults are weak. The inbox is set
+/// up, and what that took forgotten.
 async fn listening(place: &Place) -> (MongoStore, Sent) {
+    let (store, sent) = listening_from_the_start(place).await;
+    store.create().await.unwrap();
+    // The first use looks at the schema.
+    store.statistics().await.unwrap();
+    lock(&sent).clear();
+    (store, sent)
+}
+
+async fn listening_from_the_start(place: &Place) -> (MongoStore, Sent) {
     let sent = Sent::default();
     let noted = Arc::clone(&sent);
     let mut options = ClientOptions::parse(&place.url).await.unwrap();
@@ -47,10 +58,6 @@ async fn listening(place: &Place) -> (MongoStore, Sent) {
     let store = MongoStore::with_client(client, place.options.clone())
         .await
         .unwrap();
-    store.create().await.unwrap();
-    // The first use looks at the schema.
-    store.statistics().await.unwrap();
-    lock(&sent).clear();
     (store, sent)
 }
 
@@ -194,17 +201,151 @@ async fn concerns_are_said_on_each_request() {
     let _ = store.discard(batch(1, 0, true)[0].key()).await.unwrap();
     let commands = std::mem::take(&mut *lock(&sent));
     assert!(commands.len() > 8);
+    check_concerns(commands);
+    assert!(store.exists().await.unwrap());
+    store.migrate().await.unwrap();
+    let commands = std::mem::take(&mut *lock(&sent));
+    assert!(commands.len() > 4);
+    check_concerns(commands);
+}
+
+fn check_concerns(commands: Vec<Document>) {
     for command in commands {
-        let name = command.keys().next().unwrap();
-        if name == "aggregate" {
-            let concern = command.get_document("readConcern").unwrap();
-            assert_eq!(concern.get_str("level").unwrap(), "majority");
-        } else {
-            let concern = command.get_document("writeConcern").unwrap();
-            assert_eq!(concern.get_str("w").unwrap(), "majority", "{name}");
-            assert!(concern.get_bool("j").unwrap(), "{name}");
+        let name = command.keys().next().unwrap().as_str();
+        match name {
+            // What there is besides documents is read without one.
+            "listCollections" | "listIndexes" => {}
+            "aggregate" | "find" => {
+                let concern = command.get_document("readConcern").unwrap();
+                assert_eq!(concern.get_str("level").unwrap(), "majority", "{name}");
+            }
+            _ => {
+                let concern = command.get_document("writeConcern").unwrap();
+                assert_eq!(concern.get_str("w").unwrap(), "majority", "{name}");
+                assert!(concern.get_bool("j").unwrap(), "{name}");
+            }
         }
     }
+}
+
+/// What the server's documentation asks for a command: a collection, or none for the database, and
+/// actions.
+fn privileges(command: &Document) -> Vec<(String, &'static str)> {
+    let (name, collection) = command.iter().next().unwrap();
+    let upserts = command.get_array("updates").is_ok_and(|updates| {
+        updates
+            .iter()
+            .any(|update| update.as_document().unwrap().contains_key("upsert"))
+    });
+    let actions: &[&str] = match name.as_str() {
+        "hello" | "buildInfo" | "getMore" | "endSessions" => return Vec::new(),
+        "listCollections" => return vec![(String::new(), "listCollections")],
+        "aggregate" | "find" => &["find"],
+        "findAndModify" => &["find", "update"],
+        "update" if upserts => &["update", "insert"],
+        "update" => &["update"],
+        "insert" => &["insert"],
+        "delete" => &["remove"],
+        "listIndexes" => &["listIndexes"],
+        "create" => &["createCollection"],
+        "createIndexes" => &["createIndex"],
+        other => panic!("which privileges does {other} need?"),
+    };
+    let collection = collection.as_str().unwrap();
+    actions
+        .iter()
+        .map(|action| (collection.to_owned(), *action))
+        .collect()
+}
+
+/// What the documented roles give, each without the other.
+fn given(role: &str) -> Vec<(String, String)> {
+    let roles = common::documented_roles("shop");
+    let role = roles
+        .iter()
+        .find(|found| found.get_str("role").is_ok_and(|name| name == role));
+    let privileges = role.unwrap().get_array("privileges").unwrap();
+    privileges
+        .iter()
+        .flat_map(|privilege| {
+            let privilege = privilege.as_document().unwrap();
+            let resource = privilege.get_document("resource").unwrap();
+            let collection = resource.get_str("collection").unwrap();
+            privilege
+                .get_array("actions")
+                .unwrap()
+                .iter()
+                .map(|action| {
+                    let action = action.as_str().unwrap().to_owned();
+                    (collection.to_owned(), action)
+                })
+        })
+        .collect()
+}
+
+fn check_privileges(sent: &Sent, given: &[(String, String)]) {
+    for command in std::mem::take(&mut *lock(sent)) {
+        for (collection, action) in privileges(&command) {
+            assert!(
+                given.contains(&(collection.clone(), action.to_owned())),
+                "no role gives {action} on {collection:?}, for {:?}",
+                command.keys().next()
+            );
+        }
+    }
+}
+
+/// FerretDB enforces no roles, so what is sent is compared with what they give.
+#[tokio::test]
+async fn the_documented_roles_have_what_commands_need() {
+    let Some(place) = Place::shared() else { return };
+    let (owner, sent) = listening_from_the_start(&place).await;
+    owner.create().await.unwrap();
+    let worker = given("inboxWorker");
+    check_privileges(&sent, &[worker.clone(), given("inboxOwner")].concat());
+
+    let (store, sent) = listening_from_the_start(&place).await;
+    assert!(store.exists().await.unwrap());
+    store.create().await.unwrap();
+    store.migrate().await.unwrap();
+    let _ = store.receive(&batch(3, 0, false)).await.unwrap();
+    let _ = store.receive(&batch(14, 100, true)).await.unwrap();
+    let terms = LeaseTerms::new(Duration::from_secs(60), common::worker()).unwrap();
+    let _ = store.begin(&message("inline"), &terms).await.unwrap();
+    let claims = store.claim(&request(10)).await.unwrap();
+    let mut leases: Vec<_> = claims.leased.into_iter().map(|l| l.lease).collect();
+    let _ = store
+        .extend(&leases, Duration::from_secs(90))
+        .await
+        .unwrap();
+    let dead = Settlement {
+        lease: leases.remove(0),
+        outcome: Outcome::Dead {
+            reason: "no".into(),
+            after: inbox_api::AfterDead::Block,
+        },
+    };
+    let done = leases.into_iter().map(|lease| Settlement {
+        lease,
+        outcome: Outcome::Processed { result: None },
+    });
+    let settlements: Vec<_> = std::iter::once(dead).chain(done).collect();
+    let _ = store.settle(&settlements).await.unwrap();
+    let key = settlements[1].lease.key.clone();
+    let _ = store.replay(&key, None).await.unwrap();
+    let _ = store.discard(&key).await.unwrap();
+    let _ = store.get(&key).await.unwrap();
+    let page = inbox_api::Page::first(5);
+    let everything = inbox_api::Filter::default();
+    let _ = store.list(&everything, &page).await.unwrap();
+    // Counts of segments are kept once nothing has changed for a while.
+    place.offset.advance(Duration::from_secs(200));
+    store.statistics().await.unwrap();
+    for state in [inbox_api::State::Dead, inbox_api::State::Processed] {
+        let expired = inbox_api::Expired::new(state, Duration::ZERO, 10).unwrap();
+        let _ = store.purge(&expired).await.unwrap();
+    }
+    check_privileges(&sent, &worker);
 }
 
 /// The names of all indexes that an explanation mentions, and whether it reads a whole collection.

@@ -64,7 +64,7 @@
 //! | feature | store | survives |
 //! |---|---|---|
 //! | `memory` (the default) | in this process | nothing; for tests |
-//! | `mongodb` | MongoDB 4.4 or later | the loss of a minority of a replica set; on one server, a crash |
+//! | `mongodb` | MongoDB 4.4 or later | the loss of a minority of a replica set; on one server, a crash and a power cut |
 //! | `mysql` | MySQL 8.0.14 or later, MariaDB 10.6 or later, Galera | what the server's commits survive |
 //! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
 //! | `redis` | Redis 7, Valkey or a cluster of them | what the server's settings say; a fail-over can lose what replicas did not have |
@@ -100,7 +100,8 @@
 //! ```
 //!
 //! and `sslmode=verify-full` behind the `?` of the URL, for a connection that is encrypted, and to
-//! the right server, or none at all.
+//! the right server, or none at all. MongoDB's driver is built with TLS here: `tls=true` in the URL
+//! is all.
 
 mod backoff;
 mod connect;

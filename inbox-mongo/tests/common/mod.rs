@@ -160,6 +160,19 @@ impl Place {
     }
 }
 
+/// The roles that the documentation shows, as in a database of this name.
+pub fn documented_roles(database: &str) -> Vec<Document> {
+    include_str!("../../SETUP.md")
+        .replace("\"shop\"", &format!("\"{database}\""))
+        .split("db.createRole(")
+        .skip(1)
+        .map(|role| {
+            let (role, _) = role.split_once(");").unwrap();
+            serde_json::from_str(role).unwrap()
+        })
+        .collect()
+}
+
 pub fn handler() -> HandlerName {
     HandlerName::new("orders").unwrap()
 }

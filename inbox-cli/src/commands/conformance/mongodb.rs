@@ -48,6 +48,9 @@ impl Mongo {
     /// Tries everything that each case needs, so that what is missing is said once.
     pub(super) async fn new(url: &str) -> inbox::Result<Self> {
         let (connection, options) = MongoOptions::from_url(url)?;
+        // It says what is wrong with the settings of the connection, if anything.
+        let tried = MongoStore::connect(connection.clone(), options.clone()).await?;
+        tried.close().await;
         let unusable = |_| {
             inbox::Error::new(
                 inbox::ErrorKind::Unavailable,
@@ -134,7 +137,12 @@ impl Rig for Mongo {
 #[async_trait]
 impl Harness for Mongo {
     fn name(&self) -> String {
-        "mongodb".into()
+        // Otherwise the report does not say why transactions were not checked.
+        if self.transactions {
+            "mongodb".into()
+        } else {
+            "mongodb (a standalone server: no transactions)".into()
+        }
     }
 
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use conformance_tests::{
     AnyTransactions, Fixture, Harness, Need, Offered, SchemaVariant, Settings, Transactions, Unable,
 };
-use inbox::{ClockOffset, Inbox, Schema as _, Store as _};
+use inbox::{ClockOffset, Inbox, Schema as _};
 use inbox_mysql::{MySqlOptions, MySqlStore};
 
 use super::{Rig, needs_raw_access};
