@@ -189,7 +189,7 @@ impl Left {
     }
 
     fn disappears(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let left = [self.directories(), self.processes()].concat();
             if left.is_empty() {
