@@ -135,6 +135,7 @@
 //! [`open`]: inbox_api::Transactional::open
 
 mod begin;
+mod claim;
 mod error;
 mod front;
 mod operate;

@@ -52,6 +52,17 @@ impl Statement {
         }
     }
 
+    /// `SET` of a session variable to a list of pairs, in JSON.
+    pub(crate) fn pairs(variable: &str, pairs: impl IntoIterator<Item = (i64, i64)>) -> Self {
+        let mut set = Self::new(format!("SET {variable} = '["));
+        for (n, (one, other)) in pairs.into_iter().enumerate() {
+            set.push(if n == 0 { "[" } else { ",[" }).number(one);
+            set.push(",").number(other).push("]");
+        }
+        set.push("]'");
+        set
+    }
+
     pub(crate) fn push(&mut self, text: &str) -> &mut Self {
         self.text.push_str(text);
         self

@@ -207,7 +207,8 @@ impl Work {
             };
             (of(&processed.one), of(&gone.one))
         } else {
-            script.add(list_held(endings));
+            let held = endings.iter().map(|e| (e.held.seq, e.held.token));
+            script.add(Statement::pairs("@inbox_held", held));
             let of = |text: &String| Statement::new(text.clone());
             (of(&processed.all), of(&gone.all))
         };
@@ -321,18 +322,6 @@ impl Work {
         }
         Ok(applied)
     }
-}
-
-/// `SET @inbox_held` to the leases.
-fn list_held(endings: &[Ending<'_>]) -> Statement {
-    let mut set = Statement::new("SET @inbox_held = '[");
-    for (n, ending) in endings.iter().enumerate() {
-        set.push(if n == 0 { "[" } else { ",[" })
-            .number(ending.held.seq);
-        set.push(",").number(ending.held.token).push("]");
-    }
-    set.push("]'");
-    set
 }
 
 /// The handler of endings that are all processed without results and ordering keys.

@@ -20,6 +20,7 @@ use sqlx::{
 };
 
 use crate::{
+    claim::Unreadable,
     error::{in_operation, may_lack_schema, number, without_effect},
     front::Front,
     options::MySqlOptions,
@@ -29,7 +30,7 @@ use crate::{
     settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Order, Unreadable, Work, held},
+    work::{Held, Order, Work, held},
 };
 
 const CONNECT: &str = "connect";
