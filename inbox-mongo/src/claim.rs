@@ -10,6 +10,7 @@ use crate::{
     database::{On, number},
     ordering::{keep_first, rehead},
     rows::{corrupt_row, id_of, leased, those},
+    schema::CLAIM_INDEX,
     stages::{CLAIMABLE, MARKED, code, lease, set_aside},
     store::Inner,
 };
@@ -102,7 +103,9 @@ async fn candidates(
     ];
     let mut looks = 0;
     loop {
-        let found = on.aggregate(pipeline.clone()).await?;
+        let found = on
+            .aggregate_in_order_of(CLAIM_INDEX, pipeline.clone())
+            .await?;
         let now = found
             .first()
             .and_then(|first| number(first, "now"))

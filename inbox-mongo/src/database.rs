@@ -6,9 +6,10 @@ use std::time::Duration;
 use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
 use mongodb::{
     Client, ClientSession, Collection,
+    action::Aggregate,
     bson::{Bson, Document, RawDocumentBuf, doc},
     error::ErrorKind as Driver,
-    options::{Acknowledgment, ReadConcern, ReadPreference, ReturnDocument, WriteConcern},
+    options::{Acknowledgment, Hint, ReadConcern, ReadPreference, ReturnDocument, WriteConcern},
 };
 
 use crate::{
@@ -18,6 +19,10 @@ use crate::{
 
 /// How many bytes of statements one command takes. The server's limit is 16 MiB.
 const COMMAND_BYTES: usize = 8 * 1024 * 1024;
+
+/// How many documents the first reply to a request may have: all, where a server would give 101 and
+/// leave the others for a second round trip. Its replies end at 16 MiB in any case.
+const AT_ONCE: u32 = 1 << 20;
 
 /// How a deployment is put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,9 +210,27 @@ impl On<'_> {
 
     /// All documents that a pipeline over the messages gives.
     pub(crate) async fn aggregate(&mut self, pipeline: Vec<Document>) -> Result<Vec<Document>> {
+        let database = self.database;
+        let aggregate = database.messages.aggregate(pipeline);
+        self.all(aggregate).await
+    }
+
+    /// Reads what a server's statistics must not talk it out of: the first documents in the order of
+    /// an index.
+    pub(crate) async fn aggregate_in_order_of(
+        &mut self,
+        index: &'static str,
+        pipeline: Vec<Document>,
+    ) -> Result<Vec<Document>> {
+        let database = self.database;
+        let aggregate = database.messages.aggregate(pipeline);
+        self.all(aggregate.hint(Hint::Name(index.into()))).await
+    }
+
+    async fn all(&mut self, aggregate: Aggregate<'_>) -> Result<Vec<Document>> {
         let mapped = reading(self.operation);
         let mut documents = Vec::new();
-        let aggregate = self.database.messages.aggregate(pipeline);
+        let aggregate = aggregate.batch_size(AT_ONCE);
         if let Some(session) = &mut self.session {
             let mut cursor = aggregate
                 .session(&mut **session)

@@ -30,9 +30,8 @@
 //! and sharding are written to the driver's and the server's documentation and have **not been
 //! run** on a replica set or a cluster yet. Of the roles, it is tested that they have the actions
 //! that the server's documentation asks for each command that the store sends, outside
-//! transactions and change streams. FerretDB is for tests and small backlogs: a claim there costs the
-//! more the more is pending (a tenth of the rate with 300,000), although it asks for what the order
-//! of an index gives.
+//! transactions and change streams. How to set FerretDB up so that its rates do not fall with the
+//! backlog is below.
 //!
 //! # What survives what
 //! Every write asks for the write concern *majority, journaled*, and every read of documents for

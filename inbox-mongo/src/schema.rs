@@ -25,6 +25,8 @@ use crate::{
 const VERSION: u32 = 1;
 const MARKER: &str = "inbox.mongo";
 const SCHEMA: &str = "schema";
+/// The index that claims read.
+pub(crate) const CLAIM_INDEX: &str = "claim";
 
 /// For how long a process may set up before others take over, in microseconds.
 const LOCK_LEASE: i64 = 30_000_000;
@@ -96,7 +98,7 @@ fn indexes() -> Vec<Document> {
         // What claims read: messages that may be claimed, and those whose ordering key must be
         // looked at.
         doc! {
-            "name": "claim",
+            "name": CLAIM_INDEX,
             "key": { "handler": 1, "visibleAt": 1, "seq": 1 },
             "partialFilterExpression": { "lane": { "$gt": 0 } },
         },

@@ -12,7 +12,7 @@ use inbox::{
             Bson, Document, RawDocumentBuf, cstr, doc, oid::ObjectId, raw::RawBinaryRef,
             spec::BinarySubtype,
         },
-        options::{Acknowledgment, ReadConcern, ReturnDocument, WriteConcern},
+        options::{Acknowledgment, Hint, ReadConcern, ReturnDocument, WriteConcern},
     },
 };
 
@@ -85,10 +85,12 @@ impl Bare {
         Ok(start.elapsed())
     }
 
-    async fn found(&self, pipeline: Vec<Document>) -> Result<Vec<RawDocumentBuf>> {
+    async fn found(&self, pipeline: Vec<Document>, index: &str) -> Result<Vec<RawDocumentBuf>> {
         let mut cursor = self
             .messages
             .aggregate(pipeline)
+            .hint(Hint::Name(index.into()))
+            .batch_size(self.batch + 1)
             .read_concern(ReadConcern::majority())
             .await?;
         let mut found = Vec::new();
@@ -112,14 +114,17 @@ impl Bare {
 
     pub(super) async fn claim(&self) -> Result<Vec<Held>> {
         let candidates = self
-            .found(vec![
-                doc! { "$match": { "handler": HANDLER, "lane": { "$gt": 0 } } },
-                doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
-                doc! { "$limit": i64::from(self.batch) },
-                doc! { "$project": {
-                    "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": now(),
-                } },
-            ])
+            .found(
+                vec![
+                    doc! { "$match": { "handler": HANDLER, "lane": { "$gt": 0 } } },
+                    doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
+                    doc! { "$limit": i64::from(self.batch) },
+                    doc! { "$project": {
+                        "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": now(),
+                    } },
+                ],
+                "claim",
+            )
             .await?;
         let now_read = candidates.first().context("nothing is left")?;
         let now_read = now_read.get_i64(cstr!("now"))?;
@@ -148,7 +153,7 @@ impl Bare {
         self.update(filter, pipeline).await?;
         let mut won = chosen;
         won.insert("claim", claim);
-        self.found(vec![doc! { "$match": won }])
+        self.found(vec![doc! { "$match": won }], "_id_")
             .await?
             .iter()
             .map(|won| {

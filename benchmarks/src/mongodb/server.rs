@@ -66,9 +66,21 @@ impl Server {
     }
 }
 
+/// What the PostgreSQL server behind FerretDB is started with: memory as in the measurements of
+/// PostgreSQL, and index entries of what is gone marked when they are met, as PostgreSQL's own
+/// indexes do and DocumentDB's do only where this is set.
+const BEHIND_FERRETDB: [&str; 6] = [
+    "-c",
+    "shared_buffers=512MB",
+    "-c",
+    "max_wal_size=4GB",
+    "-c",
+    "documentdb_rum.enable_support_dead_index_items=on",
+];
+
 fn own() -> Result<test_servers::Server> {
     if find(Kind::Mongodb).is_ok() {
         return Ok(find_own(Kind::Mongodb, &[])?);
     }
-    Ok(find_own(Kind::Ferretdb, &[])?)
+    Ok(find_own(Kind::Ferretdb, &BEHIND_FERRETDB)?)
 }

@@ -17,12 +17,15 @@ pub(crate) struct FerretDb {
     pub(crate) server: u16,
 }
 
-/// What the server behind it is started with.
-pub(crate) const ARGUMENTS: [&str; 4] = [
+/// What the server behind it is started with. Of its two kinds of index, the extended one reads a
+/// sort order off the index; the default one finds all that matches and sorts it.
+pub(crate) const ARGUMENTS: [&str; 6] = [
     "-c",
-    "shared_preload_libraries=pg_cron,pg_documentdb_core,pg_documentdb",
+    "shared_preload_libraries=pg_cron,pg_documentdb_core,pg_documentdb_extended_rum,pg_documentdb",
     "-c",
     "cron.database_name=postgres",
+    "-c",
+    "documentdb.alternate_index_handler_name=extended_rum",
 ];
 
 const EXTENSION: &str = "usr/share/postgresql/18/extension/documentdb.control";
@@ -34,7 +37,10 @@ pub(crate) fn server() -> Result<Program, String> {
 
 /// Makes the server behind it fit for it.
 pub(crate) fn extend(port: u16) -> io::Result<()> {
-    Session::open(port)?.run("CREATE EXTENSION IF NOT EXISTS documentdb CASCADE")
+    Session::open(port)?.run(
+        "CREATE EXTENSION IF NOT EXISTS documentdb CASCADE; \
+         CREATE EXTENSION IF NOT EXISTS documentdb_extended_rum",
+    )
 }
 
 impl Recipe for FerretDb {
