@@ -288,6 +288,11 @@ fn by_code(code: i32) -> Class {
             Invalid,
             "there is a database whose name differs only in upper and lower case; write it so",
         ),
+        // BadValue and IndexNotFound: what claims get that name an index in vain.
+        2 | 27 => (
+            Other,
+            "the server refuses the request; if an index is missing, migrate makes it",
+        ),
         18 | 8000 => (Denied, REFUSED_CREDENTIALS),
         26 => (
             SchemaMissing,

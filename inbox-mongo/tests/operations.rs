@@ -97,6 +97,9 @@ async fn an_index_with_other_options_is_noticed() {
         .run(doc! { "dropIndexes": "inbox_message", "index": "claim" })
         .await;
     assert!(!store.exists().await.unwrap());
+    let claim = store.claim_for(&handler(), 10, LEASE, &worker()).await;
+    let error = claim.unwrap_err();
+    assert!(error.to_string().contains("migrate"), "{error}");
     place
         .run(doc! { "createIndexes": "inbox_message", "indexes": [
             { "name": "claim", "key": { "handler": 1, "visibleAt": 1, "seq": 1 } },
