@@ -52,54 +52,78 @@ BEGIN
     END IF;
 
     instant := {fn:now}();
-    WITH held AS MATERIALIZED (
-        SELECT g.place, g.outcome, g.delay, g.error, g.blocks, g.result, w.*
-        FROM unnest(seqs, tokens, outcomes, delays, errors, blocking, results)
-            WITH ORDINALITY
-            AS g (seq, token, outcome, delay, error, blocks, result, place)
-        CROSS JOIN LATERAL (
-            SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
+    IF 2 = ALL (outcomes) THEN
+        -- As most are: to delete a row is to lock it, so each is visited once.
+        WITH gone AS (
+            DELETE FROM {work} AS w
+            USING unnest(seqs, tokens, results)
+                WITH ORDINALITY AS g (seq, token, result, place)
+            WHERE w.seq = ANY (ARRAY[g.seq]) AND w.token = g.token AND w.state = 1
+            RETURNING g.place, g.result, w.seq, w.handler, w.due_at, w.token, w.started,
                 w.finished, w.replays, w.worker, w.last_error
-            FROM {work} AS w
-            WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
-            FOR UPDATE
-        ) AS w
-    ), gone AS (
-        DELETE FROM {work}
-        WHERE seq = ANY (ARRAY(SELECT seq FROM held WHERE outcome = 2))
-    ), finished AS (
-        INSERT INTO {done} (
-            seq, due_at, finished_at, token, started, finished, replays, state, worker,
-            last_error, result
+        ), finished AS (
+            INSERT INTO {done} (
+                seq, due_at, finished_at, token, started, finished, replays, state, worker,
+                last_error, result
+            )
+            SELECT seq, due_at, instant, token, started, finished + 1, replays, 2, worker,
+                last_error, result
+            FROM gone
+        ), counted AS (
+            INSERT INTO {tally} (handler, leased, processed)
+            SELECT handler, -count(*), count(*) FROM gone GROUP BY handler
         )
-        SELECT seq, due_at, instant, token, started, finished + 1, replays, 2, worker,
-            last_error, result
-        FROM held
-        WHERE outcome = 2
-    ), kept AS (
-        UPDATE {work} AS w
-        SET state = CASE WHEN h.outcome = 3 THEN 3 ELSE 0 END,
-            claimable = h.outcome < 2,
-            blocks = h.outcome = 3 AND h.blocks AND h.ordering_key IS NOT NULL,
-            due_at = due.at,
-            visible_at = due.at,
-            finished_at = CASE WHEN h.outcome = 3 THEN instant END,
-            started = CASE WHEN h.outcome = 0 THEN greatest(h.started - 1, 0) ELSE h.started END,
-            finished = CASE WHEN h.outcome = 0 THEN h.finished ELSE h.finished + 1 END,
-            last_error = coalesce(h.error, h.last_error)
-        FROM held AS h
-        CROSS JOIN LATERAL (
-            SELECT coalesce(instant + h.delay * interval '1 microsecond', h.due_at) AS at
-        ) AS due
-        WHERE h.outcome <> 2 AND w.seq = ANY (ARRAY[h.seq])
-    ), counted AS (
-        INSERT INTO {tally} (handler, leased, pending, processed, dead)
-        SELECT handler, -count(*), count(*) FILTER (WHERE outcome < 2),
-            count(*) FILTER (WHERE outcome = 2), count(*) FILTER (WHERE outcome = 3)
-        FROM held
-        GROUP BY handler
-    )
-    SELECT array_agg(place), bool_or(outcome < 2) INTO applied, returned FROM held;
+        SELECT array_agg(place) INTO applied FROM gone;
+    ELSE
+        WITH held AS MATERIALIZED (
+            SELECT g.place, g.outcome, g.delay, g.error, g.blocks, g.result, w.*
+            FROM unnest(seqs, tokens, outcomes, delays, errors, blocking, results)
+                WITH ORDINALITY
+                AS g (seq, token, outcome, delay, error, blocks, result, place)
+            CROSS JOIN LATERAL (
+                SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
+                    w.finished, w.replays, w.worker, w.last_error
+                FROM {work} AS w
+                WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
+                FOR UPDATE
+            ) AS w
+        ), gone AS (
+            DELETE FROM {work}
+            WHERE seq = ANY (ARRAY(SELECT seq FROM held WHERE outcome = 2))
+        ), finished AS (
+            INSERT INTO {done} (
+                seq, due_at, finished_at, token, started, finished, replays, state, worker,
+                last_error, result
+            )
+            SELECT seq, due_at, instant, token, started, finished + 1, replays, 2, worker,
+                last_error, result
+            FROM held
+            WHERE outcome = 2
+        ), kept AS (
+            UPDATE {work} AS w
+            SET state = CASE WHEN h.outcome = 3 THEN 3 ELSE 0 END,
+                claimable = h.outcome < 2,
+                blocks = h.outcome = 3 AND h.blocks AND h.ordering_key IS NOT NULL,
+                due_at = due.at,
+                visible_at = due.at,
+                finished_at = CASE WHEN h.outcome = 3 THEN instant END,
+                started = CASE WHEN h.outcome = 0 THEN greatest(h.started - 1, 0) ELSE h.started END,
+                finished = CASE WHEN h.outcome = 0 THEN h.finished ELSE h.finished + 1 END,
+                last_error = coalesce(h.error, h.last_error)
+            FROM held AS h
+            CROSS JOIN LATERAL (
+                SELECT coalesce(instant + h.delay * interval '1 microsecond', h.due_at) AS at
+            ) AS due
+            WHERE h.outcome <> 2 AND w.seq = ANY (ARRAY[h.seq])
+        ), counted AS (
+            INSERT INTO {tally} (handler, leased, pending, processed, dead)
+            SELECT handler, -count(*), count(*) FILTER (WHERE outcome < 2),
+                count(*) FILTER (WHERE outcome = 2), count(*) FILTER (WHERE outcome = 3)
+            FROM held
+            GROUP BY handler
+        )
+        SELECT array_agg(place), bool_or(outcome < 2) INTO applied, returned FROM held;
+    END IF;
 
     IF ordered_handlers IS NOT NULL THEN
         promoted := {fn:rehead}(ordered_handlers, ordered_keys);
