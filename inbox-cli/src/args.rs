@@ -37,7 +37,8 @@ pub(crate) struct Global {
         env = "INBOX_STORE",
         hide_env = true,
         default_value = "sqlite://inbox.db",
-        value_name = "URL"
+        value_name = "URL",
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
     )]
     pub(crate) store: String,
     /// Print JSON for machines
@@ -291,16 +292,13 @@ pub(crate) struct ShowArgs {
 
 /// Messages by id, or all that a filter means.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
 pub(crate) struct SelectionArgs {
     /// The message ids
-    #[arg(
-        value_name = "ID",
-        required_unless_present = "all",
-        conflicts_with = "all"
-    )]
+    #[arg(value_name = "ID", group = "which")]
     pub(crate) ids: Vec<String>,
     /// All messages that the filters mean; dead ones, unless --state says otherwise
-    #[arg(long)]
+    #[arg(long, group = "which")]
     pub(crate) all: bool,
     /// The handler of the ids (`default` if not given), or with --all: only this handler
     #[arg(long, value_name = "NAME")]
@@ -334,7 +332,8 @@ impl SelectionArgs {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
-    /// Only messages in this state; repeat it for several
+    /// Only messages in this state; repeat it for several. Without it: dead ones, and by id also
+    /// discarded ones
     #[arg(long = "state", value_name = "STATE")]
     pub(crate) states: Vec<FinalStateArg>,
     /// Replace the payload by this file's bytes (for a single id); - is standard input

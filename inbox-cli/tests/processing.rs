@@ -69,6 +69,21 @@ fn a_failing_command_is_retried_and_then_dead() {
             .exits(0);
         assert!(place.read("log").ends_with("attempt 3\nagain 1\n"));
         assert_eq!(place.stats().processed, 1);
+
+        // It has had its effect by now.
+        place
+            .inbox(&["replay", "a"])
+            .exits(4)
+            .complains("a second time");
+        place
+            .inbox(&["replay", "a", "--state", "dead"])
+            .exits(4)
+            .complains("it is processed");
+        place
+            .inbox(&["replay", "a", "--state", "processed"])
+            .exits(0)
+            .says("1 message replayed");
+        assert_eq!(place.stats().pending, 1);
     });
 }
 

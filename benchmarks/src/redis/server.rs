@@ -13,6 +13,8 @@ use inbox::{
 use test_servers::{Kind, find_own};
 use url::Url;
 
+use super::raw;
+
 pub(crate) struct Server {
     url: Url,
     /// It ends when this is dropped.
@@ -52,8 +54,7 @@ impl Server {
         database: u8,
         words: &[&str],
     ) -> Result<T> {
-        let client = redis::Client::open(self.url(database))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = raw::connect(&self.url(database)).await?;
         let (name, arguments) = words.split_first().context("no command")?;
         let mut command = redis::cmd(name);
         command.arg(arguments);

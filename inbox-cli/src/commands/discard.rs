@@ -18,13 +18,14 @@ const SLICE: u32 = 1000;
 pub(crate) struct Verb {
     pub(crate) done: &'static str,
     pub(crate) would: &'static str,
-    pub(crate) wrong_state: &'static str,
+    /// Why not, of a message in this state.
+    pub(crate) wrong_state: fn(State) -> &'static str,
 }
 
 const DISCARDED: Verb = Verb {
     done: "discarded",
     would: "would be discarded",
-    wrong_state: "only pending and dead messages can be discarded",
+    wrong_state: |_| "only pending and dead messages can be discarded",
 };
 
 pub(crate) async fn run(global: &Global, args: DiscardArgs) -> Result<Exit> {
@@ -93,7 +94,9 @@ pub(crate) async fn intervene(
                     continue;
                 }
                 Intervention::NotFound => "there is no such message".to_owned(),
-                Intervention::WrongState(state) => format!("it is {state}; {}", verb.wrong_state),
+                Intervention::WrongState(state) => {
+                    format!("it is {state}; {}", (verb.wrong_state)(state))
+                }
                 Intervention::PayloadDropped => {
                     "its payload was dropped after processing; give a new one with --payload"
                         .to_owned()

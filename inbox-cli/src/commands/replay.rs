@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use inbox::{Bytes, Inbox, Intervention, Key, Progress, Slice};
+use inbox::{Bytes, ErrorKind, Inbox, Intervention, Key, Progress, Slice, State};
 
 use crate::{
     args::{Global, ReplayArgs, wrong_usage},
@@ -15,11 +15,17 @@ use crate::{
 const REPLAYED: Verb = Verb {
     done: "replayed",
     would: "would be replayed",
-    wrong_state: "only processed, dead and discarded messages can be replayed",
+    wrong_state: |state| match state {
+        State::Processed => {
+            "its effect would happen a second time; with --state processed it is replayed all the same"
+        }
+        State::Dead | State::Discarded => "--state names other states",
+        _ => "only dead, discarded and processed messages can be replayed",
+    },
 };
 
 pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
-    args.selection.check(!args.states.is_empty());
+    args.selection.check(false);
     let payload = match &args.payload {
         None => None,
         Some(_) if args.selection.ids.len() != 1 => {
@@ -27,6 +33,11 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
         }
         Some(file) => Some(read(file).await?),
     };
+    let mut allowed: Vec<State> = args.states.iter().copied().map(Into::into).collect();
+    if allowed.is_empty() {
+        // A processed message has had its effect: whoever wants it again says so.
+        allowed = vec![State::Dead, State::Discarded];
+    }
     let store = store::open(&global.store).await?;
     discard::intervene(
         global,
@@ -35,6 +46,16 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
         args.states,
         &REPLAYED,
         async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
+            match store.get(key).await {
+                Ok(None) => return Ok(Intervention::NotFound),
+                Ok(Some(record)) if !allowed.contains(&record.state) => {
+                    return Ok(Intervention::WrongState(record.state));
+                }
+                Ok(Some(_)) => {}
+                // It may be what a new payload mends.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
+            }
             store.replay(key, payload.clone()).await
         },
         async |store: &dyn Inbox,
