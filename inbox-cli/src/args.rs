@@ -178,8 +178,9 @@ pub(crate) struct InputArgs {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Take the message id from this field rather than from CloudEvents `id`. A field name, or a
-    /// JSON pointer such as /order/id. Repeat it to join several with `#`: where several producers
-    /// may use the same ids, `--id-field source --id-field id` tells their events apart
+    /// JSON pointer such as /order/id. Repeat it to join several with `#` (one within a field
+    /// becomes `\#`): where several producers may use the same ids, `--id-field source --id-field
+    /// id` tells their events apart
     #[arg(long = "id-field", value_name = "FIELD")]
     pub(crate) id_fields: Vec<String>,
     /// Lines are any JSON rather than CloudEvents: take the kind from this field, and the whole line

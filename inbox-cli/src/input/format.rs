@@ -74,7 +74,12 @@ impl Format {
         for field in &self.id_fields {
             parts.push(text_of(value, field)?.ok_or_else(|| format!("no field {field}"))?);
         }
-        Ok(parts.join("#"))
+        if let [only] = parts.as_mut_slice() {
+            return Ok(std::mem::take(only));
+        }
+        // Two messages must not get one id because a `#` moved from one field into the next.
+        let escaped = |part: &String| part.replace('\\', "\\\\").replace('#', "\\#");
+        Ok(parts.iter().map(escaped).collect::<Vec<_>>().join("#"))
     }
 }
 
@@ -253,6 +258,22 @@ mod tests {
         assert_eq!(message.id().as_str(), "/s#1");
         assert_eq!(message.kind().as_str(), "t");
         assert_eq!(message.payload().as_ref(), br#"{"b":1}"#);
+    }
+
+    #[test]
+    fn joined_ids_are_as_different_as_their_fields() {
+        let id = |source: &str, id: &str| {
+            let line = serde_json::json!({"a": source, "b": id, "k": "t"}).to_string();
+            let message = read(&format(&["a", "b"], Some("k"), None), &line).unwrap();
+            message.id().as_str().to_owned()
+        };
+        assert_eq!(id("/s#x", "1"), "/s\\#x#1");
+        let pairs = [("a#b", "c"), ("a", "b#c"), ("a\\", "b#c"), ("a\\#b", "c")];
+        let ids: std::collections::HashSet<String> = pairs.map(|(a, b)| id(a, b)).into();
+        assert_eq!(ids.len(), pairs.len());
+
+        let one = read(&format(&["a"], Some("k"), None), r#"{"a":"x#y","k":"t"}"#).unwrap();
+        assert_eq!(one.id().as_str(), "x#y");
     }
 
     #[test]
