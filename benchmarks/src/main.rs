@@ -11,6 +11,7 @@ mod postgres;
 mod redis;
 mod report;
 mod scenarios;
+mod sqlite;
 mod stores;
 mod target;
 
@@ -54,6 +55,8 @@ enum Command {
     Postgres(postgres::Options),
     /// Compare the Redis store with bare calls of its scripts, and give it a long history
     Redis(redis::Options),
+    /// Compare the SQLite store with bare statements
+    Sqlite(sqlite::Options),
 }
 
 #[tokio::main]
@@ -72,6 +75,7 @@ async fn main() -> Result<()> {
             postgres::measure(&mut report, options, batch, payload).await?;
         }
         Command::Redis(options) => redis::measure(&mut report, options, batch, payload).await?,
+        Command::Sqlite(options) => sqlite::measure(&mut report, options, batch, payload).await?,
     }
     report.print()
 }

@@ -95,6 +95,12 @@ fn add<'a>(
     chunk.rows.push(row);
 }
 
+/// Row and token, if that is all there is to say.
+fn processed_without_result(row: &SettleRow<'_>) -> Option<(i64, i64)> {
+    let (seq, token, state, .., result_at, _) = row;
+    (*state == State::Processed.code() && result_at.is_none()).then_some((*seq, *token))
+}
+
 /// What it means that a lease was settled before.
 #[derive(Clone, Copy)]
 pub(crate) enum Repetition {
@@ -183,9 +189,16 @@ impl Work {
         let mut applied = HashSet::with_capacity(outcomes.len());
         let (mut wake, mut processed) = (false, Vec::new());
         for chunk in chunks {
-            let returned = sqlx::query(self.statements.settle.clone())
-                .bind(json(OPERATION, &chunk.rows)?)
-                .bind(chunk.bytes)
+            let processed_only: Option<Vec<(i64, i64)>> =
+                chunk.rows.iter().map(processed_without_result).collect();
+            let query = match processed_only {
+                Some(leases) => sqlx::query(self.statements.settle_processed.clone())
+                    .bind(json(OPERATION, &leases)?),
+                None => sqlx::query(self.statements.settle.clone())
+                    .bind(json(OPERATION, &chunk.rows)?)
+                    .bind(chunk.bytes),
+            };
+            let returned = query
                 .bind(now)
                 .fetch_all(&mut *connection)
                 .await
