@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 use plotters::{
     coord::Shift,
@@ -22,7 +22,10 @@ use plotters::{
 };
 use serde::Deserialize;
 
-use crate::{report::At, target::Target};
+use crate::{
+    report::{self, At},
+    target::Target,
+};
 
 const WIDTH: u32 = 760;
 const LINES_HEIGHT: u32 = 420;
@@ -81,15 +84,18 @@ pub(crate) fn draw(options: &Options) -> Result<()> {
     let mut charts: BTreeMap<String, Vec<Figure>> = BTreeMap::new();
     for path in &options.files {
         let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        for line in text.lines() {
-            let line: serde_json::Value = serde_json::from_str(line)?;
-            if line.get("note").is_none() {
-                let figure: Figure = serde_json::from_value(line)?;
+        for (number, line) in text.lines().enumerate() {
+            let figure = read(line).with_context(|| {
+                let (path, number) = (path.display(), number + 1);
+                format!("{path}, line {number} is none that `run --json` printed")
+            })?;
+            if let Some(figure) = figure {
                 charts.entry(name(&figure)).or_default().push(figure);
             }
         }
     }
-    fs::create_dir_all(&options.out)?;
+    ensure!(!charts.is_empty(), "there are no figures");
+    fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
     for (name, figures) in &charts {
         let path = options.out.join(format!("{name}.svg"));
         if figures.iter().any(|figure| figure.at.is_some()) {
@@ -97,9 +103,18 @@ pub(crate) fn draw(options: &Options) -> Result<()> {
         } else {
             bars(&path, figures)?;
         }
-        println!("{}", path.display());
+        report::print(path.display())?;
     }
     Ok(())
+}
+
+/// `None` for a note.
+fn read(line: &str) -> Result<Option<Figure>> {
+    let line: serde_json::Value = serde_json::from_str(line)?;
+    if line.get("note").is_some() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_value(line)?))
 }
 
 /// Figures with the same name are drawn together.

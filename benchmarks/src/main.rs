@@ -15,6 +15,8 @@ mod sqlite;
 mod stores;
 mod target;
 
+use std::{io, process::ExitCode};
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -60,22 +62,45 @@ enum Command {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
-    let (batch, payload) = (cli.batch, cli.payload);
     let mut report = Report::new(cli.json)?;
-    match &cli.command {
-        Command::Run(options) => scenarios::measure(&mut report, options, batch, payload).await?,
-        Command::Chart(options) => return chart::draw(options),
-        Command::Layouts(options) => layouts::measure(&mut report, options, batch, payload).await?,
-        Command::Mongodb(options) => mongodb::measure(&mut report, options, batch, payload).await?,
-        Command::Mysql(options) => mysql::measure(&mut report, options, batch, payload).await?,
-        Command::Peers(options) => return peers::measure(options, batch, payload, cli.json).await,
-        Command::Postgres(options) => {
-            postgres::measure(&mut report, options, batch, payload).await?;
-        }
-        Command::Redis(options) => redis::measure(&mut report, options, batch, payload).await?,
-        Command::Sqlite(options) => sqlite::measure(&mut report, options, batch, payload).await?,
+    let ended = tokio::select! {
+        ended = measure(&cli, &mut report) => Some(ended),
+        // What is under way is dropped, and with it servers and files of its own.
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    // What was measured before an early end took its time, too.
+    let printed = report.print();
+    let Some(ended) = ended else {
+        // Not by returning, which would wait for a server that is just being started.
+        std::process::exit(130);
+    };
+    match ended.and(printed) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // Whoever read the figures has seen enough.
+        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::FAILURE),
+        Err(error) => Err(error),
     }
-    report.print()
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Most add to the report; the others print by themselves.
+async fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
+    let (batch, payload) = (cli.batch, cli.payload);
+    match &cli.command {
+        Command::Run(options) => scenarios::measure(report, options, batch, payload).await,
+        Command::Chart(options) => chart::draw(options),
+        Command::Layouts(options) => layouts::measure(report, options, batch, payload).await,
+        Command::Mongodb(options) => mongodb::measure(report, options, batch, payload).await,
+        Command::Mysql(options) => mysql::measure(report, options, batch, payload).await,
+        Command::Peers(options) => peers::measure(options, batch, payload, cli.json).await,
+        Command::Postgres(options) => postgres::measure(report, options, batch, payload).await,
+        Command::Redis(options) => redis::measure(report, options, batch, payload).await,
+        Command::Sqlite(options) => sqlite::measure(report, options, batch, payload).await,
+    }
 }

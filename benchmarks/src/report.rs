@@ -1,6 +1,9 @@
 //! Tables for people, JSON lines for machines.
 
-use std::time::Duration;
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
@@ -42,6 +45,34 @@ pub(crate) fn rates_of(times: &[Duration], of: &[Duration]) -> Vec<f64> {
         .collect()
 }
 
+/// What several runs came to.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    /// All zero without figures.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        let nth = |i: usize| figures.get(i).copied().unwrap_or_default();
+        let last = figures.len().saturating_sub(1);
+        Self {
+            // Of an even number, what lies between the two in the middle.
+            median: nth(last / 2).midpoint(nth(figures.len() / 2)),
+            least: nth(0),
+            most: nth(last),
+        }
+    }
+}
+
+/// Prints a line. A reader that has gone is an error like others.
+pub(crate) fn print(line: impl std::fmt::Display) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{line}")
+}
+
 /// The place of a figure on the horizontal axis of a chart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct At {
@@ -68,9 +99,8 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<At>,
     runs: usize,
-    median: f64,
-    least: f64,
-    most: f64,
+    #[serde(flatten)]
+    spread: Spread,
     unit: &'static str,
     /// Of single calls, over all runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,42 +184,41 @@ impl Report {
         store: &'static str,
         step: impl Into<String>,
         at: Option<At>,
-        mut figures: Vec<f64>,
+        figures: Vec<f64>,
         unit: &'static str,
         latencies: Option<&Latencies>,
     ) {
-        figures.sort_by(f64::total_cmp);
-        let nth = |i: usize| figures.get(i).copied().unwrap_or_default();
         self.rows.push(Row {
             setting: self.setting.clone(),
             store,
             step: step.into(),
             at,
             runs: figures.len(),
-            median: nth(figures.len() / 2),
-            least: nth(0),
-            most: nth(figures.len().saturating_sub(1)),
+            spread: Spread::of(figures),
             unit,
             p50_ms: latencies.map(|latencies| quantile(latencies, 0.5)),
             p99_ms: latencies.map(|latencies| quantile(latencies, 0.99)),
         });
     }
 
+    /// Prints what there is.
     pub(crate) fn print(self) -> Result<()> {
         if self.json {
             for note in &self.notes {
-                println!("{}", self.line(note)?);
+                print(self.line(note)?)?;
             }
             for row in &self.rows {
-                println!("{}", self.line(row)?);
+                print(self.line(row)?)?;
             }
             return Ok(());
         }
         for note in &self.notes {
-            println!("{}: {}", note.note, note.text);
+            print(format_args!("{}: {}", note.note, note.text))?;
         }
-        for line in self.table().lines() {
-            println!("{}", line.trim_end());
+        // An end that came early may have left none.
+        let table = (!self.rows.is_empty()).then(|| self.table());
+        for line in table.iter().flat_map(Table::lines) {
+            print(line.trim_end())?;
         }
         Ok(())
     }
@@ -216,9 +245,9 @@ impl Report {
             table.add_row([
                 row.store.to_owned(),
                 step,
-                shown(row.median),
-                shown(row.least),
-                shown(row.most),
+                shown(row.spread.median),
+                shown(row.spread.least),
+                shown(row.spread.most),
                 row.unit.to_owned(),
                 row.p50_ms.map_or_else(String::new, shown),
                 row.p99_ms.map_or_else(String::new, shown),
@@ -253,5 +282,24 @@ fn shown(figure: f64) -> String {
         format!("{figure:.2}")
     } else {
         format!("{figure:.0}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "these are exact")]
+    fn the_median_lies_in_the_middle() {
+        for (figures, median) in [
+            (vec![], 0.0),
+            (vec![3.0], 3.0),
+            (vec![4.0, 1.0], 2.5),
+            (vec![9.0, 1.0, 2.0], 2.0),
+            (vec![9.0, 1.0, 2.0, 4.0], 3.0),
+        ] {
+            assert_eq!(Spread::of(figures).median, median);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use inbox::{
-    Schema as _,
+    Schema as _, Store as _,
     mongodb::{
         MongoOptions, MongoStore,
         mongodb::{Client, bson::doc},
@@ -26,6 +26,12 @@ impl Server {
         };
         let url = url.or(own.as_ref().map(test_servers::Server::url));
         let url = url.context("no server")?.to_owned();
+        // The store says sooner than the driver, and better, why a server cannot be used.
+        let (connection, options) = MongoOptions::from_url(&url)?;
+        MongoStore::connect(connection, options)
+            .await?
+            .close()
+            .await;
         Ok(Self {
             client: Client::with_uri_str(&url).await?,
             url,

@@ -4,6 +4,8 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use crate::report::{self, Spread};
+
 /// What one run came to, in messages a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rates {
@@ -12,33 +14,22 @@ pub(super) struct Rates {
     pub(super) drain: f64,
 }
 
-/// Median and spread of several runs.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Figure {
-    median: f64,
-    min: f64,
-    max: f64,
+fn rate(spread: Spread) -> String {
+    let Spread {
+        median,
+        least,
+        most,
+    } = spread;
+    format!("{median:.0} ({least:.0} – {most:.0})")
 }
 
-impl Figure {
-    fn of(figures: impl Iterator<Item = f64>) -> Self {
-        let mut figures: Vec<_> = figures.collect();
-        figures.sort_by(f64::total_cmp);
-        let at = |i: usize| figures.get(i).copied().unwrap_or_default();
-        Self {
-            median: at(figures.len() / 2),
-            min: at(0),
-            max: at(figures.len().saturating_sub(1)),
-        }
-    }
-
-    fn rate(self) -> String {
-        format!("{:.0} ({:.0} – {:.0})", self.median, self.min, self.max)
-    }
-
-    fn ratio(self) -> String {
-        format!("{:.2} ({:.2} – {:.2})", self.median, self.min, self.max)
-    }
+fn ratio(spread: Spread) -> String {
+    let Spread {
+        median,
+        least,
+        most,
+    } = spread;
+    format!("{median:.2} ({least:.2} – {most:.2})")
 }
 
 /// One of them in the table.
@@ -47,11 +38,11 @@ pub(super) struct Row {
     peer: String,
     settings: String,
     contract: String,
-    receive: Figure,
-    drain: Figure,
+    receive: Spread,
+    drain: Spread,
     /// The inbox's rate, of this one's, run by run.
-    our_receive: Figure,
-    our_drain: Figure,
+    our_receive: Spread,
+    our_drain: Spread,
 }
 
 impl Row {
@@ -69,10 +60,14 @@ impl Row {
             peer: format!("{name} {version}"),
             settings: settings.to_owned(),
             contract: contract.to_owned(),
-            receive: Figure::of(rates.iter().map(|rates| rates.receive)),
-            drain: Figure::of(rates.iter().map(|rates| rates.drain)),
-            our_receive: Figure::of(both().map(|(own, rates)| own.receive / rates.receive)),
-            our_drain: Figure::of(both().map(|(own, rates)| own.drain / rates.drain)),
+            receive: Spread::of(rates.iter().map(|rates| rates.receive).collect()),
+            drain: Spread::of(rates.iter().map(|rates| rates.drain).collect()),
+            our_receive: Spread::of(
+                both()
+                    .map(|(own, rates)| own.receive / rates.receive)
+                    .collect(),
+            ),
+            our_drain: Spread::of(both().map(|(own, rates)| own.drain / rates.drain).collect()),
         }
     }
 }
@@ -81,15 +76,15 @@ impl Row {
 pub(super) fn print(notes: &[(&str, String)], rows: &[Row], json: bool) -> Result<()> {
     if json {
         for (note, text) in notes {
-            println!("{}", serde_json::json!({ "note": note, "text": text }));
+            report::print(serde_json::json!({ "note": note, "text": text }))?;
         }
         for row in rows {
-            println!("{}", serde_json::to_string(row)?);
+            report::print(serde_json::to_string(row)?)?;
         }
         return Ok(());
     }
     for (note, text) in notes {
-        println!("{note}: {text}");
+        report::print(format_args!("{note}: {text}"))?;
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -107,10 +102,10 @@ pub(super) fn print(notes: &[(&str, String)], rows: &[Row], json: bool) -> Resul
             row.peer.clone(),
             row.settings.clone(),
             row.contract.clone(),
-            row.receive.rate(),
-            row.drain.rate(),
-            row.our_receive.ratio(),
-            row.our_drain.ratio(),
+            rate(row.receive),
+            rate(row.drain),
+            ratio(row.our_receive),
+            ratio(row.our_drain),
         ]);
     }
     for column in table.column_iter_mut() {
@@ -122,7 +117,7 @@ pub(super) fn print(notes: &[(&str, String)], rows: &[Row], json: bool) -> Resul
         }
     }
     for line in table.lines() {
-        println!("{}", line.trim_end());
+        report::print(line.trim_end())?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ impl Measured {
         report.rates(store, step, messages, &self.times);
         let each = self.processor.iter().map(|time| micros(*time, messages));
         let step = format!("{step}, server's processor time");
-        report.figures(store, step, each.collect(), "us/msg");
+        report.figures(store, step, each.collect(), "µs/msg");
     }
 }
 
