@@ -1,6 +1,9 @@
 //! A store, driven batch by batch as the layouts are.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use inbox::{
@@ -143,5 +146,30 @@ impl Client {
             self.settle(&claimed).await?;
         }
         Ok(())
+    }
+
+    /// Times of receiving the batches, of receiving them again, and of claiming and settling all of
+    /// it, which must be all there is.
+    pub(crate) async fn receive_twice_and_work(
+        &self,
+        batches: &[Vec<Message>],
+    ) -> Result<[Duration; 3]> {
+        let mut times = [Duration::ZERO; 3];
+        for (time, expected) in times
+            .iter_mut()
+            .zip([Receipt::Accepted, Receipt::Duplicate])
+        {
+            let start = Instant::now();
+            for batch in batches {
+                self.receive_as(batch, &expected).await?;
+            }
+            *time = start.elapsed();
+        }
+        let number: usize = batches.iter().map(Vec::len).sum();
+        let start = Instant::now();
+        self.work(number as u64).await?;
+        times[2] = start.elapsed();
+        ensure!(self.claim().await?.is_empty(), "more than was received");
+        Ok(times)
     }
 }

@@ -1,5 +1,6 @@
 //! Measures what the stores and the runtime cost. Build it with `--release`.
 
+mod beside_sql;
 mod chart;
 mod client;
 mod layouts;

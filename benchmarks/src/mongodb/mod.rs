@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
-use inbox::{Message, Receipt, Store as _, mongodb::MongoStore};
+use inbox::{Message, Store as _, mongodb::MongoStore};
 
 use self::{bare::Bare, server::Server};
 use crate::{
@@ -152,21 +152,7 @@ impl Bench {
         let store = Arc::new(self.server.fresh(DATABASE).await?);
         let mut client = Client::new(Arc::<MongoStore>::clone(&store), self.shape)?;
         let batches = self.batches(&mut client, messages)?;
-        let mut times = [Duration::ZERO; 3];
-        for (time, expected) in times
-            .iter_mut()
-            .zip([Receipt::Accepted, Receipt::Duplicate])
-        {
-            let start = Instant::now();
-            for batch in &batches {
-                client.receive_as(batch, &expected).await?;
-            }
-            *time = start.elapsed();
-        }
-        let start = Instant::now();
-        client.work(messages).await?;
-        times[2] = start.elapsed();
-        ensure!(client.claim().await?.is_empty(), "more than was received");
+        let times = client.receive_twice_and_work(&batches).await?;
         store.close().await;
         Ok(times)
     }

@@ -15,9 +15,10 @@ use super::{
     sql::{Bare, Layout},
 };
 use crate::{
+    beside_sql,
     client::{Client, Maker},
     layouts::Shape,
-    report::{Report, rates_of, step},
+    report::Report,
 };
 
 const DATABASE: &str = "bench_beside";
@@ -42,27 +43,8 @@ pub(crate) async fn measure(
             }
         }
     }
-    for (layout, times) in Layout::ALL.iter().zip(&bare) {
-        let name = layout.name();
-        let receive = step(times, 0);
-        report.rates(name, "receive (bare SQL)", messages, &receive);
-        let work = step(times, 1);
-        report.rates(name, "claim and settle (bare SQL)", messages, &work);
-    }
-    report.rates(STORE, "receive", messages, &step(&store, 0));
-    let again = step(&store, 1);
-    report.rates(STORE, "receive again (all duplicates)", messages, &again);
-    report.rates(STORE, "claim and settle", messages, &step(&store, 2));
-    for (layout, times) in Layout::ALL.iter().zip(&bare) {
-        for (what, of, by) in [("receive", 0, 0), ("claim and settle", 1, 2)] {
-            let ratios = rates_of(&step(&store, by), &step(times, of));
-            let what = format!("{what}, of {}", layout.name());
-            report.figures(STORE, what, ratios, "ratio");
-        }
-    }
-    let duplicates = rates_of(&again, &step(&store, 0));
-    let what = "duplicates, of its own receive";
-    report.figures(STORE, what, duplicates, "ratio");
+    let bare = [0, 1].map(|n| (Layout::ALL[n].name(), bare[n].as_slice()));
+    beside_sql::tell(report, STORE, messages, bare, &store);
     Ok(())
 }
 

@@ -14,8 +14,9 @@ use super::{
     client::{self, Client, DATABASE},
 };
 use crate::{
+    beside_sql,
     layouts::{Layout, Shape, client::Client as Sql, server::Server},
-    report::{Report, rates_of, step},
+    report::Report,
 };
 
 const STORE: &str = "inbox-postgres";
@@ -45,33 +46,8 @@ pub(crate) async fn measure(
             }
         }
     }
-    for (layout, times) in layouts.iter().zip(&bare) {
-        let name = layout.name;
-        report.rates(name, "receive (bare SQL)", messages, &step(times, 0));
-        report.rates(
-            name,
-            "claim and settle (bare SQL)",
-            messages,
-            &step(times, 1),
-        );
-    }
-    report.rates(STORE, "receive", messages, &step(&store, 0));
-    report.rates(
-        STORE,
-        "receive again (all duplicates)",
-        messages,
-        &step(&store, 1),
-    );
-    report.rates(STORE, "claim and settle", messages, &step(&store, 2));
-    for (layout, times) in layouts.iter().zip(&bare) {
-        let versus = |what: &str| format!("{what}, of {}", layout.name);
-        let receive = rates_of(&step(&store, 0), &step(times, 0));
-        report.figures(STORE, versus("receive"), receive, "ratio");
-        let cycle = rates_of(&step(&store, 2), &step(times, 1));
-        report.figures(STORE, versus("claim and settle"), cycle, "ratio");
-    }
-    let own = rates_of(&step(&store, 1), &step(&store, 0));
-    report.figures(STORE, "duplicates, of its own receive", own, "ratio");
+    let bare = [0, 1].map(|n| (layouts[n].name, bare[n].as_slice()));
+    beside_sql::tell(report, STORE, messages, bare, &store);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use inbox::{
-    Receipt, Schema as _, Store as _,
+    Schema as _, Store as _,
     sqlite::{SqliteOptions, SqliteStore, Synchronous},
 };
 use sqlx::{
@@ -21,9 +21,10 @@ use sqlx::{
 
 use self::bare::{Bare, Layout};
 use crate::{
+    beside_sql,
     client::{Client, Maker},
     layouts::{Shape, load},
-    report::{Report, rates_of, step},
+    report::Report,
 };
 
 const STORE: &str = "inbox-sqlite";
@@ -74,27 +75,8 @@ pub(crate) async fn measure(
         }
     }
     report.note("load", format!("{before} before, {} after", load()?));
-    for (layout, times) in Layout::ALL.iter().zip(&bare) {
-        let name = layout.name();
-        report.rates(name, "receive (bare SQL)", messages, &step(times, 0));
-        let work = step(times, 1);
-        report.rates(name, "claim and settle (bare SQL)", messages, &work);
-    }
-    report.rates(STORE, "receive", messages, &step(&store, 0));
-    let again = step(&store, 1);
-    report.rates(STORE, "receive again (all duplicates)", messages, &again);
-    report.rates(STORE, "claim and settle", messages, &step(&store, 2));
-    for (layout, times) in Layout::ALL.iter().zip(&bare) {
-        for (what, of, by) in [("receive", 0, 0), ("claim and settle", 1, 2)] {
-            let ratios = rates_of(&step(&store, by), &step(times, of));
-            report.figures(
-                STORE,
-                format!("{what}, of {}", layout.name()),
-                ratios,
-                "ratio",
-            );
-        }
-    }
+    let bare = [0, 1].map(|n| (Layout::ALL[n].name(), bare[n].as_slice()));
+    beside_sql::tell(report, STORE, messages, bare, &store);
     Ok(())
 }
 
@@ -148,21 +130,7 @@ async fn run_store(synchronous: Wait, messages: u64, shape: Shape) -> Result<[Du
     store.create().await?;
     let client = Client::new(Arc::<SqliteStore>::clone(&store), shape)?;
     let batches = Maker::new(shape.payload)?.batches(messages, shape.batch)?;
-    let mut times = [Duration::ZERO; 3];
-    for (time, expected) in times
-        .iter_mut()
-        .zip([Receipt::Accepted, Receipt::Duplicate])
-    {
-        let start = Instant::now();
-        for batch in &batches {
-            client.receive_as(batch, &expected).await?;
-        }
-        *time = start.elapsed();
-    }
-    let start = Instant::now();
-    client.work(messages).await?;
-    times[2] = start.elapsed();
-    ensure!(client.claim().await?.is_empty(), "more than was received");
+    let times = client.receive_twice_and_work(&batches).await?;
     store.close().await;
     Ok(times)
 }

@@ -53,7 +53,8 @@ BEGIN
 
     instant := {fn:now}();
     IF 2 = ALL (outcomes) THEN
-        -- As most are: to delete a row is to lock it, so each is visited once.
+        -- As most are: to delete a row is to lock it, so each is visited once. Where some are
+        -- kept, all are locked first, since deletions and updates would each lock in their own turn.
         WITH gone AS (
             DELETE FROM {work} AS w
             USING unnest(seqs, tokens, results)
