@@ -8,6 +8,7 @@ use std::{
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -115,6 +116,8 @@ struct Line<'a, T> {
     #[serde(flatten)]
     line: &'a T,
     version: &'static str,
+    /// When the command began.
+    date: String,
     machine: &'a Machine,
 }
 
@@ -127,6 +130,7 @@ struct Note {
 
 pub(crate) struct Report {
     json: bool,
+    began: Timestamp,
     machine: Machine,
     setting: Setting,
     notes: Vec<Note>,
@@ -137,6 +141,7 @@ impl Report {
     pub(crate) fn new(json: bool) -> Result<Self> {
         Ok(Self {
             json,
+            began: Timestamp::now(),
             machine: Machine::this()?,
             setting: Setting::default(),
             notes: Vec::new(),
@@ -227,6 +232,7 @@ impl Report {
         Ok(serde_json::to_string(&Line {
             line,
             version: env!("CARGO_PKG_VERSION"),
+            date: format!("{:.0}", self.began),
             machine: &self.machine,
         })?)
     }

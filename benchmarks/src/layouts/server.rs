@@ -77,7 +77,15 @@ impl Server {
         let plain =
             PgConnectOptions::from_str(url.context("no server")?)?.disable_statement_logging();
         let options = plain.clone().options(SESSION);
-        let mut admin = PgConnection::connect_with(&options).await?;
+        let mut admin = PgConnection::connect_with(&options)
+            .await
+            .with_context(|| {
+                format!(
+                    "cannot connect to {}:{}",
+                    options.get_host(),
+                    options.get_port()
+                )
+            })?;
         sqlx::query("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
             .execute(&mut admin)
             .await

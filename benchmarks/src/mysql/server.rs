@@ -49,6 +49,17 @@ impl Server {
         };
         let url = url.or(own.as_ref().map(test_servers::Server::url));
         let options: MySqlConnectOptions = url.context("no server")?.parse()?;
+        let connection = options.connect().await;
+        connection
+            .with_context(|| {
+                format!(
+                    "cannot connect to {}:{}",
+                    options.get_host(),
+                    options.get_port()
+                )
+            })?
+            .close()
+            .await?;
         Ok(Self {
             options: options.disable_statement_logging(),
             _own: own,

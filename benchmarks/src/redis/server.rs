@@ -54,7 +54,11 @@ impl Server {
         database: u8,
         words: &[&str],
     ) -> Result<T> {
-        let mut connection = raw::connect(&self.url(database)).await?;
+        let mut connection = raw::connect(&self.url(database)).await.with_context(|| {
+            let port = self.url.port().unwrap_or(6379);
+            let host = self.url.host_str().unwrap_or_default();
+            format!("cannot connect to {host}:{port}")
+        })?;
         let (name, arguments) = words.split_first().context("no command")?;
         let mut command = redis::cmd(name);
         command.arg(arguments);

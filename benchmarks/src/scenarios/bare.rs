@@ -1,13 +1,14 @@
 //! The least that once-only handling takes in SQL: a row is inserted before the work and updated
-//! after it, in two statements that each commit by themselves. No fencing, no retries, no claim.
+//! after it, in two statements that each commit by themselves, or in the transaction of the work. No
+//! fencing, no retries, no claim.
 
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use inbox::Message;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Executor as _, MySqlConnection, PgConnection,
-    SqliteConnection,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlConnection,
+    PgConnection, SqliteConnection,
 };
 use tokio::sync::Mutex;
 
@@ -78,86 +79,180 @@ pub(super) async fn callers(site: &Site, slot: Slot, number: u32) -> Result<Opti
 impl Bare {
     /// Inserts the message as begun, and updates it as finished.
     pub(super) async fn insert_and_update(&mut self, message: &Message) -> Result<()> {
-        let (handler, id) = (message.handler().as_str(), message.id().as_str());
-        let (kind, headers) = (message.kind().as_str(), message.headers().to_json());
-        let payload = message.payload().as_ref();
         let changed = match self {
             Self::Postgres(connection) => {
-                let inserted = sqlx::query(
-                    "INSERT INTO bare (handler, id, kind, headers, payload, state, lease_until)
-                     VALUES ($1, $2, $3, $4, $5, 1, now() + interval '30 seconds')
-                     ON CONFLICT DO NOTHING",
-                )
-                .bind(handler)
-                .bind(id)
-                .bind(kind)
-                .bind(headers)
-                .bind(payload)
-                .execute(&mut *connection)
-                .await?
-                .rows_affected();
-                let updated = sqlx::query(
-                    "UPDATE bare SET state = 2, finished_at = now()
-                     WHERE handler = $1 AND id = $2 AND state = 1",
-                )
-                .bind(handler)
-                .bind(id)
-                .execute(connection)
-                .await?
-                .rows_affected();
-                inserted + updated
+                let inserted = postgres::insert(message).execute(&mut *connection).await?;
+                let updated = postgres::update(message).execute(connection).await?;
+                inserted.rows_affected() + updated.rows_affected()
             }
             Self::MySql(connection) => {
-                let inserted = sqlx::query(
-                    "INSERT IGNORE INTO bare
-                     (handler, id, kind, headers, payload, state, lease_until)
-                     VALUES (?, ?, ?, ?, ?, 1, UTC_TIMESTAMP(6) + INTERVAL 30 SECOND)",
-                )
-                .bind(handler)
-                .bind(id)
-                .bind(kind)
-                .bind(headers)
-                .bind(payload)
-                .execute(&mut *connection)
-                .await?
-                .rows_affected();
-                let updated = sqlx::query(
-                    "UPDATE bare SET state = 2, finished_at = UTC_TIMESTAMP(6)
-                     WHERE handler = ? AND id = ? AND state = 1",
-                )
-                .bind(handler)
-                .bind(id)
-                .execute(connection)
-                .await?
-                .rows_affected();
-                inserted + updated
+                let inserted = mysql::insert(message).execute(&mut *connection).await?;
+                let updated = mysql::update(message).execute(connection).await?;
+                inserted.rows_affected() + updated.rows_affected()
             }
             Self::Sqlite(connection) => {
-                let inserted = sqlx::query(
-                    "INSERT INTO bare (handler, id, kind, headers, payload, state, lease_until)
-                     VALUES (?, ?, ?, ?, ?, 1, unixepoch('subsec') + 30) ON CONFLICT DO NOTHING",
-                )
-                .bind(handler)
-                .bind(id)
-                .bind(kind)
-                .bind(headers)
-                .bind(payload)
-                .execute(&mut *connection.lock().await)
-                .await?
-                .rows_affected();
-                let updated = sqlx::query(
-                    "UPDATE bare SET state = 2, finished_at = unixepoch('subsec')
-                     WHERE handler = ? AND id = ? AND state = 1",
-                )
-                .bind(handler)
-                .bind(id)
-                .execute(&mut *connection.lock().await)
-                .await?
-                .rows_affected();
-                inserted + updated
+                let insert = sqlite::insert(message);
+                let inserted = insert.execute(&mut *connection.lock().await).await?;
+                let update = sqlite::update(message);
+                let updated = update.execute(&mut *connection.lock().await).await?;
+                inserted.rows_affected() + updated.rows_affected()
             }
         };
         ensure!(changed == 2, "changed {changed} rows");
         Ok(())
+    }
+
+    /// Inserts all messages as begun, in one transaction.
+    pub(super) async fn fill(&mut self, messages: &[Message]) -> Result<()> {
+        match self {
+            Self::Postgres(connection) => {
+                let mut transaction = connection.begin().await?;
+                for message in messages {
+                    let insert = postgres::insert(message);
+                    insert.execute(&mut *transaction).await?;
+                }
+                transaction.commit().await?;
+            }
+            Self::MySql(connection) => {
+                let mut transaction = connection.begin().await?;
+                for message in messages {
+                    let insert = mysql::insert(message);
+                    insert.execute(&mut *transaction).await?;
+                }
+                transaction.commit().await?;
+            }
+            Self::Sqlite(connection) => {
+                let mut connection = connection.lock().await;
+                let mut transaction = connection.begin().await?;
+                for message in messages {
+                    let insert = sqlite::insert(message);
+                    insert.execute(&mut *transaction).await?;
+                }
+                transaction.commit().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts the handler's row and updates the message as finished, in one transaction.
+    pub(super) async fn effect_and_update(&mut self, message: &Message) -> Result<()> {
+        let id = message.id().as_str();
+        let changed = match self {
+            Self::Postgres(connection) => {
+                let mut transaction = connection.begin().await?;
+                let effect = sqlx::query(postgres::EFFECT).bind(id);
+                let inserted = effect.execute(&mut *transaction).await?;
+                let update = postgres::update(message);
+                let updated = update.execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                inserted.rows_affected() + updated.rows_affected()
+            }
+            Self::MySql(connection) => {
+                let mut transaction = connection.begin().await?;
+                let effect = sqlx::query(mysql::EFFECT).bind(id);
+                let inserted = effect.execute(&mut *transaction).await?;
+                let update = mysql::update(message);
+                let updated = update.execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                inserted.rows_affected() + updated.rows_affected()
+            }
+            Self::Sqlite(connection) => {
+                let mut connection = connection.lock().await;
+                let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+                let effect = sqlx::query(sqlite::EFFECT).bind(id);
+                let inserted = effect.execute(&mut *transaction).await?;
+                let update = sqlite::update(message);
+                let updated = update.execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                inserted.rows_affected() + updated.rows_affected()
+            }
+        };
+        ensure!(changed == 2, "changed {changed} rows");
+        Ok(())
+    }
+}
+
+pub(super) mod postgres {
+    use inbox::Message;
+    use sqlx::{Postgres, postgres::PgArguments, query::Query};
+
+    pub(in crate::scenarios) const EFFECT: &str = "INSERT INTO effect (id) VALUES ($1)";
+
+    pub(super) fn insert(message: &Message) -> Query<'_, Postgres, PgArguments> {
+        sqlx::query(
+            "INSERT INTO bare (handler, id, kind, headers, payload, state, lease_until)
+             VALUES ($1, $2, $3, $4, $5, 1, now() + interval '30 seconds')
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
+        .bind(message.kind().as_str())
+        .bind(message.headers().to_json())
+        .bind(message.payload().as_ref())
+    }
+
+    pub(super) fn update(message: &Message) -> Query<'_, Postgres, PgArguments> {
+        sqlx::query(
+            "UPDATE bare SET state = 2, finished_at = now()
+             WHERE handler = $1 AND id = $2 AND state = 1",
+        )
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
+    }
+}
+
+pub(super) mod mysql {
+    use inbox::Message;
+    use sqlx::{MySql, mysql::MySqlArguments, query::Query};
+
+    pub(in crate::scenarios) const EFFECT: &str = "INSERT INTO effect (id) VALUES (?)";
+
+    pub(super) fn insert(message: &Message) -> Query<'_, MySql, MySqlArguments> {
+        sqlx::query(
+            "INSERT IGNORE INTO bare (handler, id, kind, headers, payload, state, lease_until)
+             VALUES (?, ?, ?, ?, ?, 1, UTC_TIMESTAMP(6) + INTERVAL 30 SECOND)",
+        )
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
+        .bind(message.kind().as_str())
+        .bind(message.headers().to_json())
+        .bind(message.payload().as_ref())
+    }
+
+    pub(super) fn update(message: &Message) -> Query<'_, MySql, MySqlArguments> {
+        sqlx::query(
+            "UPDATE bare SET state = 2, finished_at = UTC_TIMESTAMP(6)
+             WHERE handler = ? AND id = ? AND state = 1",
+        )
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
+    }
+}
+
+pub(super) mod sqlite {
+    use inbox::Message;
+    use sqlx::{Sqlite, query::Query, sqlite::SqliteArguments};
+
+    pub(in crate::scenarios) const EFFECT: &str = "INSERT INTO effect (id) VALUES (?)";
+
+    pub(super) fn insert(message: &Message) -> Query<'_, Sqlite, SqliteArguments> {
+        sqlx::query(
+            "INSERT INTO bare (handler, id, kind, headers, payload, state, lease_until)
+             VALUES (?, ?, ?, ?, ?, 1, unixepoch('subsec') + 30) ON CONFLICT DO NOTHING",
+        )
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
+        .bind(message.kind().as_str())
+        .bind(message.headers().to_json())
+        .bind(message.payload().as_ref())
+    }
+
+    pub(super) fn update(message: &Message) -> Query<'_, Sqlite, SqliteArguments> {
+        sqlx::query(
+            "UPDATE bare SET state = 2, finished_at = unixepoch('subsec')
+             WHERE handler = ? AND id = ? AND state = 1",
+        )
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
     }
 }

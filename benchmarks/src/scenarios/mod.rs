@@ -142,6 +142,7 @@ impl Bench<'_> {
                 ("payload".to_owned(), json!(self.shape.payload)),
                 ("tasks".to_owned(), json!(self.options.tasks)),
                 ("seconds".to_owned(), json!(self.options.seconds)),
+                ("depth".to_owned(), json!(self.options.depth)),
             ]),
         });
         let before = load()?;

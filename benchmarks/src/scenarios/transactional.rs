@@ -1,68 +1,137 @@
-//! Handlers that write a row in the transaction that completes their message.
+//! Handlers that write a row in the transaction that completes their message, beside bare
+//! transactions that write the same row and mark a row that is there as done.
+
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures_util::future::BoxFuture;
 use inbox::{
-    Completion, Context, Failure, Processor, Router, Transactional, in_transaction_fn,
+    Completion, Context, Failure, Message, Processor, Router, Transactional, in_transaction_fn,
     mongodb::mongodb::bson::{Document, doc},
 };
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 
-use super::{Bench, Runs, drain, work};
+use super::{
+    Bench, Runs,
+    bare::{self, Bare},
+    drain, ratios, work,
+};
 use crate::{
     client::Maker,
     stores::AnyStore,
-    target::{Slot, handler},
+    target::{Site, Slot, handler},
 };
 
 /// A transaction for each message costs a commit for each, so there are that many times fewer.
 const FEWER: u64 = 10;
 /// Handlers that run at a time, each with a connection.
-const CONCURRENCY: [usize; 2] = [1, 8];
-const TABLE: &str = "CREATE TABLE effect (id VARCHAR(64) NOT NULL PRIMARY KEY)";
+const CONCURRENCY: [u32; 2] = [1, 8];
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = (bench.options.messages / FEWER).max(1);
     for concurrency in CONCURRENCY {
-        let mut runs = Runs::default();
-        for _ in 0..bench.options.runs {
-            let store = bench.fresh(Slot::First).await?;
-            let inbox = store.inbox();
-            if !inbox.capabilities().transactions {
-                let text = format!("{} has no transactions", bench.site.target.name());
-                bench.report.note("transactional", text);
-                inbox.close().await;
-                return Ok(());
+        let (mut drains, mut bares) = (Runs::default(), Runs::default());
+        for run in 0..bench.options.runs {
+            // Neither is always first.
+            for place in 0..2 {
+                if (run + place) % 2 == 0 {
+                    let Some(time) = one_store(bench, number, concurrency).await? else {
+                        let text = format!("{} has no transactions", bench.site.target.name());
+                        bench.report.note("transactional", text);
+                        return Ok(());
+                    };
+                    drains.add(number, time);
+                } else if let Some(time) = one_bare(bench, number, concurrency).await? {
+                    bares.add(number, time);
+                }
             }
-            set_up(bench).await?;
-            let Some(router) = router(&store)? else {
-                return Ok(());
-            };
-            work::prefill(&inbox, &mut Maker::new(bench.shape.payload)?, number).await?;
-            bench.site.rest().await?;
-            let processor = Processor::builder(inbox.clone())
-                .router(router)
-                .concurrency(concurrency)
-                .build()?;
-            runs.add(number, drain::run(&inbox, &processor, number).await?);
-            inbox.close().await;
         }
-        let step = format!("drain in transactions, {concurrency} at a time");
-        bench.rates(step, None, &runs);
+        let with = format!("{concurrency} at a time");
+        bench.rates(format!("drain in transactions, {with}"), None, &drains);
+        if !bares.rates.is_empty() {
+            bench.rates(format!("bare transactions, {with}"), None, &bares);
+            let of_bare = ratios(&drains.rates, &bares.rates);
+            bench.figures(format!("of bare transactions, {with}"), of_bare, "ratio");
+        }
+    }
+    Ok(())
+}
+
+/// `None` if the store has no transactions.
+async fn one_store(
+    bench: &mut Bench<'_>,
+    number: u64,
+    concurrency: u32,
+) -> Result<Option<Duration>> {
+    let store = bench.fresh(Slot::First).await?;
+    let inbox = store.inbox();
+    if !inbox.capabilities().transactions {
+        inbox.close().await;
+        return Ok(None);
+    }
+    set_up(&bench.site, Slot::First).await?;
+    let Some(router) = router(&store)? else {
+        return Ok(None);
+    };
+    work::prefill(&inbox, &mut Maker::new(bench.shape.payload)?, number).await?;
+    bench.site.rest().await?;
+    let processor = Processor::builder(inbox.clone())
+        .router(router)
+        .concurrency(concurrency as usize)
+        .build()?;
+    let time = drain::run(&inbox, &processor, number).await?;
+    inbox.close().await;
+    Ok(Some(time))
+}
+
+/// `None` without SQL.
+async fn one_bare(
+    bench: &mut Bench<'_>,
+    number: u64,
+    concurrency: u32,
+) -> Result<Option<Duration>> {
+    let inbox = bench.site.fresh(Slot::Second).await?.inbox();
+    inbox.close().await;
+    let Some(mut callers) = bare::callers(&bench.site, Slot::Second, concurrency).await? else {
+        return Ok(None);
+    };
+    set_up(&bench.site, Slot::Second).await?;
+    let messages = Maker::new(bench.shape.payload)?.messages(number)?;
+    if let Some(caller) = callers.first_mut() {
+        caller.fill(&messages).await?;
+    }
+    bench.site.rest().await?;
+    let share = messages.len().div_ceil(callers.len());
+    let shares: Vec<_> = messages.chunks(share).map(<[_]>::to_vec).collect();
+    let start = Instant::now();
+    let running: Vec<_> = callers
+        .into_iter()
+        .zip(shares)
+        .map(|(caller, share)| tokio::spawn(finish(caller, share)))
+        .collect();
+    for running in running {
+        running.await??;
+    }
+    Ok(Some(start.elapsed()))
+}
+
+async fn finish(mut caller: Bare, messages: Vec<Message>) -> Result<()> {
+    for message in &messages {
+        caller.effect_and_update(message).await?;
     }
     Ok(())
 }
 
 /// The handlers' own table, in the database of the inbox. MongoDB needs none.
-async fn set_up(bench: &Bench<'_>) -> Result<()> {
-    let table = || AssertSqlSafe(TABLE.to_owned());
-    if let Some(options) = bench.site.postgres(Slot::First) {
+async fn set_up(site: &Site, slot: Slot) -> Result<()> {
+    let table = || AssertSqlSafe("CREATE TABLE effect (id VARCHAR(64) NOT NULL PRIMARY KEY)");
+    if let Some(options) = site.postgres(slot) {
         options.connect().await?.execute(table()).await?;
     }
-    if let Some(options) = bench.site.mysql(Slot::First) {
+    if let Some(options) = site.mysql(slot) {
         options.connect().await?.execute(table()).await?;
     }
-    if let Some(options) = bench.site.sqlite(Slot::First) {
+    if let Some(options) = site.sqlite(slot) {
         options.connect().await?.execute(table()).await?;
     }
     Ok(())
@@ -73,7 +142,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
         AnyStore::Memory(_) | AnyStore::Redis(_) => return Ok(None),
         AnyStore::Postgres(store) => with(store, |transaction, context| {
             Box::pin(async move {
-                sqlx::query("INSERT INTO effect (id) VALUES ($1)")
+                sqlx::query(bare::postgres::EFFECT)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
                     .await?;
@@ -82,7 +151,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
         })?,
         AnyStore::MySql(store) => with(store, |transaction, context| {
             Box::pin(async move {
-                sqlx::query("INSERT INTO effect (id) VALUES (?)")
+                sqlx::query(bare::mysql::EFFECT)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
                     .await?;
@@ -91,7 +160,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
         })?,
         AnyStore::Sqlite(store) => with(store, |transaction, context| {
             Box::pin(async move {
-                sqlx::query("INSERT INTO effect (id) VALUES (?)")
+                sqlx::query(bare::sqlite::EFFECT)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
                     .await?;
