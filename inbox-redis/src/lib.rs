@@ -123,7 +123,7 @@
 //! It does not undo what a script that fails has written, so scripts are made not to fail: the
 //! marker is checked first; those that add much (`receive`, `begin`) are refused by a full server
 //! before they begin, and those that drain (`claim`, `settle`, purges) or only look run on a full one.
-//! [`ddl`](inbox_api::Schema::ddl) prints them.
+//! [`ddl`](inbox_api::Schema::ddl) lists their digests.
 //!
 //! For n messages of a call among N claimable ones:
 //!

@@ -55,23 +55,19 @@ fn standing(answer: Value) -> Reply<Standing> {
 
 pub(crate) fn ddl(inbox: &InboxName, shards: u16) -> String {
     let layout = Layout::new(inbox, shards);
-    let mut text = format!(
-        "# An inbox of version {VERSION} in {shards} shards, for redis-cli. The scripts below need\n\
-         # no set-up: every client loads them when it finds them missing.\n"
-    );
+    let mut text = format!("# An inbox of version {VERSION} in {shards} shards, for redis-cli.\n");
     for shard in layout.all().rev() {
         let [meta, ..] = layout.shard_keys(shard);
         text.push_str(&format!(
             "HSET {meta} inbox inbox-redis version {VERSION} shards {shards} shard {shard}\n"
         ));
     }
+    text.push_str(
+        "\n# Scripts need no set-up: every client loads them when it finds them missing. They are known\n\
+         # to the server (SCRIPT EXISTS) as\n",
+    );
     for script in scripts::all() {
-        text.push_str(&format!("\n# {} ({})\n", script.name, script.digest));
-        for line in script.text.lines() {
-            text.push_str("# ");
-            text.push_str(line);
-            text.push('\n');
-        }
+        text.push_str(&format!("# {} {}\n", script.digest, script.name));
     }
     text
 }
