@@ -64,7 +64,13 @@ impl Link {
             .set_number_of_retries(3);
         let manager = ConnectionManager::new_with_config(client(options, 0)?, config)
             .await
-            .map_err(mapped)?;
+            .map_err(|error| {
+                if options.tls && error.is_timeout() {
+                    let reason = "the server did not answer in time; does it speak TLS at all?";
+                    return Error::new(ErrorKind::Unavailable, CONNECT, reason);
+                }
+                mapped(error)
+            })?;
         Ok(Self::Single(manager))
     }
 

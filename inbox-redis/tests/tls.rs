@@ -87,5 +87,10 @@ async fn tls_is_used_and_the_certificate_is_checked() {
         let error = RedisStore::connect(refused).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
     }
+    // A port without TLS waits for the end of what it takes for a command, and says nothing.
+    let plain = server.url().replacen("redis", "rediss", 1) + "?response_ms=500";
+    let plain = RedisOptions::from_url(&plain).unwrap();
+    let error = RedisStore::connect(plain).await.unwrap_err();
+    assert!(error.context().contains("speak TLS"), "{error}");
     drop(server);
 }
