@@ -298,12 +298,27 @@ where
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(if falls(figures) {
+            SeriesLabelPosition::UpperRight
+        } else {
+            SeriesLabelPosition::UpperLeft
+        })
         .background_style(WHITE.mix(0.8))
         .label_font((FONT, 15))
         .draw()?;
     canvas.present()?;
     Ok(())
+}
+
+/// Whether the lines end lower than they begin, all together.
+fn falls(figures: &[Figure]) -> bool {
+    let mut at: BTreeMap<u64, f64> = BTreeMap::new();
+    for one in figures {
+        if let Some(place) = &one.at {
+            *at.entry(place.value).or_default() += one.median;
+        }
+    }
+    at.first_key_value().map(|(_, sum)| *sum) > at.last_key_value().map(|(_, sum)| *sum)
 }
 
 /// As short as a label should be.
