@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -26,7 +26,7 @@ use crate::{
     options::SqliteOptions,
     schema,
     settle::Repetition,
-    wakeups::{Signal, Subscribed, Watcher},
+    wakeups::{Signal, Subscribed, Watchers},
     work::Work,
 };
 
@@ -63,7 +63,7 @@ pub(crate) struct Inner {
     /// nothing, where waiting for SQLite's own lock is polling.
     writer: SqlitePool,
     readers: SqlitePool,
-    watcher: Mutex<Weak<Watcher>>,
+    watchers: Mutex<Watchers>,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
 }
@@ -103,7 +103,7 @@ impl SqliteStore {
                 signal: Signal::new(),
                 writer,
                 readers,
-                watcher: Mutex::new(Weak::new()),
+                watchers: Mutex::default(),
                 checked: AtomicBool::new(false),
             }),
         })
@@ -355,22 +355,14 @@ impl Store for SqliteStore {
     async fn subscribe(&self, _handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
         const OPERATION: &str = "subscribe";
         let inner = &self.inner;
-        let mut current = inner.watcher.lock().await;
+        let mut watchers = inner.watchers.lock().await;
         if inner.readers.is_closed() {
             return Err(in_operation(OPERATION)(sqlx::Error::PoolClosed));
         }
-        let watcher = match current.upgrade() {
-            Some(watcher) => watcher,
-            None => {
-                let options = inner.options.reader();
-                let watcher = Watcher::start(options, inner.signal.clone())
-                    .await
-                    .map_err(in_operation(OPERATION))?;
-                let watcher = Arc::new(watcher);
-                *current = Arc::downgrade(&watcher);
-                watcher
-            }
-        };
+        let watcher = watchers
+            .current(inner.options.reader(), inner.signal.clone())
+            .await
+            .map_err(in_operation(OPERATION))?;
         Ok(Box::new(Subscribed::new(&inner.signal, watcher)))
     }
 
@@ -378,15 +370,13 @@ impl Store for SqliteStore {
         let inner = &self.inner;
         // Both refuse new work from here on, whether or not this future is polled to its end.
         let closing = (inner.writer.close(), inner.readers.close());
-        if let Some(watcher) = inner.watcher.lock().await.upgrade() {
-            watcher.stop();
-        }
         // A transaction that the caller still holds must not keep this from returning.
-        let both = async {
+        let all = async {
+            inner.watchers.lock().await.stop().await;
             closing.0.await;
             closing.1.await;
         };
-        let _ = tokio::time::timeout(inner.options.busy_timeout, both).await;
+        let _ = tokio::time::timeout(inner.options.busy_timeout, all).await;
     }
 }
 

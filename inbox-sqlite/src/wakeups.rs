@@ -1,12 +1,15 @@
 //! Wake-ups: a signal within the process, and a look at SQLite's own change counter for the
 //! commits of other processes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use inbox_api::Subscription;
-use sqlx::{ConnectOptions as _, SqliteConnection, sqlite::SqliteConnectOptions};
-use tokio::{sync::watch, task::JoinHandle, time::sleep};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 const INTERVAL: Duration = Duration::from_millis(25);
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -25,27 +28,48 @@ impl Signal {
     }
 }
 
-/// The task that looks for other processes' commits; ends with the last subscription.
+/// Ends the task that looks for other processes' commits, by a word or when it is dropped with the
+/// last subscription.
 #[derive(Debug)]
-pub(crate) struct Watcher(JoinHandle<()>);
+pub(crate) struct Watcher(watch::Sender<()>);
 
-impl Watcher {
-    /// Connects first, so that no commit after the return goes unseen.
-    pub(crate) async fn start(options: SqliteConnectOptions, signal: Signal) -> sqlx::Result<Self> {
-        let mut connection = options.connect().await?;
-        let seen = data_version(&mut connection).await?;
-        let task = tokio::spawn(watch_file(options, signal, connection, seen));
-        Ok(Self(task))
-    }
-
-    pub(crate) fn stop(&self) {
-        self.0.abort();
-    }
+/// A store's tasks that look for other processes' commits: one while there are subscriptions, and
+/// those that are about to end.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    current: Weak<Watcher>,
+    tasks: JoinSet<()>,
 }
 
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.stop();
+impl Watchers {
+    /// The one that runs, or a new one. Connects first, so that no commit after the return goes
+    /// unseen.
+    pub(crate) async fn current(
+        &mut self,
+        options: SqliteConnectOptions,
+        signal: Signal,
+    ) -> sqlx::Result<Arc<Watcher>> {
+        while self.tasks.try_join_next().is_some() {}
+        if let Some(watcher) = self.current.upgrade() {
+            return Ok(watcher);
+        }
+        let mut connection = options.connect().await?;
+        let seen = data_version(&mut connection).await?;
+        let (word, stop) = watch::channel(());
+        self.tasks
+            .spawn(watch_file(options, signal, connection, seen, stop));
+        let watcher = Arc::new(Watcher(word));
+        self.current = Arc::downgrade(&watcher);
+        Ok(watcher)
+    }
+
+    /// Ends all, and waits until their connections are closed. One that closed later would take the
+    /// log of a new file of the same name for its own, and delete it.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(watcher) = self.current.upgrade() {
+            watcher.0.send_replace(());
+        }
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
@@ -61,9 +85,13 @@ async fn watch_file(
     signal: Signal,
     mut connection: SqliteConnection,
     mut seen: i64,
+    mut stop: watch::Receiver<()>,
 ) {
     loop {
-        sleep(INTERVAL).await;
+        tokio::select! {
+            _ = stop.changed() => break,
+            () = sleep(INTERVAL) => {}
+        }
         match data_version(&mut connection).await {
             Ok(now) if now == seen => {}
             Ok(now) => {
@@ -72,20 +100,33 @@ async fn watch_file(
             }
             Err(error) => {
                 tracing::warn!(%error, "the connection for wake-ups failed; connecting anew");
-                (connection, seen) = reconnect(&options).await;
+                let _ = connection.close().await;
+                let Some(anew) = reconnect(&options, &mut stop).await else {
+                    return;
+                };
+                (connection, seen) = anew;
                 signal.raise();
             }
         }
     }
+    let _ = connection.close().await;
 }
 
-async fn reconnect(options: &SqliteConnectOptions) -> (SqliteConnection, i64) {
+/// `None` when it was stopped before.
+async fn reconnect(
+    options: &SqliteConnectOptions,
+    stop: &mut watch::Receiver<()>,
+) -> Option<(SqliteConnection, i64)> {
     loop {
-        sleep(RECONNECT).await;
-        if let Ok(mut connection) = options.connect().await
-            && let Ok(seen) = data_version(&mut connection).await
-        {
-            return (connection, seen);
+        tokio::select! {
+            _ = stop.changed() => return None,
+            () = sleep(RECONNECT) => {}
+        }
+        if let Ok(mut connection) = options.connect().await {
+            if let Ok(seen) = data_version(&mut connection).await {
+                return Some((connection, seen));
+            }
+            let _ = connection.close().await;
         }
     }
 }
