@@ -54,20 +54,19 @@ impl Installed {
         let user = process::unprivileged(program.users(recipe.users()))
             .doing("looking for a user to run as")?;
         let ports = port::reserve(recipe.ports()).doing("looking for free ports")?;
-        let directory = tempfile::Builder::new()
-            .prefix(&format!("test-servers-{}-", std::process::id()))
-            .tempdir_in(program.temporary_directory())
-            .doing("creating a temporary directory")?;
-        let watchdog = Watchdog::over_directory(directory.path(), recipe.sweep())
-            .doing("starting the watchdog")?;
+        let (process, random) = (std::process::id(), fastrand::u32(..));
+        let home = program
+            .temporary_directory()
+            .join(format!("test-servers-{process}-{random:08x}"));
+        let watchdog = Watchdog::over_directory(&home, recipe.sweep())
+            .doing("creating a temporary directory and its watchdog")?;
         let nodes = (0..recipe.nodes()).map(|_| None).collect();
         let mut server = Self {
             kind,
             recipe,
             program,
             arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
-            // From here on the watchdog removes it.
-            home: directory.keep(),
+            home,
             user,
             ports,
             nodes,

@@ -6,19 +6,24 @@
 //! servers it was told of and removes their directory. An orderly end takes the same path, so it
 //! is exercised by every test.
 
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nix::unistd::Pid;
 
-/// `$1` is the directory, `$2` what is to be done in it when the servers have ended.
+/// `$1` is the directory, `$2` what is to be done in it when the servers have ended. The shell also
+/// makes the directory, so that nothing is left of a process that is killed before it has a
+/// watchdog.
 ///
 /// Every line read is an order with the process groups it is for; the last one counts. To `kill`,
 /// a server is frozen first so that its list of children is exact: PostgreSQL's lead process
 /// groups of their own. To `await` is to give a program that is about to end ten seconds for it.
 const END_OF_SERVER: &str = r#"
+mkdir -m 700 -- "$1" || exit
+echo made
+exec >/dev/null
 order= groups=
 while read -r line_order line_groups; do order=$line_order groups=$line_groups; done
 exec 2>/dev/null
@@ -62,18 +67,28 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches over servers that work in `directory`, and in the end runs `sweep`, a shell
-    /// script, in it and removes it.
+    /// Makes `directory`, watches over servers that work in it, and in the end runs `sweep`, a
+    /// shell script, in it and removes it.
     pub(crate) fn over_directory(directory: &Path, sweep: &str) -> io::Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", END_OF_SERVER, "watchdog"]);
-        shell.arg(directory).arg(sweep);
-        Self::start(shell)
+        shell.arg(directory).arg(sweep).stdout(Stdio::piped());
+        let mut watchdog = Self::start(shell)?;
+        let mut answer = String::new();
+        if let Some(output) = watchdog.shell.stdout.take() {
+            BufReader::new(output).read_line(&mut answer)?;
+        }
+        if answer.is_empty() {
+            let text = format!("cannot make {}", directory.display());
+            return Err(io::Error::other(text));
+        }
+        Ok(watchdog)
     }
 
     pub(crate) fn over_container(name: &str) -> io::Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", END_OF_CONTAINER, "watchdog", name]);
+        shell.stdout(Stdio::null());
         Self::start(shell)
     }
 
@@ -83,7 +98,6 @@ impl Watchdog {
             .process_group(0)
             .current_dir("/")
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
         let orders = shell.stdin.take();
