@@ -114,13 +114,13 @@ fn a_handler_over_its_time_is_ended_and_retried() {
             "run",
             "in.ndjson",
             "--timeout",
-            "200ms",
+            "3s",
             "--retry-delay",
             "10ms",
             "--",
             "sh",
             "-c",
-            "echo x >> log; [ $INBOX_ATTEMPT = 2 ] || exec sleep 30",
+            "echo x >> log; [ $INBOX_ATTEMPT = 2 ] || exec sleep 300",
         ])
         .exits(0);
     assert_eq!(place.read("log"), "x\nx\n");
@@ -135,13 +135,13 @@ fn a_time_out_ends_what_the_command_has_started() {
             "run",
             "in.ndjson",
             "--timeout",
-            "300ms",
+            "3s",
             "--max-attempts",
             "1",
             "--",
             "sh",
             "-c",
-            "sleep 60 & echo $! > pid; sleep 61; true",
+            "sleep 300 & echo $! > pid; sleep 301; true",
         ])
         .exits(4);
     let started = Pid::from_raw(place.read("pid").trim().parse().unwrap());

@@ -147,6 +147,7 @@ async fn one_process_at_a_time_sets_up() {
     let until = doc! { "$add": [
         { "$multiply": [{ "$toLong": "$$NOW" }, 1000_i64] }, 2_000_000_i64,
     ] };
+    let started = std::time::Instant::now();
     place
         .run(doc! { "update": "inbox_meta", "updates": [{
             "q": { "_id": "schema" },
@@ -154,7 +155,6 @@ async fn one_process_at_a_time_sets_up() {
         }] })
         .await
         .unwrap();
-    let started = std::time::Instant::now();
     let migrations = [store.clone(), store.clone(), store.clone()]
         .map(|store| tokio::spawn(async move { store.migrate().await.unwrap().from }));
     let mut did = 0;

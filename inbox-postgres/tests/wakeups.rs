@@ -54,13 +54,22 @@ async fn listener(place: &Place) -> PgListener {
     listener
 }
 
-/// The payloads of all notifications so far.
-async fn notified(listener: &mut PgListener) -> Vec<String> {
+/// The payloads of all notifications so far: those before one of our own, since they come in order
+/// of commits.
+async fn notified(listener: &mut PgListener, place: &Place) -> Vec<String> {
+    const OURS: &str = "end";
+    place
+        .run(&format!("NOTIFY \"{}.inbox\", '{OURS}'", place.schema))
+        .await
+        .unwrap();
     let mut payloads = Vec::new();
-    while let Ok(notification) = tokio::time::timeout(QUIET, listener.recv()).await {
-        payloads.push(notification.unwrap().payload().to_owned());
+    loop {
+        let notification = listener.recv().await.unwrap();
+        if notification.payload() == OURS {
+            return payloads;
+        }
+        payloads.push(notification.payload().to_owned());
     }
-    payloads
 }
 
 #[tokio::test]
@@ -76,11 +85,11 @@ async fn a_statement_that_makes_work_available_notifies_once_and_without_a_paylo
         })
         .collect();
     store.receive(&batch).await.unwrap();
-    assert_eq!(notified(&mut listener).await, once, "receive");
+    assert_eq!(notified(&mut listener, place).await, once, "receive");
     store.receive(&batch).await.unwrap();
-    assert_eq!(notified(&mut listener).await, [""; 0], "duplicates");
+    assert_eq!(notified(&mut listener, place).await, [""; 0], "duplicates");
     let leased = claim(store, 600).await;
-    assert_eq!(notified(&mut listener).await, [""; 0], "claim");
+    assert_eq!(notified(&mut listener, place).await, [""; 0], "claim");
     let settle_all = async |some: &[inbox_api::Leased], outcome: Outcome| {
         let settlements: Vec<_> = some
             .iter()
@@ -92,13 +101,17 @@ async fn a_statement_that_makes_work_available_notifies_once_and_without_a_paylo
         let _ = store.settle(&settlements).await.unwrap();
     };
     settle_all(&leased[..100], processed()).await;
-    assert_eq!(notified(&mut listener).await, [""; 0], "nobody waits");
+    assert_eq!(
+        notified(&mut listener, place).await,
+        [""; 0],
+        "nobody waits"
+    );
     settle_all(&leased[100..200], Outcome::Release).await;
-    assert_eq!(notified(&mut listener).await, once, "release");
+    assert_eq!(notified(&mut listener, place).await, once, "release");
     settle_all(&leased[200..300], retry(LENGTH)).await;
-    assert_eq!(notified(&mut listener).await, once, "retry");
+    assert_eq!(notified(&mut listener, place).await, once, "retry");
     settle_all(&leased[300..400], dead(AfterDead::Block)).await;
-    assert_eq!(notified(&mut listener).await, [""; 0], "dead");
+    assert_eq!(notified(&mut listener, place).await, [""; 0], "dead");
     let slice = Slice {
         after: None,
         limit: 100,
@@ -107,26 +120,34 @@ async fn a_statement_that_makes_work_available_notifies_once_and_without_a_paylo
         .replay_slice(&Filter::default(), &slice)
         .await
         .unwrap();
-    assert_eq!(notified(&mut listener).await, once, "replay");
+    assert_eq!(notified(&mut listener, place).await, once, "replay");
     // What was behind another in its ordering key.
     let pair = [ordered("a1", "a"), ordered("a2", "a")];
     store.receive(&pair[1..]).await.unwrap();
     store.receive(&[ordered("a3", "a")]).await.unwrap();
-    notified(&mut listener).await;
+    notified(&mut listener, place).await;
     let _ = store.discard(&key("a2")).await.unwrap();
-    assert_eq!(notified(&mut listener).await, once, "discard");
+    assert_eq!(notified(&mut listener, place).await, once, "discard");
     let lease = begin(store, &ordered("a3", "a")).await.lease;
     store.receive(&[pair[0].clone()]).await.unwrap();
-    notified(&mut listener).await;
+    notified(&mut listener, place).await;
     settle(store, &lease, dead(AfterDead::Continue)).await;
-    assert_eq!(notified(&mut listener).await, once, "the next may go");
+    assert_eq!(
+        notified(&mut listener, place).await,
+        once,
+        "the next may go"
+    );
     let lease = begin(store, &pair[0]).await.lease;
     settle(store, &lease, dead(AfterDead::Block)).await;
     store.receive(&[ordered("a4", "a")]).await.unwrap();
-    notified(&mut listener).await;
+    notified(&mut listener, place).await;
     let expired = Expired::new(State::Dead, Duration::ZERO, 1000).unwrap();
     assert!(store.purge(&expired).await.unwrap() > 0);
-    assert_eq!(notified(&mut listener).await, once, "the block is purged");
+    assert_eq!(
+        notified(&mut listener, place).await,
+        once,
+        "the block is purged"
+    );
 }
 
 #[tokio::test]
@@ -230,7 +251,7 @@ async fn without_notifications_there_are_none() {
         .await
         .unwrap();
     store.commit(transaction).await.unwrap();
-    assert_eq!(notified(&mut listener).await, [""; 0]);
+    assert_eq!(notified(&mut listener, place).await, [""; 0]);
 }
 
 /// The connection that listens is lost in every way, and made anew.

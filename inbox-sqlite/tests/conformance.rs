@@ -83,7 +83,7 @@ impl Place {
         let path = directory.path().join("inbox.db");
         let clock = Clock::system();
         let mut options = SqliteOptions::new(&path)
-            .busy_timeout(Duration::from_secs(1))
+            .busy_timeout(Duration::from_secs(if settings.disrupted { 1 } else { 30 }))
             .drop_processed_payloads(settings.drop_processed_payloads)
             .clock(clock.clone());
         if let Some(limit) = settings.payload_limit {

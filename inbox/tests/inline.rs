@@ -297,16 +297,18 @@ async fn a_message_that_crashed_its_workers_too_often_is_dead_instead_of_run() {
     assert!(record.last_error.unwrap().contains('3'));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_lease_is_renewed_while_the_handler_runs() {
-    let bench = bench_with(Duration::from_millis(500));
+    let bench = bench_with(Duration::from_secs(60));
     let slow = async |_: Leased| {
         // Longer than the lease; one renewal fails on the way.
         bench
             .store
             .plan("extend", [Fault::Before(ErrorKind::Unavailable)]);
         for _ in 0..6 {
-            tokio::time::sleep(Duration::from_millis(150)).await;
+            let a_while = Duration::from_secs(18);
+            tokio::time::sleep(a_while).await;
+            bench.clock.advance(a_while);
             let other = bench
                 .inbox
                 .begin(&message(1), &terms(Duration::from_secs(1)))

@@ -218,7 +218,7 @@ async fn a_shutdown_finishes_what_runs_and_leaves_nothing_leased() {
     let Some(place) = Place::shared().await else {
         return;
     };
-    let messages: Vec<_> = (0..100).map(|n| message(format!("fine-{n:03}"))).collect();
+    let messages: Vec<_> = (0..1000).map(|n| message(format!("fine-{n:03}"))).collect();
     receive(&place, &messages).await;
     let store = place.another().await;
     let processor = place
@@ -235,7 +235,7 @@ async fn a_shutdown_finishes_what_runs_and_leaves_nothing_leased() {
     stop.cancel();
     let summary = task.await.unwrap().unwrap();
     assert!(
-        summary.processed > 0 && summary.processed < 100,
+        summary.processed > 0 && summary.processed < 1000,
         "{summary:?}"
     );
     assert_eq!((summary.abandoned, summary.retried), (0, 0), "{summary:?}");

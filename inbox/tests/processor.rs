@@ -347,12 +347,12 @@ async fn draining_waits_for_scheduled_retries_and_due_times() {
     let spy = spy();
     spy.receive_all([
         message(1),
-        message(2).with_due(Due::After(Duration::from_millis(100))),
+        message(2).with_due(Due::After(Duration::from_secs(60))),
     ])
     .await;
     let router = router(|context: Context| async move {
         if context.attempts().started == 1 && context.message().id().as_str() == "1" {
-            return Err(Failure::retry_after(Duration::from_millis(80), "later"));
+            return Err(Failure::retry_after(Duration::from_secs(50), "later"));
         }
         Ok(())
     });
@@ -360,10 +360,15 @@ async fn draining_waits_for_scheduled_retries_and_due_times() {
     let shutdown = CancellationToken::new();
     let idle = processor.run_until_idle(shutdown.clone()).await.unwrap();
     assert_eq!((idle.processed, idle.retried), (0, 1));
-    let drained = processor
-        .run_until_drained(spy.inner.clone(), shutdown)
-        .await
-        .unwrap();
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        spy.clock.advance(Duration::from_secs(61));
+    };
+    let (drained, ()) = tokio::join!(
+        processor.run_until_drained(spy.inner.clone(), shutdown),
+        later
+    );
+    let drained = drained.unwrap();
     assert_eq!((drained.processed, drained.retried), (2, 0));
 }
 

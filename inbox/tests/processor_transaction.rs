@@ -276,7 +276,7 @@ async fn effects_happen_exactly_once() {
     // The time-out covers the wait for SQLite's only write lock, so any attempt can fail.
     let builder = place
         .processor(Ledger)
-        .handler_timeout(Duration::from_millis(200));
+        .handler_timeout(Duration::from_millis(500));
     until_idle(builder.retry(at_once(10_000))).await;
     let mut expected = ids.clone();
     expected.push(large.clone());

@@ -117,7 +117,7 @@ impl Delivery for Offset {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_run_of_deliveries_can_be_acknowledged_at_once() {
     let inbox = memory().await;
     let committed = Arc::new(Mutex::new(Vec::new()));

@@ -63,7 +63,7 @@ fn of_round(polls: usize) -> CaseResult<Message> {
 
 /// Ends and takes what a dropped claim or begin may have leased, as any worker would.
 async fn runs_in_the_end(place: &Place, message: &Message) -> CaseResult {
-    for _ in 0..5 {
+    for _ in 0..50 {
         let handler = message.handler().as_str();
         let leased = crate::place::claim(&*place.inbox, handler, 10, LONG).await?;
         if let Some(leased) = leased.first() {
@@ -80,6 +80,8 @@ async fn runs_in_the_end(place: &Place, message: &Message) -> CaseResult {
             return place.finish(leased, processed()).await;
         }
         place.pass(place.brief()).await?;
+        // The dropped claim may go on in the server for a while.
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Err(Unmet::Failed(format!(
         "{} is held by a lease that does not end",
@@ -437,7 +439,7 @@ pub(crate) async fn subscribe(cx: Context) -> CaseResult {
         rounds.record(drop_after(polls, Store::subscribe(&*place.inbox, &handlers)).await)?;
         let mut subscription = place.subscribe(&handlers).await?;
         place.accept(&sent).await?;
-        let woken = tokio::time::timeout(Duration::from_secs(5), subscription.woken()).await;
+        let woken = tokio::time::timeout(super::wakeups::SOON, subscription.woken()).await;
         ensure!(
             woken.is_ok(),
             "no wake-up after {polls} polls of a dropped subscribe"

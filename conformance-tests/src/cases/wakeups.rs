@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How long a wake-up may take.
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(30);
 
 async fn subscribed(inbox: &dyn Inbox) -> CaseResult<Box<dyn Subscription>> {
     if inbox.capabilities().wakeups == Wakeups::None {

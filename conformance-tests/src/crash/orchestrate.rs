@@ -217,7 +217,11 @@ impl Run<'_> {
         self.herd.finish(Role::Receiver, &mut self.history).await?;
         let mut progress = (u64::MAX, Instant::now());
         let left = loop {
-            let left = self.backlog().await?;
+            // The last kill may have been the server's, so that an answer may be late.
+            let left = match self.backlog().await {
+                Err(error) if error.is_retryable() => progress.0,
+                left => left?,
+            };
             if left == 0 {
                 break 0;
             }
@@ -258,7 +262,8 @@ impl Run<'_> {
                 messages: batch.iter().map(sent).collect(),
                 transaction: false,
             })?;
-            let receipts = self.opened.inbox.receive(&batch).await?;
+            // All are stored, so that a repetition changes nothing.
+            let receipts = patiently(|| self.opened.inbox.receive(&batch)).await?;
             log.end(now()?, call, Answered::receipts(&receipts))?;
         }
         drop(log);
@@ -268,9 +273,9 @@ impl Run<'_> {
     /// Everything in the inbox, in order of acceptance.
     async fn listing(&self) -> Result<Vec<Record>, BoxError> {
         let mut records = Vec::new();
-        let mut page = Page::first(1_000);
+        let (all, mut page) = (Filter::default(), Page::first(1_000));
         loop {
-            let listing = self.opened.inbox.list(&Filter::default(), &page).await?;
+            let listing = patiently(|| self.opened.inbox.list(&all, &page)).await?;
             if let Some(corrupt) = listing.corrupt.first() {
                 let (place, reason) = (&corrupt.place, &corrupt.reason);
                 return Err(format!("the inbox has a corrupt row: {place}: {reason}").into());
@@ -298,5 +303,21 @@ impl Run<'_> {
             *effects.entry(note).or_default() += 1;
         }
         Ok(Some(effects))
+    }
+}
+
+/// Repeats what a server that was just killed, or a slow machine, did not answer in time.
+async fn patiently<T, F>(operation: impl Fn() -> F) -> inbox_api::Result<T>
+where
+    F: Future<Output = inbox_api::Result<T>>,
+{
+    let since = Instant::now();
+    loop {
+        match operation().await {
+            Err(error) if error.is_retryable() && since.elapsed() < STUCK => {
+                tokio::time::sleep(TICK * 4).await;
+            }
+            answer => return answer,
+        }
     }
 }

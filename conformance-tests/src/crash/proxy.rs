@@ -314,10 +314,10 @@ mod tests {
         let began = Instant::now();
         assert_eq!(ask(&mut stream).await.unwrap(), 2);
         assert!(began.elapsed() >= Duration::from_millis(200));
+        // Longer than anybody waits for an answer here.
+        proxy.delay(Duration::from_secs(60));
         proxy.forward();
-        let began = Instant::now();
         assert_eq!(ask(&mut stream).await.unwrap(), 3);
-        assert!(began.elapsed() < Duration::from_millis(100));
     }
 
     #[tokio::test]

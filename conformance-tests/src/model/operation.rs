@@ -1,7 +1,7 @@
 //! The operations of a sequence, and how they are drawn.
 //!
-//! Leases and delays are odd multiples of five seconds and the clock moves by multiples of ten,
-//! so that no decision hangs on the moments that two stores take to work.
+//! Leases and delays are odd multiples of fifty seconds and the clock moves by multiples of a
+//! hundred, so that no decision hangs on the moments that two stores take to work.
 
 use inbox_api::State;
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -9,7 +9,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 pub(super) const HANDLERS: [&str; 2] = ["a", "b"];
 pub(super) const ACTORS: usize = 3;
 const IDS: u8 = 6;
-const LENGTHS: [u64; 3] = [5, 15, 45];
+const LENGTHS: [u64; 3] = [50, 150, 450];
 const LONGEST: usize = 40;
 
 /// Which message.
@@ -157,10 +157,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         1 => target().prop_map(Operation::Discard),
         1 => choice().prop_map(Operation::ReplaySlice),
         1 => choice().prop_map(Operation::DiscardSlice),
-        2 => (finals, select(vec![0, 5, 25]))
+        2 => (finals, select(vec![0, 50, 250]))
             .prop_map(|(state, older_than)| Operation::Purge { state, older_than }),
         1 => target().prop_map(Operation::Get),
-        4 => select(vec![10, 20, 40]).prop_map(|seconds| Operation::Advance { seconds }),
+        4 => select(vec![100, 200, 400]).prop_map(|seconds| Operation::Advance { seconds }),
     ]
 }
 

@@ -10,7 +10,7 @@ use conformance_tests::{
     AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Need, Offered,
     Restart, SchemaVariant, Settings, Transactions, Unable,
 };
-use inbox_api::{Inbox, Key, Schema as _};
+use inbox_api::{Inbox, Key, Schema as _, Store as _};
 use inbox_mysql::MySqlStore;
 use sqlx::{ConnectOptions as _, Connection as _, MySql, mysql::MySqlConnectOptions};
 use test_servers::{Kind, Server};
@@ -70,7 +70,15 @@ impl Harness for Database {
 
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
         let tested = Tested::new(self.0, settings).await?;
-        tested.store.create().await?;
+        // A new server may take its time to make tables.
+        let options = tested
+            .place
+            .options
+            .clone()
+            .timeout(Duration::from_secs(60));
+        let patient = MySqlStore::connect(options).await?;
+        patient.create().await?;
+        patient.close().await;
         tested
             .run("CREATE TABLE effects (note TEXT NOT NULL)")
             .await?;
@@ -141,7 +149,7 @@ impl Tested {
         }
         place.options = place
             .options
-            .timeout(Duration::from_secs(if settings.disrupted { 2 } else { 20 }))
+            .timeout(Duration::from_secs(if settings.disrupted { 4 } else { 20 }))
             .drop_processed_payloads(settings.drop_processed_payloads);
         if let Some(limit) = settings.payload_limit {
             place.options = place.options.payload_limit(limit);

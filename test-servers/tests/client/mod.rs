@@ -176,7 +176,7 @@ impl PostgresSession {
     pub(crate) fn open(server: &Server) -> Result<Self, Box<dyn Error>> {
         let port = Client::of(server)?.port.parse()?;
         let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut session = Self(stream);
         session
             .0
@@ -197,6 +197,17 @@ impl PostgresSession {
     pub(crate) fn ask(&mut self, query: &str) -> io::Result<()> {
         self.begin(query)?;
         self.finish_answer()
+    }
+
+    /// Whether nothing comes back for a while. Not to be used after an answer has begun.
+    pub(crate) fn is_silent(&mut self) -> io::Result<bool> {
+        self.0.set_read_timeout(Some(Duration::from_millis(500)))?;
+        let peeked = self.0.peek(&mut [0]);
+        self.0.set_read_timeout(Some(Duration::from_secs(60)))?;
+        match peeked {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+            peeked => peeked.map(|_| false),
+        }
     }
 
     /// Reads messages until the server is ready for the next query.
