@@ -1,6 +1,6 @@
 //! The machine, and what this process takes of it.
 
-use std::{fs, time::Duration};
+use std::{fmt, fs, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -32,6 +32,21 @@ impl Machine {
                 .trim()
                 .to_owned(),
         })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            processor,
+            cores,
+            memory_gib,
+            kernel,
+        } = self;
+        write!(
+            f,
+            "{processor}, {cores} cores, {memory_gib} GiB, Linux {kernel}"
+        )
     }
 }
 

@@ -20,6 +20,7 @@ use std::{io, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::report::Report;
 
@@ -66,11 +67,17 @@ enum Command {
 async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let mut report = Report::new(cli.json)?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let ended = tokio::select! {
         ended = measure(&cli, &mut report) => Some(ended),
         // What is under way is dropped, and with it servers and files of its own.
         _ = tokio::signal::ctrl_c() => None,
+        _ = terminate.recv() => None,
     };
+    if ended.is_none() {
+        let text = "what was under way is not in the figures".to_owned();
+        report.note("interrupted", text);
+    }
     // What was measured before an early end took its time, too.
     let printed = report.print();
     let Some(ended) = ended else {

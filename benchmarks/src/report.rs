@@ -90,6 +90,23 @@ pub(crate) struct Setting {
     pub(crate) settings: Map<String, Value>,
 }
 
+impl Setting {
+    pub(crate) fn new(
+        scenario: impl Into<String>,
+        server: impl Into<String>,
+        settings: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> Self {
+        Self {
+            scenario: scenario.into(),
+            server: server.into(),
+            settings: settings
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+        }
+    }
+}
+
 /// One measured figure: median and spread of several runs.
 #[derive(Debug, Serialize)]
 struct Row {
@@ -152,6 +169,12 @@ impl Report {
     /// Says what the figures that follow belong to.
     pub(crate) fn set(&mut self, setting: Setting) {
         self.setting = setting;
+    }
+
+    /// What is measured next with another value of a setting than the command's options say.
+    pub(crate) fn adjust(&mut self, setting: &'static str, value: u64) {
+        let settings = &mut self.setting.settings;
+        settings.insert(setting.to_owned(), value.into());
     }
 
     /// Adds a note, which is printed before the figures.
@@ -217,6 +240,12 @@ impl Report {
             }
             return Ok(());
         }
+        print(format_args!(
+            "inbox {}, {}: {}",
+            env!("CARGO_PKG_VERSION"),
+            self.date(),
+            self.machine
+        ))?;
         for note in &self.notes {
             print(format_args!("{}: {}", note.note, note.text))?;
         }
@@ -228,11 +257,15 @@ impl Report {
         Ok(())
     }
 
+    fn date(&self) -> String {
+        format!("{:.0}", self.began)
+    }
+
     fn line<T: Serialize>(&self, line: &T) -> Result<String> {
         Ok(serde_json::to_string(&Line {
             line,
             version: env!("CARGO_PKG_VERSION"),
-            date: format!("{:.0}", self.began),
+            date: self.date(),
             machine: &self.machine,
         })?)
     }

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 pub(crate) use layout::Layout;
 use server::Server;
 
-use crate::report::Report;
+use crate::report::{Report, Setting};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -66,6 +66,26 @@ pub(crate) struct Shape {
     pub(crate) payload: usize,
 }
 
+impl Shape {
+    /// The fewest messages, but no fewer than these, that are whole batches for that many clients.
+    pub(crate) fn whole(self, messages: u64, clients: u64) -> u64 {
+        messages.next_multiple_of(u64::from(self.batch) * clients)
+    }
+
+    /// What is the same in all steps of a part of a command, for lines of JSON.
+    pub(crate) fn setting(self, scenario: String, server: &str, messages: u64) -> Setting {
+        Setting::new(
+            scenario,
+            server,
+            [
+                ("messages", messages),
+                ("batch", u64::from(self.batch)),
+                ("payload", self.payload as u64),
+            ],
+        )
+    }
+}
+
 pub(crate) async fn measure(
     report: &mut Report,
     options: &Options,
@@ -74,10 +94,14 @@ pub(crate) async fn measure(
 ) -> Result<()> {
     let shape = Shape { batch, payload };
     let mut server = Server::start(options.url.as_deref()).await?;
-    report.note("server", server.about().await?);
+    let about = server.about().await?;
+    report.note("server", about.clone());
     report.note("sessions", server::session_settings());
     for part in &options.parts {
         let before = load()?;
+        let name = part.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        report.set(shape.setting(format!("layouts {name}"), &about, options.messages));
         match part {
             Part::Phases => phases::measure(report, &mut server, options, shape).await?,
             Part::Retained => {
@@ -88,8 +112,6 @@ pub(crate) async fn measure(
             }
             Part::Steady => steady::measure(report, &mut server, options, shape).await?,
         }
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
         report.note(
             "load",
             format!("{name}: {before} before, {} after", load()?),

@@ -56,9 +56,13 @@ pub(crate) async fn measure(
         server: Server::start(options.url.as_deref()).await?,
         shape: Shape { batch, payload },
     };
-    report.note("server", bench.server.about().await?);
+    let about = bench.server.about().await?;
+    report.note("server", about.clone());
     for part in &options.parts {
         let before = load()?;
+        let messages = bench.shape.whole(options.messages, 1);
+        let scenario = "mongodb beside-commands".to_owned();
+        report.set(bench.shape.setting(scenario, &about, messages));
         match part {
             Part::BesideCommands => bench.beside_commands(report, options).await?,
         }
@@ -74,8 +78,7 @@ struct Bench {
 
 impl Bench {
     async fn beside_commands(&self, report: &mut Report, options: &Options) -> Result<()> {
-        let batch = u64::from(self.shape.batch);
-        let messages = options.messages.div_ceil(batch) * batch;
+        let messages = self.shape.whole(options.messages, 1);
         let mut bare: Vec<[Duration; 3]> = Vec::new();
         let mut store: Vec<[Duration; 3]> = Vec::new();
         for run in 0..options.runs {

@@ -30,7 +30,8 @@ pub(crate) async fn measure(
     options: &Options,
     shape: Shape,
 ) -> Result<()> {
-    let messages = options.messages;
+    let messages = shape.whole(options.messages, CONNECTIONS);
+    report.adjust("messages", messages);
     let mut bare: [Vec<[Duration; 2]>; 2] = Default::default();
     let mut store: Vec<[Duration; 3]> = Vec::new();
     for run in 0..options.runs as usize {
@@ -50,9 +51,7 @@ pub(crate) async fn measure(
 
 /// The batches of each connection.
 fn batches(messages: u64, shape: Shape) -> Result<Vec<Vec<Message>>> {
-    let batch = u64::from(shape.batch);
-    let number = messages / CONNECTIONS / batch * batch;
-    Maker::new(shape.payload)?.batches(number, shape.batch)
+    Maker::new(shape.payload)?.batches(messages / CONNECTIONS, shape.batch)
 }
 
 async fn run_sql(
@@ -84,9 +83,8 @@ async fn run_sql(
     let start = Instant::now();
     let drained = both(clients, async |mut client| client.drain().await).await?;
     let worked = start.elapsed();
-    let all =
-        messages / CONNECTIONS / u64::from(shape.batch) * CONNECTIONS * u64::from(shape.batch);
-    ensure!(drained.iter().sum::<u64>() == all, "not all were drained");
+    let drained: u64 = drained.iter().sum();
+    ensure!(drained == messages, "drained {drained} of {messages}");
     server.drop(DATABASE).await?;
     Ok([received, worked])
 }

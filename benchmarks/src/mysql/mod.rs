@@ -68,16 +68,18 @@ pub(crate) async fn measure(
         Kind::Mysql => test_servers::Kind::Mysql,
     };
     let server = Server::start(kind, options.url.as_deref()).await?;
-    report.note("server", server.about().await?);
+    let about = server.about().await?;
+    report.note("server", about.clone());
     for part in &options.parts {
         let before = load()?;
+        let name = part.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        report.set(shape.setting(format!("mysql {name}"), &about, options.messages));
         match part {
             Part::BesideSql => beside_sql::measure(report, &server, options, shape).await?,
             Part::Retained => retained::measure(report, &server, options, shape).await?,
             Part::Processors => processors::measure(report, &server, options, shape).await?,
         }
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
         report.note(
             "load",
             format!("{name}: {before} before, {} after", load()?),

@@ -57,9 +57,13 @@ pub(crate) async fn measure(
 ) -> Result<()> {
     let shape = Shape { batch, payload };
     let mut server = Server::start(options.url.as_deref()).await?;
-    report.note("server", server.about().await?);
+    let about = server.about().await?;
+    report.note("server", about.clone());
     for part in &options.parts {
         let before = load()?;
+        let name = part.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        report.set(shape.setting(format!("postgres {name}"), &about, options.messages));
         match part {
             Part::BesideSql => {
                 beside_sql::measure(report, &mut server, options, shape).await?;
@@ -74,8 +78,6 @@ pub(crate) async fn measure(
                 processors::measure(report, &mut server, options, shape).await?;
             }
         }
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
         report.note(
             "load",
             format!("{name}: {before} before, {} after", load()?),

@@ -41,9 +41,17 @@ pub(crate) struct Options {
     /// Processed messages kept, beside none, without their payloads
     #[arg(long, default_value_t = 1_000_000)]
     retained: u64,
-    /// `appendfsync` of the server that is started; `off` for no append-only file
-    #[arg(long, default_value = "everysec")]
-    appendfsync: String,
+    /// `appendfsync` of the server that is started
+    #[arg(long, value_enum, default_value_t = Appendfsync::Everysec)]
+    appendfsync: Appendfsync,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Appendfsync {
+    Always,
+    Everysec,
+    /// No append-only file
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,18 +68,27 @@ pub(crate) async fn measure(
     batch: u32,
     payload: usize,
 ) -> Result<()> {
-    let arguments: &'static [&'static str] = match options.appendfsync.as_str() {
-        "always" => &["--appendfsync", "always"],
-        "off" => &["--appendonly", "no", "--save", ""],
-        _ => &["--appendfsync", "everysec"],
+    let arguments: &'static [&'static str] = match options.appendfsync {
+        Appendfsync::Always => &["--appendfsync", "always"],
+        Appendfsync::Everysec => &["--appendfsync", "everysec"],
+        Appendfsync::Off => &["--appendonly", "no", "--save", ""],
     };
     let server = Server::start(None, arguments).await?;
-    report.note("server", server.about().await?);
+    let about = server.about().await?;
+    report.note("server", about.clone());
     let bench = Bench {
         server,
         shape: Shape { batch, payload },
     };
     for part in &options.parts {
+        let name = part.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        let messages = bench.shape.whole(options.messages, 1);
+        report.set(
+            bench
+                .shape
+                .setting(format!("redis {name}"), &about, messages),
+        );
         match part {
             Part::BesideRaw => bench.beside_raw(report, options).await?,
             Part::Retained => bench.retained(report, options).await?,
@@ -152,7 +169,7 @@ impl Bench {
     }
 
     async fn beside_raw(&self, report: &mut Report, options: &Options) -> Result<()> {
-        let messages = options.messages;
+        let messages = self.shape.whole(options.messages, 1);
         // Receive, and claim and settle: the store's, then those of bare calls.
         let mut measured: [Measured; 4] = Default::default();
         for run in 0..options.runs {
@@ -200,7 +217,8 @@ impl Bench {
 
     async fn retained(&self, report: &mut Report, options: &Options) -> Result<()> {
         self.server.clear(0).await?;
-        let (messages, retained) = (options.messages, options.retained);
+        let messages = self.shape.whole(options.messages, 1);
+        let retained = self.shape.whole(options.retained, 1);
         let long = self.made("long", true).await?;
         let before = self.memory().await?;
         let small = Shape {

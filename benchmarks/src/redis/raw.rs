@@ -59,11 +59,10 @@ pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
 
 /// The digest under which the server knows a script.
 fn digest(ddl: &str, name: &str) -> Result<String> {
-    let line = ddl
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("# {name} (")));
-    let line = line.with_context(|| format!("no script {name}"))?;
-    Ok(line.trim_end_matches(')').to_owned())
+    let mut lines = ddl.lines().filter_map(|line| line.strip_prefix("# "));
+    let digest = lines.find_map(|line| line.strip_suffix(name)?.strip_suffix(' '));
+    let digest = digest.with_context(|| format!("no script {name}"))?;
+    Ok(digest.to_owned())
 }
 
 impl Raw {

@@ -27,6 +27,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
         (format!("{FEW} keys"), few, Some(FEW)),
         ("one key".to_owned(), one, Some(1)),
     ] {
+        bench.report.adjust("messages", number);
         let mut runs = Runs::default();
         for _ in 0..bench.options.runs {
             let inbox = bench.fresh(Slot::First).await?.inbox();

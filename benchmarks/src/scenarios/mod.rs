@@ -19,7 +19,6 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use serde_json::{Map, json};
 
 use crate::{
     layouts::{Shape, load},
@@ -133,18 +132,18 @@ impl Bench<'_> {
         let name = scenario.to_possible_value();
         let name = name.as_ref().map_or("", |value| value.get_name());
         eprintln!("{} on {}", name, self.site.target.name());
-        self.report.set(Setting {
-            scenario: name.to_owned(),
-            server: server.to_owned(),
-            settings: Map::from_iter([
-                ("messages".to_owned(), json!(self.options.messages)),
-                ("batch".to_owned(), json!(self.shape.batch)),
-                ("payload".to_owned(), json!(self.shape.payload)),
-                ("tasks".to_owned(), json!(self.options.tasks)),
-                ("seconds".to_owned(), json!(self.options.seconds)),
-                ("depth".to_owned(), json!(self.options.depth)),
-            ]),
-        });
+        self.report.set(Setting::new(
+            name,
+            server,
+            [
+                ("messages", self.options.messages),
+                ("batch", u64::from(self.shape.batch)),
+                ("payload", self.shape.payload as u64),
+                ("tasks", u64::from(self.options.tasks)),
+                ("seconds", self.options.seconds),
+                ("depth", self.options.depth),
+            ],
+        ));
         let before = load()?;
         match scenario {
             Scenario::Receive => receive::measure(self).await?,

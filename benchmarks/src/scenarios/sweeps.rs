@@ -40,6 +40,9 @@ async fn measure(bench: &mut Bench<'_>, shape: Shape, axis: &str, value: u64) ->
     let most = (CALLS * batch).min(BYTES / shape.payload.max(1) as u64);
     // Whole batches, and at least one.
     let number = bench.options.messages.min(most).max(batch) / batch * batch;
+    bench.report.adjust("messages", number);
+    bench.report.adjust("batch", batch);
+    bench.report.adjust("payload", shape.payload as u64);
     let (mut receive, mut cycle) = (Runs::default(), Runs::default());
     for _ in 0..bench.options.runs {
         let inbox = bench.fresh(Slot::First).await?.inbox();

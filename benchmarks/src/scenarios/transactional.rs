@@ -29,6 +29,7 @@ const CONCURRENCY: [u32; 2] = [1, 8];
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = (bench.options.messages / FEWER).max(1);
+    bench.report.adjust("messages", number);
     for concurrency in CONCURRENCY {
         let (mut drains, mut bares) = (Runs::default(), Runs::default());
         for run in 0..bench.options.runs {

@@ -18,20 +18,15 @@ const MESSAGES: u32 = 200;
 const PAUSE_MS: std::ops::Range<u64> = 5..50;
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
-    let mut all = latencies()?;
+    bench.report.adjust("messages", u64::from(MESSAGES));
     let (mut medians, mut tails) = (Vec::new(), Vec::new());
     for _ in 0..bench.options.runs {
         let run = run(bench).await?;
         medians.push(quantile(&run, 0.5));
         tails.push(quantile(&run, 0.99));
-        all.add(run)?;
     }
-    let store = bench.site.target.name();
     for (name, figures) in [("median", medians), ("99th percentile", tails)] {
-        let step = format!("receive to handler, {name}");
-        bench
-            .report
-            .all(store, step, None, figures, "ms", Some(&all));
+        bench.figures(format!("receive to handler, {name}"), figures, "ms");
     }
     Ok(())
 }

@@ -13,12 +13,14 @@ const WORKERS: [u32; 5] = [1, 2, 4, 8, 16];
 const BATCH: u32 = 100;
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
+    let batch = bench.shape.batch.min(BATCH);
+    bench.report.adjust("batch", u64::from(batch));
     let mut all: [Runs; WORKERS.len()] = Default::default();
     for run in 0..bench.options.runs as usize {
         for place in 0..WORKERS.len() {
             // Each run begins with another number of workers.
             let place = (place + run) % WORKERS.len();
-            let time = one(bench, WORKERS[place]).await?;
+            let time = one(bench, WORKERS[place], batch).await?;
             all[place].add(bench.options.messages, time);
         }
     }
@@ -32,9 +34,8 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-async fn one(bench: &mut Bench<'_>, workers: u32) -> Result<Duration> {
+async fn one(bench: &mut Bench<'_>, workers: u32, batch: u32) -> Result<Duration> {
     let number = bench.options.messages;
-    let batch = bench.shape.batch.min(BATCH);
     let store = bench.fresh(Slot::First).await?;
     let mut inboxes = Vec::new();
     for _ in 0..workers {

@@ -57,7 +57,9 @@ pub(crate) async fn measure(
     payload: usize,
 ) -> Result<()> {
     let shape = Shape { batch, payload };
-    let messages = options.messages.div_ceil(u64::from(batch)) * u64::from(batch);
+    let messages = shape.whole(options.messages, 1);
+    let server = format!("SQLite synchronous={:?}", options.synchronous).to_lowercase();
+    report.set(shape.setting("sqlite beside-sql".to_owned(), &server, messages));
     let before = load()?;
     let mut bare: [Vec<[Duration; 2]>; 2] = Default::default();
     let mut store: Vec<[Duration; 3]> = Vec::new();
