@@ -22,7 +22,10 @@ use nix::unistd::Pid;
 /// groups of their own. To `await` is to give a program that is about to end ten seconds for it.
 const END_OF_SERVER: &str = r#"
 mkdir -m 700 -- "$1" || exit
+# Nobody may be left to read it.
+trap '' PIPE
 echo made
+trap - PIPE
 exec >/dev/null
 order= groups=
 while read -r line_order line_groups; do order=$line_order groups=$line_groups; done
