@@ -394,6 +394,7 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
     let mut left = expired.limit();
     while left > 0 {
         let limit = left.min(PURGE_SLICE);
+        let started = std::time::Instant::now();
         let fields = doc! { "seq": 1, "finishedAt": 1, "now": 1 };
         let found = longest_finished(on, expired, limit, Some(fields)).await?;
         let Some(last) = found.last() else {
@@ -408,10 +409,12 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
             .await?;
         let deleted = delete(on, expired, &ids, cutoff).await?;
         purged += deleted;
-        if found.len() < limit as usize || deleted == 0 {
+        left -= limit;
+        if found.len() < limit as usize || deleted == 0 || left == 0 {
             break;
         }
-        left -= limit;
+        // Rests as long as it worked, so that the server is never busy with it alone.
+        tokio::time::sleep(started.elapsed()).await;
     }
     Ok(purged)
 }

@@ -606,12 +606,15 @@ impl Operate for MySqlStore {
         let mut left = expired.limit();
         while left > 0 {
             let limit = left.min(PURGE_SLICE);
+            let started = std::time::Instant::now();
             let slice = self.purge_slice(expired, limit).await?;
             purged += slice;
-            if slice < u64::from(limit) {
+            left -= limit;
+            if slice < u64::from(limit) || left == 0 {
                 break;
             }
-            left -= limit;
+            // Rests as long as it worked, so that the server is never busy with it alone.
+            tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)
     }

@@ -129,6 +129,7 @@ impl Operate for RedisStore {
         self.link(OPERATION)?;
         while left > 0 {
             let wanted = left.min(STEP);
+            let started = std::time::Instant::now();
             let found = self.find_expired(OPERATION, expired, wanted).await?;
             let full = found.len() == wanted;
             let mut by_shard: BTreeMap<u16, Vec<String>> = BTreeMap::new();
@@ -141,9 +142,11 @@ impl Operate for RedisStore {
             }
             purged += step;
             left = left.saturating_sub(usize::try_from(step).unwrap_or(usize::MAX));
-            if !full || step == 0 {
+            if !full || step == 0 || left == 0 {
                 break;
             }
+            // Rests as long as it worked: the server runs one script at a time.
+            tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)
     }

@@ -466,14 +466,17 @@ impl Operate for SqliteStore {
         let mut left = expired.limit();
         while left > 0 {
             let limit = left.min(PURGE_SLICE);
+            let started = std::time::Instant::now();
             let outcome = self.purge_slice(expired, limit).await;
             let slice = self.explained("purge", outcome).await?;
             self.wake_after_purge(expired, slice);
             purged += slice;
-            if slice < u64::from(limit) {
+            left -= limit;
+            if slice < u64::from(limit) || left == 0 {
                 break;
             }
-            left -= limit;
+            // Rests as long as it worked, so that other writers get their turn.
+            tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)
     }
