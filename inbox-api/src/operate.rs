@@ -418,7 +418,8 @@ pub trait Operate: Send + Sync {
     /// Their keys are no longer protected: a redelivery is accepted as new.
     ///
     /// Implementors MUST NOT touch pending or leased messages whatever their age, and MUST NOT
-    /// make live traffic or another purger wait.
+    /// make live traffic or another purger wait: what is many is deleted in slices, with rests
+    /// between them that are as long as the work.
     async fn purge(&self, expired: &Expired) -> Result<u64>;
 
     /// What [`purge`](Self::purge) would delete, with payloads, for an archiver.

@@ -410,10 +410,11 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
         let deleted = delete(on, expired, &ids, cutoff).await?;
         purged += deleted;
         left -= limit;
-        if found.len() < limit as usize || deleted == 0 || left == 0 {
+        if found.len() < limit as usize || deleted == 0 {
             break;
         }
-        // Rests as long as it worked, so that the server is never busy with it alone.
+        // Rests as long as it worked, so that the server is never busy with it alone; also behind
+        // the last, since whoever reaches the limit asks for more.
         tokio::time::sleep(started.elapsed()).await;
     }
     Ok(purged)

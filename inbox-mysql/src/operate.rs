@@ -610,10 +610,11 @@ impl Operate for MySqlStore {
             let slice = self.purge_slice(expired, limit).await?;
             purged += slice;
             left -= limit;
-            if slice < u64::from(limit) || left == 0 {
+            if slice < u64::from(limit) {
                 break;
             }
-            // Rests as long as it worked, so that the server is never busy with it alone.
+            // Rests as long as it worked, so that the server is never busy with it alone; also behind
+            // the last, since whoever reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)

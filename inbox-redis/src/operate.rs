@@ -142,10 +142,11 @@ impl Operate for RedisStore {
             }
             purged += step;
             left = left.saturating_sub(usize::try_from(step).unwrap_or(usize::MAX));
-            if !full || step == 0 || left == 0 {
+            if !full || step == 0 {
                 break;
             }
-            // Rests as long as it worked: the server runs one script at a time.
+            // Rests as long as it worked, since the server runs one script at a time; also behind the
+            // last, since whoever reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)

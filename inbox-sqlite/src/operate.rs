@@ -472,10 +472,11 @@ impl Operate for SqliteStore {
             self.wake_after_purge(expired, slice);
             purged += slice;
             left -= limit;
-            if slice < u64::from(limit) || left == 0 {
+            if slice < u64::from(limit) {
                 break;
             }
-            // Rests as long as it worked, so that other writers get their turn.
+            // Rests as long as it worked, so that other writers get their turn; also behind the last,
+            // since whoever reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)
