@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
+use clap::ValueEnum;
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
@@ -67,6 +68,12 @@ impl Spread {
             most: nth(last),
         }
     }
+}
+
+/// What an option's value is called on the command line.
+pub(crate) fn name(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Prints a line. A reader that has gone is an error like others.
@@ -238,6 +245,10 @@ impl Report {
             for row in &self.rows {
                 print(self.line(row)?)?;
             }
+            return Ok(());
+        }
+        // Commands that print by themselves, and those that did not begin, leave nothing.
+        if self.notes.is_empty() && self.rows.is_empty() {
             return Ok(());
         }
         print(format_args!(

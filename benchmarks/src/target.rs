@@ -267,6 +267,11 @@ impl Site {
     }
 }
 
+/// The beginning of an error about a server that was asked for.
+pub(crate) fn cannot_connect(host: &str, port: u16) -> String {
+    format!("cannot connect to {host}:{port}")
+}
+
 /// The handler of all benchmark messages.
 pub(crate) fn handler() -> Result<HandlerName> {
     Ok(HandlerName::new("bench")?)

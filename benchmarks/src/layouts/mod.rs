@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 pub(crate) use layout::Layout;
 use server::Server;
 
-use crate::report::{Report, Setting};
+use crate::report::{self, Report, Setting};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -99,8 +99,7 @@ pub(crate) async fn measure(
     report.note("sessions", server::session_settings());
     for part in &options.parts {
         let before = load()?;
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
+        let name = report::name(part);
         report.set(shape.setting(format!("layouts {name}"), &about, options.messages));
         match part {
             Part::Phases => phases::measure(report, &mut server, options, shape).await?,

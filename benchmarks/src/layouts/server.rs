@@ -10,6 +10,7 @@ use sqlx::{
 use test_servers::Kind;
 
 use super::{Layout, Shape, client::Client, figure};
+use crate::target::cannot_connect;
 
 /// Statements are planned once, perhaps while the tables are still empty: these keep to the
 /// indexes whatever the tables look like, so that layouts are compared and not plans.
@@ -79,13 +80,7 @@ impl Server {
         let options = plain.clone().options(SESSION);
         let mut admin = PgConnection::connect_with(&options)
             .await
-            .with_context(|| {
-                format!(
-                    "cannot connect to {}:{}",
-                    options.get_host(),
-                    options.get_port()
-                )
-            })?;
+            .with_context(|| cannot_connect(options.get_host(), options.get_port()))?;
         sqlx::query("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
             .execute(&mut admin)
             .await

@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use self::server::Server;
 use crate::{
     layouts::{Shape, load},
-    report::Report,
+    report::{self, Report},
 };
 
 const STORE: &str = "inbox-mysql";
@@ -72,8 +72,7 @@ pub(crate) async fn measure(
     report.note("server", about.clone());
     for part in &options.parts {
         let before = load()?;
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
+        let name = report::name(part);
         report.set(shape.setting(format!("mysql {name}"), &about, options.messages));
         match part {
             Part::BesideSql => beside_sql::measure(report, &server, options, shape).await?,

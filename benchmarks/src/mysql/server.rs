@@ -10,6 +10,8 @@ use inbox::{
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, mysql::MySqlConnectOptions};
 use test_servers::Kind;
 
+use crate::target::cannot_connect;
+
 /// The test server's own are as small as can be. MySQL has another name for the size of its log,
 /// and a loose setting is left out by a server that does not know it.
 const SIZES: [&str; 3] = [
@@ -51,13 +53,7 @@ impl Server {
         let options: MySqlConnectOptions = url.context("no server")?.parse()?;
         let connection = options.connect().await;
         connection
-            .with_context(|| {
-                format!(
-                    "cannot connect to {}:{}",
-                    options.get_host(),
-                    options.get_port()
-                )
-            })?
+            .with_context(|| cannot_connect(options.get_host(), options.get_port()))?
             .close()
             .await?;
         Ok(Self {

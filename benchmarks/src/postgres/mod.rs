@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     layouts::{Shape, load, server::Server},
-    report::Report,
+    report::{self, Report},
 };
 
 #[derive(Debug, Args)]
@@ -61,8 +61,7 @@ pub(crate) async fn measure(
     report.note("server", about.clone());
     for part in &options.parts {
         let before = load()?;
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
+        let name = report::name(part);
         report.set(shape.setting(format!("postgres {name}"), &about, options.messages));
         match part {
             Part::BesideSql => {

@@ -20,7 +20,7 @@ use self::{raw::Raw, server::Server};
 use crate::{
     client::Maker,
     layouts::Shape,
-    report::{Report, rates_of},
+    report::{self, Report, rates_of},
 };
 
 const STORE: &str = "inbox-redis";
@@ -81,8 +81,7 @@ pub(crate) async fn measure(
         shape: Shape { batch, payload },
     };
     for part in &options.parts {
-        let name = part.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
+        let name = report::name(part);
         let messages = bench.shape.whole(options.messages, 1);
         report.set(
             bench

@@ -14,6 +14,7 @@ use test_servers::{Kind, find_own};
 use url::Url;
 
 use super::raw;
+use crate::target::cannot_connect;
 
 pub(crate) struct Server {
     url: Url,
@@ -57,7 +58,7 @@ impl Server {
         let mut connection = raw::connect(&self.url(database)).await.with_context(|| {
             let port = self.url.port().unwrap_or(6379);
             let host = self.url.host_str().unwrap_or_default();
-            format!("cannot connect to {host}:{port}")
+            cannot_connect(host, port)
         })?;
         let (name, arguments) = words.split_first().context("no command")?;
         let mut command = redis::cmd(name);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use inbox::Message;
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlConnection,
-    PgConnection, SqliteConnection,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, Database, Executor, IntoArguments,
+    MySqlConnection, PgConnection, SqliteConnection, query::Query,
 };
 use tokio::sync::Mutex;
 
@@ -104,31 +104,16 @@ impl Bare {
 
     /// Inserts all messages as begun, in one transaction.
     pub(super) async fn fill(&mut self, messages: &[Message]) -> Result<()> {
+        let all = messages.iter();
         match self {
             Self::Postgres(connection) => {
-                let mut transaction = connection.begin().await?;
-                for message in messages {
-                    let insert = postgres::insert(message);
-                    insert.execute(&mut *transaction).await?;
-                }
-                transaction.commit().await?;
+                together(connection, all.map(postgres::insert)).await?;
             }
             Self::MySql(connection) => {
-                let mut transaction = connection.begin().await?;
-                for message in messages {
-                    let insert = mysql::insert(message);
-                    insert.execute(&mut *transaction).await?;
-                }
-                transaction.commit().await?;
+                together(connection, all.map(mysql::insert)).await?;
             }
             Self::Sqlite(connection) => {
-                let mut connection = connection.lock().await;
-                let mut transaction = connection.begin().await?;
-                for message in messages {
-                    let insert = sqlite::insert(message);
-                    insert.execute(&mut *transaction).await?;
-                }
-                transaction.commit().await?;
+                together(&mut *connection.lock().await, all.map(sqlite::insert)).await?;
             }
         }
         Ok(())
@@ -139,37 +124,44 @@ impl Bare {
         let id = message.id().as_str();
         let changed = match self {
             Self::Postgres(connection) => {
-                let mut transaction = connection.begin().await?;
                 let effect = sqlx::query(postgres::EFFECT).bind(id);
-                let inserted = effect.execute(&mut *transaction).await?;
-                let update = postgres::update(message);
-                let updated = update.execute(&mut *transaction).await?;
-                transaction.commit().await?;
-                inserted.rows_affected() + updated.rows_affected()
+                let both = [effect, postgres::update(message)];
+                together(connection, both).await?.rows_affected()
             }
             Self::MySql(connection) => {
-                let mut transaction = connection.begin().await?;
                 let effect = sqlx::query(mysql::EFFECT).bind(id);
-                let inserted = effect.execute(&mut *transaction).await?;
-                let update = mysql::update(message);
-                let updated = update.execute(&mut *transaction).await?;
-                transaction.commit().await?;
-                inserted.rows_affected() + updated.rows_affected()
+                let both = [effect, mysql::update(message)];
+                together(connection, both).await?.rows_affected()
             }
             Self::Sqlite(connection) => {
-                let mut connection = connection.lock().await;
-                let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
                 let effect = sqlx::query(sqlite::EFFECT).bind(id);
-                let inserted = effect.execute(&mut *transaction).await?;
-                let update = sqlite::update(message);
-                let updated = update.execute(&mut *transaction).await?;
-                transaction.commit().await?;
-                inserted.rows_affected() + updated.rows_affected()
+                let both = [effect, sqlite::update(message)];
+                let mut connection = connection.lock().await;
+                together(&mut *connection, both).await?.rows_affected()
             }
         };
         ensure!(changed == 2, "changed {changed} rows");
         Ok(())
     }
+}
+
+/// Runs statements in one transaction. Answers with what all of them changed.
+async fn together<'q, DB>(
+    connection: &mut DB::Connection,
+    statements: impl IntoIterator<Item = Query<'q, DB, DB::Arguments>>,
+) -> Result<DB::QueryResult>
+where
+    DB: Database,
+    DB::Arguments: IntoArguments<DB>,
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let mut transaction = connection.begin().await?;
+    let mut changed = DB::QueryResult::default();
+    for statement in statements {
+        changed.extend([statement.execute(&mut *transaction).await?]);
+    }
+    transaction.commit().await?;
+    Ok(changed)
 }
 
 pub(super) mod postgres {

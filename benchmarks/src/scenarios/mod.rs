@@ -22,7 +22,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     layouts::{Shape, load},
-    report::{At, Latencies, Report, Setting, latencies, rate},
+    report::{self, At, Latencies, Report, Setting, latencies, rate},
     stores::AnyStore,
     target::{Site, Slot, Target},
 };
@@ -129,11 +129,10 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     async fn run(&mut self, scenario: Scenario, server: &str) -> Result<()> {
-        let name = scenario.to_possible_value();
-        let name = name.as_ref().map_or("", |value| value.get_name());
+        let name = report::name(&scenario);
         eprintln!("{} on {}", name, self.site.target.name());
         self.report.set(Setting::new(
-            name,
+            name.clone(),
             server,
             [
                 ("messages", self.options.messages),

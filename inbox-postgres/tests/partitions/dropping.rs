@@ -1,0 +1,331 @@
+//! Dropping a partition: when it can be, what holds it up, and what may come in between.
+
+use super::*;
+
+#[tokio::test]
+async fn a_partition_is_dropped_whole_and_its_keys_in_slices() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    let sent = messages("m", PLENTY);
+    receive(store, &sent).await;
+    process_all(store).await;
+    let purge = async |limit| {
+        store
+            .purge(&expired(State::Processed, limit))
+            .await
+            .unwrap()
+    };
+    assert_eq!(purge(500).await, 500);
+
+    // Not a row was deleted, and no message is to be seen.
+    let kept: i64 = place
+        .value("SELECT count(*) FROM {schema}.inbox_message_0")
+        .await;
+    assert_eq!(kept, PLENTY as i64);
+    assert_eq!(
+        attached(place).await,
+        ["inbox_message_1", "inbox_message_2"]
+    );
+    assert_eq!(store.count(&Filter::default()).await.unwrap(), 0);
+    // The keys of those that were accepted last still are.
+    let (first, last) = (&sent[0], &sent[PLENTY - 1]);
+    let receipts = store.receive(&[first.clone(), last.clone()]).await.unwrap();
+    assert_eq!(receipts, [Receipt::Accepted, Receipt::Duplicate]);
+
+    assert_eq!(purge(500).await, 500);
+    assert_eq!(purge(500).await, 200);
+    assert_eq!(store.receive_one(last).await.unwrap(), Receipt::Accepted);
+    assert!(!partitions(place).await.contains(&0));
+    let tables: i64 = place
+        .value(
+            "SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
+             WHERE quote_ident(nspname) = '{schema}' AND relname LIKE 'inbox_%_0'"
+                .replace("'{schema}'", &format!("quote_ident('{}')", place.schema))
+                .as_str(),
+        )
+        .await;
+    assert_eq!(tables, 0);
+    check(&ready).await;
+}
+
+/// Whichever message it is that is not old enough.
+#[tokio::test]
+async fn one_message_holds_a_partition_up() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    let unfinished = message("unfinished").with_due(inbox_api::Due::After(30 * LENGTH));
+    receive(store, &[unfinished]).await;
+    let poison = begin(store, &message("dead")).await;
+    settle(store, &poison.lease, dead(AfterDead::Continue)).await;
+    receive(store, &messages("m", PLENTY)).await;
+    process_all(store).await;
+    let purged = async |state| sweep(store, state).await;
+    assert_eq!(purged(State::Processed).await, 0, "one pending, one dead");
+    place.advance(30 * LENGTH).await;
+    process_all(store).await;
+    assert_eq!(purged(State::Processed).await, 0, "one dead");
+    let discarded = store.discard(poison.message.key()).await.unwrap();
+    assert_eq!(discarded, Intervention::Done);
+    assert_eq!(purged(State::Processed).await, 0, "one discarded");
+    place.advance(HOUR / 2).await;
+    assert_eq!(purged(State::Discarded).await, 0, "not for an hour");
+    place.advance(HOUR / 2).await;
+    assert_eq!(purged(State::Discarded).await, 1);
+    // By now they are overdue, but that is not how they go.
+    let total = PLENTY as u64 + 1;
+    assert_eq!(store.purge(&expired(State::Processed, 1)).await.unwrap(), 1);
+    let kept: i64 = place
+        .value("SELECT count(*) FROM {schema}.inbox_message_0")
+        .await;
+    assert_eq!(kept, i64::try_from(total).unwrap(), "dropped whole");
+    assert_eq!(purged(State::Processed).await, total - 1);
+    check(&ready).await;
+}
+
+#[tokio::test]
+async fn what_is_held_up_for_long_is_deleted_by_itself() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    let poison = begin(store, &message("dead")).await;
+    settle(store, &poison.lease, dead(AfterDead::Continue)).await;
+    receive(store, &messages("m", PLENTY)).await;
+    process_all(store).await;
+    next_partition(store).await;
+    assert_eq!(sweep(store, State::Processed).await, 0);
+    place.advance(HOUR).await;
+    assert_eq!(sweep(store, State::Processed).await, PLENTY as u64);
+    assert_eq!(
+        store.receive_one(&message("dead")).await.unwrap(),
+        Receipt::Duplicate
+    );
+    assert_eq!(attached(place).await[0], "inbox_message_0");
+    check(&ready).await;
+    // And with the last of them, the empty partition goes.
+    assert_eq!(sweep(store, State::Dead).await, 1);
+    next_partition(store).await;
+    assert!(!partitions(place).await.contains(&0));
+    check(&ready).await;
+}
+
+#[tokio::test]
+async fn what_an_archiver_has_emptied_is_dropped() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    receive(store, &messages("m", 20)).await;
+    process_all(store).await;
+    next_partition(store).await;
+    let what = expired(State::Processed, 20);
+    let listing = store.expired(&what).await.unwrap();
+    let keys: Vec<_> = listing.records.into_iter().map(|r| r.key).collect();
+    assert_eq!(store.purge_archived(&what, &keys).await.unwrap(), 20);
+    assert!(!partitions(place).await.contains(&0));
+    check(&ready).await;
+}
+
+#[tokio::test]
+async fn a_drop_that_was_interrupted_is_taken_up() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    let sent = messages("m", PLENTY);
+    receive(store, &sent).await;
+    process_all(store).await;
+    next_partition(store).await;
+    // Taken out of its tables, and no more.
+    let dropped: bool = place
+        .value("SELECT {schema}.inbox_drop_partition(2::smallint, 0, 1000)")
+        .await;
+    assert!(dropped);
+
+    // A redelivery is a duplicate still; for everybody else the messages are not there any more.
+    let (a, b, c) = (&sent[0], &sent[1], &sent[2]);
+    let last = &sent[PLENTY - 1];
+    assert_eq!(store.receive_one(a).await.unwrap(), Receipt::Duplicate);
+    assert_eq!(store.get(a.key()).await.unwrap(), None);
+    assert_eq!(
+        store.replay(a.key(), None).await.unwrap(),
+        Intervention::NotFound
+    );
+    assert_eq!(
+        store.discard(a.key()).await.unwrap(),
+        Intervention::NotFound
+    );
+    let archived = [a.key().clone()];
+    let what = expired(State::Processed, 1);
+    let mut transaction = store.open().await.unwrap();
+    assert_eq!(
+        store.record_in(&mut transaction, b, None).await.unwrap(),
+        Recorded::First
+    );
+    store.roll_back(transaction).await.unwrap();
+    let mut transaction = store.open().await.unwrap();
+    assert_eq!(
+        store.record_in(&mut transaction, c, None).await.unwrap(),
+        Recorded::First
+    );
+    store.commit(transaction).await.unwrap();
+    let running = begin(store, last).await;
+    assert_eq!(running.attempts.started, 1);
+
+    // And a first slice of keys.
+    let forgotten: i64 = place
+        .value("SELECT forgotten FROM {schema}.inbox_forget(100)")
+        .await;
+    assert_eq!(forgotten, 100);
+    let statistics = store.statistics().await.unwrap();
+    // One of the hundred was recorded anew, and one of the others begun anew.
+    assert_eq!(statistics.count(State::Processed), PLENTY as u64 - 100);
+    assert_eq!(store.receive_one(a).await.unwrap(), Receipt::Accepted);
+
+    assert_eq!(store.purge_archived(&what, &archived).await.unwrap(), 0);
+    let rest = sweep(store, State::Processed).await;
+    assert!(rest <= PLENTY as u64 - 100, "{rest}");
+    assert!(!partitions(place).await.contains(&0));
+    settle(store, &running.lease, processed()).await;
+    assert_eq!(get(store, c.id().as_str()).await.state, State::Processed);
+    assert_eq!(store.receive_one(b).await.unwrap(), Receipt::Accepted);
+    check(&ready).await;
+}
+
+#[tokio::test]
+async fn what_somebody_reads_is_dropped_later() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    receive(store, &messages("m", PLENTY)).await;
+    process_all(store).await;
+    next_partition(store).await;
+    // As a dump does.
+    let reading = async |table: &str| {
+        let mut transaction = store.open().await.unwrap();
+        let sql = place.sql(&format!("SELECT FROM {{schema}}.{table} LIMIT 1"));
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        transaction
+    };
+    let reader = reading("inbox_message").await;
+    let purge = async || store.purge(&expired(State::Processed, 5000)).await.unwrap();
+    assert_eq!(purge().await, 0);
+    store.roll_back(reader).await.unwrap();
+
+    place
+        .run("SELECT {schema}.inbox_drop_partition(2::smallint, 0, 1000)")
+        .await
+        .unwrap();
+    let reader = reading("inbox_done_0").await;
+    assert_eq!(purge().await, PLENTY as u64);
+    assert_eq!(purge().await, 0);
+    assert!(partitions(place).await.contains(&0));
+    store.roll_back(reader).await.unwrap();
+    assert_eq!(purge().await, 0);
+    assert!(!partitions(place).await.contains(&0));
+    check(&ready).await;
+}
+
+/// What a transaction has stored and not yet committed is not in a partition that is dropped.
+#[tokio::test]
+async fn an_open_transaction_holds_its_partition_up() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    receive(store, &messages("m", PLENTY)).await;
+    process_all(store).await;
+    let mut transaction = store.open().await.unwrap();
+    let late = message("late");
+    store
+        .receive_in(&mut transaction, std::slice::from_ref(&late))
+        .await
+        .unwrap();
+    next_partition(store).await;
+    assert_eq!(sweep(store, State::Processed).await, 0);
+    // Meanwhile everybody else goes on.
+    receive(store, &messages("others", 10)).await;
+    process_all(store).await;
+    store.commit(transaction).await.unwrap();
+    assert_eq!(sweep(store, State::Processed).await, 0);
+    assert_eq!(attached(place).await[0], "inbox_message_0");
+    process_all(store).await;
+    assert_eq!(get(store, "late").await.state, State::Processed);
+    assert_eq!(sweep(store, State::Processed).await, PLENTY as u64 + 1);
+    check(&ready).await;
+}
+
+/// It drew its numbers before its partition was closed, and stores only when it is dropped.
+#[tokio::test]
+async fn a_receive_that_is_overtaken_by_a_drop_can_be_repeated() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    receive(store, &messages("m", 1)).await;
+    process_all(store).await;
+    next_partition(store).await;
+    place.advance(2 * HOUR).await;
+    assert_eq!(sweep(store, State::Processed).await, 1);
+    next_partition(store).await;
+    assert!(!partitions(place).await.contains(&0));
+    let current: i64 = place
+        .value("SELECT last_value FROM {schema}.inbox_seq")
+        .await;
+    place
+        .run("SELECT setval('{schema}.inbox_seq', 500000)")
+        .await
+        .unwrap();
+    let sent = message("late");
+    let error = store.receive_one(&sent).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    let error = store.begin(&sent, &terms()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    place
+        .run(&format!("SELECT setval('{{schema}}.inbox_seq', {current})"))
+        .await
+        .unwrap();
+    assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
+    check(&ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_purgers_share_the_partitions() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let store = &ready.store;
+    for n in 0..3 {
+        receive(store, &messages(&format!("m {n}"), PLENTY)).await;
+        process_all(store).await;
+        next_partition(store).await;
+    }
+    let mut purgers = Vec::new();
+    for _ in 0..2 {
+        let store = ready.place.other().await;
+        purgers.push(tokio::spawn(async move {
+            let (mut total, mut idle) = (0, 0);
+            while idle < 20 {
+                let purged = store.purge(&expired(State::Processed, 300)).await.unwrap();
+                idle = if purged == 0 { idle + 1 } else { 0 };
+                total += purged;
+            }
+            total
+        }));
+    }
+    let mut total = 0;
+    for purger in purgers {
+        total += purger.await.unwrap();
+    }
+    assert_eq!(total, 3 * PLENTY as u64);
+    assert_eq!(partitions(&ready.place).await.len(), 2);
+    check(&ready).await;
+}
