@@ -6,16 +6,18 @@
 //! in which the server has done the work and the client never learns of it;
 //! [`cut`](Proxy::cut) closes all connections wherever they are; [`delay`](Proxy::delay) and
 //! [`stall`](Proxy::stall) hold bytes back in both directions, for a while or until
-//! [`forward`](Proxy::forward).
+//! [`forward`](Proxy::forward); [`silence`](Proxy::silence) makes the connections that are open
+//! silent for good and goes on taking new ones.
 //!
 //! It knows nothing of the protocol. A *reply* is whatever the server sends on one connection
 //! until it has been silent for a twentieth of a second, so a command is best given while the
 //! client under test is idle. New connections are taken at any time and are treated like the
-//! others. Dropping the proxy closes everything.
+//! others, but for those that were silenced. Dropping the proxy closes everything.
 
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -51,6 +53,8 @@ struct Shared {
     mode: watch::Sender<Mode>,
     /// How often all connections were cut.
     cuts: watch::Sender<u64>,
+    /// How often all connections were silenced.
+    silences: watch::Sender<u64>,
     replies_lost: AtomicU64,
 }
 
@@ -74,6 +78,7 @@ impl Proxy {
             server,
             mode: watch::Sender::new(Mode::Forward),
             cuts: watch::Sender::new(0),
+            silences: watch::Sender::new(0),
             replies_lost: AtomicU64::new(0),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
@@ -118,6 +123,16 @@ impl Proxy {
         self.shared.replies_lost.load(Ordering::SeqCst)
     }
 
+    /// Makes every connection that is open now silent for good, as a firewall does that has
+    /// forgotten them: they stay open, on both sides, and nothing that is sent on them is delivered
+    /// or refused. [`forward`](Self::forward) does not bring them back; [`cut`](Self::cut) ends
+    /// them. Later connections are forwarded.
+    ///
+    /// A side that closes a silent connection is not noticed by the other one either.
+    pub fn silence(&self) {
+        self.shared.silences.send_modify(|silences| *silences += 1);
+    }
+
     /// Closes all open connections, with whatever is on its way. Later connections are taken.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
@@ -151,7 +166,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 /// sees a closed connection, which is all that a proxy can tell.
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
-    let carry = async {
+    let mut silences = shared.silences.subscribe();
+    let mut carry = pin!(async {
         let server = TcpStream::connect(shared.server).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
@@ -162,10 +178,12 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
             replies(from_server, to_client, &shared),
         )
         .map(|_| ())
-    };
+    });
     tokio::select! {
-        outcome = carry => drop::<io::Result<()>>(outcome),
+        outcome = &mut carry => drop::<io::Result<()>>(outcome),
         _ = cuts.changed() => {}
+        // Holds both sides open and carries nothing any more.
+        _ = silences.changed() => drop(cuts.changed().await),
     }
 }
 
@@ -331,6 +349,27 @@ mod tests {
         proxy.forward();
         let answer = timeout(SOON, stream.read_u64()).await.unwrap().unwrap();
         assert_eq!(answer, 2);
+    }
+
+    #[tokio::test]
+    async fn a_silenced_connection_stays_open_for_good_and_new_ones_work() {
+        let (proxy, mut silent, lines) = start().await;
+        proxy.silence();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(ask(&mut stream).await.unwrap(), 2, "new ones work");
+        silent.write_u8(b'\n').await.unwrap();
+        proxy.forward();
+        let answer = timeout(Duration::from_millis(200), silent.read_u64()).await;
+        assert!(answer.is_err(), "no answer and no end");
+        assert_eq!(lines.load(Ordering::SeqCst), 2, "nothing was delivered");
+        assert_eq!(ask(&mut stream).await.unwrap(), 3);
+        proxy.silence();
+        stream.write_u8(b'\n').await.unwrap();
+        proxy.cut();
+        for mut stream in [silent, stream] {
+            let ended = timeout(SOON, stream.read_u64()).await.unwrap();
+            assert!(ended.is_err(), "cut");
+        }
     }
 
     #[tokio::test]
