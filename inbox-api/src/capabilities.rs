@@ -35,6 +35,10 @@ pub struct Capabilities {
     pub multi_process: bool,
     /// Whether the store also implements [`Transactional`](crate::Transactional).
     pub transactions: bool,
+    /// Whether an open transaction of [`Transactional`](crate::Transactional) keeps every other
+    /// write of the inbox waiting until it ends. Where it does not, a transaction that holds one
+    /// message MUST cost the other messages nothing.
+    pub exclusive_transactions: bool,
     /// Whether ordering keys are honoured. A store without them MUST refuse messages that have
     /// one, as [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
     pub ordering: bool,
@@ -54,6 +58,7 @@ impl Capabilities {
             durability,
             multi_process: false,
             transactions: false,
+            exclusive_transactions: false,
             ordering: false,
             wakeups: Wakeups::None,
             receive_atomicity: ReceiveAtomicity::MessageId,

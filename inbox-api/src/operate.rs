@@ -371,6 +371,8 @@ impl Expired {
 /// - Every change MUST check the state in the statement that writes, so that two operators, or an
 ///   operator and a worker, cannot both win.
 /// - Each call MUST be bounded by its limit.
+/// - A slice MUST end at the last row that it looked at, whatever others have done to the rows
+///   meanwhile: rows that it could not change are no sign of the end.
 ///
 /// # Errors
 /// As [`Store`](crate::Store); also `Invalid` for a cursor that is not this store's.

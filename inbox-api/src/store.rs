@@ -222,6 +222,11 @@ pub trait Subscription: Send {
 /// - Answers come in the order of the input, one per element. An empty input is answered
 ///   without I/O.
 /// - A unique violation MUST NOT surface as an error, nor an outage as a duplicate.
+/// - Every call MUST end: a store that talks to a server has a time limit for each operation
+///   (`operation_timeout`), waiting for a connection included. Past it the operation fails as
+///   `Unavailable`, its connection is given up, and the next call uses another one.
+/// - A lease MUST be measured from the moment at which it is handed out, not from before a wait
+///   for a lock.
 ///
 /// # Errors
 /// All operations fail as a whole with [`Error`](crate::Error): `Unavailable` or `Conflict`

@@ -58,7 +58,20 @@ pub trait Transactional: Store {
     /// Opens a transaction on a connection of this store, suited to writing.
     async fn open(&self) -> Result<Self::Transaction>;
 
-    /// Commits. An error with [`Effect::Unknown`](crate::Effect::Unknown) means that it may have
+    /// Commits. `Ok` means that everything done in the transaction since it was opened is
+    /// durable, as one transaction.
+    ///
+    /// Implementors MUST fail when that transaction is no longer there, whole:
+    /// - the server has rolled it back (a deadlock), or refuses to commit it because a statement
+    ///   of the handler's failed: `Conflict`, or what the server said, without effect;
+    /// - the handler has committed it, rolled it back or run a statement that commits by itself
+    ///   (DDL in some databases): `Other`, with [`Effect::Unknown`](crate::Effect::Unknown).
+    ///
+    /// This holds for transactions that the caller began on the same database and passed to the
+    /// methods below, too. When a caller commits with the driver instead, nothing is checked.
+    ///
+    /// # Errors
+    /// As above. An error with [`Effect::Unknown`](crate::Effect::Unknown) means that it may have
     /// committed: look at the message, or simply deliver it again.
     async fn commit(&self, transaction: Self::Transaction) -> Result<()>;
 
