@@ -2,10 +2,12 @@
 
 pub(crate) mod begin;
 pub(crate) mod cancellation;
+pub(crate) mod commit;
 pub(crate) mod concurrency;
 pub(crate) mod corrupt;
 pub(crate) mod duplicates;
 pub(crate) mod fencing;
+pub(crate) mod holding;
 pub(crate) mod hostile;
 pub(crate) mod identity;
 pub(crate) mod leases;
@@ -17,6 +19,8 @@ pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod retry;
 pub(crate) mod schema;
+pub(crate) mod silence;
+pub(crate) mod slices;
 pub(crate) mod statistics;
 pub(crate) mod time;
 pub(crate) mod transactions;

@@ -29,8 +29,17 @@ pub enum Need {
     /// [`Fixture::transactions`], or the store's own ability
     /// ([`Capabilities::transactions`](inbox_api::Capabilities::transactions)).
     Transactions,
-    /// [`BusinessWrites`](crate::BusinessWrites) beside the transactions.
+    /// [`BusinessWrites`](crate::BusinessWrites) in the transactions.
     BusinessWrites,
+    /// [`BusinessWrites::mishap`](crate::BusinessWrites::mishap) of this kind.
+    Mishap(Mishap),
+    /// An open transaction that leaves others their writes
+    /// ([`Capabilities::exclusive_transactions`](inbox_api::Capabilities::exclusive_transactions)).
+    SharedWrites,
+    /// [`Fixture::silence`].
+    Silence,
+    /// [`Settings::operation_timeout`].
+    OperationTimeout,
     /// [`Settings::payload_limit`].
     PayloadLimit,
     /// [`Settings::drop_processed_payloads`].
@@ -62,6 +71,10 @@ impl fmt::Display for Need {
             Self::Restart => "the harness cannot restart the store",
             Self::Transactions => "the store has no transactions, or the harness offers none",
             Self::BusinessWrites => "the harness offers no business writes in a transaction",
+            Self::Mishap(mishap) => return write!(f, "the harness has no handler that {mishap}"),
+            Self::SharedWrites => "an open transaction keeps every other write waiting",
+            Self::Silence => "the harness cannot make connections go silent",
+            Self::OperationTimeout => "the harness cannot set a time limit for operations",
             Self::PayloadLimit => "the harness cannot set a payload limit",
             Self::DroppedPayloads => "the store cannot drop processed payloads",
             Self::LargePayloads => "the store's payload limit is below 16 MiB",
@@ -119,6 +132,9 @@ pub struct Settings {
     /// Whether payloads are dropped when their messages are processed. A store without this
     /// option answers [`Need::DroppedPayloads`].
     pub drop_processed_payloads: bool,
+    /// The longest that one operation may take; `None` is the store's default. A store that
+    /// waits for nothing answers [`Need::OperationTimeout`].
+    pub operation_timeout: Option<Duration>,
     /// Whether the case restarts the store or takes it away ([`Fixture::restart`],
     /// [`Fixture::begin_outage`]). Inboxes of other cases may share a server; this one needs what
     /// can be harmed without them.
@@ -148,6 +164,46 @@ pub enum Corruption {
     Headers,
 }
 
+/// What a handler does to the transaction that it was given, other than its writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mishap {
+    /// A statement fails (a unique key, say), and the handler goes on as if it had not.
+    FailedStatement,
+    /// The server rolls the transaction back (a deadlock, SQLite's `ON CONFLICT ROLLBACK`), and
+    /// the handler goes on as if it had not.
+    RolledBackByServer,
+    /// It commits by itself, with the database's own statement.
+    Commit,
+    /// It rolls back by itself, with the database's own statement.
+    RollBack,
+    /// It changes the schema: creates a table of its own.
+    SchemaChange,
+}
+
+impl Mishap {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::FailedStatement,
+        Self::RolledBackByServer,
+        Self::Commit,
+        Self::RollBack,
+        Self::SchemaChange,
+    ];
+}
+
+impl fmt::Display for Mishap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FailedStatement => "swallows a failed statement",
+            Self::RolledBackByServer => "swallows that the server rolled it back",
+            Self::Commit => "commits by itself",
+            Self::RollBack => "rolls back by itself",
+            Self::SchemaChange => "changes the schema",
+        })
+    }
+}
+
 /// How to restart a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
@@ -168,8 +224,9 @@ pub trait Harness: Send + Sync + 'static {
     /// time. Everything behind it is cleaned up when the fixture is dropped.
     ///
     /// # Errors
-    /// [`Unable::NotOffered`] with [`Need::PayloadLimit`] or [`Need::DroppedPayloads`] when
-    /// `settings` asks for what the store has no option for; [`Unable::Failed`] otherwise.
+    /// [`Unable::NotOffered`] with [`Need::PayloadLimit`], [`Need::DroppedPayloads`] or
+    /// [`Need::OperationTimeout`] when `settings` asks for what the store has no option for;
+    /// [`Unable::Failed`] otherwise.
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>>;
 
     /// A fresh place in the condition `variant`, with a store that has not been set up on it.
@@ -259,6 +316,15 @@ pub trait Fixture: Send + Sync + 'static {
     /// [`Unable::NotOffered`] unless overridden.
     async fn end_outage(&self) -> Offered<()> {
         Err(Unable::NotOffered(Need::Outage))
+    }
+
+    /// Makes every connection that is open now go silent, for good: nothing that is sent on it
+    /// arrives or is refused, as behind a firewall that has forgotten it. New connections work.
+    ///
+    /// # Errors
+    /// [`Unable::NotOffered`] unless overridden.
+    async fn silence(&self) -> Offered<()> {
+        Err(Unable::NotOffered(Need::Silence))
     }
 
     /// Restarts what is behind the inbox, and returns when it answers again. The value that

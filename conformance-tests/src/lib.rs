@@ -34,7 +34,12 @@
 //!     }
 //!
 //!     fn expected_not_checked(&self) -> Vec<Need> {
-//!         vec![Need::DroppedPayloads, Need::SecondConnection, Need::Transactions]
+//!         vec![
+//!             Need::DroppedPayloads,
+//!             Need::SecondConnection,
+//!             Need::Silence,
+//!             Need::Transactions,
+//!         ]
 //!     }
 //! }
 //!
@@ -81,8 +86,9 @@
 //! | [`Harness::schema_variant`] | setting up where there is nothing, less, something older, newer or foreign |
 //! | [`Fixture::corrupt`] | rows that cannot be read |
 //! | [`Fixture::begin_outage`] | outages that must not pass for duplicates |
+//! | [`Fixture::silence`] | that every call ends when connections go silent |
 //! | [`Fixture::restart`] | durability across a restart or a kill |
-//! | [`Fixture::transactions`] | recording and settling in the caller's transaction, through [`Transactions`]; with [`BusinessWrites`], that the handler's effects commit with the record |
+//! | [`Fixture::transactions`] | recording and settling in the caller's transaction, through [`Transactions`]; with [`BusinessWrites`], that the handler's effects commit with the record, whatever [`Mishap`] befalls the transaction |
 //!
 //! # Nothing is skipped silently
 //! A case that needs what the harness does not offer, or what the store's
@@ -133,7 +139,8 @@ mod run;
 mod transactions;
 
 pub use harness::{
-    BoxError, Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
+    BoxError, Corruption, Fixture, Harness, Mishap, Need, Offered, Restart, SchemaVariant,
+    Settings, Unable,
 };
 pub use registry::{CASES, Case};
 pub use report::{CaseReport, Report, Verdict};

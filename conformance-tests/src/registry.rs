@@ -466,6 +466,46 @@ register! { $
         a_cancelled_step_leaves_all_or_nothing:
             "A transaction whose step is dropped at any await point leaves all or nothing.",
     }
+    commit (commit) {
+        a_swallowed_failure_commits_all_or_nothing:
+            "A commit after a statement that failed and was swallowed is Ok only if all the rest is there.",
+        a_roll_back_by_the_server_fails_it:
+            "A commit fails when the server has rolled the transaction back under the handler.",
+        a_commit_by_the_handler_fails_it:
+            "A commit fails when the handler has ended the transaction by a commit of its own.",
+        a_roll_back_by_the_handler_fails_it:
+            "A commit fails when the handler has rolled the transaction back by itself.",
+        a_schema_change_commits_all_or_fails_it:
+            "A commit after the handler changed the schema is Ok only if the transaction is whole.",
+    }
+    holding (holding) {
+        a_held_message_costs_the_others_nothing:
+            "While a transaction holds a message, claims, extensions and settlements of others go on.",
+        a_lease_is_measured_from_when_it_is_handed_out:
+            "A claim that had to wait hands out leases of the whole length.",
+        a_transaction_whose_lease_is_renewed_commits_once:
+            "A handler's transaction commits once, however long it takes, while its lease is renewed.",
+        a_transaction_may_outlast_an_unclaimed_lease:
+            "A handler's transaction that outlasts its lease commits if nobody claimed the message.",
+        a_transaction_that_lost_its_lease_is_told:
+            "A handler's transaction whose message was claimed meanwhile is told that its lease is lost.",
+    }
+    slices (slices) {
+        a_discard_goes_on_past_messages_that_workers_take:
+            "All slices of a discard reach the end although workers take some of their messages.",
+        a_replay_goes_on_past_messages_that_others_discard:
+            "All slices of a replay reach the end although others discard some of their messages.",
+    }
+    silence (silence) {
+        receive_ends:
+            "A receive on a connection that went silent ends as unavailable, and the next one works.",
+        work_ends:
+            "Claim, extend, begin and settle on silent connections end as unavailable; the next ones work.",
+        looking_and_intervening_end:
+            "What operators and set-up do on silent connections ends as unavailable; the next one works.",
+        transactions_end:
+            "A transaction on a connection that went silent ends as unavailable, its outcome told truly.",
+    }
     outage (outage) {
         an_outage_is_never_a_duplicate:
             "An outage is never a duplicate, and sending again is safe.",

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
 
-use crate::harness::{BoxError, Need, Offered, Unable};
+use crate::harness::{BoxError, Mishap, Need, Offered, Unable};
 
 /// Opens transactions on the store under test. Implemented by [`Transactions`].
 #[async_trait]
@@ -51,6 +51,12 @@ pub trait AnyTransaction: Send {
     /// [`Need::BusinessWrites`] when the harness offers none.
     async fn write(&mut self, note: &str) -> Offered<()>;
 
+    /// Does to the transaction what a handler should not.
+    ///
+    /// # Errors
+    /// [`Need::Mishap`] when the harness does not offer it.
+    async fn mishap(&mut self, mishap: Mishap) -> Offered<()>;
+
     /// [`Transactional::commit`].
     ///
     /// # Errors
@@ -64,8 +70,8 @@ pub trait AnyTransaction: Send {
     async fn roll_back(self: Box<Self>) -> Result<()>;
 }
 
-/// A handler's own data beside the inbox, written in the same transactions: a table with one
-/// text column is enough.
+/// A handler's own data, written in the same transactions as the inbox: a table with one text
+/// column is enough.
 #[async_trait]
 pub trait BusinessWrites<T>: Send + Sync + 'static {
     /// Writes `note` in the open `transaction`.
@@ -73,6 +79,16 @@ pub trait BusinessWrites<T>: Send + Sync + 'static {
     /// # Errors
     /// Whatever the database met.
     async fn write(&self, transaction: &mut T, note: &str) -> Result<(), BoxError>;
+
+    /// Does to the open `transaction` what a handler should not, and swallows the error that the
+    /// database answers with, if it does.
+    ///
+    /// # Errors
+    /// [`Need::Mishap`] unless overridden, and where the database knows nothing like it.
+    async fn mishap(&self, transaction: &mut T, mishap: Mishap) -> Offered<()> {
+        let _ = transaction;
+        Err(Unable::NotOffered(Need::Mishap(mishap)))
+    }
 
     /// All notes that are committed.
     ///
@@ -172,6 +188,14 @@ where
             .write(&mut self.transaction, note)
             .await
             .map_err(Unable::Failed)
+    }
+
+    async fn mishap(&mut self, mishap: Mishap) -> Offered<()> {
+        let writes = self
+            .writes
+            .as_ref()
+            .ok_or(Unable::NotOffered(Need::Mishap(mishap)))?;
+        writes.mishap(&mut self.transaction, mishap).await
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {

@@ -118,6 +118,8 @@ caught! {
     replay_that_keeps_attempts: broken::ReplayKeepsAttempts::default()
         => "replay::a_replay_resets_the_attempts",
     slices_that_loop: broken::LoopingSlices => "replay::slices_end_although_messages_die_again",
+    slices_that_end_early: broken::SlicesEndEarly
+        => "slices::a_discard_goes_on_past_messages_that_workers_take",
     paging_by_offset: broken::PagingByOffset => "look::pages_are_stable_while_rows_change",
     outage_as_duplicate: broken::OutageAsDuplicate => "outage::an_outage_is_never_a_duplicate",
 }

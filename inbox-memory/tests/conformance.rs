@@ -34,6 +34,7 @@ impl Harness for Memory {
             Need::Restart,
             Need::Outage,
             Need::Transactions,
+            Need::Silence,
             // What was written is what is read.
             Need::CorruptRows,
             // There is nothing to set up.

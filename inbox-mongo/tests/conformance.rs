@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use common::Place;
 use conformance_tests::{
-    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Need, Offered,
+    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Mishap, Need, Offered,
     Restart, SchemaVariant, Settings, Transactions, Unable,
 };
 use inbox_api::{Inbox, Key, Schema as _, Store as _};
@@ -93,7 +93,9 @@ impl Harness for Database {
             Need::Schema(SchemaVariant::Older),
             Need::LargePayloads,
             Need::BatchAtomicity,
+            Need::Silence,
         ];
+        needs.extend(Mishap::ALL.map(Need::Mishap));
         if !self.replicates {
             needs.extend([
                 Need::Transactions,

@@ -29,6 +29,7 @@ pub(crate) use {
     claiming::{CrashNotCounted, LocalClock, NoRecovery, TwoBeginners},
     operating::{
         LoopingSlices, PagingByOffset, PurgeForgetsEarly, PurgeTakesPending, ReplayKeepsAttempts,
+        SlicesEndEarly,
     },
     receiving::{
         CheckThenInsert, DuplicateFailsBatch, FoldsCase, FoldsTrailingSpace, KeyWithoutHandler,
@@ -85,6 +86,15 @@ pub(crate) trait Defect: Send + Sync + 'static {
         payload: Option<Bytes>,
     ) -> Result<Intervention> {
         inner.replay(key, payload).await
+    }
+
+    async fn discard_slice(
+        &self,
+        inner: &MemoryStore,
+        filter: &Filter,
+        slice: &Slice,
+    ) -> Result<Progress> {
+        inner.discard_slice(filter, slice).await
     }
 
     async fn replay_slice(
@@ -244,8 +254,8 @@ impl<D: Defect> Operate for Broken<D> {
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        self.check("discard_slice")?
-            .discard_slice(filter, slice)
+        self.defect
+            .discard_slice(self.check("discard_slice")?, filter, slice)
             .await
     }
 
@@ -298,6 +308,7 @@ impl<D: Defect> Harness for Workshop<D> {
             Need::WakeupsAcrossProcesses,
             Need::Restart,
             Need::Transactions,
+            Need::Silence,
             Need::CorruptRows,
             Need::Schema(SchemaVariant::Missing),
             Need::Schema(SchemaVariant::Incomplete),

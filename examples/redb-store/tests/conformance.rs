@@ -62,6 +62,7 @@ impl Harness for Redb {
             Need::SecondConnection,
             Need::WakeupsAcrossProcesses,
             Need::Transactions,
+            Need::Silence,
         ]
     }
 }

@@ -89,6 +89,7 @@ impl Harness for OnServer {
             Need::Schema(SchemaVariant::Older),
             // Redis cannot roll back; `settle_with` has tests of its own.
             Need::Transactions,
+            Need::Silence,
             Need::BusinessWrites,
         ];
         if self.shards > 1 {

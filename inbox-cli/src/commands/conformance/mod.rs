@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
-use conformance_tests::{CASES, Harness, Need, SchemaVariant};
+use conformance_tests::{CASES, Harness, Mishap, Need, SchemaVariant};
 
 use self::{
     memory::Memory, mongodb::Mongo, mysql::Mysql, postgres::Postgres, redis::Redis, sqlite::Sqlite,
@@ -98,14 +98,17 @@ async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
 /// What a run from outside, with a store's public interface alone, cannot do to any store. The
 /// stores' own tests check these too.
 fn needs_raw_access() -> Vec<Need> {
-    vec![
+    let mut needs = vec![
         Need::CorruptRows,
         Need::Outage,
+        Need::Silence,
         Need::Restart,
         Need::BusinessWrites,
         Need::Schema(SchemaVariant::Incomplete),
         Need::Schema(SchemaVariant::Older),
         Need::Schema(SchemaVariant::Newer),
         Need::Schema(SchemaVariant::Foreign),
-    ]
+    ];
+    needs.extend(Mishap::ALL.map(Need::Mishap));
+    needs
 }

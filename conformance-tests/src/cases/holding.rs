@@ -1,0 +1,308 @@
+//! A caller's transaction that holds a message while the others go on.
+
+use std::{sync::Arc, time::Duration};
+
+use inbox_api::{Extended, Lease, Recorded, Settled, Settlement, State, StoreExt as _};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    harness::{Need, Unable},
+    place::{
+        Context, HANDLER, LONG, Place, TOLERANCE, claim, ids, message, numbered, ordered, processed,
+    },
+    transactions::{AnyTransaction, AnyTransactions},
+};
+
+/// No operation waits for so long, however slow the machine.
+const HUNG: Duration = Duration::from_secs(60);
+
+async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
+    let place = cx.fresh().await?;
+    if !place.capabilities().transactions {
+        return Err(Unmet::NotChecked(Need::Transactions));
+    }
+    let transactions = place.fixture.transactions()?;
+    Ok((place, transactions))
+}
+
+/// A lease that has its whole length before it, give or take the time that reading it took.
+async fn is_whole(place: &Place, what: &str, lease: &Lease, length: Duration) -> CaseResult {
+    let now = place.now().await?;
+    let left = lease.until.duration_since(now).unwrap_or_default();
+    ensure!(
+        left + TOLERANCE >= length,
+        "{what}: expected a lease of {length:?} from when it was handed out, saw {left:?} left"
+    );
+    Ok(())
+}
+
+async fn in_time<T>(what: &str, doing: impl Future<Output = CaseResult<T>>) -> CaseResult<T> {
+    tokio::time::timeout(HUNG, doing).await.unwrap_or_else(|_| {
+        Err(Unmet::Failed(format!(
+            "{what}: it waited for an open transaction that holds another message"
+        )))
+    })
+}
+
+/// What the others do meanwhile: every operation that a worker needs, on other messages.
+async fn others_go_on(place: &Place, round: &str) -> CaseResult {
+    let other = match place.fixture.second_connection().await {
+        Ok(second) => second,
+        Err(Unable::NotOffered(_)) => Arc::clone(&place.inbox),
+        Err(failed) => return Err(failed.into()),
+    };
+    let leased = in_time("claim", claim(&*other, HANDLER, 100, LONG)).await?;
+    let mut claimed = ids(&leased);
+    claimed.sort();
+    let expected: Vec<String> = (1..=4).map(|n| format!("{round}-{n}")).collect();
+    same("claimed while a transaction is open", &claimed, &expected)?;
+    for leased in &leased {
+        is_whole(place, "claim", &leased.lease, LONG).await?;
+    }
+    let leases: Vec<Lease> = leased.iter().map(|leased| leased.lease.clone()).collect();
+    let extended = in_time("extend", async {
+        Ok(other.extend(&leases, 2 * LONG).await?)
+    })
+    .await?;
+    ensure!(
+        extended.iter().all(|e| matches!(e, Extended::Until(_))),
+        "extend while a transaction is open: expected new ends, saw {extended:?}"
+    );
+    let settlements: Vec<Settlement> = leases
+        .into_iter()
+        .map(|lease| Settlement {
+            lease,
+            outcome: processed(),
+        })
+        .collect();
+    let settled = in_time("settle", async { Ok(other.settle(&settlements).await?) }).await?;
+    same(
+        "settled while a transaction is open",
+        &settled,
+        &vec![Settled::Done; 4],
+    )
+}
+
+/// Four messages, one of them with an ordering key, which nobody holds.
+async fn accept_others(place: &Place, round: &str) -> CaseResult {
+    for n in 1..=3 {
+        place.accept(&message(&format!("{round}-{n}"))?).await?;
+    }
+    place
+        .accept(&if place.capabilities().ordering {
+            ordered(&format!("{round}-4"), round)?
+        } else {
+            message(&format!("{round}-4"))?
+        })
+        .await
+}
+
+/// Defect: an open transaction on a stored message stops every claim, and what is claimed in the
+/// end is leased from before the wait.
+pub(crate) async fn a_held_message_costs_the_others_nothing(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    if place.capabilities().exclusive_transactions {
+        return Err(Unmet::NotChecked(Need::SharedWrites));
+    }
+    // A new key; one that was stored; one that is leased.
+    let new = message("new")?;
+    let mut transaction = transactions.open().await?;
+    accept_others(&place, "record-new").await?;
+    same(
+        "record of a new key",
+        &transaction.record(&new, None).await?,
+        &Recorded::First,
+    )?;
+    others_go_on(&place, "record-new").await?;
+    transaction.commit().await?;
+
+    let stored = message("stored")?;
+    place.accept(&stored).await?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "record of a stored message",
+        &transaction.record(&stored, None).await?,
+        &Recorded::First,
+    )?;
+    accept_others(&place, "record-stored").await?;
+    others_go_on(&place, "record-stored").await?;
+    transaction.commit().await?;
+
+    place.accept(&message("leased")?).await?;
+    let leased = place.claim_one().await?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "settled",
+        &transaction.settle(&[end(&leased.lease)]).await?,
+        &vec![Settled::Done],
+    )?;
+    accept_others(&place, "settle").await?;
+    others_go_on(&place, "settle").await?;
+    transaction.commit().await?;
+
+    let batch = numbered(3)?;
+    let mut transaction = transactions.open().await?;
+    let _ = transaction.receive(&batch).await?;
+    accept_others(&place, "receive").await?;
+    others_go_on(&place, "receive").await?;
+    transaction.commit().await?;
+    for key in [new.key(), stored.key(), &leased.lease.key] {
+        place.has_state(key, State::Processed).await?;
+    }
+    let mut claimed = ids(&place.claim_up_to(10, LONG).await?);
+    claimed.sort();
+    same(
+        "claimable after the transactions",
+        &claimed,
+        &batch.iter().map(|m| m.id().to_string()).collect(),
+    )
+}
+
+fn end(lease: &Lease) -> Settlement {
+    Settlement {
+        lease: lease.clone(),
+        outcome: processed(),
+    }
+}
+
+/// Defect: a lease that is measured from when the claim was asked for has run out, or nearly so,
+/// when a claim that had to wait hands it out.
+pub(crate) async fn a_lease_is_measured_from_when_it_is_handed_out(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    place.need_clock()?;
+    let held = message("held")?;
+    place.accept(&held).await?;
+    place.accept(&message("other")?).await?;
+    let mut transaction = transactions.open().await?;
+    let _ = transaction.record(&held, None).await?;
+    let inbox = Arc::clone(&place.inbox);
+    let claiming = tokio::spawn(async move { claim(&*inbox, HANDLER, 1, LONG).await });
+    // Where a claim waits for the transaction, it does so by now.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let waits = !claiming.is_finished();
+    if waits {
+        place.fixture.advance_clock(LONG / 2).await?;
+    }
+    transaction.commit().await?;
+    let leased = claiming.await??;
+    same("claimed", &ids(&leased), &vec!["other".into()])?;
+    if waits {
+        for leased in &leased {
+            is_whole(
+                &place,
+                "a claim that waited for a transaction",
+                &leased.lease,
+                LONG,
+            )
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// How long handlers take, in tenths of their lease.
+const TENTHS: [u32; 4] = [2, 5, 15, 30];
+
+/// The handler's transaction, from its first write to its commit, in ten steps.
+async fn handle(
+    place: &Place,
+    transaction: &mut dyn AnyTransaction,
+    lease: &Lease,
+    tenths: u32,
+    renew: bool,
+) -> CaseResult {
+    // The transaction has seen the database before the lease is renewed.
+    match transaction.write(&format!("{tenths} tenths")).await {
+        Ok(()) | Err(Unable::NotOffered(_)) => {}
+        Err(failed) => return Err(failed.into()),
+    }
+    for step in 0..tenths {
+        place.pass(place.brief() / 10).await?;
+        // As a processor does, a few times in each lease.
+        if renew && step % 3 == 2 {
+            let extended = in_time("extend", async {
+                Ok(place.inbox.extend_one(lease, place.brief()).await?)
+            })
+            .await?;
+            ensure!(
+                matches!(extended, Extended::Until(_)),
+                "renewing the lease of an open transaction: expected a new end, saw {extended:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+async fn outlasts(cx: &Context, renew: bool) -> CaseResult {
+    let (place, transactions) = transactional(cx).await?;
+    place.need_clock()?;
+    if renew && place.capabilities().exclusive_transactions {
+        return Err(Unmet::NotChecked(Need::SharedWrites));
+    }
+    for tenths in TENTHS {
+        let sent = message(&format!("{tenths}"))?;
+        place.accept(&sent).await?;
+        let leased = place.claim_single(place.brief()).await?;
+        let mut transaction = transactions.open().await?;
+        handle(&place, &mut *transaction, &leased.lease, tenths, renew).await?;
+        let settled = transaction.settle(&[end(&leased.lease)]).await.map_err(|error| {
+            Unmet::Failed(format!(
+                "settling in a transaction that lasted {tenths} tenths of its lease: saw {error}"
+            ))
+        })?;
+        same(
+            &format!("settled in a transaction that lasted {tenths} tenths of its lease"),
+            &settled,
+            &vec![Settled::Done],
+        )?;
+        transaction.commit().await?;
+        place.has_state(sent.key(), State::Processed).await?;
+        place.nothing_due("it is processed").await?;
+    }
+    match transactions.written().await {
+        Ok(mut notes) => {
+            notes.sort();
+            let mut expected: Vec<_> = TENTHS.map(|tenths| format!("{tenths} tenths")).into();
+            expected.sort();
+            same("the handlers' committed writes", &notes, &expected)
+        }
+        Err(Unable::NotOffered(_)) => Ok(()),
+        Err(failed) => Err(failed.into()),
+    }
+}
+
+/// Defect: the renewal changes the row that the transaction has seen, which can then never settle.
+pub(crate) async fn a_transaction_whose_lease_is_renewed_commits_once(cx: Context) -> CaseResult {
+    outlasts(&cx, true).await
+}
+
+pub(crate) async fn a_transaction_may_outlast_an_unclaimed_lease(cx: Context) -> CaseResult {
+    outlasts(&cx, false).await
+}
+
+/// Of a transaction that outlasts its lease and a worker that has claimed meanwhile, the worker
+/// wins.
+pub(crate) async fn a_transaction_that_lost_its_lease_is_told(cx: Context) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    place.need_clock()?;
+    if place.capabilities().exclusive_transactions {
+        return Err(Unmet::NotChecked(Need::SharedWrites));
+    }
+    place.accept(&message("1")?).await?;
+    let late = place.claim_single(place.brief()).await?;
+    let mut transaction = transactions.open().await?;
+    handle(&place, &mut *transaction, &late.lease, 1, false).await?;
+    place.pass(place.brief()).await?;
+    let next = place.claim_one().await?;
+    // Some databases end the transaction instead: what it has seen is older than the claim.
+    match transaction.settle(&[end(&late.lease)]).await {
+        Ok(settled) => same("settled", &settled, &vec![Settled::LeaseLost])?,
+        Err(error) => ensure!(
+            error.is_retryable(),
+            "settling a lost lease in a transaction: saw {error}"
+        ),
+    }
+    transaction.roll_back().await?;
+    place.has_state(&next.lease.key, State::Leased).await?;
+    place.finish(&next, processed()).await
+}

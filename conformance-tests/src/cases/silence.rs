@@ -1,0 +1,261 @@
+//! Connections that go silent: what is sent on them neither arrives nor is refused.
+
+use std::{fmt::Debug, time::Duration};
+
+use futures_util::future::BoxFuture;
+use inbox_api::{
+    Effect, ErrorKind, Expired, Filter, HandlerName, Inbox, Message, Page, Receipt, Recorded,
+    Result, Settled, Slice, State, StoreExt as _,
+};
+
+use crate::{
+    check::{CaseResult, Unmet, ensure, same},
+    harness::{Need, Settings},
+    place::{Context, HANDLER, LONG, Place, message, processed, terms, worker},
+};
+
+/// How long the store's operations may take here.
+const LIMIT: Duration = Duration::from_secs(2);
+/// When a call counts as one that does not end: far beyond the limit, on any machine.
+const HUNG: Duration = Duration::from_secs(60);
+/// How many calls may meet a silent connection: a pool may hold several.
+const MOST_SILENT: usize = 20;
+
+async fn fresh(cx: &Context) -> CaseResult<Place> {
+    let place = cx
+        .fresh_with(&Settings {
+            operation_timeout: Some(LIMIT),
+            disrupted: true,
+            ..Settings::default()
+        })
+        .await?;
+    // Not offered: better known before the store is filled.
+    place.fixture.silence().await?;
+    answers(&place).await?;
+    Ok(place)
+}
+
+/// Goes on until a call is answered again.
+async fn answers(place: &Place) -> CaseResult {
+    for _ in 0..MOST_SILENT {
+        if ends("get", place.get(message("none")?.key()))
+            .await?
+            .is_ok()
+        {
+            return Ok(());
+        }
+    }
+    Err(Unmet::Failed(format!(
+        "new calls use new connections: saw {MOST_SILENT} fail one after the other"
+    )))
+}
+
+/// The answer of a call, which must come.
+async fn ends<T>(what: &str, call: impl Future<Output = Result<T>>) -> CaseResult<Result<T>> {
+    tokio::time::timeout(HUNG, call).await.map_err(|_| {
+        Unmet::Failed(format!(
+            "{what} on a silent connection: expected an answer after {LIMIT:?}, saw none in {HUNG:?}"
+        ))
+    })
+}
+
+/// `Ok`, where the store found out in time to use another connection, or unavailable.
+fn told<T: Debug>(what: &str, answer: &Result<T>) -> CaseResult {
+    if let Err(error) = answer {
+        ensure!(
+            error.kind() == ErrorKind::Unavailable,
+            "{what} on a silent connection: expected that it is unavailable, saw {error}"
+        );
+    }
+    Ok(())
+}
+
+pub(crate) async fn receive_ends(cx: Context) -> CaseResult {
+    let place = fresh(&cx).await?;
+    place.fixture.silence().await?;
+    let sent = message("1")?;
+    let answer = ends("receive", place.receive_one(&sent)).await?;
+    told("receive", &answer)?;
+    answers(&place).await?;
+    let stored = place.get(sent.key()).await?.is_some();
+    match answer {
+        Ok(receipt) => same("receipt", &(receipt, stored), &(Receipt::Accepted, true))?,
+        Err(error) => ensure!(
+            error.effect() == Effect::Unknown || !stored,
+            "receive: it failed without effect ({error}), but the message is there"
+        ),
+    }
+    let _ = place.receive_one(&sent).await?;
+    place.refuses_copy(&sent, "after a silence").await
+}
+
+pub(crate) async fn work_ends(cx: Context) -> CaseResult {
+    let place = fresh(&cx).await?;
+    for id in ["1", "2"] {
+        place.accept(&message(id)?).await?;
+    }
+    let leased = place.claim_one().await?;
+    let handler = HandlerName::new(HANDLER)?;
+
+    place.fixture.silence().await?;
+    let claimed = ends("claim", place.claim_for(&handler, 5, LONG, &worker()?)).await?;
+    told("claim", &claimed)?;
+    answers(&place).await?;
+
+    place.fixture.silence().await?;
+    let extended = ends("extend", place.extend_one(&leased.lease, LONG)).await?;
+    told("extend", &extended)?;
+    answers(&place).await?;
+
+    place.fixture.silence().await?;
+    let begun = ends("begin", place.begin(&message("3")?, &terms(LONG)?)).await?;
+    told("begin", &begun)?;
+    answers(&place).await?;
+
+    place.fixture.silence().await?;
+    let settled = ends("settle", place.settle_one(&leased.lease, processed())).await?;
+    told("settle", &settled)?;
+    answers(&place).await?;
+    same(
+        "settling again",
+        &place.settle_one(&leased.lease, processed()).await?,
+        &Settled::Done,
+    )?;
+    place
+        .has_state(leased.message.key(), State::Processed)
+        .await
+}
+
+type Call = for<'a> fn(&'a dyn Inbox, &'a Message) -> BoxFuture<'a, Result<()>>;
+
+/// What people do, by name.
+const LOOKS_AND_CHANGES: &[(&str, Call)] = &[
+    ("get", |inbox, sent| {
+        Box::pin(async { inbox.get(sent.key()).await.map(drop) })
+    }),
+    ("list", |inbox, _| {
+        Box::pin(async {
+            let page = Page::first(5);
+            inbox.list(&Filter::default(), &page).await.map(drop)
+        })
+    }),
+    ("count", |inbox, _| {
+        Box::pin(async { inbox.count(&Filter::default()).await.map(drop) })
+    }),
+    ("statistics", |inbox, _| {
+        Box::pin(async { inbox.statistics().await.map(drop) })
+    }),
+    ("replay", |inbox, sent| {
+        Box::pin(async { inbox.replay(sent.key(), None).await.map(drop) })
+    }),
+    ("discard", |inbox, sent| {
+        Box::pin(async { inbox.discard(sent.key()).await.map(drop) })
+    }),
+    ("replay_slice", |inbox, _| {
+        Box::pin(async {
+            let slice = Slice {
+                after: None,
+                limit: 5,
+            };
+            inbox
+                .replay_slice(&Filter::default(), &slice)
+                .await
+                .map(drop)
+        })
+    }),
+    ("discard_slice", |inbox, _| {
+        Box::pin(async {
+            let slice = Slice {
+                after: None,
+                limit: 5,
+            };
+            inbox
+                .discard_slice(&Filter::default(), &slice)
+                .await
+                .map(drop)
+        })
+    }),
+    ("purge", |inbox, _| {
+        Box::pin(async { inbox.purge(&expired("purge")?).await.map(drop) })
+    }),
+    ("expired", |inbox, _| {
+        Box::pin(async { inbox.expired(&expired("expired")?).await.map(drop) })
+    }),
+    ("purge_archived", |inbox, sent| {
+        Box::pin(async {
+            let keys = [sent.key().clone()];
+            let expired = expired("purge_archived")?;
+            inbox.purge_archived(&expired, &keys).await.map(drop)
+        })
+    }),
+    ("version", |inbox, _| {
+        Box::pin(async { inbox.version().await.map(drop) })
+    }),
+    ("exists", |inbox, _| {
+        Box::pin(async { inbox.exists().await.map(drop) })
+    }),
+    ("create", |inbox, _| {
+        Box::pin(async { inbox.create().await })
+    }),
+    ("migrate", |inbox, _| {
+        Box::pin(async { inbox.migrate().await.map(drop) })
+    }),
+];
+
+fn expired(operation: &'static str) -> Result<Expired> {
+    Expired::new(State::Dead, Duration::from_secs(3600), 5)
+        .map_err(|invalid| invalid.in_operation(operation))
+}
+
+pub(crate) async fn looking_and_intervening_end(cx: Context) -> CaseResult {
+    let place = fresh(&cx).await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    for (what, call) in LOOKS_AND_CHANGES {
+        place.fixture.silence().await?;
+        told(what, &ends(what, call(&*place.inbox, &sent)).await?)?;
+        answers(&place).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn transactions_end(cx: Context) -> CaseResult {
+    let place = fresh(&cx).await?;
+    if !place.capabilities().transactions {
+        return Err(Unmet::NotChecked(Need::Transactions));
+    }
+    let transactions = place.fixture.transactions()?;
+
+    place.fixture.silence().await?;
+    let opened = ends("open", transactions.open()).await?;
+    told("open", &opened.map(drop))?;
+    answers(&place).await?;
+
+    let mut transaction = transactions.open().await?;
+    place.fixture.silence().await?;
+    let recorded = ends("record_in", transaction.record(&message("1")?, None)).await?;
+    told("record_in", &recorded)?;
+    let rolled_back = ends("roll_back", transaction.roll_back()).await?;
+    told("roll_back", &rolled_back)?;
+    answers(&place).await?;
+
+    let sent = message("2")?;
+    let mut transaction = transactions.open().await?;
+    same(
+        "record",
+        &transaction.record(&sent, None).await?,
+        &Recorded::First,
+    )?;
+    place.fixture.silence().await?;
+    let committed = ends("commit", transaction.commit()).await?;
+    told("commit", &committed)?;
+    answers(&place).await?;
+    let effect = committed.err().map(|error| error.effect());
+    let recorded = place.get(sent.key()).await?.is_some();
+    ensure!(
+        effect == Some(Effect::Unknown) || recorded == effect.is_none(),
+        "commit on a silent connection: expected the truth or an unknown effect, saw effect \
+         {effect:?} although the record is there: {recorded}"
+    );
+    Ok(())
+}
