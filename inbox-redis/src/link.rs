@@ -46,8 +46,8 @@ impl Link {
                 .min_retry_wait(least)
                 .max_retry_wait(most)
                 .connection_timeout(connect_timeout(options))
-                .response_timeout(options.response_timeout)
-                .overall_response_timeout(Some(options.response_timeout))
+                .response_timeout(options.operation_timeout)
+                .overall_response_timeout(Some(options.operation_timeout))
                 .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
             builder = trust(builder, options);
             let client = builder.build().map_err(mapped)?;
@@ -58,7 +58,7 @@ impl Link {
         }
         let config = ConnectionManagerConfig::new()
             .set_connection_timeout(Some(connect_timeout(options)))
-            .set_response_timeout(Some(options.response_timeout))
+            .set_response_timeout(Some(options.operation_timeout))
             .set_min_delay(Duration::from_millis(10))
             .set_max_delay(Duration::from_millis(250))
             .set_number_of_retries(3);
@@ -228,7 +228,7 @@ fn confirmed(
 async fn why_no_cluster(options: &RedisOptions, error: RedisError) -> Error {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(connect_timeout(options)))
-        .set_response_timeout(Some(options.response_timeout));
+        .set_response_timeout(Some(options.operation_timeout));
     for number in 0..options.nodes.len() {
         let mut connection = match client(options, number) {
             Ok(node) => match node
@@ -262,7 +262,7 @@ fn primary(slot: u16) -> SingleNodeRoutingInfo {
 }
 
 fn connect_timeout(options: &RedisOptions) -> Duration {
-    options.response_timeout.min(Duration::from_secs(5))
+    options.operation_timeout.min(Duration::from_secs(5))
 }
 
 /// A client of one of the nodes: the one of this number, counted around.

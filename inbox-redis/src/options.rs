@@ -12,7 +12,7 @@ use crate::{keys::MAX_SHARDS, schema};
 
 const OPERATION: &str = "options";
 const KEYS: &str = "inbox, shards, payload_limit, drop_processed_payloads, keep_processed_s, \
-    wait_replicas, wait_aof_local, wait_aof_replicas, wait_ms, response_ms, start_checks, \
+    wait_replicas, wait_aof_local, wait_aof_replicas, wait_ms, operation_timeout_ms, start_checks, \
     tls_ca_file";
 /// What a cluster's inbox is spread over unless set.
 const CLUSTER_SHARDS: u16 = 8;
@@ -31,7 +31,7 @@ pub struct Confirmations {
     pub local_aof: bool,
     /// So many replicas have the write on disk (`WAITAOF`, from Redis 7.2).
     pub replica_aofs: u32,
-    /// How long to wait for them. Less than the response time-out.
+    /// How long to wait for them. Less than the operation's time-out.
     pub timeout: Duration,
 }
 
@@ -94,7 +94,7 @@ pub struct RedisOptions {
     pub(crate) drop_processed_payloads: bool,
     pub(crate) keep_processed: Option<Duration>,
     pub(crate) confirmations: Confirmations,
-    pub(crate) response_timeout: Duration,
+    pub(crate) operation_timeout: Duration,
     pub(crate) start_checks: StartChecks,
     pub(crate) offset: ClockOffset,
 }
@@ -111,7 +111,7 @@ impl fmt::Debug for RedisOptions {
             .field("drop_processed_payloads", &self.drop_processed_payloads)
             .field("keep_processed", &self.keep_processed)
             .field("confirmations", &self.confirmations)
-            .field("response_timeout", &self.response_timeout)
+            .field("operation_timeout", &self.operation_timeout)
             .field("start_checks", &self.start_checks)
             .finish_non_exhaustive()
     }
@@ -159,7 +159,7 @@ impl RedisOptions {
             drop_processed_payloads: false,
             keep_processed: None,
             confirmations: Confirmations::default(),
-            response_timeout: Duration::from_secs(10),
+            operation_timeout: Duration::from_secs(30),
             start_checks: StartChecks::default(),
             offset: ClockOffset::default(),
         };
@@ -198,7 +198,9 @@ impl RedisOptions {
                 self.confirmations.timeout = Duration::from_millis(number(key, value)?);
                 self
             }
-            "response_ms" => self.response_timeout(Duration::from_millis(number(key, value)?)),
+            "operation_timeout_ms" => {
+                self.operation_timeout(Duration::from_millis(number(key, value)?))
+            }
             "start_checks" => self.start_checks(match value {
                 "refuse" => StartChecks::Refuse,
                 "warn" => StartChecks::Warn,
@@ -284,10 +286,10 @@ impl RedisOptions {
     }
 
     /// How long an operation waits for the server before it fails as `Unavailable` with an
-    /// unknown outcome: 10 seconds unless set, at least 10 milliseconds.
+    /// unknown effect: 30 seconds unless set, at least 10 milliseconds.
     #[must_use]
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.response_timeout = timeout.max(Duration::from_millis(10));
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout.max(Duration::from_millis(10));
         self
     }
 

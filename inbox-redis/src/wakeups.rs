@@ -21,6 +21,8 @@ const OPERATION: &str = "subscribe";
 const RECONNECT: Duration = Duration::from_millis(200);
 /// A silent connection is asked for a sign of life so often.
 const PING: Duration = Duration::from_secs(10);
+/// How long it may take to answer that.
+const PONG: Duration = Duration::from_secs(10);
 
 struct Waiting {
     handlers: Vec<HandlerName>,
@@ -137,7 +139,7 @@ async fn listen(options: &RedisOptions, prefix: &str, node: usize) -> Result<Pub
             .map_err(|error| map(OPERATION, false, error))?;
         Ok(connection)
     };
-    timeout(options.response_timeout, connect)
+    timeout(options.operation_timeout, connect)
         .await
         .unwrap_or_else(|_| {
             let reason = "the server did not answer in time";
@@ -159,7 +161,7 @@ async fn hear(
             &shared,
             &mut sink,
             &mut stream,
-            options.response_timeout,
+            options.operation_timeout.min(PONG),
         )
         .await;
         tracing::warn!("the connection for wake-ups failed; connecting anew");

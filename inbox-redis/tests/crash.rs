@@ -33,7 +33,7 @@ impl Target for Redis {
         let found = tokio::task::spawn_blocking(|| find_own(Kind::Redis, &[])).await?;
         let server = or_skip(Kind::Redis, found)?.ok_or("there is no server here")?;
         let shards = std::env::var(SHARDS).unwrap_or_else(|_| "1".into());
-        let url = format!("{}?shards={shards}&response_ms=2000", server.url());
+        let url = format!("{}?shards={shards}&operation_timeout_ms=2000", server.url());
         let place = Place {
             url,
             server: Arc::new(Mutex::new(server)),

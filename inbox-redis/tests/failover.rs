@@ -80,7 +80,7 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     // Known by a node that survives.
     let url = cluster.urls().last().unwrap().clone();
     let options = options(&url, true, 12)
-        .response_timeout(Duration::from_secs(3))
+        .operation_timeout(Duration::from_secs(3))
         .confirmations(wanted);
     let store = RedisStore::connect(options.clone()).await.unwrap();
     store.create().await.unwrap();

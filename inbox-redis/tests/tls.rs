@@ -49,7 +49,7 @@ async fn tls_is_used_and_the_certificate_is_checked() {
         return;
     };
     let options = |host: &str, ca: &str| {
-        let url = format!("rediss://{host}:{port}?response_ms=3000");
+        let url = format!("rediss://{host}:{port}?operation_timeout_ms=3000");
         RedisOptions::from_url(&url)
             .unwrap()
             .tls_certificates(ca.as_bytes().to_vec())
@@ -88,7 +88,7 @@ async fn tls_is_used_and_the_certificate_is_checked() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
     }
     // A port without TLS waits for the end of what it takes for a command, and says nothing.
-    let plain = server.url().replacen("redis", "rediss", 1) + "?response_ms=500";
+    let plain = server.url().replacen("redis", "rediss", 1) + "?operation_timeout_ms=500";
     let plain = RedisOptions::from_url(&plain).unwrap();
     let error = RedisStore::connect(plain).await.unwrap_err();
     assert!(error.context().contains("speak TLS"), "{error}");

@@ -65,7 +65,7 @@ pub fn options(url: &str, cluster: bool, shards: u16) -> RedisOptions {
         .shards(shards)
         .unwrap()
         .start_checks(StartChecks::Warn)
-        .response_timeout(Duration::from_secs(5))
+        .operation_timeout(Duration::from_secs(5))
 }
 
 /// A fresh inbox whose time can be moved.

@@ -136,7 +136,7 @@ async fn a_paused_server_is_unavailable_in_time_and_back_afterwards() {
     let Some(mut server) = own(&[]).await else {
         return;
     };
-    let quick = options(server.url(), false, 1).response_timeout(Duration::from_secs(2));
+    let quick = options(server.url(), false, 1).operation_timeout(Duration::from_secs(2));
     let (store, _) = store(quick).await;
     server.pause().unwrap();
     let since = Instant::now();
