@@ -33,6 +33,21 @@ pub(crate) fn primary_code(error: &sqlx::Error) -> Option<i32> {
     extended_code(error).map(|code| code & 0xff)
 }
 
+fn code_of(error: &Error) -> Option<i32> {
+    let source = std::error::Error::source(error)?;
+    extended_code(source.downcast_ref()?)
+}
+
+/// Whether another connection had a lock that this one needed. Then nothing was done.
+pub(crate) fn is_busy(error: &Error) -> bool {
+    code_of(error).is_some_and(|code| code & 0xff == BUSY && code != BUSY_SNAPSHOT)
+}
+
+/// Whether that, or whether another connection has written since this one began to read.
+pub(crate) fn is_too_late(error: &Error) -> bool {
+    code_of(error).is_some_and(|code| code & 0xff == BUSY)
+}
+
 /// Returns a function for `map_err`, so that each call site names its operation only.
 pub(crate) fn in_operation(operation: &'static str) -> impl Fn(sqlx::Error) -> Error + Copy {
     move |error| map(operation, error)
@@ -59,7 +74,7 @@ fn classify(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
             NO_MEMORY => (Unavailable, "SQLite is out of memory"),
             READ_ONLY => (Denied, "the file cannot be written"),
             PERMISSION | DENIED => (Denied, "access to the file was refused"),
-            INTERRUPTED => (Unavailable, "SQLite was interrupted"),
+            INTERRUPTED => (Unavailable, "it took longer than the operation's time-out"),
             // A failed write or sync may come before or after the commit took effect.
             IO => {
                 let context = format!("the disk failed (SQLite code {code})");

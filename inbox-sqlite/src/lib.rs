@@ -68,8 +68,8 @@
 //!
 //! SQLite has one writer at a time. While a transaction is open, all other writers of the file,
 //! this store's own operations included, wait for up to
-//! [`busy_timeout`](SqliteOptions::busy_timeout) and then fail as `Unavailable`: keep transactions
-//! short, and do not call the store's other writing operations while holding one. Readers never
+//! [`operation_timeout`](SqliteOptions::operation_timeout) and then fail as `Unavailable`: keep
+//! transactions short, and do not call the store's other writing operations while holding one. Readers never
 //! wait.
 //!
 #![doc = include_str!("../SETUP.md")]
@@ -110,6 +110,7 @@
 mod begin;
 mod error;
 mod operate;
+mod operation;
 mod options;
 mod rows;
 mod schema;

@@ -13,8 +13,11 @@ use sqlx::{
     sqlite::{SqliteArguments, SqliteRow},
 };
 
+use tokio::time::Instant;
+
 use crate::{
     error::in_operation,
+    operation::Limited,
     rows::{self, Stored},
     statements::ByStates,
     store::{BEGIN, SqliteStore},
@@ -90,6 +93,11 @@ impl<'a> Meaning<'a> {
     }
 }
 
+const NOTHING: Progress = Progress {
+    changed: 0,
+    next: None,
+};
+
 fn after(operation: &'static str, cursor: Option<&Cursor>, start: i64) -> Result<i64> {
     cursor.map_or(Ok(start), |cursor| {
         cursor.sequence().map_err(|e| e.in_operation(operation))
@@ -156,26 +164,29 @@ impl SqliteStore {
         Ok(())
     }
 
-    /// Changes one slice of what `meaning` says.
+    /// Changes one slice of those messages that `filter` means and whose state is `eligible`.
     async fn change_slice(
         &self,
         operation: &'static str,
-        text: SqlStr,
-        meaning: Option<Meaning<'_>>,
+        text: &SqlStr,
+        (filter, eligible): (&Filter, &[State]),
         slice: &Slice,
-        with_payload_only: bool,
+        until: Instant,
     ) -> Result<Progress> {
-        let mapped = in_operation(operation);
         let beyond = after(operation, slice.after.as_ref(), 0)?;
-        let none = Progress {
-            changed: 0,
-            next: None,
-        };
-        let (Some(meaning), 1..) = (meaning, slice.limit) else {
-            return Ok(none);
-        };
-        let mut connection = self.writer(operation).await?;
+        if slice.limit == 0 || Meaning::eligible(filter, eligible, 0).is_none() {
+            return Ok(NOTHING);
+        }
+        let connection = self.writer(operation, until).await?;
+        let mut limited = Limited::new(operation, connection, until).await?;
+        let connection = &mut limited.connection;
+        let mapped = in_operation(operation);
         let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
+        let Some(meaning) = Meaning::eligible(filter, eligible, self.now()) else {
+            return Ok(NOTHING);
+        };
+        // What was dropped cannot be replayed; what is not processed has its payload.
+        let with_payload_only = eligible.contains(&State::Processed);
         let eligible = meaning.text(&self.inner.work.statements.eligible);
         let found = meaning
             .bind(eligible, beyond, i64::from(slice.limit))
@@ -190,12 +201,20 @@ impl SqliteStore {
             .map_err(mapped)?;
         let Some(last) = sequences.last() else {
             transaction.rollback().await.map_err(mapped)?;
-            return Ok(none);
+            limited.give_back(operation).await?;
+            return Ok(NOTHING);
         };
-        self.change(operation, &mut transaction, text, &sequences, meaning.now)
-            .await?;
+        self.change(
+            operation,
+            &mut transaction,
+            text.clone(),
+            &sequences,
+            meaning.now,
+        )
+        .await?;
         transaction.commit().await.map_err(mapped)?;
         self.inner.signal.raise();
+        limited.give_back(operation).await?;
         let full = sequences.len() >= slice.limit as usize;
         Ok(Progress {
             changed: sequences.len() as u64,
@@ -203,12 +222,16 @@ impl SqliteStore {
         })
     }
 
-    async fn replay_one(&self, key: &Key, payload: Option<&Bytes>) -> Result<Intervention> {
+    async fn replay_one(
+        &self,
+        key: &Key,
+        payload: Option<&Bytes>,
+        until: Instant,
+    ) -> Result<Intervention> {
         const OPERATION: &str = "replay";
         let mapped = in_operation(OPERATION);
         let statements = &self.inner.work.statements;
-        let mut connection = self.writer(OPERATION).await?;
-        let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
+        let mut transaction = self.locked(OPERATION, until).await?;
         let now = self.now();
         let refused = match self.find(OPERATION, &mut transaction, key, now).await? {
             None => Intervention::NotFound,
@@ -239,11 +262,10 @@ impl SqliteStore {
         Ok(refused)
     }
 
-    async fn discard_one(&self, key: &Key) -> Result<Intervention> {
+    async fn discard_one(&self, key: &Key, until: Instant) -> Result<Intervention> {
         const OPERATION: &str = "discard";
         let mapped = in_operation(OPERATION);
-        let mut connection = self.writer(OPERATION).await?;
-        let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
+        let mut transaction = self.locked(OPERATION, until).await?;
         let now = self.now();
         let refused = match self.find(OPERATION, &mut transaction, key, now).await? {
             None => Intervention::NotFound,
@@ -263,10 +285,10 @@ impl SqliteStore {
         Ok(refused)
     }
 
-    async fn statistics_now(&self) -> Result<Statistics> {
+    async fn statistics_now(&self, until: Instant) -> Result<Statistics> {
         const OPERATION: &str = "statistics";
         let mapped = in_operation(OPERATION);
-        let mut connection = self.reader(OPERATION).await?;
+        let mut connection = self.reader(OPERATION, until).await?;
         let now = self.now();
         let returned = sqlx::query(self.inner.work.statements.statistics.clone())
             .bind(now)
@@ -286,14 +308,80 @@ impl SqliteStore {
         Ok(Statistics { handlers })
     }
 
+    async fn get_one(&self, key: &Key, until: Instant) -> Result<Option<Record>> {
+        let mut connection = self.reader("get", until).await?;
+        let found = self.find("get", &mut connection, key, self.now()).await?;
+        Ok(found.map(|stored| stored.record))
+    }
+
+    async fn list_page(&self, filter: &Filter, page: &Page, until: Instant) -> Result<Listing> {
+        const OPERATION: &str = "list";
+        let mapped = in_operation(OPERATION);
+        let statements = &self.inner.work.statements;
+        let (texts, start) = if page.newest_first {
+            (&statements.list_newest, i64::MAX)
+        } else {
+            (&statements.list, 0)
+        };
+        let beyond = after(OPERATION, page.after.as_ref(), start)?;
+        let limit = page.limit.min(Page::MAX);
+        let connection = self.reader(OPERATION, until).await?;
+        let mut limited = Limited::new(OPERATION, connection, until).await?;
+        let meaning = Meaning::of(filter, self.now());
+        // One more than asked for tells whether there is a next page.
+        let mut returned = meaning
+            .bind(meaning.text(texts), beyond, i64::from(limit) + 1)
+            .bind(page.with_payload)
+            .fetch_all(&mut *limited.connection)
+            .await
+            .map_err(mapped)?;
+        limited.give_back(OPERATION).await?;
+        let more = returned.len() > limit as usize;
+        returned.truncate(limit as usize);
+        let mut listing = self.listing(&returned, meaning.now).map_err(mapped)?;
+        if let (true, Some(last)) = (more, returned.last()) {
+            listing.next = Some(Cursor::from(sequence(last).map_err(mapped)?));
+        }
+        Ok(listing)
+    }
+
+    async fn count_all(&self, filter: &Filter, until: Instant) -> Result<u64> {
+        const OPERATION: &str = "count";
+        let mapped = in_operation(OPERATION);
+        let connection = self.reader(OPERATION, until).await?;
+        let mut limited = Limited::new(OPERATION, connection, until).await?;
+        let meaning = Meaning::of(filter, self.now());
+        let row = meaning
+            .bind(meaning.text(&self.inner.work.statements.count), 0, 0)
+            .fetch_one(&mut *limited.connection)
+            .await
+            .map_err(mapped)?;
+        limited.give_back(OPERATION).await?;
+        Ok(sequence(&row).map_err(mapped)?.unsigned_abs())
+    }
+
+    async fn expired_now(&self, expired: &Expired, until: Instant) -> Result<Listing> {
+        const OPERATION: &str = "expired";
+        let mapped = in_operation(OPERATION);
+        let mut connection = self.reader(OPERATION, until).await?;
+        let returned = sqlx::query(self.inner.work.statements.expired.clone())
+            .bind(i64::from(expired.state().code()))
+            .bind(self.finished_before(expired))
+            .bind(i64::from(expired.limit()))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(mapped)?;
+        self.listing(&returned, self.now()).map_err(mapped)
+    }
+
     fn finished_before(&self, expired: &Expired) -> i64 {
         self.now()
             .saturating_sub(duration_micros(expired.older_than()))
     }
 
-    async fn purge_slice(&self, expired: &Expired, limit: u32) -> Result<u64> {
+    async fn purge_slice(&self, expired: &Expired, limit: u32, until: Instant) -> Result<u64> {
         const OPERATION: &str = "purge";
-        let mut connection = self.writer(OPERATION).await?;
+        let mut connection = self.writer(OPERATION, until).await?;
         let purged = sqlx::query(self.inner.work.statements.purge.clone())
             .bind(i64::from(expired.state().code()))
             .bind(self.finished_before(expired))
@@ -304,14 +392,19 @@ impl SqliteStore {
         Ok(purged.rows_affected())
     }
 
-    async fn purge_some_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_some_archived(
+        &self,
+        expired: &Expired,
+        keys: &[Key],
+        until: Instant,
+    ) -> Result<u64> {
         const OPERATION: &str = "purge_archived";
         let keys: Vec<_> = keys
             .iter()
             .map(|key| (key.handler.as_str(), key.id.as_str()))
             .collect();
         let keys = json(OPERATION, &keys)?;
-        let mut connection = self.writer(OPERATION).await?;
+        let mut connection = self.writer(OPERATION, until).await?;
         let purged = sqlx::query(self.inner.work.statements.purge_keys.clone())
             .bind(i64::from(expired.state().code()))
             .bind(self.finished_before(expired))
@@ -359,106 +452,63 @@ fn handler_statistics(
 #[async_trait]
 impl Operate for SqliteStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
-        let outcome = async {
-            let mut connection = self.reader("get").await?;
-            let found = self.find("get", &mut connection, key, self.now()).await?;
-            Ok(found.map(|stored| stored.record))
-        };
-        self.explained("get", outcome.await).await
+        self.run("get", |until| self.get_one(key, until)).await
     }
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
-        const OPERATION: &str = "list";
-        let mapped = in_operation(OPERATION);
-        let statements = &self.inner.work.statements;
-        let (texts, start) = if page.newest_first {
-            (&statements.list_newest, i64::MAX)
-        } else {
-            (&statements.list, 0)
-        };
-        let beyond = after(OPERATION, page.after.as_ref(), start)?;
-        let limit = page.limit.min(Page::MAX) as usize;
-        if limit == 0 {
+        if page.limit == 0 {
+            after("list", page.after.as_ref(), 0)?;
             return Ok(Listing::default());
         }
-        let outcome = async {
-            let mut connection = self.reader(OPERATION).await?;
-            let meaning = Meaning::of(filter, self.now());
-            // One more than asked for tells whether there is a next page.
-            let mut returned = meaning
-                .bind(
-                    meaning.text(texts),
-                    beyond,
-                    i64::from(page.limit.min(Page::MAX)) + 1,
-                )
-                .bind(page.with_payload)
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(mapped)?;
-            let more = returned.len() > limit;
-            returned.truncate(limit);
-            let mut listing = self.listing(&returned, meaning.now).map_err(mapped)?;
-            if let (true, Some(last)) = (more, returned.last()) {
-                listing.next = Some(Cursor::from(sequence(last).map_err(mapped)?));
-            }
-            Ok(listing)
-        };
-        self.explained(OPERATION, outcome.await).await
+        self.run("list", |until| self.list_page(filter, page, until))
+            .await
     }
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
-        const OPERATION: &str = "count";
-        let mapped = in_operation(OPERATION);
-        let outcome = async {
-            let mut connection = self.reader(OPERATION).await?;
-            let meaning = Meaning::of(filter, self.now());
-            let row = meaning
-                .bind(meaning.text(&self.inner.work.statements.count), 0, 0)
-                .fetch_one(&mut *connection)
-                .await
-                .map_err(mapped)?;
-            Ok(sequence(&row).map_err(mapped)?.unsigned_abs())
-        };
-        self.explained(OPERATION, outcome.await).await
+        self.run("count", |until| self.count_all(filter, until))
+            .await
     }
 
     async fn statistics(&self) -> Result<Statistics> {
-        let outcome = self.statistics_now().await;
-        self.explained("statistics", outcome).await
+        self.run("statistics", |until| self.statistics_now(until))
+            .await
     }
 
     async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        if let Some(payload) = &payload {
+        let payload = payload.as_ref();
+        if let Some(payload) = payload {
             check_size("payload", payload.len(), self.inner.work.payload_limit)
                 .map_err(|invalid| invalid.in_operation("replay"))?;
         }
-        let outcome = self.replay_one(key, payload.as_ref()).await;
-        self.explained("replay", outcome).await
+        self.run("replay", |until| self.replay_one(key, payload, until))
+            .await
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        const OPERATION: &str = "replay_slice";
+        let text = &self.inner.work.statements.replay;
         let eligible = [State::Processed, State::Dead, State::Discarded];
-        let meaning = Meaning::eligible(filter, &eligible, self.now());
-        let text = self.inner.work.statements.replay.clone();
-        let outcome = self
-            .change_slice("replay_slice", text, meaning, slice, true)
-            .await;
-        self.explained("replay_slice", outcome).await
+        let wanted = (filter, eligible.as_slice());
+        self.run(OPERATION, |until| {
+            self.change_slice(OPERATION, text, wanted, slice, until)
+        })
+        .await
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        let outcome = self.discard_one(key).await;
-        self.explained("discard", outcome).await
+        self.run("discard", |until| self.discard_one(key, until))
+            .await
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        const OPERATION: &str = "discard_slice";
+        let text = &self.inner.work.statements.discard;
         let eligible = [State::Pending, State::Dead];
-        let meaning = Meaning::eligible(filter, &eligible, self.now());
-        let text = self.inner.work.statements.discard.clone();
-        let outcome = self
-            .change_slice("discard_slice", text, meaning, slice, false)
-            .await;
-        self.explained("discard_slice", outcome).await
+        let wanted = (filter, eligible.as_slice());
+        self.run(OPERATION, |until| {
+            self.change_slice(OPERATION, text, wanted, slice, until)
+        })
+        .await
     }
 
     async fn purge(&self, expired: &Expired) -> Result<u64> {
@@ -467,8 +517,9 @@ impl Operate for SqliteStore {
         while left > 0 {
             let limit = left.min(PURGE_SLICE);
             let started = std::time::Instant::now();
-            let outcome = self.purge_slice(expired, limit).await;
-            let slice = self.explained("purge", outcome).await?;
+            let slice = self
+                .run("purge", |until| self.purge_slice(expired, limit, until))
+                .await?;
             self.wake_after_purge(expired, slice);
             purged += slice;
             left -= limit;
@@ -483,27 +534,18 @@ impl Operate for SqliteStore {
     }
 
     async fn expired(&self, expired: &Expired) -> Result<Listing> {
-        const OPERATION: &str = "expired";
-        let mapped = in_operation(OPERATION);
-        let outcome = async {
-            let mut connection = self.reader(OPERATION).await?;
-            let returned = sqlx::query(self.inner.work.statements.expired.clone())
-                .bind(i64::from(expired.state().code()))
-                .bind(self.finished_before(expired))
-                .bind(i64::from(expired.limit()))
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(mapped)?;
-            self.listing(&returned, self.now()).map_err(mapped)
-        };
-        self.explained(OPERATION, outcome.await).await
+        self.run("expired", |until| self.expired_now(expired, until))
+            .await
     }
 
     async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
         let mut purged = 0;
         for some in keys.chunks(PURGE_SLICE as usize) {
-            let outcome = self.purge_some_archived(expired, some).await;
-            let slice = self.explained("purge_archived", outcome).await?;
+            let slice = self
+                .run("purge_archived", |until| {
+                    self.purge_some_archived(expired, some, until)
+                })
+                .await?;
             self.wake_after_purge(expired, slice);
             purged += slice;
         }

@@ -13,7 +13,11 @@ use crate::schema;
 
 const OPERATION: &str = "options";
 const KEYS: &str =
-    "inbox, synchronous, busy_timeout_ms, payload_limit, drop_processed_payloads, mode";
+    "inbox, synchronous, operation_timeout_ms, payload_limit, drop_processed_payloads, mode";
+
+/// What marks the store's own write connection, in its temporary database. Nobody else has a reason to
+/// choose it.
+pub(crate) const OWN: i64 = 0x696e_6278;
 
 /// When SQLite waits for the disk. The crate's documentation says what survives what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -56,7 +60,7 @@ pub struct SqliteOptions {
     pub(crate) path: PathBuf,
     pub(crate) inbox: InboxName,
     pub(crate) synchronous: Synchronous,
-    pub(crate) busy_timeout: Duration,
+    pub(crate) operation_timeout: Duration,
     pub(crate) payload_limit: usize,
     pub(crate) drop_processed_payloads: bool,
     pub(crate) create_if_missing: bool,
@@ -64,9 +68,6 @@ pub struct SqliteOptions {
 }
 
 impl SqliteOptions {
-    /// The longest [`busy_timeout`](Self::busy_timeout).
-    pub const MAX_BUSY_TIMEOUT: Duration = Duration::from_secs(600);
-
     /// An inbox named `inbox` in the file at `path`, with `synchronous = full`.
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
@@ -74,7 +75,7 @@ impl SqliteOptions {
             path: path.as_ref().to_path_buf(),
             inbox: InboxName::default(),
             synchronous: Synchronous::default(),
-            busy_timeout: Duration::from_secs(5),
+            operation_timeout: Duration::from_secs(30),
             payload_limit: DEFAULT_PAYLOAD_LIMIT,
             drop_processed_payloads: false,
             create_if_missing: true,
@@ -96,12 +97,12 @@ impl SqliteOptions {
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut options = Self::new(decode_path(path)?);
-        options.check_path()?;
         let pairs = Url::parse(&format!("sqlite:x?{query}"))
             .map_err(|_| invalid("the part of the URL behind the ? cannot be read"))?;
         for (key, value) in pairs.query_pairs() {
             options = options.with_setting(&key, &value)?;
         }
+        options.check()?;
         Ok(options)
     }
 
@@ -117,9 +118,9 @@ impl SqliteOptions {
                 "extra" => Synchronous::Extra,
                 _ => return Err(invalid("synchronous must be off, normal, full or extra")),
             }),
-            "busy_timeout_ms" => {
-                self.busy_timeout(Duration::from_millis(value.parse().map_err(|_| {
-                    invalid("busy_timeout_ms must be a number of milliseconds")
+            "operation_timeout_ms" => {
+                self.operation_timeout(Duration::from_millis(value.parse().map_err(|_| {
+                    invalid("operation_timeout_ms must be a number of milliseconds")
                 })?))
             }
             "payload_limit" => self.payload_limit(
@@ -160,11 +161,17 @@ impl SqliteOptions {
         self
     }
 
-    /// How long an operation waits for another writer before it fails as `Unavailable`: 5
-    /// seconds unless set, at most [`Self::MAX_BUSY_TIMEOUT`].
+    /// The longest that one operation may take, from its call to its answer, waiting for a
+    /// connection and for other writers' locks included: 30 seconds unless set, at least one
+    /// millisecond. Past it the operation fails as `Unavailable`, with no effect if it was still
+    /// waiting, otherwise with an unknown one. A purge has it for each of its slices.
+    ///
+    /// What the operating system does not come back from, such as a write to a file system that
+    /// hangs, cannot be broken off: the operation ends, but the connection that it used is not free
+    /// before that does.
     #[must_use]
-    pub fn busy_timeout(mut self, timeout: Duration) -> Self {
-        self.busy_timeout = timeout.min(Self::MAX_BUSY_TIMEOUT);
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
@@ -211,7 +218,13 @@ impl SqliteOptions {
         schema::ddl(&self.inbox)
     }
 
-    pub(crate) fn check_path(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.inbox.as_str() == "sqlite" || self.inbox.as_str().starts_with("sqlite_") {
+            return Err(invalid(
+                "an inbox in an SQLite file cannot be named sqlite or sqlite_…: tables with such \
+                 names are SQLite's own",
+            ));
+        }
         if self.path.as_os_str().is_empty() {
             return Err(invalid("the path of the SQLite file is empty"));
         }
@@ -239,17 +252,28 @@ impl SqliteOptions {
         SqliteConnectOptions::new()
             .filename(self.absolute_path())
             .create_if_missing(self.create_if_missing)
-            .busy_timeout(self.busy_timeout)
+            // Operations wait by themselves.
+            .busy_timeout(Duration::ZERO)
             .synchronous(match self.synchronous {
                 Synchronous::Off => SqliteSynchronous::Off,
                 Synchronous::Normal => SqliteSynchronous::Normal,
                 Synchronous::Full => SqliteSynchronous::Full,
                 Synchronous::Extra => SqliteSynchronous::Extra,
             })
+            // What a Mac takes to flush its disk's cache, too; without meaning elsewhere.
+            .pragma("fullfsync", self.flushes_disks())
+            .pragma("checkpoint_fullfsync", self.flushes_disks())
             // Rows cross from SQLite's thread to the task: room for a batch of them spares a
             // switch of threads for every few rows.
             .row_buffer_size(1024)
             .disable_statement_logging()
+    }
+
+    fn flushes_disks(&self) -> &'static str {
+        match self.synchronous {
+            Synchronous::Off | Synchronous::Normal => "OFF",
+            Synchronous::Full | Synchronous::Extra => "ON",
+        }
     }
 
     pub(crate) fn writer(&self) -> SqliteConnectOptions {
@@ -261,6 +285,13 @@ impl SqliteOptions {
             .pragma("cache_size", "-16384")
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", "4000")
+            // Tells transactions on this connection from those on a pool of the caller's.
+            .pragma("temp.user_version", OWN.to_string())
+    }
+
+    /// For the connection that looks for commits, which has nobody that would try again.
+    pub(crate) fn watcher(&self) -> SqliteConnectOptions {
+        self.reader().busy_timeout(Duration::from_secs(1))
     }
 
     pub(crate) fn reader(&self) -> SqliteConnectOptions {
@@ -304,13 +335,13 @@ mod tests {
     fn urls_give_paths_and_settings() {
         let options = SqliteOptions::from_url(
             "sqlite:///var/lib/my%20app/orders.db?inbox=orders&synchronous=normal\
-             &busy_timeout_ms=250&payload_limit=1024&drop_processed_payloads=true&mode=rw",
+             &operation_timeout_ms=250&payload_limit=1024&drop_processed_payloads=true&mode=rw",
         )
         .unwrap();
         assert_eq!(options.path, Path::new("/var/lib/my app/orders.db"));
         assert_eq!(options.inbox.as_str(), "orders");
         assert_eq!(options.synchronous, Synchronous::Normal);
-        assert_eq!(options.busy_timeout, Duration::from_millis(250));
+        assert_eq!(options.operation_timeout, Duration::from_millis(250));
         assert_eq!(options.payload_limit, 1024);
         assert!(options.drop_processed_payloads);
         assert!(!options.create_if_missing);
@@ -332,8 +363,10 @@ mod tests {
             ("sqlite://:memory:", "memory store"),
             ("sqlite://a.db?cache=shared", "known are inbox, synchronous"),
             ("sqlite://a.db?inbox=A", "inbox name"),
+            ("sqlite://a.db?inbox=sqlite", "SQLite's own"),
+            ("sqlite://a.db?inbox=sqlite_x", "SQLite's own"),
             ("sqlite://a.db?synchronous=maybe", "off, normal, full"),
-            ("sqlite://a.db?busy_timeout_ms=-1", "milliseconds"),
+            ("sqlite://a.db?operation_timeout_ms=-1", "milliseconds"),
             ("sqlite://a.db?payload_limit=x", "bytes"),
             ("sqlite://a.db?drop_processed_payloads=1", "true or false"),
             ("sqlite://a.db?mode=memory", "rwc or rw"),

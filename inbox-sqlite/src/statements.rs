@@ -14,6 +14,7 @@ pub(crate) struct Statements {
     pub(crate) begin: SqlStr,
     pub(crate) record: SqlStr,
     pub(crate) get: SqlStr,
+    pub(crate) due: SqlStr,
     pub(crate) claim_select: SqlStr,
     pub(crate) claim_lease: SqlStr,
     pub(crate) set_aside: SqlStr,
@@ -87,6 +88,7 @@ impl Statements {
             ),
             record: after_insert("", include_str!("sql/record.sql")),
             get: plain(include_str!("sql/get.sql")),
+            due: plain(include_str!("sql/due.sql")),
             claim_select: plain(include_str!("sql/claim_select.sql")),
             claim_lease: plain(include_str!("sql/claim_lease.sql")),
             set_aside: plain(include_str!("sql/set_aside.sql")),
@@ -154,6 +156,7 @@ mod tests {
             (&s.begin, &["sqlite_autoindex_inbox_message_1"][..]),
             (&s.record, &["sqlite_autoindex_inbox_message_1"]),
             (&s.get, &["sqlite_autoindex_inbox_message_1"]),
+            (&s.due, &["INDEX inbox_claim (handler=? AND visible_at<?)"]),
             (
                 &s.claim_select,
                 &["INDEX inbox_claim (handler=? AND visible_at<?)"],

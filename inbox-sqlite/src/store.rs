@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -19,10 +19,14 @@ use sqlx::{
     Connection as _, Sqlite, SqlitePool, Transaction, pool::PoolConnection,
     sqlite::SqlitePoolOptions,
 };
-use tokio::sync::Mutex;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
-    error::{BUSY, CANNOT_OPEN, NOT_A_DATABASE, in_operation, primary_code},
+    error::{BUSY, CANNOT_OPEN, NOT_A_DATABASE, in_operation, is_busy, is_too_late, primary_code},
+    operation::{self, Pauses, deadline, in_time},
     options::SqliteOptions,
     schema,
     settle::Repetition,
@@ -33,6 +37,9 @@ use crate::{
 /// Takes the write lock at once. A transaction that began by reading would have to be refused
 /// when another one wrote in between.
 pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
+
+/// Takes the write lock with the first change, and fails then if there was another in between.
+const BEGIN_READING: &str = "BEGIN";
 
 const READERS: u32 = 4;
 
@@ -66,6 +73,8 @@ pub(crate) struct Inner {
     watchers: Mutex<Watchers>,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
+    /// Whether the last claim found nothing.
+    idle: AtomicBool,
 }
 
 impl SqliteStore {
@@ -78,7 +87,7 @@ impl SqliteStore {
     /// missing, or when another connection kept it locked; `Unsupported` when it cannot be
     /// switched to WAL mode.
     pub async fn connect(options: SqliteOptions) -> Result<Self> {
-        options.check_path()?;
+        options.check()?;
         let path = options.absolute_path();
         check_file(&path, options.create_if_missing)?;
         let writer = pool(&options, 1)
@@ -91,11 +100,12 @@ impl SqliteStore {
             .connect_lazy_with(options.writer());
         let readers = pool(&options, READERS).connect_lazy_with(options.reader());
 
-        check_journal(
-            &path,
-            &mut *first_connection(&path, &options, &writer).await?,
-        )
-        .await?;
+        let until = deadline(options.operation_timeout);
+        let look = async {
+            let mut connection = first_connection(&path, &writer, until).await?;
+            check_journal(&path, &mut connection).await
+        };
+        in_time("connect", until, look).await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 work: Work::new(&options),
@@ -105,6 +115,7 @@ impl SqliteStore {
                 readers,
                 watchers: Mutex::default(),
                 checked: AtomicBool::new(false),
+                idle: AtomicBool::new(true),
             }),
         })
     }
@@ -117,51 +128,60 @@ impl SqliteStore {
     pub(crate) async fn any_writer(
         &self,
         operation: &'static str,
+        until: Instant,
     ) -> Result<PoolConnection<Sqlite>> {
-        self.inner
-            .writer
-            .acquire()
-            .await
-            .map_err(in_operation(operation))
+        operation::acquire(operation, &self.inner.writer, until).await
     }
 
     /// A read connection, whatever stands in the file.
     pub(crate) async fn any_reader(
         &self,
         operation: &'static str,
+        until: Instant,
     ) -> Result<PoolConnection<Sqlite>> {
-        self.inner
-            .readers
-            .acquire()
-            .await
-            .map_err(in_operation(operation))
+        operation::acquire(operation, &self.inner.readers, until).await
     }
 
-    pub(crate) async fn writer(&self, operation: &'static str) -> Result<PoolConnection<Sqlite>> {
-        let mut connection = self.any_writer(operation).await?;
-        self.check(operation, &mut connection).await?;
-        Ok(connection)
-    }
-
-    pub(crate) async fn reader(&self, operation: &'static str) -> Result<PoolConnection<Sqlite>> {
-        let mut connection = self.any_reader(operation).await?;
-        self.check(operation, &mut connection).await?;
-        Ok(connection)
-    }
-
-    /// A transaction that outlives this call.
-    pub(crate) async fn open_transaction(
+    pub(crate) async fn writer(
         &self,
         operation: &'static str,
+        until: Instant,
+    ) -> Result<PoolConnection<Sqlite>> {
+        let mut connection = self.any_writer(operation, until).await?;
+        self.check(operation, &mut connection).await?;
+        Ok(connection)
+    }
+
+    pub(crate) async fn reader(
+        &self,
+        operation: &'static str,
+        until: Instant,
+    ) -> Result<PoolConnection<Sqlite>> {
+        let mut connection = self.any_reader(operation, until).await?;
+        self.check(operation, &mut connection).await?;
+        Ok(connection)
+    }
+
+    /// A transaction on the write connection, which has the write lock if `statement` is [`BEGIN`].
+    pub(crate) async fn begin_with(
+        &self,
+        operation: &'static str,
+        statement: &'static str,
+        until: Instant,
     ) -> Result<Transaction<'static, Sqlite>> {
-        let mut transaction = self
-            .inner
-            .writer
-            .begin_with(BEGIN)
-            .await
-            .map_err(in_operation(operation))?;
+        let mut transaction =
+            operation::begin(operation, &self.inner.writer, statement, until).await?;
         self.check(operation, &mut transaction).await?;
         Ok(transaction)
+    }
+
+    /// A transaction that has the write lock.
+    pub(crate) async fn locked(
+        &self,
+        operation: &'static str,
+        until: Instant,
+    ) -> Result<Transaction<'static, Sqlite>> {
+        self.begin_with(operation, BEGIN, until).await
     }
 
     /// Fails unless the inbox is there; asks the file only until it was.
@@ -184,12 +204,13 @@ impl SqliteStore {
         &self,
         operation: &'static str,
         outcome: Result<T>,
+        until: Instant,
     ) -> Result<T> {
         if let Err(error) = &outcome
             && error.kind() == ErrorKind::Other
         {
             self.inner.checked.store(false, Ordering::Relaxed);
-            self.reader(operation).await?;
+            self.reader(operation, until).await?;
         }
         outcome
     }
@@ -198,7 +219,7 @@ impl SqliteStore {
 fn pool(options: &SqliteOptions, size: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(size)
-        .acquire_timeout(options.busy_timeout.max(Duration::from_millis(1)))
+        .acquire_timeout(options.operation_timeout)
         .idle_timeout(None)
         .max_lifetime(None)
         // A file does not hang up.
@@ -250,23 +271,20 @@ fn check_file(path: &Path, create: bool) -> Result<()> {
     }
 }
 
-/// Opens the writer. SQLite does not wait for others while it switches to WAL mode, so this
-/// repeats until the busy time-out has passed.
+/// Opens the writer. While others are there, it cannot switch the file to WAL mode: this tries again.
 async fn first_connection(
     path: &Path,
-    options: &SqliteOptions,
     writer: &SqlitePool,
+    until: Instant,
 ) -> Result<PoolConnection<Sqlite>> {
-    let start = Instant::now();
+    let mut pauses = Pauses::new(until);
     loop {
         let error = match writer.acquire().await {
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
         match primary_code(&error) {
-            Some(BUSY) if start.elapsed() < options.busy_timeout => {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            Some(BUSY) if pauses.pause().await => {}
             Some(NOT_A_DATABASE) => {
                 let reason = "is not an SQLite database";
                 return Err(refused(ErrorKind::Invalid, path, reason).with_source(error));
@@ -311,24 +329,24 @@ impl Store for SqliteStore {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        let outcome = self.receive_batch(messages).await;
-        self.explained("receive", outcome).await
+        self.run("receive", |until| self.receive_batch(messages, until))
+            .await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
         if request.handlers.is_empty() || request.limit == 0 {
             return Ok(Claims::default());
         }
-        let outcome = self.claim_batch(request).await;
-        self.explained("claim", outcome).await
+        self.run("claim", |until| self.claim_batch(request, until))
+            .await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         if settlements.is_empty() {
             return Ok(Vec::new());
         }
-        let outcome = self.settle_batch(settlements).await;
-        self.explained("settle", outcome).await
+        self.run("settle", |until| self.settle_batch(settlements, until))
+            .await
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
@@ -336,33 +354,29 @@ impl Store for SqliteStore {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
-        let outcome = async {
-            let mut connection = self.writer("extend").await?;
-            self.inner
-                .work
-                .extend(&mut connection, leases, length, self.now())
-                .await
-        };
-        self.explained("extend", outcome.await).await
+        self.run("extend", |until| self.extend_batch(leases, length, until))
+            .await
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         self.inner.work.check_begin(message)?;
-        let outcome = self.begin_one(message, terms).await;
-        self.explained("begin", outcome).await
+        self.run("begin", |until| self.begin_one(message, terms, until))
+            .await
     }
 
     async fn subscribe(&self, _handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
         const OPERATION: &str = "subscribe";
         let inner = &self.inner;
-        let mut watchers = inner.watchers.lock().await;
-        if inner.readers.is_closed() {
-            return Err(in_operation(OPERATION)(sqlx::Error::PoolClosed));
-        }
-        let watcher = watchers
-            .current(inner.options.reader(), inner.signal.clone())
-            .await
-            .map_err(in_operation(OPERATION))?;
+        let watcher = async {
+            let mut watchers = inner.watchers.lock().await;
+            if inner.readers.is_closed() {
+                return Err(sqlx::Error::PoolClosed);
+            }
+            watchers.current(inner).await
+        };
+        let until = deadline(inner.options.operation_timeout);
+        let mapped = async { watcher.await.map_err(in_operation(OPERATION)) };
+        let watcher = in_time(OPERATION, until, mapped).await?;
         Ok(Box::new(Subscribed::new(&inner.signal, watcher)))
     }
 
@@ -376,7 +390,7 @@ impl Store for SqliteStore {
             closing.0.await;
             closing.1.await;
         };
-        let _ = tokio::time::timeout(inner.options.busy_timeout, all).await;
+        let _ = timeout_at(deadline(inner.options.operation_timeout), all).await;
     }
 }
 
@@ -402,64 +416,99 @@ impl Drop for Scripted {
 /// with the ROLLBACK behind it ignored. The connection goes back to its pool only behind all that,
 /// or (`Scripted`) is closed.
 impl SqliteStore {
-    async fn receive_batch(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+    async fn receive_batch(&self, messages: &[Message], until: Instant) -> Result<Vec<Receipt>> {
         const OPERATION: &str = "receive";
-        let mapped = in_operation(OPERATION);
         if messages.is_empty() {
             return Ok(Vec::new());
         }
         let work = &self.inner.work;
-        let prepared = work.prepare_receive(messages, self.now());
-        let receipts = match prepared.statements() {
+        let prepared = work.prepare_receive(messages);
+        let (receipts, now) = match prepared.statements() {
             0 => return Ok(prepared.receipts),
             1 => {
-                let mut connection = self.writer(OPERATION).await?;
-                work.receive(&mut connection, prepared).await?
+                let mut connection = self.writer(OPERATION, until).await?;
+                let now = self.now();
+                let receipts = work.receive(&mut connection, prepared, now).await?;
+                (receipts, now)
             }
             _ => {
-                let mut connection = self.writer(OPERATION).await?;
-                let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
-                let receipts = work.receive(&mut transaction, prepared).await?;
-                transaction.commit().await.map_err(mapped)?;
-                receipts
+                let mut transaction = self.locked(OPERATION, until).await?;
+                let now = self.now();
+                let receipts = work.receive(&mut transaction, prepared, now).await?;
+                transaction
+                    .commit()
+                    .await
+                    .map_err(in_operation(OPERATION))?;
+                (receipts, now)
             }
         };
-        if receipts.contains(&Receipt::Accepted) {
+        let is_due = |(receipt, message): (&Receipt, &Message)| {
+            *receipt == Receipt::Accepted && message.due().resolve(now) <= now
+        };
+        if receipts.iter().zip(messages).any(is_due) {
             self.inner.signal.raise();
         }
         Ok(receipts)
     }
 
-    async fn claim_batch(&self, request: &ClaimRequest) -> Result<Claims> {
-        let mapped = in_operation("claim");
-        let mut connection = self.writer("claim").await?;
-        let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
-        let claims = self
-            .inner
-            .work
-            .claim(&mut transaction, request, self.now())
-            .await?;
-        transaction.commit().await.map_err(mapped)?;
+    /// A worker that found nothing looks first the next time, without the write lock: those who wait
+    /// for work keep no others from writing. If there is something after all, the transaction goes
+    /// on with what it has read, unless another process has written meanwhile.
+    async fn claim_batch(&self, request: &ClaimRequest, until: Instant) -> Result<Claims> {
+        let idle = &self.inner.idle;
+        if idle.load(Ordering::Relaxed) {
+            match self.claim_within(BEGIN_READING, request, until).await {
+                Err(error) if is_too_late(&error) => idle.store(false, Ordering::Relaxed),
+                outcome => return outcome,
+            }
+        }
+        self.claim_within(BEGIN, request, until).await
+    }
+
+    async fn claim_within(
+        &self,
+        begin: &'static str,
+        request: &ClaimRequest,
+        until: Instant,
+    ) -> Result<Claims> {
+        const OPERATION: &str = "claim";
+        let inner = &self.inner;
+        let mut transaction = self.begin_with(OPERATION, begin, until).await?;
+        let now = self.now();
+        let claims = inner.work.claim(&mut transaction, request, now).await?;
+        transaction
+            .commit()
+            .await
+            .map_err(in_operation(OPERATION))?;
+        let idle = claims.leased.is_empty() && claims.corrupt.is_empty();
+        inner.idle.store(idle, Ordering::Relaxed);
         if !claims.corrupt.is_empty() {
             // What was set aside may have been first of its ordering key.
-            self.inner.signal.raise();
+            inner.signal.raise();
         }
         Ok(claims)
     }
 
-    async fn settle_batch(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        let mapped = in_operation("settle");
+    async fn settle_batch(
+        &self,
+        settlements: &[Settlement],
+        until: Instant,
+    ) -> Result<Vec<Settled>> {
+        const OPERATION: &str = "settle";
         let work = &self.inner.work;
-        let mut connection = self.writer("settle").await?;
         let answers = if work.settles_at_once(settlements) {
+            let mut connection = self.writer(OPERATION, until).await?;
             work.settle(&mut connection, settlements, Repetition::Done, self.now())
                 .await?
         } else {
-            let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
+            let mut transaction = self.locked(OPERATION, until).await?;
             let answers = work
                 .settle(&mut transaction, settlements, Repetition::Done, self.now())
                 .await?;
-            transaction.commit().await.map_err(mapped)?;
+            transaction
+                .commit()
+                .await
+                .map_err(in_operation(OPERATION))?;
             answers
         };
         if answers.wake {
@@ -468,16 +517,40 @@ impl SqliteStore {
         Ok(answers.settled)
     }
 
-    async fn begin_one(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+    async fn extend_batch(
+        &self,
+        leases: &[Lease],
+        length: Duration,
+        until: Instant,
+    ) -> Result<Vec<Extended>> {
+        let mut connection = self.writer("extend", until).await?;
+        let work = &self.inner.work;
+        work.extend(&mut connection, leases, length, self.now())
+            .await
+    }
+
+    async fn begin_one(
+        &self,
+        message: &Message,
+        terms: &LeaseTerms,
+        until: Instant,
+    ) -> Result<Begun> {
         let mut scripted = Scripted {
-            connection: self.writer("begin").await?,
+            connection: self.writer("begin", until).await?,
             is_over: false,
         };
-        let (begun, accepted) = self
-            .inner
-            .work
+        let work = &self.inner.work;
+        let outcome = work
             .begin(&mut scripted.connection, message, terms, self.now())
-            .await?;
+            .await;
+        if outcome.as_ref().is_err_and(is_busy) {
+            // As a rule there is nothing to roll back, since it was refused at its beginning.
+            let _ = sqlx::raw_sql("ROLLBACK")
+                .execute(&mut *scripted.connection)
+                .await;
+            scripted.is_over = true;
+        }
+        let (begun, accepted) = outcome?;
         scripted.is_over = true;
         if accepted && !matches!(begun, Begun::Run(_)) {
             self.inner.signal.raise();

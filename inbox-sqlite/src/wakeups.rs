@@ -1,5 +1,5 @@
-//! Wake-ups: a signal within the process, and a look at SQLite's own change counter for the
-//! commits of other processes.
+//! Wake-ups: a signal within the process, and for the commits of other processes a look at SQLite's
+//! own change counter and, when it has changed, for messages that are due.
 
 use std::{
     sync::{Arc, Weak},
@@ -7,9 +7,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use inbox_api::Subscription;
-use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use inbox_api::{Clock, Subscription};
+use sqlx::{
+    ConnectOptions as _, Connection as _, SqlStr, SqliteConnection, sqlite::SqliteConnectOptions,
+};
 use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+use crate::store::Inner;
 
 const INTERVAL: Duration = Duration::from_millis(25);
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -44,20 +48,26 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// The one that runs, or a new one. Connects first, so that no commit after the return goes
     /// unseen.
-    pub(crate) async fn current(
-        &mut self,
-        options: SqliteConnectOptions,
-        signal: Signal,
-    ) -> sqlx::Result<Arc<Watcher>> {
+    pub(crate) async fn current(&mut self, store: &Inner) -> sqlx::Result<Arc<Watcher>> {
         while self.tasks.try_join_next().is_some() {}
         if let Some(watcher) = self.current.upgrade() {
             return Ok(watcher);
         }
-        let mut connection = options.connect().await?;
+        let look = Look {
+            options: store.options.watcher(),
+            due: store.work.statements.due.clone(),
+            clock: store.options.clock.clone(),
+        };
+        let mut connection = look.options.connect().await?;
         let seen = data_version(&mut connection).await?;
         let (word, stop) = watch::channel(());
-        self.tasks
-            .spawn(watch_file(options, signal, connection, seen, stop));
+        self.tasks.spawn(watch_file(
+            look,
+            store.signal.clone(),
+            connection,
+            seen,
+            stop,
+        ));
         let watcher = Arc::new(Watcher(word));
         self.current = Arc::downgrade(&watcher);
         Ok(watcher)
@@ -80,8 +90,27 @@ async fn data_version(connection: &mut SqliteConnection) -> sqlx::Result<i64> {
         .await
 }
 
-async fn watch_file(
+/// How a watcher looks.
+struct Look {
     options: SqliteConnectOptions,
+    due: SqlStr,
+    clock: Clock,
+}
+
+impl Look {
+    /// Whether there may be work. Most commits make nothing due: those of this store itself, which
+    /// the counter counts as well, leases, extensions, and messages that are processed.
+    async fn is_any_due(&self, connection: &mut SqliteConnection) -> bool {
+        sqlx::query_scalar(self.due.clone())
+            .bind(self.clock.now_micros())
+            .fetch_one(connection)
+            .await
+            .unwrap_or(true)
+    }
+}
+
+async fn watch_file(
+    look: Look,
     signal: Signal,
     mut connection: SqliteConnection,
     mut seen: i64,
@@ -96,12 +125,14 @@ async fn watch_file(
             Ok(now) if now == seen => {}
             Ok(now) => {
                 seen = now;
-                signal.raise();
+                if look.is_any_due(&mut connection).await {
+                    signal.raise();
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "the connection for wake-ups failed; connecting anew");
                 let _ = connection.close().await;
-                let Some(anew) = reconnect(&options, &mut stop).await else {
+                let Some(anew) = reconnect(&look.options, &mut stop).await else {
                     return;
                 };
                 (connection, seen) = anew;

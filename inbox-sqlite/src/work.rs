@@ -84,7 +84,7 @@ pub(crate) struct Receive<'a> {
     pub(crate) receipts: Vec<Receipt>,
     /// Rows and, beside each, its place in the input.
     chunks: Vec<(Chunk<MessageRow<'a>>, Vec<usize>)>,
-    now: i64,
+    messages: &'a [Message],
 }
 
 impl Receive<'_> {
@@ -103,7 +103,7 @@ impl Work {
         }
     }
 
-    pub(crate) fn prepare_receive<'a>(&self, messages: &'a [Message], now: i64) -> Receive<'a> {
+    pub(crate) fn prepare_receive<'a>(&self, messages: &'a [Message]) -> Receive<'a> {
         let mut receipts = Vec::with_capacity(messages.len());
         let mut chunks: Vec<(Chunk<MessageRow<'_>>, Vec<usize>)> = Vec::new();
         for (place, message) in messages.iter().enumerate() {
@@ -132,7 +132,8 @@ impl Work {
                 message.content_type().map(AsRef::as_ref),
                 headers,
                 message.ordering_key().map(AsRef::as_ref),
-                message.due().resolve(now),
+                // Resolved when it is stored.
+                0,
                 at,
                 message.payload().len(),
             ));
@@ -141,7 +142,7 @@ impl Work {
         Receive {
             receipts,
             chunks,
-            now,
+            messages,
         }
     }
 
@@ -149,14 +150,19 @@ impl Work {
         &self,
         connection: &mut SqliteConnection,
         receive: Receive<'_>,
+        now: i64,
     ) -> Result<Vec<Receipt>> {
         const OPERATION: &str = "receive";
         let mut receipts = receive.receipts;
-        for (chunk, places) in receive.chunks {
+        for (mut chunk, places) in receive.chunks {
+            for (row, place) in chunk.rows.iter_mut().zip(&places) {
+                let due = receive.messages.get(*place).map(Message::due);
+                row.6 = due.unwrap_or_default().resolve(now);
+            }
             let returned = sqlx::query(self.statements.receive.clone())
                 .bind(json(OPERATION, &chunk.rows)?)
                 .bind(chunk.bytes)
-                .bind(receive.now)
+                .bind(now)
                 .fetch_all(&mut *connection)
                 .await
                 .map_err(in_operation(OPERATION))?;

@@ -45,7 +45,9 @@ impl Harness for File {
             }
             SchemaVariant::Newer => {
                 place.store().create().await?;
-                place.run("UPDATE inbox_meta SET version = 4711").await?;
+                place
+                    .run("UPDATE inbox_meta SET version = 4711, works_from = 4711")
+                    .await?;
             }
             SchemaVariant::Foreign => {
                 place
@@ -83,7 +85,7 @@ impl Place {
         let path = directory.path().join("inbox.db");
         let clock = Clock::system();
         let mut options = SqliteOptions::new(&path)
-            .busy_timeout(Duration::from_secs(if settings.disrupted { 1 } else { 30 }))
+            .operation_timeout(Duration::from_secs(if settings.disrupted { 1 } else { 30 }))
             .drop_processed_payloads(settings.drop_processed_payloads)
             .clock(clock.clone());
         if let Some(limit) = settings.payload_limit {

@@ -148,7 +148,7 @@ async fn a_part_that_is_missing_or_different_is_noticed() {
 #[tokio::test]
 async fn newer_and_foreign_tables_are_refused_by_everything() {
     let newer = place().await;
-    run(&newer, "UPDATE inbox_meta SET version = 7").await;
+    run(&newer, "UPDATE inbox_meta SET version = 7, works_from = 2").await;
     let foreign = empty_place().await;
     run(&foreign, "CREATE TABLE inbox_message (id TEXT)").await;
     let other_product = empty_place().await;
@@ -284,7 +284,7 @@ async fn odd_file_names_are_names() {
 
 #[tokio::test]
 async fn closing_refuses_further_work() {
-    let place = place_with(|options| options.busy_timeout(Duration::from_secs(600))).await;
+    let place = place_with(|options| options.operation_timeout(Duration::from_secs(600))).await;
     let store = &place.store;
     let clone = store.clone();
     store.receive(&[message("1")]).await.unwrap();

@@ -247,9 +247,9 @@ async fn a_transaction_that_read_first_conflicts_rather_than_misses_a_duplicate(
 
 #[tokio::test]
 async fn an_open_transaction_makes_other_writers_wait_and_then_fail() {
-    let place = place_with(|options| options.busy_timeout(Duration::from_secs(1))).await;
+    let place = place_with(|options| options.operation_timeout(Duration::from_secs(1))).await;
     let store = &place.store;
-    let other = SqliteStore::connect(place.options().busy_timeout(Duration::from_secs(1)))
+    let other = SqliteStore::connect(place.options().operation_timeout(Duration::from_secs(1)))
         .await
         .unwrap();
     let held = store.open().await.unwrap();

@@ -40,7 +40,7 @@ impl Sqlite {
         let url = format!("{path}.conformance-{}-{number}?{query}", std::process::id());
         let clock = Clock::system();
         let mut options = SqliteOptions::from_url(&url)?
-            .busy_timeout(Duration::from_secs(1))
+            .operation_timeout(Duration::from_secs(1))
             .drop_processed_payloads(settings.drop_processed_payloads)
             .clock(clock.clone());
         if let Some(limit) = settings.payload_limit {

@@ -1,9 +1,6 @@
 //! A demo in a file.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
@@ -20,7 +17,7 @@ pub(crate) struct OnSqlite {
 
 impl OnSqlite {
     pub(crate) async fn open(file: &Path) -> Result<Self> {
-        let options = SqliteOptions::new(file).busy_timeout(Duration::from_secs(30));
+        let options = SqliteOptions::new(file);
         Ok(Self {
             file: file.to_owned(),
             store: SqliteStore::connect(options).await?,

@@ -1,0 +1,194 @@
+//! An operation's time: waiting for connections and for SQLite's locks, and the end of both.
+//!
+//! SQLite's own waiting (`busy_timeout`) is off, since it blocks the connection's thread, cannot be
+//! ended, and would let an operation go on with a time that it read before the wait. Instead an
+//! operation that finds a lock taken is begun again a little later.
+
+use std::time::Duration;
+
+use inbox_api::{Effect, Error, ErrorKind, Result};
+use sqlx::{Sqlite, SqlitePool, Transaction, pool::PoolConnection};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{
+    error::{in_operation, is_busy},
+    store::SqliteStore,
+};
+
+/// In milliseconds. Short at first, as SQLite's own.
+const PAUSES: [u64; 8] = [1, 2, 5, 10, 15, 20, 25, 50];
+/// What is left is too short for another attempt.
+const TOO_LITTLE: Duration = Duration::from_millis(2);
+/// How many steps of SQLite's virtual machine pass between two looks at the clock.
+const STEPS: i32 = 10_000;
+
+pub(crate) fn deadline(limit: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(limit)
+        // Longer than any process runs.
+        .unwrap_or_else(|| now + Duration::from_secs(86_400 * 365))
+}
+
+/// Pauses between attempts, longer and longer.
+pub(crate) struct Pauses {
+    until: Instant,
+    next: usize,
+}
+
+impl Pauses {
+    pub(crate) fn new(until: Instant) -> Self {
+        Self { until, next: 0 }
+    }
+
+    /// Waits before another attempt. `false` when there is no time for one.
+    pub(crate) async fn pause(&mut self) -> bool {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left < TOO_LITTLE {
+            return false;
+        }
+        let pause = PAUSES.get(self.next).or(PAUSES.last()).copied();
+        self.next += 1;
+        let pause = Duration::from_millis(pause.unwrap_or_default());
+        sleep(pause.min(left / 2)).await;
+        true
+    }
+}
+
+fn too_long(operation: &'static str) -> Error {
+    let reason = "it took longer than the operation's time-out";
+    Error::new(ErrorKind::Unavailable, operation, reason).with_effect(Effect::Unknown)
+}
+
+/// Runs `work`, for as long as an operation may take.
+pub(crate) async fn in_time<T>(
+    operation: &'static str,
+    until: Instant,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    timeout_at(until, work)
+        .await
+        .unwrap_or_else(|_| Err(too_long(operation)))
+}
+
+/// Waits for a connection until then.
+pub(crate) async fn acquire(
+    operation: &'static str,
+    pool: &SqlitePool,
+    until: Instant,
+) -> Result<PoolConnection<Sqlite>> {
+    timeout_at(until, pool.acquire())
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .map_err(in_operation(operation))
+}
+
+/// Waits for a connection until then, and begins on it.
+pub(crate) async fn begin(
+    operation: &'static str,
+    pool: &SqlitePool,
+    statement: &'static str,
+    until: Instant,
+) -> Result<Transaction<'static, Sqlite>> {
+    // Only the connection is worth a wait: to begin answers at once.
+    timeout_at(until, pool.begin_with(statement))
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .map_err(in_operation(operation))
+}
+
+impl SqliteStore {
+    /// Runs an operation. Repeats `attempt` while others have the lock that it needs, and gives up
+    /// when the operation's time is over. An attempt that finds a lock taken has done nothing; each
+    /// is told when the time is over, and reads the store's clock behind its waiting.
+    pub(crate) async fn run<T, F>(
+        &self,
+        operation: &'static str,
+        attempt: impl Fn(Instant) -> F + Send,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let until = deadline(self.inner.options.operation_timeout);
+        let work = async {
+            let outcome = repeat(until, attempt).await;
+            self.explained(operation, outcome, until).await
+        };
+        in_time(operation, until, work).await
+    }
+
+    /// As [`run`](Self::run), for what sets up the inbox or looks whether it is there.
+    pub(crate) async fn run_without_inbox<T, F>(
+        &self,
+        operation: &'static str,
+        attempt: impl Fn(Instant) -> F + Send,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let until = deadline(self.inner.options.operation_timeout);
+        in_time(operation, until, repeat(until, attempt)).await
+    }
+}
+
+async fn repeat<T, F>(until: Instant, attempt: impl Fn(Instant) -> F + Send) -> Result<T>
+where
+    F: Future<Output = Result<T>> + Send,
+{
+    let mut pauses = Pauses::new(until);
+    loop {
+        match attempt(until).await {
+            Err(error) if is_busy(&error) => {
+                if !pauses.pause().await {
+                    return Err(error);
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// A connection for a statement that may have to look at every message: SQLite ends it when the
+/// operation's time is over. Closed unless it is given back, since what ends the statement would
+/// end later ones, too.
+pub(crate) struct Limited {
+    pub(crate) connection: PoolConnection<Sqlite>,
+    is_over: bool,
+}
+
+impl Limited {
+    pub(crate) async fn new(
+        operation: &'static str,
+        connection: PoolConnection<Sqlite>,
+        until: Instant,
+    ) -> Result<Self> {
+        let mut limited = Self {
+            connection,
+            is_over: false,
+        };
+        limited
+            .connection
+            .lock_handle()
+            .await
+            .map_err(in_operation(operation))?
+            .set_progress_handler(STEPS, move || Instant::now() < until);
+        Ok(limited)
+    }
+
+    pub(crate) async fn give_back(mut self, operation: &'static str) -> Result<()> {
+        self.connection
+            .lock_handle()
+            .await
+            .map_err(in_operation(operation))?
+            .remove_progress_handler();
+        self.is_over = true;
+        Ok(())
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.connection.close_on_drop();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What others' locks may cost: another connection of the file holds the write lock meanwhile.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    future::Future,
+    time::{Duration, SystemTime},
+};
+
+use common::*;
+use inbox_api::{
+    Begun, Due, Expired, Extended, Operate, Outcome, Settled, State, Store, StoreExt, Subscription,
+    from_micros,
+};
+use inbox_sqlite::SqliteStore;
+use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
+
+async fn lock(place: &Place) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(place.path());
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    connection.execute("BEGIN IMMEDIATE").await.unwrap();
+    connection
+}
+
+async fn unlock(mut connection: SqliteConnection) {
+    connection.execute("ROLLBACK").await.unwrap();
+    connection.close().await.unwrap();
+}
+
+/// Starts `operation` while another connection has the write lock, lets an hour pass by the
+/// store's clock, and gives the lock back.
+async fn an_hour_late<F, T>(place: &Place, operation: impl FnOnce(SqliteStore) -> F) -> T
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let held = lock(place).await;
+    let running = tokio::spawn(operation(place.store.clone()));
+    // Until it waits for the lock. On a machine that is too slow for this the operation simply
+    // begins later.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    place.clock.advance(Duration::from_secs(3600));
+    unlock(held).await;
+    running.await.unwrap()
+}
+
+fn now(place: &Place) -> SystemTime {
+    from_micros(place.clock.now_micros())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_measured_from_when_they_are_handed_out() {
+    let place = place().await;
+    let store = &place.store;
+    store.receive(&[message("1"), message("2")]).await.unwrap();
+
+    let claims = an_hour_late(&place, async |store: SqliteStore| {
+        store.claim(&request(1)).await.unwrap()
+    })
+    .await;
+    let lease = claims.leased[0].lease.clone();
+    assert!(lease.until > now(&place), "claim");
+
+    let held = lease.clone();
+    let extended = an_hour_late(&place, async move |store: SqliteStore| {
+        store.extend(&[held], LENGTH).await.unwrap()
+    })
+    .await;
+    let Extended::Until(until) = extended[0] else {
+        panic!("the lease was lost");
+    };
+    assert!(until > now(&place), "extend");
+    assert_eq!(get(store, "1").await.state, State::Leased);
+
+    let begun = an_hour_late(&place, async |store: SqliteStore| {
+        store.begin(&message("2"), &terms()).await.unwrap()
+    })
+    .await;
+    let Begun::Run(leased) = begun else {
+        panic!("not run but {begun:?}");
+    };
+    assert!(leased.lease.until > now(&place), "begin");
+    assert_eq!(get(store, "2").await.state, State::Leased);
+    // The other one ran out during that hour.
+    assert_eq!(get(store, "1").await.state, State::Pending);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn delays_are_measured_from_when_they_are_stored() {
+    let place = place().await;
+    let store = &place.store;
+    store.receive(&[message("1")]).await.unwrap();
+    let lease = claim_one(store).await;
+    let settled = an_hour_late(&place, async move |store: SqliteStore| {
+        store.settle_one(&lease, retry(LENGTH)).await.unwrap()
+    })
+    .await;
+    assert_eq!(settled, Settled::Done);
+    assert!(get(store, "1").await.due_at > now(&place), "retry");
+
+    let _ = an_hour_late(&place, async move |store: SqliteStore| {
+        let later = message("2").with_due(Due::After(LENGTH));
+        store.receive(&[later]).await.unwrap()
+    })
+    .await;
+    let record = get(store, "2").await;
+    assert!(record.due_at > now(&place), "due");
+    assert!(record.accepted_at + Duration::from_secs(1800) > now(&place));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ran_out_during_the_wait_is_free() {
+    let place = place().await;
+    let store = &place.store;
+    let first = run(store, &message("1")).await;
+    let begun = an_hour_late(&place, async |store: SqliteStore| {
+        store.begin(&message("1"), &terms()).await.unwrap()
+    })
+    .await;
+    let Begun::Run(second) = begun else {
+        panic!("not run but {begun:?}");
+    };
+    assert!(second.lease.token > first.lease.token);
+    let settled = store.settle_one(&first.lease, processed()).await.unwrap();
+    assert_eq!(settled, Settled::LeaseLost);
+}
+
+#[tokio::test]
+async fn a_claim_that_finds_nothing_needs_no_write_lock() {
+    let place = place().await;
+    let store = &place.store;
+    let later = message("later").with_due(Due::After(LENGTH));
+    store.receive(&[later, message("held")]).await.unwrap();
+    assert_eq!(ids(&claim(store, 10).await), ["held"]);
+    // The first one that is empty shows that work has run out.
+    assert!(claim(store, 10).await.is_empty());
+    let held = lock(&place).await;
+    for _ in 0..3 {
+        assert!(claim(store, 10).await.is_empty());
+    }
+    unlock(held).await;
+    place.clock.advance(LENGTH);
+    assert_eq!(claim(store, 10).await.len(), 2);
+}
+
+/// Takes what wake-ups are still on their way.
+async fn settle_down(subscription: &mut Box<dyn Subscription>) {
+    while tokio::time::timeout(Duration::from_millis(500), subscription.woken())
+        .await
+        .is_ok()
+    {}
+}
+
+#[tokio::test]
+async fn commits_that_make_nothing_due_wake_nobody() {
+    let place = place().await;
+    let store = &place.store;
+    let other = place.other().await;
+    let all: Vec<_> = (0..6).map(|n| message(&n.to_string())).collect();
+    store.receive(&all).await.unwrap();
+    let leased = claim(store, 10).await;
+    let lease = |n: usize| leased[n].lease.clone();
+    let mut subscription = store.subscribe(&[handler("h")]).await.unwrap();
+    settle_down(&mut subscription).await;
+    for (n, writer) in [store, &other].into_iter().enumerate() {
+        let _ = writer.extend(&[lease(n)], LENGTH).await.unwrap();
+        settle(writer, &lease(n), processed()).await;
+        settle(writer, &lease(n + 2), retry(LENGTH)).await;
+        settle(writer, &lease(n + 4), dead(inbox_api::AfterDead::Continue)).await;
+        let later = message(&format!("later {n}")).with_due(Due::After(LENGTH));
+        writer.receive(&[later]).await.unwrap();
+        let expired = Expired::new(State::Processed, Duration::ZERO, 1).unwrap();
+        assert_eq!(writer.purge(&expired).await.unwrap(), 1);
+        let woken = tokio::time::timeout(Duration::from_millis(500), subscription.woken()).await;
+        assert!(woken.is_err(), "{n}");
+    }
+    // Those that do are still noticed.
+    for (n, writer) in [store, &other].into_iter().enumerate() {
+        settle_down(&mut subscription).await;
+        writer
+            .receive(&[message(&format!("due {n}"))])
+            .await
+            .unwrap();
+        tokio::time::timeout(Duration::from_secs(60), subscription.woken())
+            .await
+            .unwrap();
+        for lease in claim(store, 10).await {
+            settle(store, &lease.lease, processed()).await;
+        }
+    }
+    let lease = run(&other, &message("released")).await.lease;
+    settle_down(&mut subscription).await;
+    settle(&other, &lease, Outcome::Release).await;
+    tokio::time::timeout(Duration::from_secs(60), subscription.woken())
+        .await
+        .unwrap();
+}
