@@ -1,0 +1,77 @@
+CREATE TRIGGER {inbox}_accepted AFTER INSERT ON {inbox}_message
+BEGIN
+    INSERT INTO {inbox}_state (seq, handler, ordering_key, claimable, visible_at, due_at)
+    VALUES (
+        NEW.seq, NEW.handler, NEW.ordering_key,
+        NEW.ordering_key IS NULL OR NOT EXISTS (
+            SELECT 1 FROM {inbox}_state
+            WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+              AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+        ),
+        NEW.first_due_at, NEW.first_due_at
+    );
+    INSERT INTO {inbox}_count (handler, state, n) VALUES (NEW.handler, 0, 1)
+    ON CONFLICT (handler, state) DO UPDATE SET n = n + 1;
+END;
+
+CREATE TRIGGER {inbox}_purged AFTER DELETE ON {inbox}_message
+BEGIN
+    DELETE FROM {inbox}_state WHERE seq = OLD.seq;
+END;
+
+CREATE TRIGGER {inbox}_recounted AFTER UPDATE OF state ON {inbox}_state
+WHEN NEW.state <> OLD.state
+BEGIN
+    UPDATE {inbox}_count SET n = n - 1 WHERE handler = OLD.handler AND state = OLD.state;
+    INSERT INTO {inbox}_count (handler, state, n) VALUES (NEW.handler, NEW.state, 1)
+    ON CONFLICT (handler, state) DO UPDATE SET n = n + 1;
+END;
+
+-- Whatever ends a lease, replays or discards: the earliest open message of its ordering key
+-- becomes the one that can be claimed, unless one is leased.
+CREATE TRIGGER {inbox}_reheaded AFTER UPDATE OF state ON {inbox}_state
+WHEN NEW.ordering_key IS NOT NULL AND NEW.state <> 1
+BEGIN
+    UPDATE {inbox}_state SET claimable = 0
+    WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+      AND ordering_key IS NOT NULL AND claimable = 1 AND state = 0
+      AND seq > (
+          SELECT seq FROM {inbox}_state
+          WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+            AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+          ORDER BY seq LIMIT 1
+      );
+    UPDATE {inbox}_state SET claimable = 1
+    WHERE seq = (
+          SELECT seq FROM {inbox}_state
+          WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+            AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+          ORDER BY seq LIMIT 1
+      )
+      AND state = 0
+      AND NOT EXISTS (
+          SELECT 1 FROM {inbox}_state
+          WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+            AND ordering_key IS NOT NULL AND claimable = 1
+      );
+END;
+
+CREATE TRIGGER {inbox}_removed AFTER DELETE ON {inbox}_state
+BEGIN
+    UPDATE {inbox}_count SET n = n - 1 WHERE handler = OLD.handler AND state = OLD.state;
+    -- A dead message that blocked its ordering key has gone.
+    UPDATE {inbox}_state SET claimable = 1
+    WHERE OLD.blocks = 1
+      AND seq = (
+          SELECT seq FROM {inbox}_state
+          WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
+            AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+          ORDER BY seq LIMIT 1
+      )
+      AND state = 0
+      AND NOT EXISTS (
+          SELECT 1 FROM {inbox}_state
+          WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
+            AND ordering_key IS NOT NULL AND claimable = 1
+      );
+END;
