@@ -85,7 +85,7 @@ impl SqliteStore {
     /// `Invalid` when the path is a folder, is `:memory:` or names a file that is not an SQLite
     /// database; `Denied` when the file cannot be written; `Unavailable` when it or its folder is
     /// missing, or when another connection kept it locked; `Unsupported` when it cannot be
-    /// switched to WAL mode.
+    /// switched to WAL mode, or when its texts are in UTF-16.
     pub async fn connect(options: SqliteOptions) -> Result<Self> {
         options.check()?;
         let path = options.absolute_path();
@@ -103,7 +103,7 @@ impl SqliteStore {
         let until = deadline(options.operation_timeout);
         let look = async {
             let mut connection = first_connection(&path, &writer, until).await?;
-            check_journal(&path, &mut connection).await
+            check_settings(&path, &mut connection).await
         };
         in_time("connect", until, look).await?;
         Ok(Self {
@@ -302,13 +302,24 @@ async fn first_connection(
     }
 }
 
-async fn check_journal(path: &Path, connection: &mut sqlx::SqliteConnection) -> Result<()> {
+/// What the file's maker may have chosen, and what cannot be right.
+async fn check_settings(path: &Path, connection: &mut sqlx::SqliteConnection) -> Result<()> {
+    let mapped = in_operation("connect");
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
-        .fetch_one(connection)
+        .fetch_one(&mut *connection)
         .await
-        .map_err(in_operation("connect"))?;
+        .map_err(mapped)?;
     if mode != "wal" {
         let reason = "cannot be switched to WAL mode; is it on a network file system?";
+        return Err(refused(ErrorKind::Unsupported, path, reason));
+    }
+    let encoding: String = sqlx::query_scalar("PRAGMA encoding")
+        .fetch_one(connection)
+        .await
+        .map_err(mapped)?;
+    if encoding != "UTF-8" {
+        let reason = "has another encoding than UTF-8 (PRAGMA encoding): texts would not come back as \
+            they were, and different keys would be taken for one";
         return Err(refused(ErrorKind::Unsupported, path, reason));
     }
     Ok(())
@@ -322,6 +333,7 @@ impl Store for SqliteStore {
             Capabilities::minimal(options.synchronous.durability(), options.payload_limit);
         capabilities.multi_process = true;
         capabilities.transactions = true;
+        capabilities.exclusive_transactions = true;
         capabilities.ordering = true;
         capabilities.wakeups = Wakeups::EveryProcess;
         capabilities.receive_atomicity = ReceiveAtomicity::Batch;

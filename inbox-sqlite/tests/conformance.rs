@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{
-    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Need, Offered,
+    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Mishap, Need, Offered,
     Restart, SchemaVariant, Settings, Transactions, Unable,
 };
 use inbox_api::{Clock, Inbox, Key, Schema, Store};
@@ -30,7 +30,11 @@ impl Harness for File {
         let place = Place::new(settings).await?;
         place.store().create().await?;
         place
-            .run("CREATE TABLE effects (note TEXT NOT NULL)")
+            .run(
+                "CREATE TABLE effects (note TEXT NOT NULL);
+                 CREATE TABLE taken (only INTEGER PRIMARY KEY);
+                 INSERT INTO taken VALUES (1)",
+            )
             .await?;
         Ok(Box::new(place))
     }
@@ -63,8 +67,10 @@ impl Harness for File {
     fn expected_not_checked(&self) -> Vec<Need> {
         vec![
             Need::Schema(SchemaVariant::Older),
-            // There is no server to kill, only an orderly restart.
+            // There is no server to kill, only an orderly restart, and no network.
             Need::Restart,
+            Need::Silence,
+            Need::SharedWrites,
         ]
     }
 }
@@ -88,6 +94,9 @@ impl Place {
             .operation_timeout(Duration::from_secs(if settings.disrupted { 1 } else { 30 }))
             .drop_processed_payloads(settings.drop_processed_payloads)
             .clock(clock.clone());
+        if let Some(limit) = settings.operation_timeout {
+            options = options.operation_timeout(limit);
+        }
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
@@ -206,6 +215,25 @@ impl BusinessWrites<sqlx::Transaction<'static, Sqlite>> for Effects {
             .execute(&mut **transaction)
             .await?;
         Ok(())
+    }
+
+    async fn mishap(
+        &self,
+        transaction: &mut sqlx::Transaction<'static, Sqlite>,
+        mishap: Mishap,
+    ) -> Offered<()> {
+        let (sql, fails) = match mishap {
+            Mishap::FailedStatement => ("INSERT INTO taken VALUES (1)", true),
+            Mishap::RolledBackByServer => ("INSERT OR ROLLBACK INTO taken VALUES (1)", true),
+            Mishap::Commit => ("COMMIT", false),
+            Mishap::RollBack => ("ROLLBACK", false),
+            Mishap::SchemaChange => ("CREATE TABLE IF NOT EXISTS made (note TEXT)", false),
+        };
+        let done = sqlx::raw_sql(sql).execute(&mut **transaction).await;
+        if done.is_err() == fails {
+            return Ok(());
+        }
+        Err(Unable::failed(format!("{sql}: {done:?}")))
     }
 
     async fn written(&self) -> Result<Vec<String>, BoxError> {

@@ -43,6 +43,9 @@ impl Sqlite {
             .operation_timeout(Duration::from_secs(1))
             .drop_processed_payloads(settings.drop_processed_payloads)
             .clock(clock.clone());
+        if let Some(limit) = settings.operation_timeout {
+            options = options.operation_timeout(limit);
+        }
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
@@ -77,7 +80,9 @@ impl Harness for Sqlite {
     }
 
     fn expected_not_checked(&self) -> Vec<Need> {
-        needs_raw_access()
+        let mut needs = needs_raw_access();
+        needs.push(Need::SharedWrites);
+        needs
     }
 }
 
