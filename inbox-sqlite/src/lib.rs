@@ -109,6 +109,7 @@
 
 mod begin;
 mod error;
+mod objects;
 mod operate;
 mod operation;
 mod options;

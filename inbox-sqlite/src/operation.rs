@@ -192,3 +192,56 @@ impl Drop for Limited {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use inbox_api::Schema as _;
+
+    use super::*;
+    use crate::SqliteOptions;
+
+    #[tokio::test]
+    async fn a_search_without_end_is_ended() {
+        const ENDLESS: &str = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n)
+            SELECT count(*) FROM n";
+        let folder = tempfile::TempDir::new().unwrap();
+        let options = SqliteOptions::new(folder.path().join("inbox.db"));
+        let store = SqliteStore::connect(options).await.unwrap();
+        store.create().await.unwrap();
+        let until = deadline(Duration::from_millis(100));
+        let reader = store.reader("count", until).await.unwrap();
+        let mut limited = Limited::new("count", reader, until).await.unwrap();
+        let error = sqlx::query_scalar::<_, i64>(ENDLESS)
+            .fetch_one(&mut *limited.connection)
+            .await
+            .map_err(in_operation("count"))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        drop(limited);
+        // The next one is on another connection, or on one without a limit.
+        for _ in 0..10 {
+            let until = deadline(Duration::from_secs(60));
+            let reader = store.reader("count", until).await.unwrap();
+            let mut limited = Limited::new("count", reader, until).await.unwrap();
+            let one: i64 = sqlx::query_scalar("SELECT 1")
+                .fetch_one(&mut *limited.connection)
+                .await
+                .unwrap();
+            assert_eq!(one, 1);
+            limited.give_back("count").await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn no_limit_is_too_long_or_too_short() {
+        assert!(deadline(Duration::MAX) > Instant::now() + Duration::from_secs(86_400));
+        let mut pauses = Pauses::new(deadline(Duration::ZERO));
+        assert!(!pauses.pause().await);
+        let mut pauses = Pauses::new(deadline(Duration::from_millis(300)));
+        let mut count = 0;
+        while pauses.pause().await {
+            count += 1;
+        }
+        assert!(count >= 2, "{count}");
+    }
+}

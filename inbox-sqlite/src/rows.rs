@@ -49,7 +49,9 @@ fn headers(row: &SqliteRow, index: usize) -> Decoded<Headers> {
 }
 
 fn state(row: &SqliteRow, index: usize) -> Decoded<State> {
-    State::from_code(column(row, index, "state")?).ok_or_else(|| "state is out of range".into())
+    // Missing when there is no row of states. The driver takes NULL for 0.
+    let code = column::<Option<i64>>(row, index, "state")?.ok_or("state is missing")?;
+    State::from_code(code).ok_or_else(|| "state is out of range".into())
 }
 
 /// Where a row is, for people with SQLite's own tools.

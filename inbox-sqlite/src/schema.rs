@@ -1,17 +1,13 @@
 //! Setting up: numbered steps of SQL, applied under SQLite's write lock.
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, InboxName, Migration, Result, Schema};
-use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteRow},
-};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
 
 use crate::{
     error::in_operation,
+    objects::{Objects, expected, present},
     statements::expand,
     store::{BEGIN, SqliteStore},
 };
@@ -36,7 +32,7 @@ const MARKER: &str = "inbox.sqlite";
 enum Found {
     Nothing,
     Marked(Marked),
-    /// A dump was loaded into what had been set up before.
+    /// A dump was loaded into what had been set up before, or without all of its tables.
     Loaded,
     Foreign,
 }
@@ -59,16 +55,6 @@ impl Marked {
     }
 }
 
-/// A table, index or trigger: which of them, and the text that made it.
-#[derive(PartialEq)]
-struct Object {
-    kind: String,
-    sql: String,
-}
-
-/// By their names in lower case, as SQLite compares them.
-type Objects = BTreeMap<String, Object>;
-
 fn version_of(steps: &[&str]) -> u32 {
     u32::try_from(steps.len()).unwrap_or(u32::MAX)
 }
@@ -90,107 +76,11 @@ pub(crate) fn ddl(inbox: &InboxName) -> String {
     text + &set_version(inbox, version_of(STEPS))
 }
 
-/// A statement without its comments, and with single spaces. Tools reformat what they run, and
-/// comments change; columns, types, conditions and bodies remain.
-fn normal(sql: &str) -> String {
-    let mut text = String::with_capacity(sql.len());
-    let mut rest = sql.chars().peekable();
-    while let Some(c) = rest.next() {
-        let next = rest.peek().copied();
-        match c {
-            '\'' | '"' | '`' => {
-                text.push(c);
-                for quoted in rest.by_ref() {
-                    text.push(quoted);
-                    if quoted == c {
-                        break;
-                    }
-                }
-                continue;
-            }
-            '-' if next == Some('-') => while rest.next().is_some_and(|c| c != '\n') {},
-            '/' if next == Some('*') => {
-                rest.next();
-                let mut before = ' ';
-                for inner in rest.by_ref() {
-                    if before == '*' && inner == '/' {
-                        break;
-                    }
-                    before = inner;
-                }
-            }
-            c if c.is_whitespace() => {}
-            c => {
-                text.push(c);
-                continue;
-            }
-        }
-        if !text.is_empty() && !text.ends_with(' ') {
-            text.push(' ');
-        }
-    }
-    text.truncate(text.trim_end().len());
-    text
-}
-
 async fn run(connection: &mut SqliteConnection, sql: String) -> sqlx::Result<()> {
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(connection)
         .await?;
     Ok(())
-}
-
-/// The objects that `connection` has, out of `names`.
-async fn objects(connection: &mut SqliteConnection, names: &[&str]) -> sqlx::Result<Objects> {
-    let rows = sqlx::query(
-        "SELECT lower(name), type, coalesce(sql, '') FROM sqlite_master
-         WHERE lower(name) IN (SELECT value FROM json_each(?1))",
-    )
-    .bind(serde_json::json!(names).to_string())
-    .fetch_all(connection)
-    .await?;
-    rows.iter()
-        .map(|row| {
-            let object = Object {
-                kind: row.try_get(1)?,
-                sql: normal(row.try_get(2)?),
-            };
-            Ok((row.try_get(0)?, object))
-        })
-        .collect()
-}
-
-/// What `steps` and the triggers make: set up in memory, so that the comparison covers every column,
-/// type, check, index and trigger without a second description of them.
-async fn expected(inbox: &InboxName, steps: &[&str]) -> sqlx::Result<Objects> {
-    let mut memory = SqliteConnectOptions::new()
-        .in_memory(true)
-        .disable_statement_logging()
-        .connect()
-        .await?;
-    for part in steps.iter().chain([&TRIGGERS]) {
-        sqlx::raw_sql(expand(part, inbox))
-            .execute(&mut memory)
-            .await?;
-    }
-    let names: Vec<String> =
-        sqlx::query_scalar("SELECT name FROM sqlite_master WHERE sql IS NOT NULL")
-            .fetch_all(&mut memory)
-            .await?;
-    let prefix = format!("{inbox}_");
-    let names: Vec<_> = names
-        .iter()
-        .map(String::as_str)
-        .filter(|name| name.starts_with(&prefix))
-        .collect();
-    let objects = objects(&mut memory, &names).await?;
-    memory.close().await?;
-    Ok(objects)
-}
-
-async fn present(connection: &mut SqliteConnection, expected: &Objects) -> sqlx::Result<Objects> {
-    let names: Vec<_> = expected.keys().map(String::as_str).collect();
-    objects(connection, &names).await
 }
 
 async fn find(connection: &mut SqliteConnection, inbox: &InboxName) -> sqlx::Result<Found> {
@@ -207,20 +97,40 @@ async fn find(connection: &mut SqliteConnection, inbox: &InboxName) -> sqlx::Res
     .bind(&tables[3])
     .fetch_one(&mut *connection)
     .await?;
-    match (row.try_get::<i64, _>(0)?, row.try_get::<i64, _>(1)?) {
+    let count: i64 = row.try_get(0)?;
+    match (count, row.try_get::<i64, _>(1)?) {
         (0, _) => return Ok(Found::Nothing),
         (_, 4) => {}
         _ => return Ok(Found::Foreign),
     }
     let meta = format!("SELECT marker, version, works_from, revision FROM {inbox}_meta LIMIT 2");
     let rows = sqlx::query(AssertSqlSafe(meta))
-        .fetch_all(connection)
+        .fetch_all(&mut *connection)
         .await?;
+    if count == 4 && is_half_empty(connection, inbox).await? {
+        return Ok(Found::Loaded);
+    }
     Ok(match rows.as_slice() {
         [row] => marked(row).map_or(Found::Foreign, Found::Marked),
         [row, other] if marked(row).is_some() && marked(other).is_some() => Found::Loaded,
         _ => Found::Foreign,
     })
+}
+
+/// Whether there are messages without states or the reverse: all of a table's content is missing.
+/// Single rows that are lost do not stop the others.
+async fn is_half_empty(connection: &mut SqliteConnection, inbox: &InboxName) -> sqlx::Result<bool> {
+    let sql = format!(
+        "SELECT count(DISTINCT filled) FROM (
+            SELECT EXISTS (SELECT 1 FROM {inbox}_message) AS filled
+            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_state)
+            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_count WHERE n > 0)
+        )"
+    );
+    let kinds: i64 = sqlx::query_scalar(AssertSqlSafe(sql))
+        .fetch_one(connection)
+        .await?;
+    Ok(kinds > 1)
 }
 
 fn marked(row: &SqliteRow) -> Option<Marked> {
@@ -264,9 +174,9 @@ fn loaded(operation: &'static str, inbox: &InboxName) -> Error {
         ErrorKind::SchemaVersion,
         operation,
         format!(
-            "a dump was loaded into inbox {inbox} when that had been set up already, and its \
-             messages are not in their states; drop its tables and load the dump, with its \
-             definitions, in their place"
+            "a dump was loaded into inbox {inbox} when that had been set up already, or without all \
+             of its tables: its messages are not in their states; drop its tables and load a whole \
+             dump, with its definitions, in their place"
         ),
     )
 }
@@ -366,7 +276,9 @@ async fn apply(
 ) -> Result<Migration> {
     let mapped = in_operation(operation);
     let to = version_of(steps);
-    let expected = expected(inbox, steps).await.map_err(mapped)?;
+    let expected = expected(inbox, &[steps, &[TRIGGERS]].concat())
+        .await
+        .map_err(mapped)?;
     let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
     let found = match find(&mut transaction, inbox).await.map_err(mapped)? {
         Found::Marked(marked) if marked.is_newer_but_suits(to) => {
@@ -476,7 +388,9 @@ impl SqliteStore {
                 return Err(wrong_version(OPERATION, inbox, marked.version, build));
             }
         };
-        let expected = expected(inbox, STEPS).await.map_err(mapped)?;
+        let expected = expected(inbox, &[STEPS, &[TRIGGERS]].concat())
+            .await
+            .map_err(mapped)?;
         let present = present(&mut connection, &expected).await.map_err(mapped)?;
         Ok(first_difference(&expected, &present, marked, build).is_none())
     }
@@ -534,9 +448,10 @@ impl Schema for SqliteStore {
 
 #[cfg(test)]
 mod tests {
-    use inbox_api::{Clock, HandlerName, Key, Kind, Message, MessageId, Operate, Store};
-
     use std::time::Duration;
+
+    use inbox_api::{Clock, HandlerName, Key, Kind, Message, MessageId, Operate, Store};
+    use sqlx::ConnectOptions as _;
 
     use super::*;
     use crate::{SqliteOptions, operation::deadline};
@@ -588,6 +503,7 @@ mod tests {
         // Two at once, on two connections: one upgrades, the other finds it done.
         let upgrade = async || {
             let options = store.inner.options.writer();
+            let options = options.busy_timeout(Duration::from_secs(60));
             let mut connection = options.connect().await.unwrap();
             let migration = apply("migrate", &mut connection, &inbox, LONGER, Apply::Upgrade).await;
             connection.close().await.unwrap();
@@ -628,23 +544,6 @@ mod tests {
         assert_eq!(record.message(), Some(message));
     }
 
-    #[test]
-    fn comments_and_white_space_do_not_count() {
-        let one = "CREATE TABLE t (\n  a TEXT, -- it's a comment\n  b /* and another */ TEXT\n)";
-        assert_eq!(normal(one), "CREATE TABLE t ( a TEXT, b TEXT )");
-        // Within quotes they are text.
-        for sql in [
-            "CHECK (a <> '--  x')",
-            r#"SELECT "/* 'a'  */""#,
-            "SELECT 'it''s -- a'",
-        ] {
-            assert_eq!(normal(sql), sql);
-        }
-        assert_eq!(normal("a -- no end of line"), "a");
-        assert_eq!(normal("a /* no end"), "a");
-        assert_eq!(normal("a - b / c"), "a - b / c");
-    }
-
     /// A sum over the triggers' text.
     fn sum(text: &str) -> u32 {
         text.bytes().fold(0x811c_9dc5, |sum, byte| {
@@ -656,7 +555,10 @@ mod tests {
     fn a_revision_stands_for_one_text_of_the_triggers() {
         // When this fails: raise REVISION, so that existing inboxes are not taken for damaged, and
         // write the new pair here.
-        assert_eq!((REVISION, sum(&normal(TRIGGERS))), (1, 2_643_045_557));
+        assert_eq!(
+            (REVISION, sum(&crate::objects::normal(TRIGGERS))),
+            (1, 2_643_045_557)
+        );
     }
 
     #[tokio::test]

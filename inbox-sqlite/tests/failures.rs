@@ -384,6 +384,34 @@ async fn a_corrupt_row_fails_its_own_get_and_begin_only() {
     assert!(listing.next.is_some());
 }
 
+#[tokio::test]
+async fn a_message_without_a_state_is_corrupt() {
+    let place = place().await;
+    let store = &place.store;
+    store
+        .receive(&[message("bad"), message("good")])
+        .await
+        .unwrap();
+    damage(&place, "DELETE FROM inbox_state WHERE seq = 1").await;
+    let store = &place.other().await;
+    let mut transaction = store.open().await.unwrap();
+    for error in [
+        store.get(&key("bad")).await.map(drop).unwrap_err(),
+        store
+            .record_in(&mut transaction, &message("bad"), None)
+            .await
+            .map(drop)
+            .unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.context().contains("seq 1"), "{error}");
+    }
+    store.roll_back(transaction).await.unwrap();
+    let error = store.begin(&message("bad"), &terms()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(ids(&claim(store, 10).await), ["good"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_stores_share_the_work_without_overlap() {
     let place = place().await;

@@ -11,10 +11,10 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    Begun, Due, Expired, Extended, Operate, Outcome, Settled, State, Store, StoreExt, Subscription,
-    from_micros,
+    Begun, Due, ErrorKind, Expired, Extended, Filter, Operate, Outcome, Receipt, Schema, Settled,
+    Settlement, Slice, State, Store, StoreExt, Subscription, Transactional, from_micros,
 };
-use inbox_sqlite::SqliteStore;
+use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 
 async fn lock(place: &Place) -> SqliteConnection {
@@ -196,4 +196,110 @@ async fn commits_that_make_nothing_due_wake_nobody() {
     tokio::time::timeout(Duration::from_secs(60), subscription.woken())
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn every_operation_ends_while_another_process_keeps_the_lock() {
+    let place = place_with(|options| options.operation_timeout(Duration::from_millis(300))).await;
+    let store = &place.store;
+    store.receive(&[message("1"), message("2")]).await.unwrap();
+    let lease = claim_one(store).await;
+    // One that found nothing would only look.
+    let held = lock(&place).await;
+    let all = Filter {
+        states: State::ALL.to_vec(),
+        ..Default::default()
+    };
+    let slice = Slice {
+        after: None,
+        limit: 5,
+    };
+    let expired = Expired::new(State::Processed, Duration::ZERO, 5).unwrap();
+    let settlement = Settlement {
+        lease: lease.clone(),
+        outcome: processed(),
+    };
+    for _ in 0..2 {
+        let errors = [
+            store.receive(&[message("3")]).await.map(drop),
+            store.claim(&request(1)).await.map(drop),
+            store
+                .settle(std::slice::from_ref(&settlement))
+                .await
+                .map(drop),
+            store
+                .extend(std::slice::from_ref(&lease), LENGTH)
+                .await
+                .map(drop),
+            store.begin(&message("3"), &terms()).await.map(drop),
+            store.open().await.map(drop),
+            store.replay(&key("1"), None).await.map(drop),
+            store.discard(&key("2")).await.map(drop),
+            store.replay_slice(&all, &slice).await.map(drop),
+            store.discard_slice(&all, &slice).await.map(drop),
+            store.purge(&expired).await.map(drop),
+            store.purge_archived(&expired, &[key("1")]).await.map(drop),
+            store.migrate().await.map(drop),
+        ]
+        .map(Result::unwrap_err);
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        }
+    }
+    // Who only looks needs no lock.
+    assert_eq!(store.count(&all).await.unwrap(), 2);
+    assert!(store.get(&key("1")).await.unwrap().is_some());
+    store.statistics().await.unwrap();
+    store.create().await.unwrap();
+    unlock(held).await;
+    settle(store, &lease, processed()).await;
+    assert_eq!(ids(&claim(store, 5).await), ["2"]);
+}
+
+#[tokio::test]
+async fn connecting_ends_while_another_process_keeps_the_file() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("inbox.db");
+    let options = SqliteConnectOptions::new()
+        .filename(&path)
+        .create_if_missing(true)
+        .pragma("locking_mode", "EXCLUSIVE");
+    let mut alone = SqliteConnection::connect_with(&options).await.unwrap();
+    alone.execute("CREATE TABLE t (a)").await.unwrap();
+    let options = SqliteOptions::new(&path).operation_timeout(Duration::from_millis(300));
+    let error = SqliteStore::connect(options.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    alone.close().await.unwrap();
+    SqliteStore::connect(options).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_was_idle_claims_beside_other_writers() {
+    let place = place().await;
+    let stores = [place.store.clone(), place.other().await];
+    let mut claimed = 0;
+    for round in 0..50 {
+        // Both are idle, and find work at the same time.
+        for store in &stores {
+            assert!(claim(store, 1).await.is_empty());
+        }
+        let batch = [0, 1].map(|n| message(&format!("{round} {n}")));
+        place.store.receive(&batch).await.unwrap();
+        let [one, other] = &stores;
+        let (one, other, received) = tokio::join!(
+            claim(one, 1),
+            claim(other, 1),
+            place.store.receive_one(&batch[0]),
+        );
+        assert_eq!(received.unwrap(), Receipt::Duplicate);
+        let mut ids = [ids(&one), ids(&other)].concat();
+        ids.sort_unstable();
+        assert_eq!(ids.len(), 2, "{ids:?}");
+        assert_ne!(ids[0], ids[1]);
+        for leased in one.iter().chain(&other) {
+            settle(&stores[0], &leased.lease, processed()).await;
+            claimed += 1;
+        }
+    }
+    assert_eq!(claimed, 100);
 }

@@ -306,3 +306,114 @@ async fn closing_refuses_further_work() {
         "checkpointed"
     );
 }
+
+#[tokio::test]
+async fn comments_in_what_is_there_do_not_count() {
+    let place = empty_place().await;
+    let ddl = place
+        .store
+        .ddl()
+        .replace(
+            "state INTEGER NOT NULL DEFAULT 0",
+            "state /* of it */ INTEGER NOT NULL DEFAULT 0",
+        )
+        .replace("BEGIN\n", "BEGIN -- as an earlier release said it\n");
+    assert_ne!(ddl, place.store.ddl());
+    run(&place, &ddl).await;
+    assert!(place.store.exists().await.unwrap());
+    place.store.create().await.unwrap();
+}
+
+const OTHER_TRIGGER: &str = "DROP TRIGGER inbox_purged;
+    CREATE TRIGGER inbox_purged AFTER DELETE ON inbox_message
+    BEGIN DELETE FROM inbox_state WHERE seq = OLD.seq AND true; END;";
+
+async fn trigger(place: &Place) -> String {
+    sqlx::query_scalar("SELECT sql FROM sqlite_master WHERE name = 'inbox_purged'")
+        .fetch_one(&mut raw(place).await)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn triggers_of_another_revision_are_accepted_and_earlier_ones_replaced() {
+    for (revision, replaced) in [(0, true), (99, false)] {
+        let place = place().await;
+        let sql = format!("{OTHER_TRIGGER} UPDATE inbox_meta SET revision = {revision}");
+        run(&place, &sql).await;
+        let store = place.other().await;
+        assert!(store.exists().await.unwrap(), "{revision}");
+        store.create().await.unwrap();
+        assert!(
+            trigger(&place).await.contains("AND true"),
+            "create leaves it"
+        );
+        store.receive(&[message("1")]).await.unwrap();
+        let migration = store.migrate().await.unwrap();
+        assert_eq!((migration.from, migration.to), (Some(1), 1));
+        let now = trigger(&place).await;
+        assert_eq!(now.contains("AND true"), !replaced, "{revision}: {now}");
+        assert!(store.exists().await.unwrap());
+        let receipt = store.receive_one(&message("1")).await.unwrap();
+        assert_eq!(receipt, Receipt::Duplicate);
+        check_consistent(&store).await;
+    }
+    // With this build's revision it is damage.
+    let place = place().await;
+    run(&place, OTHER_TRIGGER).await;
+    assert!(!place.store.exists().await.unwrap());
+    let error = place.store.create().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
+    // One that is missing is missed in every revision.
+    run(
+        &place,
+        "DROP TRIGGER inbox_purged; UPDATE inbox_meta SET revision = 99",
+    )
+    .await;
+    assert!(!place.store.exists().await.unwrap());
+}
+
+#[tokio::test]
+async fn names_differ_by_more_than_their_case() {
+    for sql in [
+        "CREATE TABLE INBOX_MESSAGE (id TEXT)",
+        "CREATE TABLE Inbox_Meta (marker TEXT)",
+        "CREATE TABLE t (a); CREATE INDEX INBOX_CLAIM ON t (a)",
+        "CREATE TABLE t (a); CREATE TRIGGER Inbox_Removed DELETE ON t BEGIN SELECT 1; END",
+        "CREATE VIEW INBOX_STATE AS SELECT 1",
+    ] {
+        let place = empty_place().await;
+        run(&place, sql).await;
+        for error in [
+            place.store.create().await.unwrap_err(),
+            place.store.migrate().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{sql}: {error}");
+            assert!(error.context().contains("not an inbox's"), "{error}");
+        }
+        assert!(!place.store.exists().await.unwrap_or(false), "{sql}");
+    }
+    // No inbox is named like a part of another.
+    let place = place().await;
+    for part in [
+        "message", "state", "count", "meta", "claim", "dead", "purged", "final",
+    ] {
+        let name = InboxName::new(format!("inbox_{part}")).unwrap();
+        let other = SqliteStore::connect(place.options().inbox_name(name)).await;
+        let other = other.unwrap();
+        other.create().await.unwrap();
+        for store in [&other, &place.store] {
+            assert!(store.exists().await.unwrap());
+            let receipt = store.receive_one(&message(part)).await.unwrap();
+            assert_eq!(receipt, Receipt::Accepted);
+        }
+    }
+    for reserved in ["sqlite", "sqlite_inbox"] {
+        let name = InboxName::new(reserved).unwrap();
+        let error = SqliteStore::connect(place.options().inbox_name(name))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.context().contains("SQLite's own"), "{error}");
+    }
+}

@@ -1,3 +1,3 @@
 SELECT {columns}, m.payload, s.result
-FROM {inbox}_message AS m JOIN {inbox}_state AS s ON s.seq = m.seq
+FROM {inbox}_message AS m LEFT JOIN {inbox}_state AS s ON s.seq = m.seq
 WHERE m.handler = ?1 AND m.id = ?2
