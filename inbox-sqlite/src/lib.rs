@@ -30,13 +30,27 @@
 //! | `Off` | everything answered with `Ok` | the file may be damaged |
 //!
 //! A power cut is survived as far as the disk and the file system keep their promise about
-//! flushed data. The file is always in WAL mode; connecting switches it, and the mode stays with
-//! the file.
+//! flushed data; on a Mac, its cache is flushed as well (`fullfsync`). The file is always in WAL mode;
+//! connecting switches it, and the mode stays with the file. Let all processes on a file use the same
+//! setting: *duplicate* rests on what another one has written.
+//!
+//! # Backups
+//! A copy by `VACUUM INTO` or by SQLite's backup functions goes on where the inbox was, and so do a
+//! whole `.dump` that is loaded into a file without the inbox, and a copy of the file together with
+//! its `-wal` that was made while nobody wrote. A copy without the `-wal` lacks the latest
+//! transactions, which nobody can tell from the file. A dump that is loaded into an inbox which was set
+//! up already, or without all of its tables, is refused by whoever opens it next: triggers have met
+//! its messages, and those that were processed would be pending again.
+//!
+//! What was received behind a backup is gone with its loss, and what was processed behind it is
+//! pending in it. Tokens are times, so that those of leases behind a restore are higher than all
+//! before it.
 //!
 //! # Transactional use
 //! The inbox's tables live beside the application's own, so the record of a message and the
 //! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
-//! caller's own on the same file; begin it with `BEGIN IMMEDIATE`.
+//! caller's own on the same file; begin it with `BEGIN IMMEDIATE`. How durable the latter is, that
+//! pool's settings say.
 //!
 //! ```
 //! use inbox_api::{HandlerName, Kind, Message, MessageId, Recorded, Schema, Transactional};
@@ -81,6 +95,12 @@
 //!
 //! Time is the host's clock, which all processes on the file share.
 //!
+//! # Upgrades
+//! `migrate` brings an inbox to the newest version of its tables and to the newest text of its
+//! triggers. Processes of an earlier release go on next to newer ones, as long as the version says
+//! that they may (`inbox_meta.works_from`), and can be started again; otherwise they are refused as
+//! `SchemaVersion`.
+//!
 //! **Not on a network file system**: WAL mode needs shared memory and locks that work, and a file
 //! on one would be damaged sooner or later.
 //!
@@ -95,7 +115,8 @@
 //!   index makes two heads of one key impossible.
 //! - `inbox_count` holds the number of messages by handler and state, so that statistics count
 //!   nothing.
-//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, the oldest one that
+//!   builds may know to work with it, and the revision of its triggers.
 //!
 //! Triggers keep the state row, the counts and the heads of ordering keys. They are what makes
 //! receive, settle, extend and purge one statement each, committed by itself: the alternative,

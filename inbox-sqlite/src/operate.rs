@@ -201,7 +201,7 @@ impl SqliteStore {
             .map_err(mapped)?;
         let Some(last) = sequences.last() else {
             transaction.rollback().await.map_err(mapped)?;
-            limited.give_back(operation).await?;
+            limited.give_back();
             return Ok(NOTHING);
         };
         self.change(
@@ -214,7 +214,7 @@ impl SqliteStore {
         .await?;
         transaction.commit().await.map_err(mapped)?;
         self.inner.signal.raise();
-        limited.give_back(operation).await?;
+        limited.give_back();
         let full = sequences.len() >= slice.limit as usize;
         Ok(Progress {
             changed: sequences.len() as u64,
@@ -335,7 +335,7 @@ impl SqliteStore {
             .fetch_all(&mut *limited.connection)
             .await
             .map_err(mapped)?;
-        limited.give_back(OPERATION).await?;
+        limited.give_back();
         let more = returned.len() > limit as usize;
         returned.truncate(limit as usize);
         let mut listing = self.listing(&returned, meaning.now).map_err(mapped)?;
@@ -356,7 +356,7 @@ impl SqliteStore {
             .fetch_one(&mut *limited.connection)
             .await
             .map_err(mapped)?;
-        limited.give_back(OPERATION).await?;
+        limited.give_back();
         Ok(sequence(&row).map_err(mapped)?.unsigned_abs())
     }
 

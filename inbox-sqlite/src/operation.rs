@@ -4,7 +4,13 @@
 //! ended, and would let an operation go on with a time that it read before the wait. Instead an
 //! operation that finds a lock taken is begun again a little later.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
 use sqlx::{Sqlite, SqlitePool, Transaction, pool::PoolConnection};
@@ -152,7 +158,7 @@ where
 /// end later ones, too.
 pub(crate) struct Limited {
     pub(crate) connection: PoolConnection<Sqlite>,
-    is_over: bool,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Limited {
@@ -161,33 +167,31 @@ impl Limited {
         connection: PoolConnection<Sqlite>,
         until: Instant,
     ) -> Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
         let mut limited = Self {
             connection,
-            is_over: false,
+            is_over: Arc::clone(&is_over),
         };
         limited
             .connection
             .lock_handle()
             .await
             .map_err(in_operation(operation))?
-            .set_progress_handler(STEPS, move || Instant::now() < until);
+            .set_progress_handler(STEPS, move || {
+                is_over.load(Ordering::Relaxed) || Instant::now() < until
+            });
         Ok(limited)
     }
 
-    pub(crate) async fn give_back(mut self, operation: &'static str) -> Result<()> {
-        self.connection
-            .lock_handle()
-            .await
-            .map_err(in_operation(operation))?
-            .remove_progress_handler();
-        self.is_over = true;
-        Ok(())
+    /// What looks at the time stays on the connection, which costs less than to remove it.
+    pub(crate) fn give_back(self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.is_over.load(Ordering::Relaxed) {
             self.connection.close_on_drop();
         }
     }
@@ -228,7 +232,7 @@ mod tests {
                 .await
                 .unwrap();
             assert_eq!(one, 1);
-            limited.give_back("count").await.unwrap();
+            limited.give_back();
         }
     }
 

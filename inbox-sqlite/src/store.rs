@@ -91,11 +91,16 @@ impl SqliteStore {
         let path = options.absolute_path();
         check_file(&path, options.create_if_missing)?;
         let writer = pool(&options, 1)
-            // Closes rather than trusts a connection that comes back within a transaction: a
-            // dropped one whose rollback is not finished, or one that SQLite has rolled back by
-            // itself (as on a full disk), after which sqlx would never begin another.
+            // Closes rather than trusts a connection that comes back within a transaction, as one
+            // that SQLite has rolled back by itself (on a full disk), after which sqlx would never
+            // begin another. A dropped one may not have been rolled back yet.
             .after_release(|connection, _| {
-                Box::pin(async move { Ok(!connection.is_in_transaction()) })
+                Box::pin(async move {
+                    if connection.is_in_transaction() {
+                        connection.ping().await?;
+                    }
+                    Ok(!connection.is_in_transaction())
+                })
             })
             .connect_lazy_with(options.writer());
         let readers = pool(&options, READERS).connect_lazy_with(options.reader());

@@ -6,11 +6,12 @@
 //! ends with it, and a commit releases that first.
 
 use async_trait::async_trait;
+use futures_util::StreamExt as _;
 use inbox_api::{
     Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
     Transactional,
 };
-use sqlx::{Executor as _, Sqlite, Transaction};
+use sqlx::{Either, Executor as _, Row as _, Sqlite, Transaction};
 
 use crate::{
     error::{GENERIC, in_operation, primary_code},
@@ -22,49 +23,54 @@ use crate::{
 
 /// As [`BEGIN`](crate::store::BEGIN), marked as the store's own.
 const OPEN: &str = "BEGIN IMMEDIATE; SAVEPOINT inbox_opened";
-const RELEASE_OPENED: &str = "RELEASE inbox_opened";
 /// Marks a transaction that the caller began. A second mark stands behind the first one.
 const MARK: &str = "SAVEPOINT inbox_used";
-const RELEASE_USED: &str = "RELEASE inbox_used";
+/// The store's own commit. The driver does not see it and would commit or roll back again: for that
+/// there is another transaction, which has done nothing.
+const COMMIT_OPENED: &str = "RELEASE inbox_opened; COMMIT; BEGIN";
+const COMMIT_USED: &str = "RELEASE inbox_used; COMMIT; BEGIN";
 /// What the writer was opened with; 0 on other connections.
 const WHOSE: &str = "PRAGMA temp.user_version";
-/// Fails within a transaction, and does nothing there.
+/// The same, and then fails within a transaction, where it does nothing.
+const WHOSE_AND_BEGIN: &str = "PRAGMA temp.user_version; BEGIN";
 const BEGIN_IF_NONE: &str = "BEGIN";
 
-/// Runs a statement of which one thing is wanted to know: whether SQLite could.
-async fn succeeds(
-    operation: &'static str,
-    transaction: &mut Transaction<'static, Sqlite>,
-    statement: &'static str,
-) -> Result<bool> {
-    match transaction.execute(sqlx::raw_sql(statement)).await {
-        Ok(_) => Ok(true),
-        Err(error) if primary_code(&error) == Some(GENERIC) => Ok(false),
-        Err(error) => Err(in_operation(operation)(error)),
+type Own = Transaction<'static, Sqlite>;
+
+/// How far a script came.
+#[derive(Default)]
+struct Run {
+    /// The first column of its last row.
+    number: Option<i64>,
+    /// Statements that were run to their ends.
+    done: usize,
+    /// Why not all were.
+    error: Option<sqlx::Error>,
+}
+
+impl Run {
+    /// Whether SQLite refused a statement for what it is, as it does when there is no such savepoint.
+    fn is_refused(&self) -> bool {
+        self.error
+            .as_ref()
+            .is_some_and(|error| primary_code(error) == Some(GENERIC))
     }
 }
 
-async fn is_own(
-    operation: &'static str,
-    transaction: &mut Transaction<'static, Sqlite>,
-) -> Result<bool> {
-    let whose: i64 = sqlx::query_scalar(WHOSE)
-        .fetch_one(&mut **transaction)
-        .await
-        .map_err(in_operation(operation))?;
-    Ok(whose == OWN)
-}
-
-/// The driver counts transactions, and would not notice that one has ended: it needs one to roll back.
-async fn roll_back(
-    operation: &'static str,
-    mut transaction: Transaction<'static, Sqlite>,
-) -> Result<()> {
-    succeeds(operation, &mut transaction, BEGIN_IF_NONE).await?;
-    transaction
-        .rollback()
-        .await
-        .map_err(in_operation(operation))
+async fn run(transaction: &mut Own, script: &'static str) -> Run {
+    let mut run = Run::default();
+    let mut results = transaction.fetch_many(sqlx::raw_sql(script));
+    while let Some(result) = results.next().await {
+        match result {
+            Ok(Either::Left(_)) => run.done += 1,
+            Ok(Either::Right(row)) => run.number = row.try_get(0).ok(),
+            Err(error) => {
+                run.error = Some(error);
+                break;
+            }
+        }
+    }
+    run
 }
 
 fn has_ended(operation: &'static str) -> Error {
@@ -75,21 +81,67 @@ fn has_ended(operation: &'static str) -> Error {
 
 /// Before something is done in a transaction: looks that it is there, and marks it if the store did
 /// not when it began.
-async fn mark(
-    operation: &'static str,
-    transaction: &mut Transaction<'static, Sqlite>,
-) -> Result<()> {
-    if succeeds(operation, transaction, BEGIN_IF_NONE).await? {
-        // Stays, so that whatever follows is rolled back with it.
-        return Err(has_ended(operation));
+async fn mark(operation: &'static str, transaction: &mut Own) -> Result<()> {
+    let looked = run(transaction, WHOSE_AND_BEGIN).await;
+    match looked.error {
+        // Another one has begun. It stays, so that whatever follows is rolled back with it.
+        None => Err(has_ended(operation)),
+        Some(_) if looked.is_refused() && looked.number == Some(OWN) => Ok(()),
+        Some(_) if looked.is_refused() => {
+            let marked = run(transaction, MARK).await;
+            marked
+                .error
+                .map_or(Ok(()), |error| Err(in_operation(operation)(error)))
+        }
+        Some(error) => Err(in_operation(operation)(error)),
     }
-    if !is_own(operation, transaction).await? {
-        transaction
-            .execute(sqlx::raw_sql(MARK))
+}
+
+/// Releases the mark and commits. `false` when there is no mark, and nothing was done.
+async fn commit_marked(transaction: &mut Own, script: &'static str) -> sqlx::Result<bool> {
+    let run = run(transaction, script).await;
+    match run.error {
+        Some(_) if run.done == 0 && run.is_refused() => Ok(false),
+        Some(error) if run.done < 2 => Err(error),
+        // The rest is for the driver only.
+        _ => Ok(true),
+    }
+}
+
+async fn commit(operation: &'static str, mut transaction: Own) -> Result<()> {
+    let mapped = in_operation(operation);
+    if commit_marked(&mut transaction, COMMIT_OPENED)
+        .await
+        .map_err(mapped)?
+    {
+        return Ok(());
+    }
+    let whose = run(&mut transaction, WHOSE).await;
+    let is_own = whose.number == Some(OWN);
+    if let Some(error) = whose.error {
+        return Err(mapped(error));
+    }
+    if !is_own
+        && commit_marked(&mut transaction, COMMIT_USED)
             .await
-            .map_err(in_operation(operation))?;
+            .map_err(mapped)?
+    {
+        return Ok(());
     }
-    Ok(())
+    roll_back(operation, transaction).await?;
+    Err(has_ended(operation))
+}
+
+/// The driver counts transactions, and would not notice that one has ended: it needs one to roll back.
+async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> {
+    let begun = run(&mut transaction, BEGIN_IF_NONE).await;
+    match begun.error {
+        Some(error) if primary_code(&error) != Some(GENERIC) => Err(in_operation(operation)(error)),
+        _ => transaction
+            .rollback()
+            .await
+            .map_err(in_operation(operation)),
+    }
 }
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
@@ -115,20 +167,10 @@ impl Transactional for SqliteStore {
             .await
     }
 
-    async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
+    async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "commit";
         let until = deadline(self.inner.options.operation_timeout);
-        let work = async {
-            let transaction_stands = succeeds(OPERATION, &mut transaction, RELEASE_OPENED).await?
-                || (!is_own(OPERATION, &mut transaction).await?
-                    && succeeds(OPERATION, &mut transaction, RELEASE_USED).await?);
-            if !transaction_stands {
-                roll_back(OPERATION, transaction).await?;
-                return Err(has_ended(OPERATION));
-            }
-            transaction.commit().await.map_err(in_operation(OPERATION))
-        };
-        let committed = in_time(OPERATION, until, work).await;
+        let committed = in_time(OPERATION, until, commit(OPERATION, transaction)).await;
         // What the transaction received or settled is unknown here; a wake-up without a cause
         // does no harm.
         self.inner.signal.raise();
@@ -192,11 +234,7 @@ impl Transactional for SqliteStore {
 
 impl SqliteStore {
     /// Before anything is done in a transaction.
-    async fn enter(
-        &self,
-        operation: &'static str,
-        transaction: &mut Transaction<'static, Sqlite>,
-    ) -> Result<()> {
+    async fn enter(&self, operation: &'static str, transaction: &mut Own) -> Result<()> {
         mark(operation, transaction).await?;
         self.check(operation, transaction).await
     }

@@ -72,7 +72,8 @@ type MessageRow<'a> = (
     &'a str,
     &'a str,
     Option<&'a str>,
-    String,
+    usize,
+    usize,
     Option<&'a str>,
     i64,
     usize,
@@ -123,14 +124,15 @@ impl Work {
             let Some((chunk, places)) = chunks.last_mut() else {
                 continue;
             };
+            let headers_at = chunk.append(headers.as_bytes());
             let at = chunk.append(message.payload());
-            chunk.text_bytes += headers.len();
             chunk.rows.push((
                 message.handler().as_str(),
                 message.id().as_str(),
                 message.kind().as_str(),
                 message.content_type().map(AsRef::as_ref),
-                headers,
+                headers_at,
+                headers.len(),
                 message.ordering_key().map(AsRef::as_ref),
                 // Resolved when it is stored.
                 0,
@@ -157,7 +159,7 @@ impl Work {
         for (mut chunk, places) in receive.chunks {
             for (row, place) in chunk.rows.iter_mut().zip(&places) {
                 let due = receive.messages.get(*place).map(Message::due);
-                row.6 = due.unwrap_or_default().resolve(now);
+                row.7 = due.unwrap_or_default().resolve(now);
             }
             let returned = sqlx::query(self.statements.receive.clone())
                 .bind(json(OPERATION, &chunk.rows)?)

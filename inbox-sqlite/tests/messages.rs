@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::*;
 use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, ClaimRequest, ContentType, Due, ErrorKind, Extended,
-    FencingToken, Invalid, Message, Operate, Outcome, Receipt, Settled, Settlement, State, Store,
-    StoreExt, from_micros,
+    FencingToken, Headers, Invalid, Message, Operate, Outcome, Receipt, Settled, Settlement, State,
+    Store, StoreExt, from_micros,
 };
 
 #[tokio::test]
@@ -437,4 +437,40 @@ async fn a_due_time_far_ahead_is_kept() {
     store.receive(&[far]).await.unwrap();
     assert_eq!(claim(store, 1).await, []);
     assert!(get(store, "1").await.due_at > from_micros(1 << 60));
+}
+
+#[tokio::test]
+async fn many_large_results_and_headers_fit() {
+    let place = place().await;
+    let store = &place.store;
+    // More than a statement takes, in headers alone.
+    let mut headers = Headers::new();
+    headers.insert("large", "\"".repeat(60 * 1024)).unwrap();
+    let batch: Vec<_> = (0..600)
+        .map(|n| message(&n.to_string()).with_headers(headers.clone()))
+        .collect();
+    let receipts = store.receive(&batch).await.unwrap();
+    assert_eq!(receipts, vec![Receipt::Accepted; 600]);
+    let leased = claim(store, 600).await;
+    assert_eq!(leased.len(), 600);
+    assert!(leased.iter().all(|l| *l.message.headers() == headers));
+    // And in results.
+    let result = |n: usize| Bytes::from(vec![u8::try_from(n).unwrap(); 12 * 1024 * 1024]);
+    let settlements: Vec<_> = leased
+        .iter()
+        .enumerate()
+        .map(|(n, leased)| inbox_api::Settlement {
+            lease: leased.lease.clone(),
+            outcome: Outcome::Processed {
+                result: (n < 7).then(|| result(n)),
+            },
+        })
+        .collect();
+    let settled = store.settle(&settlements).await.unwrap();
+    assert_eq!(settled, vec![Settled::Done; 600]);
+    for (n, leased) in leased.iter().enumerate().take(8) {
+        let record = store.get(&leased.lease.key).await.unwrap().unwrap();
+        assert_eq!(record.state, State::Processed);
+        assert!(record.result == (n < 7).then(|| result(n)), "{n}");
+    }
 }
