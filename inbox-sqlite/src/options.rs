@@ -15,8 +15,8 @@ const OPERATION: &str = "options";
 const KEYS: &str =
     "inbox, synchronous, operation_timeout_ms, payload_limit, drop_processed_payloads, mode";
 
-/// What marks the store's own write connection, in its temporary database. Nobody else has a reason to
-/// choose it.
+/// What marks the store's own write connection: as its limit for ANALYZE, a number that stays with a
+/// connection and is as good as none. Nobody else has a reason to choose it.
 pub(crate) const OWN: i64 = 0x696e_6278;
 
 /// When SQLite waits for the disk. The crate's documentation says what survives what.
@@ -286,7 +286,7 @@ impl SqliteOptions {
             .pragma("temp_store", "MEMORY")
             .pragma("wal_autocheckpoint", "4000")
             // Tells transactions on this connection from those on a pool of the caller's.
-            .pragma("temp.user_version", OWN.to_string())
+            .pragma("analysis_limit", OWN.to_string())
     }
 
     /// For the connection that looks for commits, which has nobody that would try again.

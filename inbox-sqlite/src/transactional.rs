@@ -29,10 +29,10 @@ const MARK: &str = "SAVEPOINT inbox_used";
 /// there is another transaction, which has done nothing.
 const COMMIT_OPENED: &str = "RELEASE inbox_opened; COMMIT; BEGIN";
 const COMMIT_USED: &str = "RELEASE inbox_used; COMMIT; BEGIN";
-/// What the writer was opened with; 0 on other connections.
-const WHOSE: &str = "PRAGMA temp.user_version";
+/// [`OWN`] on the writer.
+const WHOSE: &str = "PRAGMA analysis_limit";
 /// The same, and then fails within a transaction, where it does nothing.
-const WHOSE_AND_BEGIN: &str = "PRAGMA temp.user_version; BEGIN";
+const WHOSE_AND_BEGIN: &str = "PRAGMA analysis_limit; BEGIN";
 const BEGIN_IF_NONE: &str = "BEGIN";
 
 type Own = Transaction<'static, Sqlite>;
