@@ -318,12 +318,24 @@ impl Server {
     /// [`NoServer::Skipped`] if there is no `pgbouncer`, or if this is not a PostgreSQL server of
     /// our own; [`NoServer::Failed`] if it does not start.
     pub fn pgbouncer(&self) -> Result<Self, NoServer> {
+        self.pgbouncer_with(&[])
+    }
+
+    /// As [`pgbouncer`](Self::pgbouncer), with lines for the file of its settings, such as
+    /// `pool_mode = session`.
+    ///
+    /// # Errors
+    /// Those of [`pgbouncer`](Self::pgbouncer).
+    pub fn pgbouncer_with(&self, settings: &[&str]) -> Result<Self, NoServer> {
         let port = match &self.backing {
             Backing::Docker(server) if self.kind.is_postgres() => server.port(),
             Backing::Installed(server) if self.kind.is_postgres() => server.port(),
             _ => return Err(skipped("PgBouncer needs a PostgreSQL server of our own")),
         };
-        let recipe = Arc::new(PgBouncer { server: port });
+        let recipe = Arc::new(PgBouncer {
+            server: port,
+            settings: settings.iter().map(|&line| line.to_owned()).collect(),
+        });
         let program = recipe.program().map_err(|reason| Skipped { reason })?;
         let origin = Origin::of(&program);
         let server = Installed::create(Kind::Pgbouncer, recipe, program, &[])?;

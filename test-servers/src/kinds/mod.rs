@@ -136,7 +136,10 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::Postgres => Arc::new(postgres::Postgres::Any),
         Kind::Postgres18 => Arc::new(postgres::Postgres::Postgres18),
         // Its own server is not there yet, so the port is that of none.
-        Kind::Pgbouncer => Arc::new(pgbouncer::PgBouncer { server: 0 }),
+        Kind::Pgbouncer => Arc::new(pgbouncer::PgBouncer {
+            server: 0,
+            settings: Vec::new(),
+        }),
         Kind::Mysql => Arc::new(mysql::Mysql),
         Kind::Mariadb => Arc::new(mysql::Mariadb),
         Kind::Galera => Arc::new(galera::Galera),

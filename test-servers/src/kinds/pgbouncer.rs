@@ -12,7 +12,21 @@ use crate::program::Program;
 /// In front of the PostgreSQL server on this port.
 pub(crate) struct PgBouncer {
     pub(crate) server: u16,
+    /// Lines of its file, which replace those below that set the same.
+    pub(crate) settings: Vec<String>,
 }
+
+/// Few server connections, so that clients do share them, and a server that was away is tried
+/// again soon.
+const SETTINGS: [&str; 7] = [
+    "unix_socket_dir =",
+    "auth_type = any",
+    "pool_mode = transaction",
+    "default_pool_size = 5",
+    "max_client_conn = 500",
+    "server_login_retry = 1",
+    "ignore_startup_parameters = extra_float_digits",
+];
 
 impl Recipe for PgBouncer {
     fn program(&self) -> Result<Program, String> {
@@ -60,10 +74,15 @@ impl Recipe for PgBouncer {
 }
 
 impl PgBouncer {
-    /// Few server connections, so that clients do share them, and a server that was away is tried
-    /// again soon.
     fn settings(&self, port: u16) -> String {
         let server = self.server;
+        let name = |line: &str| line.split('=').next().unwrap_or_default().trim().to_owned();
+        let given: Vec<String> = self.settings.iter().map(|line| name(line)).collect();
+        let lines: Vec<&str> = SETTINGS
+            .into_iter()
+            .filter(|line| !given.contains(&name(line)))
+            .chain(self.settings.iter().map(String::as_str))
+            .collect();
         format!(
             "\
 [databases]
@@ -72,14 +91,9 @@ impl PgBouncer {
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {port}
-unix_socket_dir =
-auth_type = any
-pool_mode = transaction
-default_pool_size = 5
-max_client_conn = 500
-server_login_retry = 1
-ignore_startup_parameters = extra_float_digits
-"
+{}
+",
+            lines.join("\n")
         )
     }
 }

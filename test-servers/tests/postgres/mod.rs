@@ -106,3 +106,25 @@ fn a_standby_follows_takes_no_writes_and_is_promoted() -> Outcome {
     assert_eq!(primary.ask("SELECT count(*) FROM after")?, "2");
     Ok(())
 }
+
+#[test]
+fn pgbouncer_takes_settings_in_place_of_the_usual_ones() -> Outcome {
+    let Some(server) = server(&[])? else {
+        return Ok(());
+    };
+    let settings = ["pool_mode = session", "default_pool_size = 7"];
+    let Some(pgbouncer) = or_skip(Kind::Pgbouncer, server.pgbouncer_with(&settings))? else {
+        return Ok(());
+    };
+    let (direct, through) = (Client::of(&server)?, Client::of(&pgbouncer)?);
+    through.write("word")?;
+    let mut sessions = Vec::new();
+    for _ in 0..7 {
+        let mut session = PostgresSession::open(&pgbouncer)?;
+        session.ask("SELECT 1")?;
+        sessions.push(session);
+    }
+    let backends = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    assert_eq!(direct.ask(backends)?, "7", "each session has its own");
+    Ok(())
+}
