@@ -1,15 +1,18 @@
-//! The driver's errors as the contract's, by SQLSTATE and never by a message's text.
+//! The driver's errors as the contract's, by [SQLSTATE](crate::sqlstate).
 
 use std::{borrow::Cow, io};
 
 use inbox_api::{Effect, Error, ErrorKind};
+use sqlx::{
+    error::DatabaseError,
+    postgres::{PgDatabaseError, PgSeverity},
+};
 
-pub(crate) const UNDEFINED_TABLE: &str = "42P01";
-pub(crate) const UNDEFINED_FUNCTION: &str = "42883";
-pub(crate) const UNDEFINED_COLUMN: &str = "42703";
-const INVALID_SCHEMA: &str = "3F000";
-/// A cached statement no longer fits a function that was replaced.
-const FEATURE_NOT_SUPPORTED: &str = "0A000";
+use crate::sqlstate::{
+    self, AMBIGUOUS_FUNCTION, FEATURE_NOT_SUPPORTED, INVALID_SCHEMA, LIMIT_EXCEEDED,
+    PREPARED_STATEMENT_EXISTS, PREPARED_STATEMENT_MISSING, PROTOCOL_VIOLATION, UNDEFINED_COLUMN,
+    UNDEFINED_FUNCTION, UNDEFINED_TABLE, WRONG_OBJECT,
+};
 
 /// The five characters of SQL's own code, when the error is the server's.
 pub(crate) fn sqlstate(error: &sqlx::Error) -> Option<String> {
@@ -23,8 +26,18 @@ pub(crate) fn may_be_schema(code: &str) -> bool {
         UNDEFINED_TABLE
             | UNDEFINED_FUNCTION
             | UNDEFINED_COLUMN
+            | AMBIGUOUS_FUNCTION
+            | WRONG_OBJECT
             | INVALID_SCHEMA
             | FEATURE_NOT_SUPPORTED
+    )
+}
+
+/// Whether what the connection has prepared is not what the server has: another connection works.
+pub(crate) fn is_stale(code: &str) -> bool {
+    matches!(
+        code,
+        FEATURE_NOT_SUPPORTED | PREPARED_STATEMENT_EXISTS | PREPARED_STATEMENT_MISSING
     )
 }
 
@@ -53,8 +66,8 @@ fn map(operation: &'static str, error: sqlx::Error) -> Error {
 fn classify(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
     use ErrorKind::{Corrupt, Other, Unavailable};
 
-    if let Some(code) = sqlstate(error) {
-        return by_code(&code);
+    if let Some(answer) = error.as_database_error() {
+        return by_code(&answer.code().unwrap_or_default(), answer);
     }
     match error {
         sqlx::Error::PoolClosed => (Unavailable, "the store is closed".into(), Effect::None),
@@ -113,113 +126,55 @@ fn of_connection(failure: io::ErrorKind) -> (ErrorKind, Cow<'static, str>, Effec
     (ErrorKind::Unavailable, context.into(), effect)
 }
 
-/// An answer of the server's: the statement, and a transaction of its own around it, was undone,
-/// unless the server is ending and may have committed before.
-fn by_code(code: &str) -> (ErrorKind, Cow<'static, str>, Effect) {
-    use ErrorKind::{Conflict, Corrupt, Denied, Invalid, Other, SchemaMissing, Unavailable};
+/// An answer of the server's, or of a pooler's in front of it.
+fn by_code(code: &str, answer: &dyn DatabaseError) -> (ErrorKind, Cow<'static, str>, Effect) {
+    let server = answer.try_downcast_ref::<PgDatabaseError>();
+    let mut meaning = sqlstate::meaning(code);
+    let mut context: Cow<'static, str> = meaning
+        .context
+        .map_or_else(|| format!("SQLSTATE {code}").into(), Cow::from);
+    if code == PROTOCOL_VIOLATION {
+        // PgBouncer has one code for everything that is wrong, and says what it is in words that
+        // hold no more than names.
+        let said = one_line(answer.message());
+        // Retrying does not help then; nothing but the words tells it from an outage.
+        if said.contains("statement pooling mode") {
+            meaning.kind = ErrorKind::Unsupported;
+            meaning.effect = Effect::None;
+            context = "the pooler lets nobody begin a transaction; set its pool_mode to \
+                       transaction or session"
+                .into();
+        } else {
+            context = format!("{context}: {said}").into();
+        }
+    }
+    if code == LIMIT_EXCEEDED
+        && let Some(file) = server.and_then(PgDatabaseError::file)
+        && file != NOTIFICATIONS
+    {
+        meaning.kind = ErrorKind::Invalid;
+        context = "the request is over one of the server's limits".into();
+    }
+    if server.is_some_and(|server| server.severity() == PgSeverity::Panic) {
+        // The server went down, perhaps while it committed.
+        meaning.effect = Effect::Unknown;
+    }
+    (meaning.kind, context, meaning.effect)
+}
 
-    let class = code.get(..2).unwrap_or_default();
-    let (kind, context) = match code {
-        "40001" => (Conflict, "another transaction changed the same rows"),
-        "40P01" => (
-            Conflict,
-            "a deadlock with another transaction was broken up",
-        ),
-        "55P03" => (Conflict, "a lock was not to be had in time"),
-        // The one check that a row can fail: a partition that takes its number. A receive that
-        // took so long that its partition has been dropped meanwhile.
-        "23514" => (Conflict, "the message's partition was dropped meanwhile"),
-        // The transaction was ending when its connection was cut.
-        "40003" | "08007" => {
-            let context = "the server does not know how the transaction ended";
-            return (Unavailable, context.into(), Effect::Unknown);
-        }
-        // Also while a commit waits for a standby, after it has become durable here.
-        "57P01" | "57P02" | "57P04" | "57P05" => {
-            let context = "the server ended the connection";
-            return (Unavailable, context.into(), Effect::Unknown);
-        }
-        "57P03" => (Unavailable, "the server is starting or shutting down"),
-        "57014" => (
-            Unavailable,
-            "the server cancelled the statement; is statement_timeout too short?",
-        ),
-        "53300" => (Unavailable, "the server has no connection left"),
-        "53100" => (Unavailable, "the server's disk is full"),
-        "25006" => (
-            Unavailable,
-            "the server is read-only; is it a standby after a fail-over?",
-        ),
-        // A pooler has changed the server's connection between preparing and executing.
-        "26000" | "42P05" | "08P01" => (
-            Other,
-            "a prepared statement is not where it was made; behind a pooler, turn \
-             prepared_statements off",
-        ),
-        "25P02" => (Other, "the transaction has failed before; roll it back"),
-        "25P03" => (
-            Unavailable,
-            "the server ended a transaction that was idle for too long",
-        ),
-        "42501" => (
-            Denied,
-            "a permission is missing; SETUP.md of inbox-postgres lists the grants",
-        ),
-        "3D000" => (SchemaMissing, "the database does not exist"),
-        UNDEFINED_TABLE | UNDEFINED_FUNCTION | INVALID_SCHEMA => (
-            SchemaMissing,
-            "there is no inbox of this name; create or migrate sets one up",
-        ),
-        UNDEFINED_COLUMN => (
-            ErrorKind::SchemaVersion,
-            "the tables are not those of this build's inbox",
-        ),
-        "XX001" | "XX002" => (Corrupt, "the server found damaged data"),
-        "22P05" | "22021" => (
-            Invalid,
-            "the database's encoding cannot hold a text; it has to be UTF8",
-        ),
-        _ => match class {
-            "08" => {
-                let context = "the connection was lost";
-                return (Unavailable, context.into(), Effect::Unknown);
-            }
-            "28" => (Denied, "the server refused the credentials"),
-            "53" => (Unavailable, "the server is out of resources"),
-            "58" => (Unavailable, "the server's operating system failed"),
-            "54" => (Invalid, "the request is over one of the server's limits"),
-            _ => {
-                return (Other, format!("SQLSTATE {code}").into(), Effect::None);
-            }
-        },
-    };
-    (kind, context.into(), Effect::None)
+/// Where PostgreSQL's source keeps notifications.
+const NOTIFICATIONS: &str = "async.c";
+
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn codes_say_what_to_do() {
-        for (code, kind, effect) in [
-            ("40001", ErrorKind::Conflict, Effect::None),
-            ("40P01", ErrorKind::Conflict, Effect::None),
-            ("57P01", ErrorKind::Unavailable, Effect::Unknown),
-            ("57P03", ErrorKind::Unavailable, Effect::None),
-            ("25006", ErrorKind::Unavailable, Effect::None),
-            ("42501", ErrorKind::Denied, Effect::None),
-            ("28P01", ErrorKind::Denied, Effect::None),
-            ("42P01", ErrorKind::SchemaMissing, Effect::None),
-            ("08006", ErrorKind::Unavailable, Effect::Unknown),
-            ("53200", ErrorKind::Unavailable, Effect::None),
-            ("P0001", ErrorKind::Other, Effect::None),
-            ("", ErrorKind::Other, Effect::None),
-        ] {
-            let (found, _, unknown) = by_code(code);
-            assert_eq!((found, unknown), (kind, effect), "{code}");
-        }
-    }
 
     #[test]
     fn a_lost_connection_leaves_the_outcome_open() {

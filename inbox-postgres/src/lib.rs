@@ -185,6 +185,7 @@ mod options;
 mod partitions;
 mod rows;
 mod schema;
+mod sqlstate;
 mod statements;
 mod store;
 mod time;
