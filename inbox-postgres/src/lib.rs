@@ -63,17 +63,42 @@
 //! driver's own `Pool::begin` may (in sqlx 0.9.0); [`open`] begins in a task of its own for that
 //! reason. Do not put `Pool::begin` under a time-out.
 //!
+//! # Time limits
+//! Every operation ends within [`PostgresOptions::operation_timeout`], also on a connection that has
+//! gone silent, as behind a firewall that has forgotten it: the operation fails as `Unavailable`, its
+//! connection is closed, and the next one uses another. The connection of
+//! [`subscribe`](inbox_api::Store::subscribe) is asked for a sign of life when it has been quiet for
+//! so long (at most 30 seconds), and replaced if none comes; one wake-up follows.
+//!
+//! The server goes on with what it was asked for until it looks at the connection. An operation
+//! that waits for a lock, for instance, keeps waiting there, and a transaction on a connection that
+//! went silent keeps its locks. So that neither lasts, let the server look, for the role that the
+//! application uses:
+//!
+//! ```sql
+//! ALTER ROLE app SET client_connection_check_interval = '10s';
+//! ALTER ROLE app SET tcp_keepalives_idle = '30s';
+//! ALTER ROLE app SET tcp_user_timeout = '30s';
+//! ALTER ROLE app SET idle_in_transaction_session_timeout = '5min';
+//! ```
+//!
 //! # Errors
-//! By SQLSTATE, never by a message's text:
+//! By SQLSTATE:
 //!
 //! | what happened | kind | effect |
 //! |---|---|---|
-//! | the server cannot be reached, is starting or ending, is out of connections or disk | `Unavailable` | none, or unknown when the connection was lost under a statement |
+//! | the server cannot be reached, is starting or ending, is out of connections, disk or room for notifications | `Unavailable` | none, or unknown when the connection was lost under a statement |
+//! | a pooler gave up: nothing behind it, no free connection in time, a setting that it refuses (08P01) | `Unavailable` | unknown |
 //! | no connection of the pool became free in time | `Unavailable` | none |
+//! | the operation took longer than its time limit | `Unavailable` | unknown |
 //! | read-only: a standby after a fail-over (25006) | `Unavailable` | none |
 //! | serialization failure, deadlock, lock time-out (40001, 40P01, 55P03) | `Conflict` | none |
 //! | a permission is missing, the credentials were refused (42501, class 28) | `Denied` | none |
 //! | no table or function of the inbox (42P01, 42883, 3F000), no such database | `SchemaMissing` | none |
+//! | a value or a request that the server never takes (classes 22 and 54) | `Invalid` | none |
+//!
+//! A pooler's words are looked at in one case: PgBouncer's refusal of transactions in statement
+//! mode has the code of its outages, and is `Unsupported`.
 //!
 //! # Poolers
 //! Nothing depends on the state of a session, so a pooler in transaction mode works. PgBouncer
@@ -81,6 +106,8 @@
 //! them off ([`PostgresOptions::prepared_statements`]), at the price of four round trips an
 //! operation. `LISTEN` does not pass through any pooler in transaction mode: turn
 //! [`notifications`](PostgresOptions::notifications) off there, or let workers connect directly.
+//! In statement mode nobody can begin a transaction, so setting up and transactional use fail as
+//! `Unsupported`, and so does everything else when prepared statements are turned off.
 //!
 #![doc = include_str!("../SETUP.md")]
 //!
@@ -179,6 +206,7 @@
 //! [`open`]: inbox_api::Transactional::open
 
 mod error;
+mod leash;
 mod names;
 mod operate;
 mod options;

@@ -10,7 +10,8 @@ use crate::{names::SchemaName, schema, statements::Names};
 
 const OPERATION: &str = "options";
 const KEYS: &str = "inbox, schema, payload, partition_hours, payload_limit, \
-                    drop_processed_payloads, notifications, prepared_statements, max_connections, acquire_timeout_ms";
+                    drop_processed_payloads, notifications, prepared_statements, max_connections, \
+                    operation_timeout_ms, acquire_timeout_ms";
 
 /// Those of the driver's own parameters that a URL may have.
 const DRIVER_KEYS: &[&str] = &[
@@ -119,6 +120,7 @@ pub struct PostgresOptions {
     pub(crate) notifications: bool,
     pub(crate) prepared_statements: bool,
     pub(crate) max_connections: u32,
+    pub(crate) operation_timeout: Duration,
     pub(crate) acquire_timeout: Duration,
 }
 
@@ -135,6 +137,7 @@ impl Default for PostgresOptions {
             notifications: true,
             prepared_statements: true,
             max_connections: 10,
+            operation_timeout: Duration::from_secs(30),
             acquire_timeout: Duration::from_secs(5),
         }
     }
@@ -180,6 +183,10 @@ impl PostgresOptions {
             "false" => Ok(false),
             _ => Err(invalid(format!("{key} must be true or false"))),
         };
+        let millis = |key: &str| {
+            let read = value.parse().map(Duration::from_millis);
+            read.map_err(|_| invalid(format!("{key} must be a number of milliseconds")))
+        };
         Ok(match key {
             "inbox" => self.inbox_name(InboxName::new(value).map_err(named)?),
             "schema" => self.schema(SchemaName::new(value).map_err(named)?),
@@ -213,11 +220,8 @@ impl PostgresOptions {
                     .filter(|n| *n > 0)
                     .ok_or_else(|| invalid("max_connections must be a positive number"))?,
             ),
-            "acquire_timeout_ms" => {
-                self.acquire_timeout(Duration::from_millis(value.parse().map_err(|_| {
-                    invalid("acquire_timeout_ms must be a number of milliseconds")
-                })?))
-            }
+            "operation_timeout_ms" => self.operation_timeout(millis(key)?),
+            "acquire_timeout_ms" => self.acquire_timeout(millis(key)?),
             _ => {
                 return Err(invalid(format!(
                     "unknown setting {:?} in the URL; known are {KEYS}, and the driver's own",
@@ -301,8 +305,24 @@ impl PostgresOptions {
         self
     }
 
-    /// How long an operation waits for a connection before it fails as `Unavailable`: 5 seconds
-    /// unless set. A pool that is handed in keeps its own.
+    /// The longest that one operation may take, from its call to its answer, waiting for a
+    /// connection included: 30 seconds unless set, at least a millisecond. Past it the connection is
+    /// closed, the operation fails as `Unavailable` with effect unknown (effect none if nothing had
+    /// been sent), and the next call uses another connection. What works in several transactions,
+    /// such as a purge, may take so long for each of them.
+    ///
+    /// The server learns of it only when it looks at the connection: the
+    /// [crate's documentation](crate#time-limits) says how to make it look.
+    #[must_use]
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How much of its time an operation waits for a connection before it fails as `Unavailable`
+    /// with effect none, so that an outage is known sooner than by
+    /// [`operation_timeout`](Self::operation_timeout): 5 seconds unless set. A pool that is handed in
+    /// keeps its own.
     #[must_use]
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
         self.acquire_timeout = timeout;
@@ -330,8 +350,8 @@ mod tests {
         let (connection, options) = PostgresOptions::from_url(
             "postgres://app:p%40ss@db.example:5433/shop?inbox=orders&schema=Billing&payload=json\
              &partition_hours=24&payload_limit=1024&drop_processed_payloads=true&notifications=false\
-             &prepared_statements=false&max_connections=3&acquire_timeout_ms=250&sslmode=require\
-             &application_name=orders",
+             &prepared_statements=false&max_connections=3&acquire_timeout_ms=250\
+             &operation_timeout_ms=750&sslmode=require&application_name=orders",
         )
         .unwrap();
         assert_eq!(connection.get_host(), "db.example");
@@ -350,6 +370,7 @@ mod tests {
         assert!(!options.prepared_statements);
         assert_eq!(options.max_connections, 3);
         assert_eq!(options.acquire_timeout, Duration::from_millis(250));
+        assert_eq!(options.operation_timeout, Duration::from_millis(750));
     }
 
     #[test]
@@ -376,7 +397,11 @@ mod tests {
             ("postgres://app:secret@x/y?max_connections=0", "positive"),
             (
                 "postgres://app:secret@x/y?acquire_timeout_ms=-1",
-                "milliseconds",
+                "acquire_timeout_ms must be a number of milliseconds",
+            ),
+            (
+                "postgres://app:secret@x/y?operation_timeout_ms=soon",
+                "operation_timeout_ms must be a number of milliseconds",
             ),
             (
                 "postgres://app:secret@x/y?sslmode=perhaps",

@@ -3,9 +3,11 @@
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, Migration, Result, Schema};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow};
+use tokio::time::timeout;
 
 use crate::{
-    error::in_operation,
+    error::{before, in_operation},
+    leash::Leash,
     statements::Names,
     store::{Inner, PostgresStore},
 };
@@ -16,6 +18,10 @@ pub(crate) const STEPS: &[&str] = &[include_str!("sql/schema_1.sql")];
 
 const VIEW: &str = include_str!("sql/view.sql");
 const MARKER: &str = "inbox.postgres";
+
+/// Whatever the default is. Under another isolation level a set-up that has waited for another one
+/// would not see what that one has made.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// What stands in the schema under the inbox's name.
 enum Found {
@@ -241,7 +247,7 @@ async fn apply(
 ) -> Result<Migration> {
     let mapped = in_operation(operation);
     let to = version_of(steps);
-    let mut transaction = connection.begin().await.map_err(mapped)?;
+    let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
     run(
         &mut transaction,
         names.text("SELECT pg_advisory_xact_lock({setup_lock})"),
@@ -312,16 +318,42 @@ async fn check_encoding(operation: &'static str, connection: &mut PgConnection) 
 }
 
 impl PostgresStore {
-    /// In a task of its own: a BEGIN whose future is dropped would leave its transaction open.
     async fn set_up(&self, operation: &'static str, from_nothing_only: bool) -> Result<Migration> {
-        let store = self.clone();
-        let task = tokio::spawn(async move {
-            let mut connection = store.connection(operation).await?;
-            let names = &store.inner.names;
-            apply(operation, &mut connection, names, STEPS, from_nothing_only).await
-        });
-        task.await
-            .map_err(|error| crate::store::ended(operation, error))?
+        let names = &self.inner.names;
+        let mut leash = Leash::new(self.limit());
+        let work = async {
+            let mapped = before(operation);
+            leash.take(&self.inner.pool).await.map_err(mapped)?;
+            let connection = leash.transaction_begins().map_err(mapped)?;
+            let migration = apply(operation, connection, names, STEPS, from_nothing_only).await?;
+            leash.transaction_ended();
+            Ok(migration)
+        };
+        let outcome = timeout(self.limit(), work).await;
+        leash.finish(operation, outcome)
+    }
+
+    /// What `look` sees on a connection of the pool.
+    async fn found(&self, operation: &'static str) -> Result<(Found, Option<String>)> {
+        let names = &self.inner.names;
+        let mut leash = Leash::new(self.limit());
+        let work = async {
+            let connection = leash
+                .take(&self.inner.pool)
+                .await
+                .map_err(before(operation))?;
+            let mapped = in_operation(operation);
+            let found = find(connection, names).await.map_err(mapped)?;
+            let missing = match found {
+                Found::Version(version) if version == version_of(STEPS) => {
+                    missing_part(connection, names).await.map_err(mapped)?
+                }
+                _ => None,
+            };
+            Ok((found, missing))
+        };
+        let outcome = timeout(self.limit(), work).await;
+        leash.finish(operation, outcome)
     }
 }
 
@@ -338,11 +370,7 @@ impl Schema for PostgresStore {
     async fn version(&self) -> Result<Option<u32>> {
         const OPERATION: &str = "version";
         let names = &self.inner.names;
-        let mut connection = self.connection(OPERATION).await?;
-        match find(&mut connection, names)
-            .await
-            .map_err(in_operation(OPERATION))?
-        {
+        match self.found(OPERATION).await?.0 {
             Found::Nothing => Ok(None),
             Found::Version(version) => Ok(Some(version)),
             Found::OtherLayout => Err(other_layout(OPERATION, names)),
@@ -352,21 +380,18 @@ impl Schema for PostgresStore {
 
     async fn exists(&self) -> Result<bool> {
         const OPERATION: &str = "exists";
-        let mapped = in_operation(OPERATION);
         let names = &self.inner.names;
-        let mut connection = self.connection(OPERATION).await?;
-        match find(&mut connection, names).await.map_err(mapped)? {
-            Found::Nothing => return Ok(false),
-            Found::OtherLayout => return Err(other_layout(OPERATION, names)),
-            Found::Foreign => return Err(foreign(OPERATION, names, version_of(STEPS))),
-            Found::Version(version) if version > version_of(STEPS) => {
-                return Err(wrong_version(OPERATION, names, version, version_of(STEPS)));
+        match self.found(OPERATION).await? {
+            (Found::Nothing, _) => Ok(false),
+            (Found::OtherLayout, _) => Err(other_layout(OPERATION, names)),
+            (Found::Foreign, _) => Err(foreign(OPERATION, names, version_of(STEPS))),
+            (Found::Version(version), _) if version > version_of(STEPS) => {
+                Err(wrong_version(OPERATION, names, version, version_of(STEPS)))
             }
-            Found::Version(version) if version < version_of(STEPS) => return Ok(false),
-            Found::Version(_) => {}
+            (Found::Version(version), missing) => {
+                Ok(version == version_of(STEPS) && missing.is_none())
+            }
         }
-        let missing = missing_part(&mut connection, names).await.map_err(mapped)?;
-        Ok(missing.is_none())
     }
 
     async fn create(&self) -> Result<()> {

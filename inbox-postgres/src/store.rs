@@ -18,10 +18,11 @@ use sqlx::{
     Connection as _, PgConnection, PgPool, Postgres, SqlStr, Transaction,
     postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow},
 };
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
-    error::{before, in_operation, is_data_exception, may_be_schema, sqlstate},
+    error::{before, in_operation, is_data_exception, is_stale, may_be_schema, sqlstate},
+    leash::{Leash, OrClose, no_answer},
     options::PostgresOptions,
     rows, schema,
     statements::Names,
@@ -83,30 +84,52 @@ impl PostgresStore {
     /// `Unavailable` when the server cannot be reached, `Denied` when it refuses the credentials,
     /// `SchemaMissing` when the database does not exist.
     pub async fn connect(connection: PgConnectOptions, options: PostgresOptions) -> Result<Self> {
+        // No floating-point number is read here, and PgBouncer refuses a client that asks for their
+        // format, unless it is told to ignore that.
+        let connection = connection.extra_float_digits(None);
+        let limit = options.operation_timeout;
+        let patience = options.acquire_timeout.min(limit) / 2;
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
             // A try costs a round trip, which a busy connection does not need.
             .test_before_acquire(false)
-            .before_acquire(|connection, meta| {
+            .before_acquire(move |connection, meta| {
                 Box::pin(async move {
-                    Ok(meta.idle_for < TRUSTED_IDLE || connection.ping().await.is_ok())
+                    if meta.idle_for < TRUSTED_IDLE {
+                        return Ok(true);
+                    }
+                    // Leaves time for a new connection.
+                    Ok(matches!(
+                        timeout(patience, connection.ping()).await,
+                        Ok(Ok(()))
+                    ))
+                })
+            })
+            .after_release(move |connection, _| {
+                Box::pin(async move {
+                    // A transaction that was dropped, whose roll-back is still to be sent. The
+                    // driver would wait for its answer without limit.
+                    if !connection.should_flush() {
+                        return Ok(true);
+                    }
+                    timeout(limit / 2, connection.ping())
+                        .await
+                        .map_err(|_| sqlx::Error::WorkerCrashed)??;
+                    Ok(true)
                 })
             })
             .connect_lazy_with(connection.clone());
         // Not through the pool, which would try again and again until its time-out.
-        let first = tokio::time::timeout(
-            options.acquire_timeout,
-            PgConnection::connect_with(&connection),
-        );
-        match first.await {
-            Ok(Ok(connection)) => {
-                let _ = connection.close().await;
-            }
-            Ok(Err(error)) => return Err(before("connect")(error)),
-            Err(_) => return Err(before("connect")(sqlx::Error::PoolTimedOut)),
+        let first = async {
+            let connection = PgConnection::connect_with(&connection).await?;
+            connection.close().await
+        };
+        match timeout(options.acquire_timeout.min(limit), first).await {
+            Ok(Ok(())) => Ok(Self::new(pool, true, options)),
+            Ok(Err(error)) => Err(before("connect")(error)),
+            Err(_) => Err(before("connect")(sqlx::Error::PoolTimedOut)),
         }
-        Ok(Self::new(pool, true, options))
     }
 
     /// Connects to what `url` names: [`PostgresOptions::from_url`] and
@@ -122,6 +145,11 @@ impl PostgresStore {
     /// Uses a pool of the application's. [`close`](inbox_api::Store::close) leaves it open;
     /// `max_connections` and `acquire_timeout` of the options are the pool's own business.
     /// Subscriptions take one connection more, with the same settings, outside of the pool.
+    ///
+    /// The pool itself knows no time limit: a transaction that its holder drops on a connection
+    /// that has gone silent keeps its place in the pool until the operating system gives the
+    /// connection up. [`commit`](inbox_api::Transactional::commit) and
+    /// [`roll_back`](inbox_api::Transactional::roll_back) close it.
     #[must_use]
     pub fn with_pool(pool: PgPool, options: PostgresOptions) -> Self {
         Self::new(pool, false, options)
@@ -150,95 +178,126 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// The longest that one operation may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.inner.options.operation_timeout
+    }
+
     /// Runs one statement, after a look at the schema's version if there was none yet.
     pub(crate) async fn run(
         &self,
         operation: &'static str,
-        mut on: On<'_>,
+        on: On<'_>,
         sql: &SqlStr,
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
         self.check_open(operation)?;
-        if !self.inner.checked.load(Ordering::Relaxed) {
-            match &mut on {
-                On::Pool | On::PoolPlannedAnew => {
-                    let mut connection = self.connection(operation).await?;
-                    schema::check_version(operation, &mut connection, &self.inner).await?;
-                }
-                On::Transaction(connection) => {
-                    schema::check_version(operation, connection, &self.inner).await?;
-                }
-            }
-            self.inner.checked.store(true, Ordering::Relaxed);
-        }
-        let answer = match on {
-            On::Pool | On::PoolPlannedAnew if self.inner.options.prepared_statements => {
-                let mut connection = self.connection(operation).await?;
-                sqlx::query_with(sql.clone(), arguments)
-                    .persistent(matches!(on, On::Pool))
-                    .fetch_all(&mut *connection)
-                    .await
-            }
+        let persistent = matches!(on, On::Pool);
+        let connection = match on {
             On::Pool | On::PoolPlannedAnew => {
-                self.run_in_transaction(operation, sql.clone(), arguments)
-                    .await?
+                let mut leash = Leash::new(self.limit());
+                let work = self.run_on_pool(operation, &mut leash, persistent, sql, arguments);
+                let outcome = timeout(self.limit(), work).await;
+                return leash.finish(operation, outcome);
             }
-            On::Transaction(connection) => {
-                sqlx::query_with(sql.clone(), arguments)
-                    .persistent(self.inner.options.prepared_statements)
-                    .fetch_all(connection)
-                    .await
+            On::Transaction(connection) => connection,
+        };
+        let work = async {
+            self.check(operation, connection).await?;
+            sqlx::query_with(sql.clone(), arguments)
+                .persistent(self.inner.options.prepared_statements)
+                .fetch_all(connection)
+                .await
+                .map_err(|error| self.failed(operation, error))
+        };
+        // The connection is the caller's, who has to roll back.
+        timeout(self.limit(), work)
+            .await
+            .unwrap_or_else(|_| Err(no_answer(operation)))
+    }
+
+    async fn run_on_pool(
+        &self,
+        operation: &'static str,
+        leash: &mut Leash,
+        persistent: bool,
+        sql: &SqlStr,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>> {
+        let connection = leash
+            .take(&self.inner.pool)
+            .await
+            .map_err(before(operation))?;
+        self.check(operation, connection).await?;
+        let query = sqlx::query_with(sql.clone(), arguments);
+        let answer = if self.inner.options.prepared_statements {
+            query.persistent(persistent).fetch_all(connection).await
+        } else {
+            // The driver sends a statement and its arguments in two steps then, between which a
+            // pooler may change the server's connection, unless in a transaction.
+            let connection = leash.transaction_begins().map_err(before(operation))?;
+            let mut transaction = connection.begin().await.map_err(before(operation))?;
+            let query = query.persistent(false);
+            let answer = match query.fetch_all(&mut *transaction).await {
+                Ok(rows) => transaction.commit().await.map(|()| rows),
+                Err(error) => transaction.rollback().await.and(Err(error)),
+            };
+            if answer.as_ref().err().is_none_or(is_of_server) {
+                leash.transaction_ended();
             }
+            answer
         };
         answer.map_err(|error| {
-            if sqlstate(&error).is_some_and(|code| may_be_schema(&code)) {
-                // The next operation looks again.
-                self.inner.checked.store(false, Ordering::Relaxed);
+            if sqlstate(&error).is_some_and(|code| is_stale(&code)) {
+                leash.close();
             }
-            in_operation(operation)(error)
+            self.failed(operation, error)
         })
     }
 
-    /// A connection, whatever stands in the database.
-    pub(crate) async fn connection(
-        &self,
-        operation: &'static str,
-    ) -> Result<sqlx::pool::PoolConnection<Postgres>> {
-        self.inner.pool.acquire().await.map_err(before(operation))
+    /// Looks at the schema's version, until it was seen to be right.
+    async fn check(&self, operation: &'static str, connection: &mut PgConnection) -> Result<()> {
+        if !self.inner.checked.load(Ordering::Relaxed) {
+            schema::check_version(operation, connection, &self.inner).await?;
+            self.inner.checked.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
-    /// Without prepared statements, the driver sends a statement and its arguments in two steps,
-    /// between which a pooler may change the server's connection, unless in a transaction. In a
-    /// task of its own: a BEGIN whose future is dropped would leave its transaction open.
-    async fn run_in_transaction(
-        &self,
-        operation: &'static str,
-        sql: SqlStr,
-        arguments: PgArguments,
-    ) -> Result<sqlx::Result<Vec<PgRow>>> {
-        let pool = self.inner.pool.clone();
-        let task = tokio::spawn(async move {
-            let mut transaction = pool.begin().await.map_err(before(operation))?;
-            let query = sqlx::query_with(sql, arguments).persistent(false);
-            Ok(match query.fetch_all(&mut *transaction).await {
-                Ok(rows) => transaction.commit().await.map(|()| rows),
-                Err(error) => Err(error),
-            })
-        });
-        task.await.map_err(|error| ended(operation, error))?
+    fn failed(&self, operation: &'static str, error: sqlx::Error) -> Error {
+        if sqlstate(&error).is_some_and(|code| may_be_schema(&code)) {
+            // The next operation looks again.
+            self.inner.checked.store(false, Ordering::Relaxed);
+        }
+        in_operation(operation)(error)
     }
 
-    /// A transaction that outlives this call. Begun in a task of its own, for the same reason.
+    /// A transaction that outlives this call.
     pub(crate) async fn begin_transaction(
         &self,
         operation: &'static str,
     ) -> Result<Transaction<'static, Postgres>> {
         self.check_open(operation)?;
-        let pool = self.inner.pool.clone();
-        tokio::spawn(async move { pool.begin().await })
+        let beginning = async {
+            let connection = self.inner.pool.acquire().await?;
+            Transaction::begin(connection, None).await
+        };
+        self.end(operation, beginning)
             .await
-            .map_err(|error| ended(operation, error))?
-            .map_err(before(operation))
+            .map_err(|error| error.with_effect(Effect::None))
+    }
+
+    /// Runs what owns a connection of the pool, in a transaction for instance, and closes it if
+    /// that takes too long or is dropped.
+    pub(crate) async fn end<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = sqlx::Result<T>>,
+    ) -> Result<T> {
+        match timeout(self.limit(), OrClose::new(work)).await {
+            Ok(outcome) => outcome.map_err(in_operation(operation)),
+            Err(_) => Err(no_answer(operation)),
+        }
     }
 
     pub(crate) async fn receive_on(
@@ -270,19 +329,21 @@ impl PostgresStore {
             }
             // More bytes than one statement takes.
             (None, _) => {
-                let mut transaction = self.begin_transaction(operation).await?;
-                for chunk in &chunks {
-                    let arguments = work.receive(operation, messages, chunk, false)?;
-                    let on = On::Transaction(&mut transaction);
-                    let answer = self
-                        .run(operation, on, &work.statements.receive, arguments)
-                        .await?;
-                    Work::received(operation, &answer, chunk, &mut receipts)?;
-                }
-                transaction
-                    .commit()
+                let receiving = OrClose::new(async {
+                    let mut transaction = self.begin_transaction(operation).await?;
+                    for chunk in &chunks {
+                        let arguments = work.receive(operation, messages, chunk, false)?;
+                        let on = On::Transaction(&mut transaction);
+                        let answer = self
+                            .run(operation, on, &work.statements.receive, arguments)
+                            .await?;
+                        Work::received(operation, &answer, chunk, &mut receipts)?;
+                    }
+                    transaction.commit().await.map_err(in_operation(operation))
+                });
+                timeout(self.limit(), receiving)
                     .await
-                    .map_err(in_operation(operation))?;
+                    .unwrap_or_else(|_| Err(no_answer(operation)))?;
             }
         }
         Ok(receipts)
@@ -366,10 +427,9 @@ impl PostgresStore {
     }
 }
 
-pub(crate) fn ended(operation: &'static str, error: tokio::task::JoinError) -> Error {
-    Error::new(ErrorKind::Unavailable, operation, "the runtime is ending")
-        .with_effect(Effect::Unknown)
-        .with_source(error)
+/// Whether the server, or a pooler, has answered: then the connection is sound, or closed.
+fn is_of_server(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some()
 }
 
 fn refused_by_server(error: &Error) -> bool {
@@ -491,31 +551,36 @@ impl Store for PostgresStore {
                 "notifications are turned off in this store's options",
             ));
         }
-        let mut current = self.inner.listener.lock().await;
-        let listener = match current.upgrade() {
-            Some(listener) => listener,
-            None => {
-                let connection = self.inner.pool.connect_options();
-                let channel = self.inner.names.channel();
-                let listener = Listener::start((*connection).clone(), channel)
-                    .await
-                    .map_err(before(OPERATION))?;
-                let listener = Arc::new(listener);
-                *current = Arc::downgrade(&listener);
-                listener
+        let listening = async {
+            let mut current = self.inner.listener.lock().await;
+            if let Some(listener) = current.upgrade() {
+                return Ok(listener);
             }
+            let connection = self.inner.pool.connect_options();
+            let channel = self.inner.names.channel();
+            let listener = Listener::start((*connection).clone(), channel, self.limit()).await?;
+            let listener = Arc::new(listener);
+            *current = Arc::downgrade(&listener);
+            Ok(listener)
         };
+        let listener = timeout(self.limit(), listening)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+            .map_err(before(OPERATION))?;
         Ok(Box::new(Subscribed::new(listener)))
     }
 
     async fn close(&self) {
         self.inner.closed.store(true, Ordering::Relaxed);
-        if let Some(listener) = self.inner.listener.lock().await.upgrade() {
-            listener.stop();
-        }
-        if self.inner.owns_pool {
-            // A transaction that the caller still holds must not keep this from returning.
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.inner.pool.close()).await;
-        }
+        let closing = async {
+            if let Some(listener) = self.inner.listener.lock().await.upgrade() {
+                listener.stop();
+            }
+            if self.inner.owns_pool {
+                self.inner.pool.close().await;
+            }
+        };
+        // A transaction that the caller still holds must not keep this from returning.
+        let _ = timeout(CLOSE_TIMEOUT, closing).await;
     }
 }

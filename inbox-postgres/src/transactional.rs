@@ -1,11 +1,12 @@
 //! Recording, receiving and settling inside the caller's own transaction.
 
 use async_trait::async_trait;
-use inbox_api::{Bytes, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
+use inbox_api::{
+    Bytes, Effect, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional,
+};
 use sqlx::{Postgres, Transaction};
 
 use crate::{
-    error::in_operation,
     store::{On, PostgresStore},
     work::{Repetition, Work},
 };
@@ -29,14 +30,13 @@ impl Transactional for PostgresStore {
     }
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
-        transaction.commit().await.map_err(in_operation("commit"))
+        self.end("commit", transaction.commit()).await
     }
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
-        transaction
-            .rollback()
+        self.end("roll_back", transaction.rollback())
             .await
-            .map_err(in_operation("roll_back"))
+            .map_err(|error| error.with_effect(Effect::None))
     }
 
     async fn receive_in(

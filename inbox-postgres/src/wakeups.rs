@@ -4,10 +4,23 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::Subscription;
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
-use tokio::{sync::watch, task::JoinHandle, time::sleep};
+use sqlx::{
+    Acquire as _, Connection as _,
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use crate::leash::{OrClose, close_all_of};
 
 const RECONNECT: Duration = Duration::from_millis(500);
+
+/// A connection that has been quiet for so long is asked for a sign of life: often enough for most
+/// firewalls and address translators to remember it.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
 
 /// The task that listens; ends with the last subscription.
 #[derive(Debug)]
@@ -17,15 +30,17 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens first, so that no notification after the return is missed.
-    pub(crate) async fn start(connection: PgConnectOptions, channel: String) -> sqlx::Result<Self> {
-        // Of its own: a listener keeps its connection, and a small pool would have none left.
-        let pool = PgPoolOptions::new()
-            .max_connections(1)
-            .connect_lazy_with(connection);
-        let listener = connect(&pool, &channel).await?;
+    /// Listens first, so that no notification after the return is missed. `limit` is for each
+    /// request of the server.
+    pub(crate) async fn start(
+        connection: PgConnectOptions,
+        channel: String,
+        limit: Duration,
+    ) -> sqlx::Result<Self> {
+        let listener = connect(&connection, &channel, limit).await?;
         let causes = watch::Sender::new(0);
-        let task = tokio::spawn(listen(pool, channel, listener, causes.clone()));
+        let listening = listen(connection, channel, listener, causes.clone(), limit);
+        let task = tokio::spawn(OrClose::new(listening));
         Ok(Self { causes, task })
     }
 
@@ -40,35 +55,64 @@ impl Drop for Listener {
     }
 }
 
-async fn connect(pool: &PgPool, channel: &str) -> sqlx::Result<PgListener> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    listener.listen(channel).await?;
-    Ok(listener)
+async fn connect(
+    connection: &PgConnectOptions,
+    channel: &str,
+    limit: Duration,
+) -> sqlx::Result<PgListener> {
+    let connecting = OrClose::new(async {
+        // A pool of its own: a listener keeps its connection, and a small pool would have none
+        // left. One for each connection, so that a lost one has no place in the next one's.
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(limit)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(connection.clone());
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.eager_reconnect(false);
+        listener.listen(channel).await?;
+        Ok(listener)
+    });
+    timeout(limit, connecting)
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
 async fn listen(
-    pool: PgPool,
+    connection: PgConnectOptions,
     channel: String,
     mut listener: PgListener,
     causes: watch::Sender<u64>,
+    limit: Duration,
 ) {
     loop {
-        match listener.try_recv().await {
-            // `None`: the connection was lost and made anew.
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(%error, "the connection for wake-ups failed; connecting anew");
-                drop(listener);
-                listener = loop {
-                    sleep(RECONNECT).await;
-                    if let Ok(listener) = connect(&pool, &channel).await {
-                        break listener;
-                    }
-                };
-            }
+        if let Err(error) = notification(&mut listener, limit).await {
+            tracing::warn!(%error, "the connection for wake-ups is lost; making another one");
+            close_all_of(listener);
+            listener = loop {
+                sleep(RECONNECT).await;
+                if let Ok(listener) = connect(&connection, &channel, limit).await {
+                    break listener;
+                }
+            };
         }
         // Also after a new connection: what was notified meanwhile is lost.
         causes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+/// Waits for one. Fails when the connection is lost, or has been quiet and does not answer.
+async fn notification(listener: &mut PgListener, limit: Duration) -> sqlx::Result<()> {
+    let lost = || sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into());
+    loop {
+        if let Ok(received) = timeout(PROBE_AFTER.min(limit), listener.try_recv()).await {
+            return received?.map(drop).ok_or_else(lost);
+        }
+        let probe = async { listener.acquire().await?.ping().await };
+        timeout(limit, probe)
+            .await
+            .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
     }
 }
 

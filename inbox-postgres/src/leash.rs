@@ -1,0 +1,146 @@
+//! Connections that go back to their pool only when they are sound, and never wait for a server
+//! without limit.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use inbox_api::{Effect, Error, ErrorKind, Result};
+use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
+use tokio::{
+    runtime::{Builder, Handle},
+    time::{error::Elapsed, timeout},
+};
+
+use crate::error::before;
+
+/// A connection of the pool, for one operation.
+pub(crate) struct Leash {
+    connection: Option<PoolConnection<Postgres>>,
+    /// A transaction may be open that the driver does not know of.
+    in_transaction: bool,
+    limit: Duration,
+}
+
+impl Leash {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            connection: None,
+            in_transaction: false,
+            limit,
+        }
+    }
+
+    pub(crate) async fn take(&mut self, pool: &PgPool) -> sqlx::Result<&mut PgConnection> {
+        let connection = pool.acquire().await?;
+        Ok(self.connection.insert(connection))
+    }
+
+    /// From here to [`transaction_ended`](Self::transaction_ended), the connection is closed rather
+    /// than given back: a BEGIN whose future is dropped would leave its transaction open.
+    pub(crate) fn transaction_begins(&mut self) -> sqlx::Result<&mut PgConnection> {
+        self.in_transaction = true;
+        self.connection
+            .as_deref_mut()
+            .ok_or(sqlx::Error::WorkerCrashed)
+    }
+
+    pub(crate) fn transaction_ended(&mut self) {
+        self.in_transaction = false;
+    }
+
+    /// What came of work on this connection under the limit.
+    pub(crate) fn finish<T>(
+        mut self,
+        operation: &'static str,
+        outcome: std::result::Result<Result<T>, Elapsed>,
+    ) -> Result<T> {
+        outcome.unwrap_or_else(|_| {
+            if self.connection.is_none() {
+                return Err(before(operation)(sqlx::Error::PoolTimedOut));
+            }
+            self.close();
+            Err(no_answer(operation))
+        })
+    }
+
+    pub(crate) fn close(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(connection.detach());
+        }
+    }
+}
+
+/// Gives the connection back. If the operation was dropped, its statement goes on, and its answer
+/// is waited for.
+impl Drop for Leash {
+    fn drop(&mut self) {
+        let Some(mut connection) = self.connection.take() else {
+            return;
+        };
+        match Handle::try_current() {
+            Ok(runtime) if !self.in_transaction => {
+                // The driver would wait for a silent server without limit. Cut short, it closes the
+                // connection and makes room in the pool, in time for whoever waits for a place.
+                runtime.spawn(timeout(self.limit / 2, connection.return_to_pool()));
+            }
+            _ => drop(connection.detach()),
+        }
+    }
+}
+
+/// Something was sent, and its answer did not come in time.
+pub(crate) fn no_answer(operation: &'static str) -> Error {
+    let context = "the server did not answer in time";
+    Error::new(ErrorKind::Unavailable, operation, context).with_effect(Effect::Unknown)
+}
+
+/// A future that owns a connection of a pool, in a transaction for instance, and closes it when it
+/// is dropped before its end.
+pub(crate) struct OrClose<F: Future>(Option<Pin<Box<F>>>);
+
+impl<F: Future> OrClose<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+}
+
+impl<F: Future> Future for OrClose<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let output = ready!(future.as_mut().poll(context));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F: Future> Drop for OrClose<F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.0.take() {
+            close_all_of(future);
+        }
+    }
+}
+
+/// Drops `owner`, and closes the connection of a pool that it owns.
+///
+/// The driver gives a connection back in a task, which first waits for the server without limit: a
+/// silent one would keep its place in the pool for as long as the operating system keeps trying. So
+/// the task goes to a runtime that ends without having run it, which the driver provides for: the
+/// connection is closed and its place is free.
+pub(crate) fn close_all_of<T>(owner: T) {
+    let Ok(nowhere) = Builder::new_current_thread().build() else {
+        return drop(owner);
+    };
+    let entered = nowhere.enter();
+    drop(owner);
+    drop(entered);
+    nowhere.shutdown_background();
+}
