@@ -11,7 +11,7 @@ use sqlx::{
 use crate::sqlstate::{
     self, AMBIGUOUS_FUNCTION, FEATURE_NOT_SUPPORTED, INVALID_SCHEMA, LIMIT_EXCEEDED,
     PREPARED_STATEMENT_EXISTS, PREPARED_STATEMENT_MISSING, PROTOCOL_VIOLATION, UNDEFINED_COLUMN,
-    UNDEFINED_FUNCTION, UNDEFINED_TABLE, WRONG_OBJECT,
+    UNDEFINED_FUNCTION, UNDEFINED_TABLE, UNIQUE_VIOLATION, WRONG_OBJECT,
 };
 
 /// The five characters of SQL's own code, when the error is the server's.
@@ -29,6 +29,7 @@ pub(crate) fn may_be_schema(code: &str) -> bool {
             | AMBIGUOUS_FUNCTION
             | WRONG_OBJECT
             | INVALID_SCHEMA
+            | UNIQUE_VIOLATION
             | FEATURE_NOT_SUPPORTED
     )
 }

@@ -139,7 +139,8 @@
 //! - `inbox_tally` holds counts: each operation adds one row per handler, and now and then the rows
 //!   are summed up. A counter that is updated in place would make all writers wait for each other
 //!   until their commits are on disk.
-//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, which versions'
+//!   builds work with it, and the revision of the functions.
 //!
 //! Chosen by measurement, `benchmarks -- layouts`, against one table whose rows are updated in
 //! place, and against a narrow state row that is kept for good (PostgreSQL 15, batches of 500,
@@ -213,6 +214,7 @@ mod options;
 mod partitions;
 mod rows;
 mod schema;
+mod shape;
 mod sqlstate;
 mod statements;
 mod store;

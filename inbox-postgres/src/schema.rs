@@ -8,13 +8,26 @@ use tokio::time::timeout;
 use crate::{
     error::{before, in_operation},
     leash::Leash,
+    shape::{missing_part, other_texts},
     statements::Names,
     store::{Inner, PostgresStore},
 };
 
 /// Step n brings the tables from version n to n + 1. Never changed once released. The functions
 /// and the view are those of the newest version, and are replaced as a whole.
+///
+/// A version stands for the tables and for how the functions are called. What changes within the
+/// functions only is a [`REVISION`]: old builds and new ones work with either.
 pub(crate) const STEPS: &[&str] = &[include_str!("sql/schema_1.sql")];
+
+/// To be counted up by whatever changes a function or the view.
+const REVISION: u32 = 1;
+
+/// The oldest version whose builds work with the tables and functions that this build makes.
+const WORKS_FROM: u32 = 1;
+
+/// The oldest version that this build works with.
+const OLDEST: u32 = 1;
 
 const VIEW: &str = include_str!("sql/view.sql");
 const MARKER: &str = "inbox.postgres";
@@ -26,17 +39,38 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// What stands in the schema under the inbox's name.
 enum Found {
     Nothing,
-    Version(u32),
+    Inbox(Standing),
     /// In partitions where this store's options say otherwise, or the reverse.
     OtherLayout,
     Foreign,
+}
+
+/// Which inbox it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    version: u32,
+    works_from: u32,
+    revision: u32,
+}
+
+impl Standing {
+    /// Whether a build of version `build`, which works with versions from `oldest` on, works with
+    /// it.
+    fn suits(self, oldest: u32, build: u32) -> bool {
+        (oldest..=build).contains(&self.version)
+            || (self.version > build && self.works_from <= build)
+    }
+
+    fn suits_this_build(self) -> bool {
+        self.suits(OLDEST, version_of(STEPS))
+    }
 }
 
 fn version_of(steps: &[&str]) -> u32 {
     u32::try_from(steps.len()).unwrap_or(u32::MAX)
 }
 
-/// What sets the functions and the view up, over whatever version of them is there.
+/// What sets the functions and the view up, over whatever revision of them is there.
 fn routines(names: &Names) -> String {
     names
         .functions()
@@ -46,11 +80,18 @@ fn routines(names: &Names) -> String {
         .collect()
 }
 
-fn set_version(names: &Names, version: u32) -> String {
-    names.text(&format!(
-        "INSERT INTO {{meta}} (singleton, marker, version) VALUES (true, '{MARKER}', {version})\n\
-         ON CONFLICT (singleton) DO UPDATE SET version = excluded.version;\n"
-    ))
+fn record_version(names: &Names, version: u32) -> String {
+    let functions: Vec<String> = names
+        .functions()
+        .map(|(name, _)| format!("'{}_{name}'", names.inbox()))
+        .collect();
+    names
+        .text(include_str!("sql/record_version.sql"))
+        .replace("{marker}", MARKER)
+        .replace("{version}", &version.to_string())
+        .replace("{works_from}", &WORKS_FROM.to_string())
+        .replace("{revision}", &REVISION.to_string())
+        .replace("{functions}", &functions.join(", "))
 }
 
 pub(crate) fn ddl(names: &Names) -> String {
@@ -59,32 +100,12 @@ pub(crate) fn ddl(names: &Names) -> String {
         text.push_str(&names.text(step));
         text.push('\n');
     }
-    text + &routines(names) + &set_version(names, version_of(STEPS))
-}
-
-/// What `names`' inbox is made of when it is complete: as `shape.sql` tells it.
-fn expected_shape(names: &Names) -> Vec<String> {
-    let layout = if names.in_partitions() {
-        include_str!("sql/shape_1_partitioned.txt")
-    } else {
-        include_str!("sql/shape_1_plain.txt")
-    };
-    let mut shape: Vec<String> = names
-        .text(&(include_str!("sql/shape_1.txt").to_owned() + layout))
-        .lines()
-        .map(str::to_owned)
-        .collect();
-    for (name, template) in names.functions() {
-        let text = names.text(template);
-        let body = text.split("$$").nth(1).unwrap_or_default();
-        shape.push(format!("function {}_{name}{body}", names.inbox()));
-    }
-    shape
+    text + &routines(names) + &record_version(names, version_of(STEPS))
 }
 
 /// As one message without parameters, so that a pooler sends all of it to one server connection
 /// although there is no transaction.
-async fn ask(
+pub(crate) async fn ask(
     connection: &mut PgConnection,
     names: &Names,
     template: &str,
@@ -94,49 +115,67 @@ async fn ask(
         .await
 }
 
-/// The first part that is missing or not as this build makes it.
-async fn missing_part(
-    connection: &mut PgConnection,
-    names: &Names,
-) -> sqlx::Result<Option<String>> {
-    let rows = ask(connection, names, include_str!("sql/shape.sql")).await?;
-    let present = rows
-        .iter()
-        .map(|row| row.try_get(0))
-        .collect::<sqlx::Result<std::collections::HashSet<String>>>()?;
-    Ok(expected_shape(names)
-        .into_iter()
-        .find(|part| !present.contains(part))
-        // Of a function, its name is enough.
-        .map(|part| part.lines().next().unwrap_or_default().to_owned()))
-}
-
 async fn find(connection: &mut PgConnection, names: &Names) -> sqlx::Result<Found> {
     let rows = ask(connection, names, include_str!("sql/find.sql")).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     match (row.try_get::<i64, _>(0)?, row.try_get::<i64, _>(1)?) {
         (0, _) => return Ok(Found::Nothing),
-        (_, 2) => {}
+        (_, 4) => {}
         _ => return Ok(Found::Foreign),
     }
     let in_partitions: bool = row.try_get(2)?;
-    let sql = "SELECT marker, version FROM {meta} LIMIT 1";
+    let sql = "SELECT marker, version, works_from, revision FROM {meta} LIMIT 1";
     let rows = ask(connection, names, sql).await?;
-    let Some(row) = rows.first() else {
-        return Ok(Found::Foreign);
-    };
-    let version = row.try_get::<i32, _>(1).ok();
-    Ok(match version.and_then(|version| version.try_into().ok()) {
-        Some(version) if row.try_get::<&str, _>(0).is_ok_and(|m| m == MARKER) => {
-            // Of another version, only the version matters.
-            if version == version_of(STEPS) && in_partitions != names.in_partitions() {
-                Found::OtherLayout
-            } else {
-                Found::Version(version)
-            }
+    let number = |row: &PgRow, index: usize| u32::try_from(row.try_get::<i32, _>(index).ok()?).ok();
+    let standing = rows.first().and_then(|row| {
+        row.try_get::<&str, _>(0).ok().filter(|m| *m == MARKER)?;
+        Some(Standing {
+            version: number(row, 1)?,
+            works_from: number(row, 2)?,
+            revision: number(row, 3)?,
+        })
+    });
+    Ok(match standing {
+        // Of a version that does not suit, only the version matters.
+        Some(standing) if standing.suits_this_build() && in_partitions != names.in_partitions() => {
+            Found::OtherLayout
         }
-        _ => Found::Foreign,
+        Some(standing) => Found::Inbox(standing),
+        None => Found::Foreign,
     })
+}
+
+/// What is wrong with the rows of an inbox whose parts are all there: the first thing found.
+async fn torn(connection: &mut PgConnection, names: &Names) -> sqlx::Result<Option<String>> {
+    if let Some(behind) = behind(connection, names).await? {
+        return Ok(Some(behind));
+    }
+    let rows = ask(connection, names, include_str!("sql/torn.sql")).await?;
+    rows.first().map_or(Ok(None), |row| row.try_get(0))
+}
+
+/// Numbers that have been given out would be given out again: a new message would not be stored, or
+/// overtake earlier ones of its ordering key.
+async fn behind(connection: &mut PgConnection, names: &Names) -> sqlx::Result<Option<String>> {
+    let rows = ask(connection, names, include_str!("sql/numbers.sql")).await?;
+    let behind = rows
+        .first()
+        .map_or(Ok(None), |row| row.try_get::<Option<bool>, _>(0))?;
+    Ok((behind == Some(true)).then(|| {
+        format!(
+            "the sequence {}_seq is behind the numbers of messages; set it to more than the \
+             highest, in thousands",
+            names.inbox()
+        )
+    }))
+}
+
+fn loaded_in_part(operation: &'static str, names: &Names, what: &str) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        operation,
+        format!("{names} is not whole; was a part of it loaded from a dump? {what}"),
+    )
 }
 
 fn other_layout(operation: &'static str, names: &Names) -> Error {
@@ -193,39 +232,41 @@ fn incomplete(operation: &'static str, names: &Names, version: u32, part: &str) 
     )
 }
 
-/// Fails unless an inbox of the expected version is there. Looks at the version and the payload's
-/// type only, so that it is cheap enough for the first use of every store.
+/// Fails unless an inbox that this build works with is there. Looks at the version, the payload's
+/// type and the sequence only, so that it is cheap enough for the first use of every store.
 pub(crate) async fn check_version(
     operation: &'static str,
     connection: &mut PgConnection,
     inner: &Inner,
 ) -> Result<()> {
+    let mapped = in_operation(operation);
     let names = &inner.names;
     let expected = version_of(STEPS);
-    match find(connection, names)
-        .await
-        .map_err(in_operation(operation))?
-    {
-        Found::Version(version) if version == expected => {
-            let sql = "SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{message}'::regclass
-                AND attname = 'payload' AND atttypid = '{payload}'::regtype";
-            let found = ask(connection, names, sql)
-                .await
-                .map_err(in_operation(operation))?;
-            if found.is_empty() {
-                let part = names.text("column {prefix}_message.payload {payload}");
-                return Err(incomplete(operation, names, version, &part));
-            }
-            Ok(())
+    let standing = match find(connection, names).await.map_err(mapped)? {
+        Found::Inbox(standing) => standing,
+        Found::OtherLayout => return Err(other_layout(operation, names)),
+        Found::Foreign => return Err(foreign(operation, names, expected)),
+        Found::Nothing => {
+            return Err(Error::new(
+                ErrorKind::SchemaMissing,
+                operation,
+                format!("there is no {names}; create or migrate sets one up"),
+            ));
         }
-        Found::Version(version) => Err(wrong_version(operation, names, version, expected)),
-        Found::OtherLayout => Err(other_layout(operation, names)),
-        Found::Foreign => Err(foreign(operation, names, expected)),
-        Found::Nothing => Err(Error::new(
-            ErrorKind::SchemaMissing,
-            operation,
-            format!("there is no {names}; create or migrate sets one up"),
-        )),
+    };
+    if !standing.suits_this_build() {
+        return Err(wrong_version(operation, names, standing.version, expected));
+    }
+    let sql = "SELECT FROM pg_catalog.pg_attribute WHERE attrelid = '{message}'::regclass
+        AND attname = 'payload' AND atttypid = '{payload}'::regtype";
+    let found = ask(connection, names, sql).await.map_err(mapped)?;
+    if found.is_empty() {
+        let part = names.text("column {prefix}_message.payload {payload}");
+        return Err(incomplete(operation, names, standing.version, &part));
+    }
+    match behind(connection, names).await.map_err(mapped)? {
+        Some(behind) => Err(loaded_in_part(operation, names, &behind)),
+        None => Ok(()),
     }
 }
 
@@ -256,10 +297,19 @@ async fn apply(
     .map_err(mapped)?;
     check_encoding(operation, &mut transaction).await?;
     let from = match find(&mut transaction, names).await.map_err(mapped)? {
-        Found::Version(version) if version > to || (version < to && from_nothing_only) => {
+        Found::Inbox(standing) if standing.version > to && standing.works_from <= to => {
+            // A newer build's, which is as good.
+            return Ok(Migration {
+                from: Some(standing.version),
+                to: standing.version,
+            });
+        }
+        Found::Inbox(Standing { version, .. })
+            if version > to || (version < to && from_nothing_only) =>
+        {
             return Err(wrong_version(operation, names, version, to));
         }
-        Found::Version(version) => Some(version),
+        Found::Inbox(standing) => Some(standing),
         Found::Nothing => None,
         Found::OtherLayout => return Err(other_layout(operation, names)),
         Found::Foreign => return Err(foreign(operation, names, to)),
@@ -269,25 +319,38 @@ async fn apply(
             .await
             .map_err(mapped)?;
     }
-    if from != Some(to) {
-        let done = usize::try_from(from.unwrap_or(0)).unwrap_or(usize::MAX);
-        for step in steps.get(done..).unwrap_or_default() {
-            run(&mut transaction, names.text(step))
-                .await
-                .map_err(mapped)?;
+    let version = from.map(|standing| standing.version);
+    let done = usize::try_from(version.unwrap_or(0)).unwrap_or(usize::MAX);
+    for step in steps.get(done..).unwrap_or_default() {
+        run(&mut transaction, names.text(step))
+            .await
+            .map_err(mapped)?;
+    }
+    let replaces = match from {
+        Some(standing) if standing.version == to => {
+            // Those of a newer build stay.
+            !from_nothing_only
+                && (standing.revision < REVISION
+                    || (standing.revision == REVISION
+                        && other_texts(&mut transaction, names).await.map_err(mapped)?))
         }
-        let rest = routines(names) + &set_version(names, to);
+        _ => true,
+    };
+    if replaces {
+        let rest = routines(names) + &record_version(names, to);
         run(&mut transaction, rest).await.map_err(mapped)?;
     }
-    if to == version_of(STEPS)
-        && let Some(part) = missing_part(&mut transaction, names)
-            .await
-            .map_err(mapped)?
+    if let Some(part) = missing_part(&mut transaction, names)
+        .await
+        .map_err(mapped)?
     {
         return Err(incomplete(operation, names, to, &part));
     }
+    if let Some(what) = torn(&mut transaction, names).await.map_err(mapped)? {
+        return Err(loaded_in_part(operation, names, &what));
+    }
     transaction.commit().await.map_err(mapped)?;
-    Ok(Migration { from, to })
+    Ok(Migration { from: version, to })
 }
 
 async fn has_schema(connection: &mut PgConnection, names: &Names) -> sqlx::Result<bool> {
@@ -333,8 +396,7 @@ impl PostgresStore {
         leash.finish(operation, outcome)
     }
 
-    /// What `look` sees on a connection of the pool.
-    async fn found(&self, operation: &'static str) -> Result<(Found, Option<String>)> {
+    async fn found(&self, operation: &'static str) -> Result<Found> {
         let names = &self.inner.names;
         let mut leash = Leash::new(self.limit());
         let work = async {
@@ -343,14 +405,7 @@ impl PostgresStore {
                 .await
                 .map_err(before(operation))?;
             let mapped = in_operation(operation);
-            let found = find(connection, names).await.map_err(mapped)?;
-            let missing = match found {
-                Found::Version(version) if version == version_of(STEPS) => {
-                    missing_part(connection, names).await.map_err(mapped)?
-                }
-                _ => None,
-            };
-            Ok((found, missing))
+            find(connection, names).await.map_err(mapped)
         };
         let outcome = timeout(self.limit(), work).await;
         leash.finish(operation, outcome)
@@ -370,9 +425,9 @@ impl Schema for PostgresStore {
     async fn version(&self) -> Result<Option<u32>> {
         const OPERATION: &str = "version";
         let names = &self.inner.names;
-        match self.found(OPERATION).await?.0 {
+        match self.found(OPERATION).await? {
             Found::Nothing => Ok(None),
-            Found::Version(version) => Ok(Some(version)),
+            Found::Inbox(standing) => Ok(Some(standing.version)),
             Found::OtherLayout => Err(other_layout(OPERATION, names)),
             Found::Foreign => Err(foreign(OPERATION, names, version_of(STEPS))),
         }
@@ -381,17 +436,43 @@ impl Schema for PostgresStore {
     async fn exists(&self) -> Result<bool> {
         const OPERATION: &str = "exists";
         let names = &self.inner.names;
-        match self.found(OPERATION).await? {
-            (Found::Nothing, _) => Ok(false),
-            (Found::OtherLayout, _) => Err(other_layout(OPERATION, names)),
-            (Found::Foreign, _) => Err(foreign(OPERATION, names, version_of(STEPS))),
-            (Found::Version(version), _) if version > version_of(STEPS) => {
-                Err(wrong_version(OPERATION, names, version, version_of(STEPS)))
+        let expected = version_of(STEPS);
+        let mut leash = Leash::new(self.limit());
+        let work = async {
+            let connection = leash
+                .take(&self.inner.pool)
+                .await
+                .map_err(before(OPERATION))?;
+            let mapped = in_operation(OPERATION);
+            match find(connection, names).await.map_err(mapped)? {
+                Found::Nothing => return Ok(false),
+                Found::OtherLayout => return Err(other_layout(OPERATION, names)),
+                Found::Foreign => return Err(foreign(OPERATION, names, expected)),
+                Found::Inbox(standing) if standing.version > expected => {
+                    // What a newer build makes of its parts, this one does not know.
+                    return if standing.suits_this_build() {
+                        Ok(true)
+                    } else {
+                        Err(wrong_version(OPERATION, names, standing.version, expected))
+                    };
+                }
+                Found::Inbox(standing) if standing.version < expected => return Ok(false),
+                Found::Inbox(_) => {}
             }
-            (Found::Version(version), missing) => {
-                Ok(version == version_of(STEPS) && missing.is_none())
+            if missing_part(connection, names)
+                .await
+                .map_err(mapped)?
+                .is_some()
+            {
+                return Ok(false);
             }
-        }
+            match torn(connection, names).await.map_err(mapped)? {
+                Some(what) => Err(loaded_in_part(OPERATION, names, &what)),
+                None => Ok(true),
+            }
+        };
+        let outcome = timeout(self.limit(), work).await;
+        leash.finish(OPERATION, outcome)
     }
 
     async fn create(&self) -> Result<()> {
@@ -404,5 +485,36 @@ impl Schema for PostgresStore {
 
     async fn migrate(&self) -> Result<Migration> {
         self.set_up("migrate", false).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_suit_within_their_stated_ranges() {
+        // Version of the inbox, the oldest build that it suits; oldest inbox of the build, its
+        // version.
+        for (version, works_from, oldest, build, suits) in [
+            (3, 3, 3, 3, true),
+            (3, 3, 2, 4, true),
+            (3, 3, 4, 4, false),
+            (4, 3, 3, 3, true),
+            (4, 4, 3, 3, false),
+            (7, 2, 1, 2, true),
+            (0, 0, 1, 1, false),
+        ] {
+            let standing = Standing {
+                version,
+                works_from,
+                revision: 1,
+            };
+            assert_eq!(
+                standing.suits(oldest, build),
+                suits,
+                "{standing:?} {oldest} {build}"
+            );
+        }
     }
 }

@@ -17,6 +17,8 @@ pub(crate) const UNDEFINED_COLUMN: &str = "42703";
 pub(crate) const AMBIGUOUS_FUNCTION: &str = "42725";
 /// Something of another kind has the name.
 pub(crate) const WRONG_OBJECT: &str = "42809";
+/// A number that another message has: a sequence that is behind.
+pub(crate) const UNIQUE_VIOLATION: &str = "23505";
 pub(crate) const INVALID_SCHEMA: &str = "3F000";
 /// Also: a statement that was prepared no longer fits the tables.
 pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";

@@ -77,6 +77,7 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
         include_str!("sql/keys_1_partitioned.sql"),
     ),
     ("{partitions_1}", "", include_str!("sql/partitions_1.sql")),
+    ("{torn}", "", include_str!("sql/torn_partitioned.sql")),
     ("{by_range}", "", " PARTITION BY RANGE (seq)"),
     ("{named}", "m", "k"),
     (

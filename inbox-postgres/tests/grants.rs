@@ -21,6 +21,7 @@ const GRANTS: &[&str] = &[
     "SELECT, INSERT, UPDATE, DELETE ON {schema}.inbox_ordering",
     "SELECT, INSERT, DELETE ON {schema}.inbox_tally",
     "USAGE ON SEQUENCE {schema}.inbox_seq",
+    "SELECT ON SEQUENCE {schema}.inbox_seq",
     "EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema}",
 ];
 

@@ -46,27 +46,43 @@ async fn setting_up_twice_is_harmless() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_can_set_up_at_once() {
+    many_set_up("read committed").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_can_set_up_at_once_whatever_isolation_is_the_default() {
+    many_set_up("repeatable read").await;
+    many_set_up("serializable").await;
+}
+
+async fn many_set_up(isolation: &str) {
     // In a schema that is there, and in one that is not.
     for schema_exists in [false, true] {
         let Some(place) = Place::shared() else { return };
         if schema_exists {
             place.run("CREATE SCHEMA {schema}").await.unwrap();
         }
+        let connection =
+            connection_options(&place.url).options([("default_transaction_isolation", isolation)]);
         let mut tasks = Vec::new();
         for n in 0..12 {
-            let store = place.connect().await.unwrap();
+            let store = PostgresStore::connect(connection.clone(), place.options.clone())
+                .await
+                .unwrap();
             tasks.push(tokio::spawn(async move {
                 if n % 2 == 0 {
                     store.create().await?;
                 } else {
                     store.migrate().await?;
                 }
-                store.receive_one(&message(&n.to_string())).await
+                assert!(store.exists().await?);
+                Ok::<_, inbox_api::Error>(())
             }));
         }
         for task in tasks {
-            assert_eq!(task.await.unwrap().unwrap(), Receipt::Accepted);
+            task.await.unwrap().unwrap();
         }
+        receives(&place.other().await).await;
     }
 }
 
@@ -156,12 +172,6 @@ async fn a_part_that_is_missing_or_different_is_noticed_and_named() {
             "ALTER SEQUENCE {schema}.inbox_seq INCREMENT BY 1",
             "sequence inbox_seq",
         ),
-        ("DROP FUNCTION {schema}.inbox_fold", "function inbox_fold"),
-        (
-            "CREATE OR REPLACE FUNCTION {schema}.inbox_fold() RETURNS void
-             LANGUAGE plpgsql AS $$ BEGIN END $$",
-            "function inbox_fold",
-        ),
         (
             "UPDATE pg_index SET indisvalid = false
              WHERE indexrelid = '{schema}.inbox_claim'::regclass",
@@ -184,6 +194,30 @@ async fn a_part_that_is_missing_or_different_is_noticed_and_named() {
             assert!(error.context().contains(part), "{damage}: {error}");
             assert!(!error.to_string().contains('\n'), "{error}");
         }
+    }
+}
+
+/// Those have no rows to lose, so a migration puts them right.
+#[tokio::test]
+async fn a_function_that_is_missing_or_different_is_noticed_and_replaced() {
+    for damage in [
+        "DROP FUNCTION {schema}.inbox_fold",
+        "CREATE OR REPLACE FUNCTION {schema}.inbox_fold() RETURNS void
+         LANGUAGE plpgsql AS $$ BEGIN END $$",
+    ] {
+        let Some(Ready { place, store }) = ready().await else {
+            return;
+        };
+        place.run(damage).await.unwrap();
+        assert!(!store.exists().await.unwrap(), "{damage}");
+        let error = store.create().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
+        assert!(error.context().contains("function inbox_fold()"), "{error}");
+        let migration = store.migrate().await.unwrap();
+        assert_eq!((migration.from, migration.to), (Some(1), 1));
+        assert!(store.exists().await.unwrap(), "{damage}");
+        store.create().await.unwrap();
+        receives(&store).await;
     }
 }
 
@@ -231,7 +265,7 @@ async fn another_payload_type_says_so() {
 async fn newer_and_foreign_tables_are_refused_by_everything() {
     for (sql, expected) in [
         (
-            "UPDATE {schema}.inbox_meta SET version = 7",
+            "UPDATE {schema}.inbox_meta SET version = 7, works_from = 2",
             "version 7, this build works with 1",
         ),
         (

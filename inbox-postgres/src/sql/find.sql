@@ -14,7 +14,7 @@ SELECT
         JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
         WHERE n.nspname = '{schema_name}' AND c.relname = '{prefix}_meta'
-          AND a.attname IN ('marker', 'version')
+          AND a.attname IN ('marker', 'version', 'works_from', 'revision')
           AND a.atttypid IN ('text'::regtype, 'integer'::regtype) AND NOT a.attisdropped
     ),
     EXISTS (

@@ -53,7 +53,7 @@ CREATE UNIQUE INDEX "{prefix}_head" ON {work} (handler, ordering_key)
 
 -- Dead letters in order of acceptance, whatever the backlog beside them.
 CREATE INDEX "{prefix}_dead" ON {work} (seq) WHERE state = 3;
-CREATE INDEX "{prefix}_expired_dead" ON {work} (finished_at, seq) WHERE state = 3;
+CREATE INDEX "{prefix}_perished" ON {work} (finished_at, seq) WHERE state = 3;
 
 -- The messages that are finished. States: 2 processed, 4 discarded.
 CREATE TABLE {done} (
@@ -97,6 +97,13 @@ CREATE TABLE {tally} (
 CREATE TABLE {meta} (
     singleton boolean PRIMARY KEY CHECK (singleton),
     marker text NOT NULL,
-    version integer NOT NULL
+    -- Of the tables, and of the functions as they are called.
+    version integer NOT NULL,
+    -- Builds for this version and later ones work with these tables.
+    works_from integer NOT NULL,
+    -- Counts changes within the functions.
+    revision integer NOT NULL,
+    -- The functions' names, and digests of their texts.
+    functions jsonb NOT NULL
 );
 {partitions_1}

@@ -24,7 +24,17 @@ JOIN pg_catalog.pg_class AS c ON c.oid = s.seqrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = '{schema_name}' AND starts_with(c.relname, '{prefix}_')
 UNION ALL
-SELECT 'function ' || p.proname || p.prosrc
+-- Of functions, how they are called, and that their texts are those that were set up; not which
+-- texts, which may be another build's.
+SELECT 'function ' || p.proname || '(' || oidvectortypes(p.proargtypes) || ') ' || coalesce(
+    (
+        SELECT string_agg(format_type(a.type, NULL), ', ' ORDER BY a.place)
+        FROM unnest(p.proallargtypes, p.proargmodes) WITH ORDINALITY AS a (type, mode, place)
+        WHERE a.mode IN ('o', 't')
+    ),
+    format_type(p.prorettype, NULL)
+)
 FROM pg_catalog.pg_proc AS p
 JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
+JOIN {meta} AS m ON m.functions ->> p.proname = encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex')
 WHERE n.nspname = '{schema_name}' AND starts_with(p.proname, '{prefix}_')

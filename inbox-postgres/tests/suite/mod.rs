@@ -58,7 +58,9 @@ impl Harness for Database {
         let sql = match variant {
             SchemaVariant::Missing => "SELECT 1",
             SchemaVariant::Incomplete => "DROP INDEX {schema}.inbox_claim",
-            SchemaVariant::Newer => "UPDATE {schema}.inbox_meta SET version = 4711",
+            SchemaVariant::Newer => {
+                "UPDATE {schema}.inbox_meta SET version = 4711, works_from = 4711"
+            }
             SchemaVariant::Foreign => {
                 "CREATE SCHEMA {schema}; CREATE TABLE {schema}.inbox_message (id text, note text)"
             }

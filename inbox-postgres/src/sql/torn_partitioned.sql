@@ -1,0 +1,17 @@
+    WHEN EXISTS (
+        SELECT FROM unnest(ARRAY['{prefix}_message', '{prefix}_done']) AS parent
+        WHERE (
+            SELECT count(*) FROM pg_catalog.pg_inherits AS i
+            JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
+            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+            WHERE n.nspname = '{schema_name}' AND c.relname = parent
+        ) <> (SELECT count(*) FROM {partition} WHERE dropped_state IS NULL)
+    ) THEN 'the partitions that are there are not those that {prefix}_partition lists'
+    WHEN EXISTS (
+        SELECT FROM (SELECT seq FROM {key} LIMIT 100) AS k
+        WHERE NOT EXISTS (SELECT FROM {message} AS m WHERE m.seq = k.seq)
+          AND NOT EXISTS (
+              SELECT FROM {partition} AS p
+              WHERE p.number = k.seq / {width} AND p.dropped_state IS NOT NULL
+          )
+    ) THEN 'there are keys in {prefix}_key without their messages'
