@@ -1,3 +1,8 @@
+    WHEN NOT EXISTS (
+        SELECT FROM {sequence} AS s
+        JOIN {partition} AS p ON p.number = s.last_value / {width}
+        WHERE p.dropped_state IS NULL
+    ) THEN 'the sequence stands in a partition that {prefix}_partition does not list'
     WHEN EXISTS (
         SELECT FROM unnest(ARRAY['{prefix}_message', '{prefix}_done']) AS parent
         WHERE (
