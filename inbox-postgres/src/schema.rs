@@ -10,7 +10,7 @@ use crate::{
     leash::Leash,
     shape::{missing_part, other_texts},
     statements::Names,
-    store::{Inner, PostgresStore},
+    store::{Inner, PostgresStore, READ_COMMITTED},
 };
 
 /// Step n brings the tables from version n to n + 1. Never changed once released. The functions
@@ -31,10 +31,6 @@ const OLDEST: u32 = 1;
 
 const VIEW: &str = include_str!("sql/view.sql");
 const MARKER: &str = "inbox.postgres";
-
-/// Whatever the default is. Under another isolation level a set-up that has waited for another one
-/// would not see what that one has made.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// What stands in the schema under the inbox's name.
 enum Found {
@@ -288,7 +284,9 @@ async fn apply(
 ) -> Result<Migration> {
     let mapped = in_operation(operation);
     let to = version_of(steps);
-    let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
+    // What another process has made while this one waited has to be seen.
+    let begun = connection.begin_with(READ_COMMITTED).await;
+    let mut transaction = begun.map_err(mapped)?;
     run(
         &mut transaction,
         names.text("SELECT pg_advisory_xact_lock({setup_lock})"),

@@ -36,6 +36,10 @@ const TRUSTED_IDLE: Duration = Duration::from_secs(1);
 /// How long closing waits for operations that are under way.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What the functions and set-up need, whatever the default is: to see what was committed before
+/// they got their locks.
+pub(crate) const READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// An inbox in a PostgreSQL database. Clones share its connections.
 ///
 /// A value belongs to the tokio runtime in which it was made.
@@ -236,7 +240,8 @@ impl PostgresStore {
             // The driver sends a statement and its arguments in two steps then, between which a
             // pooler may change the server's connection, unless in a transaction.
             let connection = leash.transaction_begins().map_err(before(operation))?;
-            let mut transaction = connection.begin().await.map_err(before(operation))?;
+            let begun = connection.begin_with(READ_COMMITTED).await;
+            let mut transaction = begun.map_err(before(operation))?;
             let query = query.persistent(false);
             let answer = match query.fetch_all(&mut *transaction).await {
                 Ok(rows) => transaction.commit().await.map(|()| rows),
@@ -279,25 +284,25 @@ impl PostgresStore {
     ) -> Result<Transaction<'static, Postgres>> {
         self.check_open(operation)?;
         let beginning = async {
-            let connection = self.inner.pool.acquire().await?;
-            Transaction::begin(connection, None).await
+            let connection = self.inner.pool.acquire().await.map_err(before(operation))?;
+            let begun = Transaction::begin(connection, None).await;
+            begun.map_err(before(operation))
         };
-        self.end(operation, beginning)
+        self.in_time(operation, beginning)
             .await
             .map_err(|error| error.with_effect(Effect::None))
     }
 
     /// Runs what owns a connection of the pool, in a transaction for instance, and closes it if
     /// that takes too long or is dropped.
-    pub(crate) async fn end<T>(
+    pub(crate) async fn in_time<T>(
         &self,
         operation: &'static str,
-        work: impl Future<Output = sqlx::Result<T>>,
+        work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        match timeout(self.limit(), OrClose::new(work)).await {
-            Ok(outcome) => outcome.map_err(in_operation(operation)),
-            Err(_) => Err(no_answer(operation)),
-        }
+        timeout(self.limit(), OrClose::new(work))
+            .await
+            .unwrap_or_else(|_| Err(no_answer(operation)))
     }
 
     pub(crate) async fn receive_on(
@@ -329,7 +334,7 @@ impl PostgresStore {
             }
             // More bytes than one statement takes.
             (None, _) => {
-                let receiving = OrClose::new(async {
+                let receiving = async {
                     let mut transaction = self.begin_transaction(operation).await?;
                     for chunk in &chunks {
                         let arguments = work.receive(operation, messages, chunk, false)?;
@@ -340,10 +345,8 @@ impl PostgresStore {
                         Work::received(operation, &answer, chunk, &mut receipts)?;
                     }
                     transaction.commit().await.map_err(in_operation(operation))
-                });
-                timeout(self.limit(), receiving)
-                    .await
-                    .unwrap_or_else(|_| Err(no_answer(operation)))?;
+                };
+                self.in_time(operation, receiving).await?;
             }
         }
         Ok(receipts)

@@ -7,6 +7,7 @@ use inbox_api::{
 use sqlx::{Postgres, Transaction};
 
 use crate::{
+    error::in_operation,
     store::{On, PostgresStore},
     work::{Repetition, Work},
 };
@@ -30,11 +31,18 @@ impl Transactional for PostgresStore {
     }
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
-        self.end("commit", transaction.commit()).await
+        const OPERATION: &str = "commit";
+        let committing = async { transaction.commit().await.map_err(in_operation(OPERATION)) };
+        self.in_time(OPERATION, committing).await
     }
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
-        self.end("roll_back", transaction.rollback())
+        const OPERATION: &str = "roll_back";
+        let ending = async {
+            let ended = transaction.rollback().await;
+            ended.map_err(in_operation(OPERATION))
+        };
+        self.in_time(OPERATION, ending)
             .await
             .map_err(|error| error.with_effect(Effect::None))
     }

@@ -6,7 +6,6 @@ mod common;
 
 use std::{
     future::Future,
-    net::SocketAddr,
     pin::Pin,
     time::{Duration, Instant},
 };
@@ -31,6 +30,8 @@ type Call<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 struct Silent {
     place: Place,
     proxy: Proxy,
+    /// Through the proxy.
+    url: String,
 }
 
 impl Silent {
@@ -39,18 +40,12 @@ impl Silent {
         place.options = change(place.options);
         place.store().await.close().await;
         place.options = place.options.operation_timeout(LIMIT).max_connections(1);
-        let server = connection_options(&place.url);
-        let server = tokio::net::lookup_host((server.get_host(), server.get_port()));
-        let server: SocketAddr = server.await.unwrap().next().unwrap();
-        let proxy = Proxy::start(server).await.unwrap();
-        Some(Self { place, proxy })
+        let (proxy, url) = proxied(&place.url).await.unwrap();
+        Some(Self { place, proxy, url })
     }
 
     fn connection(&self) -> PgConnectOptions {
-        let address = self.proxy.address();
-        connection_options(&self.place.url)
-            .host(&address.ip().to_string())
-            .port(address.port())
+        connection_options(&self.url)
     }
 
     /// A pool that trusts its one connection, so that a silent one is met in the call itself.

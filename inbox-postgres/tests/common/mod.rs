@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use conformance_tests::{Offered, Restart, Unable};
+use conformance_tests::{Offered, Restart, Unable, crash::proxy::Proxy};
 use inbox_api::{
     AfterDead, Begun, ClaimRequest, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message,
     MessageId, Operate as _, OrderingKey, Outcome, Record, Schema as _, Settled, Store as _,
@@ -109,6 +109,21 @@ pub async fn execute(url: &str, sql: &str) -> sqlx::Result<()> {
     let mut connection = connection(url).await?;
     connection.execute(AssertSqlSafe(sql.to_owned())).await?;
     connection.close().await
+}
+
+/// A proxy in front of the server that `url` names, and a URL that goes through it.
+pub async fn proxied(url: &str) -> std::io::Result<(Proxy, String)> {
+    let unreadable = || std::io::Error::other("a URL without a host");
+    let mut url = url::Url::parse(url).map_err(|_| unreadable())?;
+    let host = url.host_str().ok_or_else(unreadable)?.to_owned();
+    let port = url.port().unwrap_or(5432);
+    let mut servers = tokio::net::lookup_host((host, port)).await?;
+    let proxy = Proxy::start(servers.next().ok_or_else(unreadable)?).await?;
+    let address = proxy.address();
+    url.set_ip_host(address.ip()).map_err(|()| unreadable())?;
+    url.set_port(Some(address.port()))
+        .map_err(|()| unreadable())?;
+    Ok((proxy, url.into()))
 }
 
 /// An inbox in a schema of its own.

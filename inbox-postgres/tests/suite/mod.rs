@@ -13,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use conformance_tests::{
     AnyTransactions, BoxError, BusinessWrites, CASES, Corruption, Fixture, Harness, Need, Offered,
-    Restart, SchemaVariant, Settings, Transactions, Unable,
+    Restart, SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy,
 };
 use inbox_api::{Inbox, Key, Schema as _};
 use inbox_postgres::{PostgresOptions, PostgresStore};
@@ -99,11 +99,19 @@ impl Database {
         if let Some(limit) = settings.payload_limit {
             place.options = place.options.payload_limit(limit);
         }
+        let mut proxy = None;
+        if let Some(limit) = settings.operation_timeout {
+            place.options = place.options.operation_timeout(limit);
+            let (between, url) = common::proxied(&place.url).await?;
+            place.url = url;
+            proxy = Some(between);
+        }
         let store = Arc::new(place.connect().await?);
         Ok(Tested {
             place,
             store,
             server,
+            proxy,
         })
     }
 }
@@ -113,6 +121,8 @@ struct Tested {
     store: Arc<PostgresStore>,
     /// A server of this case's own, if it is to be harmed.
     server: Option<Arc<Mutex<Server>>>,
+    /// Between the store and the server, if connections are to go silent.
+    proxy: Option<Proxy>,
 }
 
 impl Tested {
@@ -166,6 +176,12 @@ impl Fixture for Tested {
 
     async fn end_outage(&self) -> Offered<()> {
         common::act(self.server(Need::Outage)?, Server::start).await
+    }
+
+    async fn silence(&self) -> Offered<()> {
+        let proxy = self.proxy.as_ref();
+        proxy.ok_or(Unable::NotOffered(Need::Silence))?.silence();
+        Ok(())
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {

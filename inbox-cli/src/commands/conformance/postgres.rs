@@ -76,6 +76,9 @@ impl Postgres {
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
+        if let Some(limit) = settings.operation_timeout {
+            options = options.operation_timeout(limit);
+        }
         Ok(OneSchema {
             store: Arc::new(self.scratch.connect(options.clone()).await?),
             scratch: self.scratch.clone(),
