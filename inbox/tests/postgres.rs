@@ -17,6 +17,7 @@ use std::{
 };
 
 use futures_util::{future::join_all, stream};
+use inbox::postgres::PostgresStore;
 use inbox::{
     CancellationToken, ErrorKind, InlineConsumer, Janitor, LeaseTerms, Message, Operate as _,
     OrderingKey, Processor, Receipt, Receiver, Router, Schema as _, State, Store as _, Summary,
@@ -24,7 +25,7 @@ use inbox::{
     inline::{Consumed, OnDuplicate, consume_in_transaction},
     receiver::StreamSource,
 };
-use postgres_support::Place;
+use postgres_support::{Harmed, Place};
 use processor_support::{Told, billing, eventually, message};
 
 /// Longer than anything here takes on the slowest machine, so that only a hang fails.
@@ -251,19 +252,37 @@ async fn restarts_of_the_server_are_ridden_out() {
     let Some((place, server)) = Place::with_own_server().await else {
         return;
     };
+    let stores = [place.another().await, place.another().await];
+    restarts_are_ridden_out(&place, &server, stores).await;
+}
+
+/// The pooler keeps its clients' connections, and answers for the server that is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarts_of_the_server_behind_a_pooler_are_ridden_out() {
+    let Some((place, server)) = Place::with_own_server().await else {
+        return;
+    };
+    let Some(pooler) = server.pooler().await else {
+        return;
+    };
+    let stores = [place.through(&pooler).await, place.through(&pooler).await];
+    restarts_are_ridden_out(&place, &server, stores).await;
+}
+
+async fn restarts_are_ridden_out(place: &Place, server: &Harmed, stores: [PostgresStore; 2]) {
+    let [receiving_store, store] = stores;
     let ids: Vec<_> = (0..600).map(|n| format!("fine-{n:03}")).collect();
     let source = stream::unfold(ids.clone().into_iter(), |mut ids| async move {
         tokio::time::sleep(Duration::from_millis(2)).await;
         Some((Ok(message(ids.next()?)), ids))
     });
-    let receiver = Receiver::builder(Arc::new(place.another().await))
+    let receiver = Receiver::builder(Arc::new(receiving_store))
         .batch_size(10)
         .build();
     let receiving = async {
         let mut source = StreamSource::new(source);
         receiver.run(&mut source, CancellationToken::new()).await
     };
-    let store = place.another().await;
     let processor = place
         .writer(&store, Duration::from_millis(10))
         .lease(Duration::from_secs(2))

@@ -20,7 +20,7 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection, Postgres,
     Transaction, postgres::PgConnectOptions,
 };
-use test_servers::{Error, Kind, Server, require_or_skip};
+use test_servers::{Error, Kind, Server, or_skip, require_or_skip};
 
 use crate::processor_support::{at_once, billing};
 
@@ -82,6 +82,16 @@ impl Place {
     /// The same inbox with connections of its own, as another process has.
     pub async fn another(&self) -> PostgresStore {
         connect(&self.url, &self.schema).await
+    }
+
+    /// The same inbox through a pooler in transaction mode.
+    pub async fn through(&self, pooler: &Server) -> PostgresStore {
+        let (connection, options) = PostgresOptions::from_url(pooler.url()).unwrap();
+        let options = options
+            .schema(self.schema.clone())
+            .prepared_statements(false)
+            .notifications(false);
+        PostgresStore::connect(connection, options).await.unwrap()
     }
 
     /// The same inbox as another role.
@@ -193,6 +203,8 @@ impl TransactionalHandler<Transaction<'static, Postgres>> for WriteEffect {
         let id = context.message().id().as_str();
         sqlx::query(AssertSqlSafe(self.sql.clone()))
             .bind(id)
+            // Also behind a pooler.
+            .persistent(false)
             .execute(&mut **transaction)
             .await?;
         tokio::time::sleep(self.pause).await;
@@ -208,6 +220,17 @@ impl TransactionalHandler<Transaction<'static, Postgres>> for WriteEffect {
 pub struct Harmed(Arc<Mutex<Server>>);
 
 impl Harmed {
+    /// In front of the server, in transaction mode.
+    pub async fn pooler(&self) -> Option<Server> {
+        let server = Arc::clone(&self.0);
+        tokio::task::spawn_blocking(move || {
+            or_skip(Kind::Pgbouncer, server.lock().unwrap().pgbouncer())
+        })
+        .await
+        .unwrap()
+        .unwrap_or_else(|error| panic!("{error}"))
+    }
+
     pub async fn act(&self, act: impl FnOnce(&mut Server) -> Result<(), Error> + Send + 'static) {
         let server = self.0.clone();
         tokio::task::spawn_blocking(move || act(&mut server.lock().unwrap()))
