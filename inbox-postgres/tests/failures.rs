@@ -164,6 +164,88 @@ async fn time_outs_of_the_servers_own_undo_the_statement() {
     );
 }
 
+/// A server of version 18 with settings of the test's.
+fn newest_with(settings: &[&str]) -> Option<Server> {
+    let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
+    let kind = ServerKind::Postgres18;
+    or_skip(kind, test_servers::find_own(kind, &arguments)).unwrap()
+}
+
+/// A session that listens and does not read keeps all notifications of the server; when it is
+/// gone, all goes on.
+#[tokio::test]
+async fn a_full_queue_of_notifications_is_waited_for() {
+    let Some(server) = newest_with(&["max_notify_queue_pages=64"]) else {
+        return;
+    };
+    let place = Place::at(server.url().to_owned());
+    let store = place.store().await;
+    let mut listener = connection(&place.url).await.unwrap();
+    sqlx::raw_sql("LISTEN other; BEGIN; SELECT 1")
+        .execute(&mut listener)
+        .await
+        .unwrap();
+    let mut filling = connection(&place.url).await.unwrap();
+    for n in 0.. {
+        let notify = format!("SELECT pg_notify('other', repeat('x', 7000) || {n})");
+        let notified = sqlx::raw_sql(sqlx::AssertSqlSafe(notify))
+            .execute(&mut filling)
+            .await;
+        if notified.is_err() {
+            break;
+        }
+        assert!(n < 10_000, "the queue does not fill up");
+    }
+    let error = store.receive_one(&message("1")).await.unwrap_err();
+    unavailable(&error, Effect::None);
+    assert!(error.context().contains("notifications"), "{error}");
+    drop(listener);
+    recovers(&store, "1").await;
+    assert_eq!(claim(&store, 10).await.len(), 1);
+}
+
+/// What else has the same code is over one of the server's limits, for good.
+#[tokio::test]
+async fn another_limit_of_the_servers_is_not_waited_for() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    place
+        .run(
+            "CREATE FUNCTION {schema}.limited() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN RAISE EXCEPTION 'too large' USING ERRCODE = '54000'; END $$;
+             CREATE TRIGGER limited BEFORE INSERT ON {schema}.inbox_message
+             FOR EACH ROW EXECUTE FUNCTION {schema}.limited()",
+        )
+        .await
+        .unwrap();
+    let error = store.receive_one(&message("1")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+#[tokio::test]
+async fn a_transaction_that_the_server_finds_too_long_is_an_outage() {
+    let Some(server) = newest_with(&[]) else {
+        return;
+    };
+    let place = Place::at(server.url().to_owned());
+    let store = place.store().await;
+    let mut holder = store.open().await.unwrap();
+    store
+        .receive_in(&mut holder, &[message("1")])
+        .await
+        .unwrap();
+    let pool = PgPoolOptions::new()
+        .connect_with(connection_options(&place.url).options([("transaction_timeout", "200")]))
+        .await
+        .unwrap();
+    let impatient = PostgresStore::with_pool(pool, place.options.clone());
+    let error = impatient.receive_one(&message("1")).await.unwrap_err();
+    unavailable(&error, Effect::None);
+    assert!(error.context().contains("transaction_timeout"), "{error}");
+    store.commit(holder).await.unwrap();
+}
+
 /// The server ends a connection under a write: whether that was committed, nobody can say.
 #[tokio::test]
 async fn a_connection_that_is_ended_leaves_the_outcome_open() {
