@@ -39,13 +39,15 @@ impl Leash {
         Ok(self.connection.insert(connection))
     }
 
+    pub(crate) fn connection(&mut self) -> Option<&mut PgConnection> {
+        self.connection.as_deref_mut()
+    }
+
     /// From here to [`transaction_ended`](Self::transaction_ended), the connection is closed rather
     /// than given back: a BEGIN whose future is dropped would leave its transaction open.
     pub(crate) fn transaction_begins(&mut self) -> sqlx::Result<&mut PgConnection> {
         self.in_transaction = true;
-        self.connection
-            .as_deref_mut()
-            .ok_or(sqlx::Error::WorkerCrashed)
+        self.connection().ok_or(sqlx::Error::WorkerCrashed)
     }
 
     pub(crate) fn transaction_ended(&mut self) {
@@ -84,7 +86,7 @@ impl Drop for Leash {
         match Handle::try_current() {
             Ok(runtime) if !self.in_transaction => {
                 // The driver would wait for a silent server without limit. Cut short, it closes the
-                // connection and makes room in the pool, in time for whoever waits for a place.
+                // connection and makes room in the pool, in time for the next one who waits.
                 runtime.spawn(timeout(self.limit / 2, connection.return_to_pool()));
             }
             _ => drop(connection.detach()),

@@ -386,9 +386,10 @@ impl PostgresStore {
             let mapped = before(operation);
             leash.take(&self.inner.pool).await.map_err(mapped)?;
             let connection = leash.transaction_begins().map_err(mapped)?;
-            let migration = apply(operation, connection, names, STEPS, from_nothing_only).await?;
+            let migration = apply(operation, connection, names, STEPS, from_nothing_only).await;
+            // Committed, or the driver knows that it is to be rolled back.
             leash.transaction_ended();
-            Ok(migration)
+            migration
         };
         let outcome = timeout(self.limit(), work).await;
         leash.finish(operation, outcome)

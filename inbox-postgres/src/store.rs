@@ -25,6 +25,7 @@ use crate::{
     leash::{Leash, OrClose, no_answer},
     options::PostgresOptions,
     rows, schema,
+    sqlstate::LIMIT_EXCEEDED,
     statements::Names,
     wakeups::{Listener, Subscribed},
     work::{Arguments, Repetition, Work},
@@ -32,6 +33,10 @@ use crate::{
 
 /// A connection that was idle for longer is tried before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+
+/// A queue of notifications that was full stays so after the session is gone that kept it, until the
+/// server is asked how full it is: notifications themselves free it, too, but find no room.
+const FREE_NOTIFICATIONS: &str = "SELECT pg_catalog.pg_notification_queue_usage()";
 
 /// How long closing waits for operations that are under way.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -252,6 +257,12 @@ impl PostgresStore {
             }
             answer
         };
+        if let Err(error) = &answer
+            && sqlstate(error).is_some_and(|code| code == LIMIT_EXCEEDED)
+            && let Some(connection) = leash.connection()
+        {
+            let _ = sqlx::raw_sql(FREE_NOTIFICATIONS).execute(connection).await;
+        }
         answer.map_err(|error| {
             if sqlstate(&error).is_some_and(|code| is_stale(&code)) {
                 leash.close();

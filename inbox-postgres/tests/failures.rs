@@ -181,10 +181,9 @@ async fn a_full_queue_of_notifications_is_waited_for() {
     let place = Place::at(server.url().to_owned());
     let store = place.store().await;
     let mut listener = connection(&place.url).await.unwrap();
-    sqlx::raw_sql("LISTEN other; BEGIN; SELECT 1")
-        .execute(&mut listener)
-        .await
-        .unwrap();
+    for sql in ["LISTEN other", "BEGIN", "SELECT 1"] {
+        sqlx::raw_sql(sql).execute(&mut listener).await.unwrap();
+    }
     let mut filling = connection(&place.url).await.unwrap();
     for n in 0.. {
         let notify = format!("SELECT pg_notify('other', repeat('x', 7000) || {n})");

@@ -145,7 +145,7 @@ impl Original {
             let receipt = store.receive_one(&message(id)).await.unwrap();
             assert_eq!(receipt, Receipt::Duplicate, "{id}");
         }
-        // A lease of before stands until somebody else has it; then it is stale.
+        // A lease of before stands until another worker has it; then it is stale.
         target.advance(LENGTH * 2).await;
         let receipt = store.receive_one(&ordered("new", "k0")).await.unwrap();
         assert_eq!(receipt, Receipt::Accepted);
