@@ -15,7 +15,7 @@ use crate::schema;
 
 const OPERATION: &str = "options";
 const KEYS: &str = "inbox, database, payload_column, payload_limit, drop_processed_payloads, \
-                    max_connections, timeout_ms, ssl-mode, ssl-ca, ssl-cert, ssl-key, socket";
+                    max_connections, operation_timeout_ms, ssl-mode, ssl-ca, ssl-cert, ssl-key, socket";
 
 /// The column type of payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ pub struct MySqlOptions {
     pub(crate) payload_limit: usize,
     pub(crate) drop_processed_payloads: bool,
     pub(crate) max_connections: u32,
-    pub(crate) timeout: Duration,
+    pub(crate) operation_timeout: Duration,
     pub(crate) clock: ClockOffset,
 }
 
@@ -67,7 +67,7 @@ impl std::fmt::Debug for MySqlOptions {
             .field("payload_limit", &self.payload_limit)
             .field("drop_processed_payloads", &self.drop_processed_payloads)
             .field("max_connections", &self.max_connections)
-            .field("timeout", &self.timeout)
+            .field("operation_timeout", &self.operation_timeout)
             .finish_non_exhaustive()
     }
 }
@@ -84,7 +84,7 @@ impl MySqlOptions {
             payload_limit: DEFAULT_PAYLOAD_LIMIT,
             drop_processed_payloads: false,
             max_connections: 10,
-            timeout: Duration::from_secs(30),
+            operation_timeout: Duration::from_secs(30),
             clock: ClockOffset::default(),
         }
     }
@@ -147,9 +147,10 @@ impl MySqlOptions {
                 let most = number(value, "max_connections must be a number")?;
                 return Ok(self.max_connections(most));
             }
-            "timeout_ms" => {
-                let millis = number(value, "timeout_ms must be a number of milliseconds")?;
-                return Ok(self.timeout(Duration::from_millis(millis)));
+            "operation_timeout_ms" => {
+                let expected = "operation_timeout_ms must be a number of milliseconds";
+                let millis = number(value, expected)?;
+                return Ok(self.operation_timeout(Duration::from_millis(millis)));
             }
             "ssl-mode" => {
                 let mode: MySqlSslMode = value.parse().map_err(|_| {
@@ -233,11 +234,15 @@ impl MySqlOptions {
         self
     }
 
-    /// How long an operation may take before it fails as `Unavailable`, and how long it may wait
-    /// for a connection: 30 seconds unless set, at least a millisecond.
+    /// The longest that one operation may take, from its call to its answer, waiting for a
+    /// connection included: 30 seconds unless set, at least a millisecond. Past it the connection
+    /// is closed, the operation fails as `Unavailable` with effect unknown (effect none if nothing
+    /// had been sent), and the next call uses another connection. Of a purge, it is each slice's.
+    ///
+    /// In a transaction of the caller's own pool, the connection is the driver's to close.
     #[must_use]
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.max(Duration::from_millis(1));
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
@@ -301,7 +306,7 @@ mod tests {
         let options = MySqlOptions::from_url(
             "mariadb://app:p%40ss@db.example:3307/shop?inbox=orders&database=a%60b\
              &payload_column=json&payload_limit=1024&drop_processed_payloads=true\
-             &max_connections=3&timeout_ms=250&ssl-mode=disabled",
+             &max_connections=3&operation_timeout_ms=250&ssl-mode=disabled",
         )
         .unwrap();
         assert_eq!(options.connect.get_host(), "db.example");
@@ -311,7 +316,7 @@ mod tests {
         assert_eq!(options.payload_limit, 1024);
         assert!(options.drop_processed_payloads);
         assert_eq!(options.max_connections, 3);
-        assert_eq!(options.timeout, Duration::from_millis(250));
+        assert_eq!(options.operation_timeout, Duration::from_millis(250));
         let plain = MySqlOptions::from_url("mysql://h/shop").unwrap();
         assert_eq!(plain.table("work"), "`inbox_work`");
     }
@@ -337,7 +342,11 @@ mod tests {
                 "true or false",
             ),
             ("mysql://u:hunter2@h/db?max_connections=-1", "number"),
-            ("mysql://u:hunter2@h/db?timeout_ms=soon", "milliseconds"),
+            (
+                "mysql://u:hunter2@h/db?operation_timeout_ms=soon",
+                "milliseconds",
+            ),
+            ("mysql://u:hunter2@h/db?timeout_ms=1000", "known are inbox"),
             ("mysql://u:hunter2@h/db?ssl-mode=maybe", "verify_identity"),
             ("mysql://u:hunter2@h/db?database=", "64 characters"),
             ("mysql://u:hunter2@h/db?inbox=a&inbox=b", "more than once"),

@@ -347,7 +347,7 @@ impl MySqlStore {
             self.see_all_nodes(operation, connection).await?;
             let lock = (!self.inner.work.server.galera).then(|| lock_name(options));
             if let Some(lock) = &lock {
-                take_lock(operation, connection, lock, options.timeout.as_secs()).await?;
+                take_lock(operation, connection, lock, options.operation_timeout.as_secs()).await?;
             }
             let (found, _) = find(connection, options).await.map_err(mapped)?;
             end_reading(connection).await.map_err(mapped)?;
@@ -383,7 +383,7 @@ impl MySqlStore {
             }
             Ok(Migration { from, to: VERSION })
         };
-        let migration = in_time(operation, options.timeout, Effect::Unknown, work).await?;
+        let migration = in_time(operation, options.operation_timeout, Effect::Unknown, work).await?;
         leash.give_back();
         Ok(migration)
     }
@@ -411,7 +411,7 @@ impl MySqlStore {
             end_reading(connection).await.map_err(mapped)?;
             Ok(found)
         };
-        let found = in_time(operation, options.timeout, Effect::None, work).await?;
+        let found = in_time(operation, options.operation_timeout, Effect::None, work).await?;
         leash.give_back();
         Ok(found)
     }

@@ -115,7 +115,7 @@ impl MySqlStore {
 
         // Statements hold payloads.
         let connect = options.connect.clone().disable_statement_logging();
-        let timeout = options.timeout;
+        let timeout = options.operation_timeout;
         let pool = MySqlPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(timeout)
@@ -161,7 +161,7 @@ impl MySqlStore {
             connection.give_back();
             Ok(server)
         };
-        let server = in_time(CONNECT, options.timeout, Effect::None, look).await?;
+        let server = in_time(CONNECT, options.operation_timeout, Effect::None, look).await?;
         Ok(Self::over(pool, false, options, server))
     }
 
@@ -286,7 +286,7 @@ impl MySqlStore {
             };
             if sound { Ok(Err(error)) } else { Err(error) }
         };
-        let outcome = in_time(operation, self.inner.work.options.timeout, effect, work).await?;
+        let outcome = in_time(operation, self.inner.work.options.operation_timeout, effect, work).await?;
         leash.give_back();
         outcome
     }
@@ -534,7 +534,7 @@ impl Store for MySqlStore {
         if self.inner.own_pool {
             // A transaction that the caller still holds must not keep this from returning.
             let closing = self.inner.pool.close();
-            let _ = tokio::time::timeout(self.inner.work.options.timeout, closing).await;
+            let _ = tokio::time::timeout(self.inner.work.options.operation_timeout, closing).await;
         }
     }
 }

@@ -41,7 +41,7 @@ impl Transactional for MySqlStore {
         let connection = self.acquire(OPERATION).await?;
         // A task, because the driver leaves a transaction open behind a begin that is dropped.
         let opening = tokio::spawn(Transaction::begin(connection, Some(BEGIN.into_sql_str())));
-        let timeout = self.inner.work.options.timeout;
+        let timeout = self.inner.work.options.operation_timeout;
         let mut transaction = in_time(OPERATION, timeout, Effect::None, async {
             opening
                 .await
@@ -58,7 +58,7 @@ impl Transactional for MySqlStore {
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "commit";
-        let timeout = self.inner.work.options.timeout;
+        let timeout = self.inner.work.options.operation_timeout;
         let committing = async { transaction.commit().await.map_err(in_operation(OPERATION)) };
         let committed = in_time(OPERATION, timeout, Effect::Unknown, committing).await;
         // What the transaction received or settled is unknown here; a wake-up without a cause
@@ -71,7 +71,7 @@ impl Transactional for MySqlStore {
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "roll_back";
-        let timeout = self.inner.work.options.timeout;
+        let timeout = self.inner.work.options.operation_timeout;
         in_time(OPERATION, timeout, Effect::None, async {
             transaction
                 .rollback()
@@ -155,7 +155,7 @@ impl MySqlStore {
         script: &Script,
     ) -> Result<Answers> {
         let work = &self.inner.work;
-        in_time(operation, work.options.timeout, Effect::None, async {
+        in_time(operation, work.options.operation_timeout, Effect::None, async {
             self.check(operation, transaction).await?;
             script
                 .run(transaction, work.server.max_packet, work.server.form())

@@ -24,7 +24,7 @@ use test_servers::{Kind, Server, require_or_skip};
 
 mod common;
 
-use common::{connect_options, harness::Effects};
+use common::{connect_options, effects::Effects};
 
 struct Database(Kind);
 
@@ -50,11 +50,9 @@ impl Target for Database {
             next: AtomicUsize::new(0),
             server: Arc::new(Mutex::new(server)),
         };
-        sqlx::raw_sql(
-            "CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, note TEXT NOT NULL)",
-        )
-        .execute(&mut connection)
-        .await?;
+        sqlx::raw_sql(Effects::TABLES)
+            .execute(&mut connection)
+            .await?;
         Ok(Box::new(place))
     }
 
@@ -103,7 +101,8 @@ impl Site for Place {
 
 /// Waits for a server that is just being restarted.
 async fn connect(url: &str) -> inbox_api::Result<MySqlStore> {
-    let options = MySqlOptions::new(connect_options(url, None)).timeout(Duration::from_secs(5));
+    let options =
+        MySqlOptions::new(connect_options(url, None)).operation_timeout(Duration::from_secs(5));
     let mut tries = 0;
     loop {
         match MySqlStore::connect(options.clone()).await {

@@ -39,7 +39,7 @@ fn a_cluster_conforms_and_survives_a_node() {
             let options = place
                 .options
                 .clone()
-                .timeout(Duration::from_secs(10))
+                .operation_timeout(Duration::from_secs(10))
                 .connect_with(connect_options(url, Some(&place.database)));
             let store = MySqlStore::connect(options).await.unwrap();
             store.create().await.unwrap();

@@ -7,15 +7,15 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{
-    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Need, Offered,
-    Restart, SchemaVariant, Settings, Transactions, Unable,
+    AnyTransactions, Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings,
+    Transactions, Unable, crash::proxy::Proxy,
 };
 use inbox_api::{Inbox, Key, Schema as _, Store as _};
 use inbox_mysql::MySqlStore;
-use sqlx::{ConnectOptions as _, Connection as _, MySql, mysql::MySqlConnectOptions};
+use sqlx::{ConnectOptions as _, Connection as _};
 use test_servers::{Kind, Server};
 
-use super::{Place, act, connect_options, own_server, restart, shared_url};
+use super::{Place, act, connect_options, effects::Effects, own_server, restart, shared_url};
 
 pub struct Database(pub Kind);
 
@@ -34,9 +34,7 @@ impl Harness for At {
         }
         let tested = Tested::at(self.1.clone(), None, settings).await?;
         tested.store.create().await?;
-        tested
-            .run("CREATE TABLE effects (n INT AUTO_INCREMENT PRIMARY KEY, note TEXT NOT NULL)")
-            .await?;
+        tested.run(Effects::TABLES).await?;
         Ok(Box::new(tested))
     }
 
@@ -75,13 +73,11 @@ impl Harness for Database {
             .place
             .options
             .clone()
-            .timeout(Duration::from_secs(60));
+            .operation_timeout(Duration::from_secs(60));
         let patient = MySqlStore::connect(options).await?;
         patient.create().await?;
         patient.close().await;
-        tested
-            .run("CREATE TABLE effects (note TEXT NOT NULL)")
-            .await?;
+        tested.run(Effects::TABLES).await?;
         Ok(Box::new(tested))
     }
 
@@ -119,12 +115,15 @@ struct Tested {
     store: Arc<MySqlStore>,
     /// A server of this case's own, if it is to be harmed.
     server: Option<Arc<Mutex<Server>>>,
+    /// Between the store and its server, where connections are to go silent.
+    proxy: Option<Proxy>,
 }
 
 impl Tested {
     async fn new(kind: Kind, settings: &Settings) -> Offered<Self> {
         let missing = || Unable::failed(format!("no {kind} server"));
-        let (url, server) = if settings.disrupted {
+        // Where connections go silent, the server itself comes to no harm.
+        let (url, server) = if settings.disrupted && settings.operation_timeout.is_none() {
             let server = tokio::task::spawn_blocking(move || own_server(kind))
                 .await
                 .map_err(Unable::failed)?
@@ -147,9 +146,14 @@ impl Tested {
         for other in urls.iter().skip(1) {
             see_databases(other).await.map_err(Unable::failed)?;
         }
+        let most = Duration::from_secs(if settings.disrupted { 4 } else { 20 });
+        let proxy = match settings.operation_timeout {
+            Some(_) => Some(place.behind_proxy().await.map_err(Unable::failed)?),
+            None => None,
+        };
         place.options = place
             .options
-            .timeout(Duration::from_secs(if settings.disrupted { 4 } else { 20 }))
+            .operation_timeout(settings.operation_timeout.unwrap_or(most))
             .drop_processed_payloads(settings.drop_processed_payloads);
         if let Some(limit) = settings.payload_limit {
             place.options = place.options.payload_limit(limit);
@@ -161,6 +165,7 @@ impl Tested {
             place,
             store,
             server,
+            proxy,
         })
     }
 
@@ -228,6 +233,12 @@ impl Fixture for Tested {
         act(self.server(Need::Outage)?, Server::resume).await
     }
 
+    async fn silence(&self) -> Offered<()> {
+        let proxy = self.proxy.as_ref().ok_or(Unable::NotOffered(Need::Silence))?;
+        proxy.silence();
+        Ok(())
+    }
+
     async fn restart(&self, how: Restart) -> Offered<()> {
         restart(self.server(Need::Restart)?, how).await
     }
@@ -237,32 +248,5 @@ impl Fixture for Tested {
         Ok(Arc::new(
             Transactions::new(self.store.clone()).with_writes(Arc::new(effects)),
         ))
-    }
-}
-
-/// A table of the handler's own.
-pub struct Effects(pub MySqlConnectOptions);
-
-#[async_trait]
-impl BusinessWrites<sqlx::Transaction<'static, MySql>> for Effects {
-    async fn write(
-        &self,
-        transaction: &mut sqlx::Transaction<'static, MySql>,
-        note: &str,
-    ) -> Result<(), BoxError> {
-        sqlx::query("INSERT INTO effects (note) VALUES (?)")
-            .bind(note)
-            .execute(&mut **transaction)
-            .await?;
-        Ok(())
-    }
-
-    async fn written(&self) -> Result<Vec<String>, BoxError> {
-        let mut connection = self.0.connect().await?;
-        let notes = sqlx::query_scalar("SELECT note FROM effects")
-            .fetch_all(&mut connection)
-            .await?;
-        connection.close().await?;
-        Ok(notes)
     }
 }

@@ -7,6 +7,7 @@
     reason = "each test program uses a part of it, and fails by panicking"
 )]
 
+pub mod effects;
 pub mod harness;
 
 use std::{
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use conformance_tests::{Offered, Restart, Unable};
+use conformance_tests::{Offered, Restart, Unable, crash::proxy::Proxy};
 use inbox_api::{
     AfterDead, ClockOffset, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message, MessageId,
     OrderingKey, Outcome, Schema as _, Settled, Store as _, StoreExt as _, WorkerName,
@@ -117,6 +118,21 @@ impl Place {
             clock,
             options,
         })
+    }
+
+    /// Lets the stores of this place reach its server through a proxy only.
+    pub async fn behind_proxy(&mut self) -> std::io::Result<Proxy> {
+        let connect = self.options.connection();
+        let server = (connect.get_host(), connect.get_port());
+        let server = tokio::net::lookup_host(server).await?.next();
+        let proxy = Proxy::start(server.ok_or(std::io::ErrorKind::NotFound)?).await?;
+        let address = proxy.address();
+        let connect = connect.clone().host(&address.ip().to_string());
+        self.options = self
+            .options
+            .clone()
+            .connect_with(connect.port(address.port()));
+        Ok(proxy)
     }
 
     pub async fn connection(&self) -> sqlx::Result<MySqlConnection> {

@@ -68,6 +68,9 @@ impl Mysql {
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
+        if let Some(limit) = settings.operation_timeout {
+            options = options.operation_timeout(limit);
+        }
         Ok(Place {
             store: Arc::new(MySqlStore::connect(options.clone()).await?),
             options,
