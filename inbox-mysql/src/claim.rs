@@ -9,7 +9,7 @@ use crate::{
     error::in_operation,
     rows,
     script::{Answers, Script, Statement},
-    work::{Work, lease},
+    work::{CHUNK_ROWS, Work, lease},
 };
 
 /// The most messages of one claim.
@@ -34,6 +34,9 @@ impl Work {
     ) -> usize {
         let limit = i64::from(request.limit.min(MOST_CLAIMED));
         let handlers: BTreeSet<_> = request.handlers.iter().collect();
+        if limit > CHUNK_ROWS as i64 {
+            script.forget_lists();
+        }
         script.fixed("SET @inbox_claimed = NULL");
         let mut choose = Statement::new(self.sql.expand(
             "{agg} SELECT JSON_ARRAYAGG(JSON_ARRAY(visible_at, seq)) INTO @inbox_claimed \

@@ -9,6 +9,8 @@ use sqlx::mysql::MySqlDatabaseError;
 pub(crate) const NO_SUCH_TABLE: u16 = 1146;
 pub(crate) const UNKNOWN_DATABASE: u16 = 1049;
 const UNKNOWN_COLUMN: u16 = 1054;
+/// Also of routines, which the store does not have.
+pub(crate) const NO_SUCH_SAVEPOINT: u16 = 1305;
 
 /// The server's error number, when the error is the server's.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {

@@ -136,6 +136,7 @@
 
 mod begin;
 mod claim;
+mod connections;
 mod error;
 mod front;
 mod operate;

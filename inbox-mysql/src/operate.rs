@@ -9,6 +9,7 @@ use inbox_api::{
     duration_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
+use tokio::time::Instant;
 
 use crate::{
     error::in_operation,
@@ -248,8 +249,10 @@ impl MySqlStore {
         key: &Key,
         change: &Change,
     ) -> Result<Intervention> {
+        let until = self.until();
         for _ in 0..TRIES {
-            if let Some(answer) = self.try_to_intervene(operation, key, change).await? {
+            let answer = self.try_to_intervene(operation, until, key, change);
+            if let Some(answer) = answer.await? {
                 return Ok(answer);
             }
         }
@@ -261,6 +264,7 @@ impl MySqlStore {
     async fn try_to_intervene(
         &self,
         operation: &'static str,
+        until: Instant,
         key: &Key,
         change: &Change,
     ) -> Result<Option<Intervention>> {
@@ -276,7 +280,7 @@ impl MySqlStore {
         let changed = self.change(&mut script, change, states);
         // What it is now says why nothing was changed, if nothing was.
         let now = script.fixed(&work.select_records("m.seq = @inbox_seq"));
-        let answers = self.run(operation, Access::Write, script).await?;
+        let answers = self.run(operation, until, Access::Write, script).await?;
         if answers.number(changed).map_err(mapped)? > 0 {
             self.inner.front.forget();
             self.inner.signal.raise();
@@ -338,7 +342,8 @@ impl MySqlStore {
         script.add(choose);
         let chosen = script.all(&self.inner.work.sql.chosen);
         let changed = self.change(&mut script, &change, states);
-        let answers = self.run(operation, Access::Write, script).await?;
+        let until = self.until();
+        let answers = self.run(operation, until, Access::Write, script).await?;
         let changed = answers.number(changed).map_err(mapped)?.unsigned_abs();
         if changed > 0 {
             self.inner.front.forget();
@@ -400,7 +405,8 @@ impl MySqlStore {
         at: usize,
         expired: &Expired,
     ) -> Result<u64> {
-        let answers = self.run(operation, Access::Write, script).await?;
+        let until = self.until();
+        let answers = self.run(operation, until, Access::Write, script).await?;
         let purged = answers.number(at).map_err(in_operation(operation))?;
         // A blocking dead letter that is purged lets its ordering key move on.
         if purged > 0 && expired.state() == State::Dead {
@@ -488,7 +494,8 @@ impl Operate for MySqlStore {
         get.bytes(key.handler.as_str().as_bytes());
         get.push(" AND m.id = ").bytes(key.id.as_str().as_bytes());
         let at = script.add(get);
-        let answers = self.run(OPERATION, Access::Read, script).await?;
+        let until = self.until();
+        let answers = self.run(OPERATION, until, Access::Read, script).await?;
         let stored = work.only(OPERATION, &answers, at)?;
         Ok(stored.map(|stored| stored.record))
     }
@@ -525,7 +532,8 @@ impl Operate for MySqlStore {
         list.number(i64::from(limit) + 1);
         let mut script = self.script(Access::Read);
         let at = script.add(list);
-        let answers = self.run(OPERATION, Access::Read, script).await?;
+        let until = self.until();
+        let answers = self.run(OPERATION, until, Access::Read, script).await?;
         let returned = answers.rows(at);
         let shown = returned.get(..limit as usize).unwrap_or(returned);
         let now = answers.now().map_err(mapped)?;
@@ -544,7 +552,8 @@ impl Operate for MySqlStore {
         add_filter(&mut count, filter, &filter.states);
         let mut script = self.script(Access::Read);
         let at = script.add(count);
-        let answers = self.run(OPERATION, Access::Read, script).await?;
+        let until = self.until();
+        let answers = self.run(OPERATION, until, Access::Read, script).await?;
         let counted = answers.number(at).map_err(in_operation(OPERATION))?;
         Ok(counted.unsigned_abs())
     }
@@ -554,7 +563,8 @@ impl Operate for MySqlStore {
         let mapped = in_operation(OPERATION);
         let mut script = self.script(Access::Read);
         let at = script.all(&self.inner.work.sql.statistics);
-        let answers: Answers = self.run(OPERATION, Access::Read, script).await?;
+        let until = self.until();
+        let answers: Answers = self.run(OPERATION, until, Access::Read, script).await?;
         let now = answers.now().map_err(mapped)?;
         let mut handlers = Vec::new();
         for row in answers.rows(at) {
@@ -637,7 +647,8 @@ impl Operate for MySqlStore {
         Self::add_expired(&mut select, expired, expired.limit());
         let mut script = self.script(Access::Read);
         let at = script.add(select);
-        let answers = self.run(OPERATION, Access::Read, script).await?;
+        let until = self.until();
+        let answers = self.run(OPERATION, until, Access::Read, script).await?;
         let now = answers.now().map_err(mapped)?;
         self.listing(answers.rows(at), now).map_err(mapped)
     }

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use inbox_api::{Effect, Error, ErrorKind, InboxName, Migration, Result, Schema};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+use tokio::time::Instant;
 
 use crate::{
     error::{in_operation, without_effect},
     options::{MySqlOptions, PayloadColumn},
-    script::{COMMIT, Statement, hex},
+    script::{Access, Script, Statement, hex},
     statements::{Names, TABLES},
-    store::{Leash, MySqlStore, in_time},
+    store::MySqlStore,
 };
 
 const VERSION: u32 = 1;
@@ -20,6 +21,8 @@ const MARKER: &str = "inbox.mysql";
 const INDEX_PART: &str = "(part)";
 /// How often a set-up is tried when another node of a cluster is at it too.
 const TRIES: u32 = 10;
+/// How long between two tries.
+const BETWEEN_TRIES: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// How often, and how soon, tables are looked at again that are not (yet) complete.
 const LOOKS: u32 = 50;
@@ -338,19 +341,21 @@ impl MySqlStore {
     /// so that of several at once one does it. In a cluster that lock would be one node's only;
     /// there the statements themselves, which are harmless when repeated and run in one order on
     /// all nodes, have to do.
-    async fn apply(&self, operation: &'static str) -> Result<Migration> {
+    async fn apply(&self, operation: &'static str, until: Instant) -> Result<Migration> {
         let options = &self.inner.work.options;
         let mapped = in_operation(operation);
-        let mut leash = Leash::new(self.acquire(operation).await?);
+        let connections = &self.inner.connections;
+        let mut leash = connections.leash(operation, until).await?;
         let work = async {
             let connection = leash.connection(operation)?;
-            self.see_all_nodes(operation, connection).await?;
             let lock = (!self.inner.work.server.galera).then(|| lock_name(options));
             if let Some(lock) = &lock {
-                take_lock(operation, connection, lock, options.operation_timeout.as_secs()).await?;
+                let seconds = options.operation_timeout.as_secs();
+                take_lock(operation, connection, lock, seconds).await?;
             }
+            self.begin_reading(operation, connection).await?;
             let (found, _) = find(connection, options).await.map_err(mapped)?;
-            end_reading(connection).await.map_err(mapped)?;
+            self.end_reading(operation, connection).await?;
             let from = match found {
                 Found::Version(VERSION) => Some(VERSION),
                 Found::Version(version) => {
@@ -365,14 +370,18 @@ impl MySqlStore {
                         .await
                         .map_err(mapped)?;
                 }
-                // A transaction of its own, whatever the session's autocommit.
-                let mark = set_version(&Names::new(options));
-                execute(connection, format!("START TRANSACTION;\n{mark};\n{COMMIT}"))
+                let mut mark = Script::default();
+                mark.begin(Access::Write, false);
+                mark.fixed(&set_version(&Names::new(options)));
+                mark.commit();
+                let server = &self.inner.work.server;
+                mark.run(connection, server.max_packet, server.form())
                     .await
                     .map_err(mapped)?;
             }
+            self.begin_reading(operation, connection).await?;
             let present = present(connection, options).await.map_err(mapped)?;
-            end_reading(connection).await.map_err(mapped)?;
+            self.end_reading(operation, connection).await?;
             if let Some((table, line)) = difference(&expected(options), &present) {
                 return Err(incomplete(operation, &options.inbox, table, line));
             }
@@ -383,43 +392,62 @@ impl MySqlStore {
             }
             Ok(Migration { from, to: VERSION })
         };
-        let migration = in_time(operation, options.operation_timeout, Effect::Unknown, work).await?;
+        let effect = Effect::Unknown;
+        let migration = connections.in_time(operation, until, effect, work).await?;
         leash.give_back();
         Ok(migration)
     }
 
-    async fn apply_again(&self, operation: &'static str) -> Result<Migration> {
-        for _ in 1..TRIES {
-            match self.apply(operation).await {
-                Err(error) if error.kind() == ErrorKind::Conflict => {
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    async fn apply_again(&self, operation: &'static str, until: Instant) -> Result<Migration> {
+        let mut tries = 1;
+        loop {
+            let answer = self.apply(operation, until).await;
+            let again = Instant::now() + BETWEEN_TRIES;
+            match answer {
+                Err(error)
+                    if error.kind() == ErrorKind::Conflict && tries < TRIES && again < until =>
+                {
+                    tokio::time::sleep_until(again).await;
                 }
                 answer => return answer,
             }
+            tries += 1;
         }
-        self.apply(operation).await
     }
 
-    async fn look(&self, operation: &'static str) -> Result<(Found, Tables)> {
+    async fn look(&self, operation: &'static str, until: Instant) -> Result<(Found, Tables)> {
         let options = &self.inner.work.options;
-        let mut leash = Leash::new(self.acquire(operation).await?);
+        let connections = &self.inner.connections;
+        let mut leash = connections.leash(operation, until).await?;
         let work = async {
             let connection = leash.connection(operation)?;
-            self.see_all_nodes(operation, connection).await?;
+            self.begin_reading(operation, connection).await?;
             let mapped = without_effect(operation);
             let found = find(connection, options).await.map_err(mapped)?;
-            end_reading(connection).await.map_err(mapped)?;
+            self.end_reading(operation, connection).await?;
             Ok(found)
         };
-        let found = in_time(operation, options.operation_timeout, Effect::None, work).await?;
+        let effect = Effect::None;
+        let found = connections.in_time(operation, until, effect, work).await?;
         leash.give_back();
         Ok(found)
     }
-}
 
-/// Without autocommit, reading has begun a transaction, which would go on seeing what it saw.
-pub(crate) async fn end_reading(connection: &mut MySqlConnection) -> sqlx::Result<()> {
-    execute(connection, COMMIT.into()).await
+    /// Whether a complete inbox of this version is there.
+    async fn is_complete(&self, operation: &'static str, until: Instant) -> Result<bool> {
+        let options = &self.inner.work.options;
+        let (found, present) = self.look(operation, until).await?;
+        match found {
+            Found::Nothing | Found::Unfinished => Ok(false),
+            Found::Foreign => Err(foreign(operation, &options.inbox)),
+            Found::Version(version) if version > VERSION => {
+                Err(wrong_version(operation, &options.inbox, version))
+            }
+            Found::Version(version) => {
+                Ok(version == VERSION && difference(&expected(options), &present).is_none())
+            }
+        }
+    }
 }
 
 async fn execute(connection: &mut MySqlConnection, sql: String) -> sqlx::Result<()> {
@@ -485,7 +513,7 @@ impl Schema for MySqlStore {
 
     async fn version(&self) -> Result<Option<u32>> {
         const OPERATION: &str = "version";
-        match self.look(OPERATION).await?.0 {
+        match self.look(OPERATION, self.until()).await?.0 {
             Found::Nothing | Found::Unfinished => Ok(None),
             Found::Version(version) => Ok(Some(version)),
             Found::Foreign => Err(foreign(OPERATION, &self.inner.work.options.inbox)),
@@ -494,29 +522,19 @@ impl Schema for MySqlStore {
 
     async fn exists(&self) -> Result<bool> {
         const OPERATION: &str = "exists";
-        let options = &self.inner.work.options;
-        let (found, present) = self.look(OPERATION).await?;
-        match found {
-            Found::Nothing | Found::Unfinished => Ok(false),
-            Found::Foreign => Err(foreign(OPERATION, &options.inbox)),
-            Found::Version(version) if version > VERSION => {
-                Err(wrong_version(OPERATION, &options.inbox, version))
-            }
-            Found::Version(version) => {
-                Ok(version == VERSION && difference(&expected(options), &present).is_none())
-            }
-        }
+        self.is_complete(OPERATION, self.until()).await
     }
 
     async fn create(&self) -> Result<()> {
-        if self.exists().await? {
-            return Ok(());
+        const OPERATION: &str = "create";
+        let until = self.until();
+        if !self.is_complete(OPERATION, until).await? {
+            self.apply_again(OPERATION, until).await?;
         }
-        self.apply_again("create").await?;
         Ok(())
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        self.apply_again("migrate").await
+        self.apply_again("migrate", self.until()).await
     }
 }

@@ -23,7 +23,7 @@ pub(crate) const PACKET_OVERHEAD: usize = 4096;
 pub(crate) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
 
 /// The same, for giving up.
-pub(crate) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
+const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
 
 /// Payloads in text are doubled when they have to be written in hexadecimal; from this size on
 /// they are bound instead.
@@ -198,8 +198,21 @@ pub(crate) enum Access {
     Write,
 }
 
-/// On Galera: what other nodes have answered before is seen by this session's reads.
-pub(crate) const WAIT_FOR_NODES: &str = "SET SESSION wsrep_sync_wait = 1";
+/// On Galera: what other nodes have answered before is seen by a transaction that begins now.
+const WAIT_FOR_NODES: &str = "SET @inbox_waits = @@SESSION.wsrep_sync_wait, SESSION wsrep_sync_wait = \
+     @@SESSION.wsrep_sync_wait | 1";
+
+/// Gives the session back what its owner had set. A transaction that has begun does not wait again.
+const WAIT_AS_BEFORE: &str = "SET SESSION wsrep_sync_wait = COALESCE(@inbox_waits, @@SESSION.wsrep_sync_wait), \
+     @inbox_waits = NULL";
+
+/// Frees what lists take in the session's memory, and what they hold.
+const FORGET_LISTS: &str = "SET @inbox_claimed = NULL, @inbox_held = NULL, @inbox_keys = NULL, \
+                            @inbox_picked = NULL, @inbox_rows = NULL, @inbox_seqs = NULL, \
+                            @inbox_settled = NULL";
+
+/// Lists from this size on, in bytes, are not left in a session.
+const LARGE_LIST: usize = 64 * 1024;
 
 /// Statements in order. Each has its answer at its place.
 #[derive(Debug, Default)]
@@ -207,6 +220,10 @@ pub(crate) struct Script {
     statements: Vec<Statement>,
     /// Where the script's time stands.
     now_at: usize,
+    /// Whether the session's reads wait for other nodes during the script only.
+    waits_for_nodes: bool,
+    /// Whether it leaves much in session variables, or what nobody else should see.
+    forgets_lists: bool,
 }
 
 /// How the statements of a packet stand in it.
@@ -240,6 +257,13 @@ impl Answers {
         self.number(self.now_at)
     }
 
+    /// Of a script [within](Script::within) a transaction: whether the session would begin another
+    /// one by itself.
+    pub(crate) fn session_begins_transactions(&self) -> bool {
+        let row = self.rows(self.now_at).first();
+        row.and_then(|row| row.try_get_unchecked(1).ok()) == Some(1_i64)
+    }
+
     /// The number in the first column of the first row.
     pub(crate) fn number(&self, place: usize) -> sqlx::Result<i64> {
         let row = self.rows(place).first().ok_or(sqlx::Error::RowNotFound)?;
@@ -248,39 +272,86 @@ impl Answers {
 }
 
 impl Script {
-    /// A script for a transaction that is open already. `now` is the server's time.
-    pub(crate) fn within(now: &str) -> Self {
+    /// A script for a transaction that is open already, which fails at one of `tells` unless it is.
+    /// `now` is the server's time.
+    pub(crate) fn within(now: &str, tells: &[&str]) -> Self {
         let mut script = Self::default();
+        for tell in tells {
+            script.fixed(tell);
+        }
         script.fixed(&format!("SET @inbox_now = {now}"));
-        script.now_at = script.fixed("SELECT @inbox_now");
+        script.now_at = script.fixed(
+            "SELECT @inbox_now, @@SESSION.autocommit = 0 OR @@SESSION.completion_type = 'CHAIN'",
+        );
         script
     }
 
     /// A script that is a transaction of its own, [ended](Self::commit) by its last statement,
     /// whatever the server's and the session's defaults: isolation level, autocommit and
     /// chaining of transactions.
-    pub(crate) fn transaction(now: &str, access: Access, galera: bool) -> Self {
+    pub(crate) fn transaction(now: &str, access: Access, waits_for_nodes: bool) -> Self {
         let mut script = Self::default();
-        // What somebody may have left open on the connection.
-        script.fixed(ROLLBACK);
-        if galera {
-            script.fixed(WAIT_FOR_NODES);
-        }
-        script.fixed(match access {
-            Access::Write => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
-            Access::Read => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY",
-        });
-        script.fixed("START TRANSACTION");
+        script.begin(access, waits_for_nodes);
         script.fixed(&format!("SET @inbox_now = {now}"));
         script.now_at = script.fixed("SELECT @inbox_now");
         script
     }
 
+    pub(crate) fn begin(&mut self, access: Access, waits_for_nodes: bool) {
+        self.waits_for_nodes = waits_for_nodes;
+        // What somebody may have left open on the connection.
+        self.fixed(ROLLBACK);
+        if waits_for_nodes {
+            self.fixed(WAIT_FOR_NODES);
+        }
+        self.fixed(match access {
+            Access::Write => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+            Access::Read => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY",
+        });
+        self.fixed("START TRANSACTION");
+        if waits_for_nodes {
+            self.fixed(WAIT_AS_BEFORE);
+        }
+    }
+
     pub(crate) fn commit(&mut self) {
+        self.end();
         self.fixed(COMMIT);
     }
 
+    /// Ends a script within a transaction that goes on.
+    pub(crate) fn end(&mut self) {
+        if self.forgets_lists {
+            self.fixed(FORGET_LISTS);
+        }
+    }
+
+    /// Leaves no lists in the session.
+    pub(crate) fn forget_lists(&mut self) {
+        self.forgets_lists = true;
+    }
+
+    /// Leaves the session as it was after a statement has failed.
+    pub(crate) async fn give_up(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        let mut text = ROLLBACK.to_owned();
+        for (wanted, statement) in [
+            (self.waits_for_nodes, WAIT_AS_BEFORE),
+            (self.forgets_lists, FORGET_LISTS),
+        ] {
+            if wanted {
+                text.push_str(";\n");
+                text.push_str(statement);
+            }
+        }
+        sqlx::raw_sql(AssertSqlSafe(text))
+            .execute(connection)
+            .await?;
+        Ok(())
+    }
+
     pub(crate) fn add(&mut self, statement: Statement) -> usize {
+        self.forgets_lists |=
+            statement.text.starts_with("SET @inbox_") && statement.size() > LARGE_LIST;
         self.statements.push(statement);
         self.statements.len() - 1
     }

@@ -245,6 +245,7 @@ impl Work {
 
         let mut set = Statement::new("SET @inbox_settled = ");
         if results {
+            script.forget_lists();
             let list = Bytes::from(format!("[{list}]"));
             set.push("CONVERT(")
                 .secret(&list, secrecy)

@@ -10,22 +10,21 @@ use std::{
 
 use async_trait::async_trait;
 use inbox_api::{
-    AfterDead, Begun, Capabilities, ClaimRequest, Claims, Due, Effect, Error, ErrorKind, Extended,
+    AfterDead, Begun, Capabilities, ClaimRequest, Claims, Due, Effect, ErrorKind, Extended,
     HandlerName, Lease, LeaseTerms, Message, Outcome, Receipt, ReceiveAtomicity, Result, Settled,
     Settlement, Store, Subscription, Wakeups,
 };
-use sqlx::{
-    Connection as _, MySql, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions,
-    pool::PoolConnection,
-};
+use sqlx::{Connection as _, MySqlConnection, MySqlPool};
+use tokio::time::Instant;
 
 use crate::{
     claim::Unreadable,
+    connections::{Connections, too_late},
     error::{in_operation, may_lack_schema, number, without_effect},
     front::Front,
     options::MySqlOptions,
     rows, schema,
-    script::{Access, Answers, ROLLBACK, Script, Secrecy, WAIT_FOR_NODES},
+    script::{Access, Answers, Form, Script, Secrecy},
     server::Server,
     settle::{Detail, Ending, Settling},
     statements::Names,
@@ -40,8 +39,6 @@ const TRIES: u32 = 12;
 const LOOKS: u64 = 6;
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// For how long a connection may have been idle to be used without a look at it.
-const TRUSTED: Duration = Duration::from_secs(1);
 /// One of so many operations sums up the tally.
 const FOLD_ONE_IN: u32 = 200;
 
@@ -65,42 +62,9 @@ pub(crate) struct Inner {
     pub(crate) work: Work,
     pub(crate) signal: Signal,
     pub(crate) front: Front,
-    pool: MySqlPool,
-    /// Whether the pool is the store's own, whose connections log no statements.
-    own_pool: bool,
-    closed: AtomicBool,
+    pub(crate) connections: Connections,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
-}
-
-/// A connection that is closed rather than given back when a script on it did not come to its
-/// end: the server then rolls back what is open.
-pub(crate) struct Leash(Option<PoolConnection<MySql>>);
-
-impl Leash {
-    pub(crate) fn new(connection: PoolConnection<MySql>) -> Self {
-        Self(Some(connection))
-    }
-
-    /// The script has come to its end.
-    pub(crate) fn give_back(&mut self) {
-        self.0.take();
-    }
-
-    pub(crate) fn connection(&mut self, operation: &'static str) -> Result<&mut MySqlConnection> {
-        match &mut self.0 {
-            Some(connection) => Ok(&mut **connection),
-            None => Err(without_effect(operation)(sqlx::Error::WorkerCrashed)),
-        }
-    }
-}
-
-impl Drop for Leash {
-    fn drop(&mut self) {
-        if let Some(connection) = self.0.take() {
-            drop(connection.detach());
-        }
-    }
 }
 
 impl MySqlStore {
@@ -115,21 +79,7 @@ impl MySqlStore {
 
         // Statements hold payloads.
         let connect = options.connect.clone().disable_statement_logging();
-        let timeout = options.operation_timeout;
-        let pool = MySqlPoolOptions::new()
-            .max_connections(options.max_connections)
-            .acquire_timeout(timeout)
-            .test_before_acquire(false)
-            .before_acquire(move |connection, meta| {
-                Box::pin(async move {
-                    if meta.idle_for < TRUSTED {
-                        return Ok(true);
-                    }
-                    let answer = tokio::time::timeout(timeout, connection.ping()).await;
-                    Ok(matches!(answer, Ok(Ok(()))))
-                })
-            })
-            .connect_lazy_with(connect.clone());
+        let limit = options.operation_timeout;
         // Not through the pool, which would try again and again until its time-out.
         let look = async {
             let mapped = without_effect(CONNECT);
@@ -140,13 +90,17 @@ impl MySqlStore {
             connection.close().await.map_err(mapped)?;
             Ok(server)
         };
-        let server = in_time(CONNECT, timeout, Effect::None, look).await?;
-        Ok(Self::over(pool, true, options, server))
+        let server = tokio::time::timeout(limit, look)
+            .await
+            .unwrap_or_else(|_| Err(too_late(CONNECT)))?;
+        let connections = Connections::own(connect, options.max_connections, limit, server.galera);
+        Ok(Self::over(connections, options, server))
     }
 
     /// An inbox over a pool of the caller's own, whose connections go back to it as they were,
     /// but for session variables named `@inbox_…`. The options' connection settings and number of
-    /// connections have no effect.
+    /// connections have no effect. After an operation that took too long, the connections that the
+    /// pool holds ready are closed, as they may be as silent.
     ///
     /// Payloads, results and headers are bound to statements here rather than written into them,
     /// which costs round trips, because the pool's options may let the driver log statements.
@@ -154,33 +108,31 @@ impl MySqlStore {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub async fn with_pool(pool: MySqlPool, options: MySqlOptions) -> Result<Self> {
-        let mapped = without_effect(CONNECT);
-        let look = async {
-            let mut connection = Leash::new(pool.acquire().await.map_err(mapped)?);
-            let server = Server::of(CONNECT, connection.connection(CONNECT)?).await?;
-            connection.give_back();
-            Ok(server)
-        };
-        let server = in_time(CONNECT, options.operation_timeout, Effect::None, look).await?;
-        Ok(Self::over(pool, false, options, server))
+        let connections = Connections::foreign(pool, options.operation_timeout);
+        let until = connections.until();
+        let mut leash = connections.leash(CONNECT, until).await?;
+        let look = async { Server::of(CONNECT, leash.connection(CONNECT)?).await };
+        let server = connections
+            .in_time(CONNECT, until, Effect::None, look)
+            .await?;
+        leash.give_back();
+        Ok(Self::over(connections, options, server))
     }
 
-    fn over(pool: MySqlPool, own_pool: bool, options: MySqlOptions, server: Server) -> Self {
+    fn over(connections: Connections, options: MySqlOptions, server: Server) -> Self {
         Self {
             inner: Arc::new(Inner {
                 work: Work::new(options, server),
                 signal: Signal::new(),
                 front: Front::default(),
-                pool,
-                own_pool,
-                closed: AtomicBool::new(false),
+                connections,
                 checked: AtomicBool::new(false),
             }),
         }
     }
 
     pub(crate) fn secrecy(&self) -> Secrecy {
-        if self.inner.own_pool {
+        if self.inner.connections.are_own() {
             Secrecy::Inline
         } else {
             Secrecy::Bind
@@ -194,20 +146,20 @@ impl MySqlStore {
         Names::new(options).expand(&format!("{{now}} + {offset}"))
     }
 
-    /// A transaction of its own.
-    pub(crate) fn script(&self, access: Access) -> Script {
-        Script::transaction(&self.now(), access, self.inner.work.server.galera)
+    /// Whether reads have to wait for what other nodes of a cluster have answered. The store's own
+    /// sessions do so by themselves.
+    fn waits_for_nodes(&self) -> bool {
+        self.inner.work.server.galera && !self.inner.connections.are_own()
     }
 
-    pub(crate) async fn acquire(&self, operation: &'static str) -> Result<PoolConnection<MySql>> {
-        if self.inner.closed.load(Ordering::Relaxed) {
-            return Err(without_effect(operation)(sqlx::Error::PoolClosed));
-        }
-        self.inner
-            .pool
-            .acquire()
-            .await
-            .map_err(without_effect(operation))
+    /// A transaction of its own.
+    pub(crate) fn script(&self, access: Access) -> Script {
+        Script::transaction(&self.now(), access, self.waits_for_nodes())
+    }
+
+    /// When an operation that is called now has to have answered.
+    pub(crate) fn until(&self) -> Instant {
+        self.inner.connections.until()
     }
 
     /// Runs a transaction to its end, again when the server gave it up in favour of another.
@@ -215,23 +167,26 @@ impl MySqlStore {
     pub(crate) async fn run(
         &self,
         operation: &'static str,
+        until: Instant,
         access: Access,
         script: Script,
     ) -> Result<Answers> {
-        self.run_up_to(TRIES, operation, access, script).await
+        self.run_up_to(TRIES, operation, until, access, script)
+            .await
     }
 
     async fn run_up_to(
         &self,
         most: u32,
         operation: &'static str,
+        until: Instant,
         access: Access,
         mut script: Script,
     ) -> Result<Answers> {
         script.commit();
         let mut tries = 1;
         loop {
-            let error = match self.run_once(operation, access, &script).await {
+            let error = match self.run_once(operation, until, access, &script).await {
                 Ok(answers) => return Ok(answers),
                 Err(error) => error,
             };
@@ -239,11 +194,12 @@ impl MySqlStore {
                 // Once more, for an error that says what is missing.
                 continue;
             }
-            if error.kind() != ErrorKind::Conflict || tries == most {
+            let longest = Duration::from_millis(1 << tries.min(7)).min(LONGEST_PAUSE);
+            let again = Instant::now() + longest.mul_f64(fastrand::f64());
+            if error.kind() != ErrorKind::Conflict || tries == most || again >= until {
                 return Err(error);
             }
-            let longest = Duration::from_millis(1 << tries.min(7)).min(LONGEST_PAUSE);
-            tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
+            tokio::time::sleep_until(again).await;
             tries += 1;
         }
     }
@@ -251,23 +207,28 @@ impl MySqlStore {
     async fn run_once(
         &self,
         operation: &'static str,
+        until: Instant,
         access: Access,
         script: &Script,
     ) -> Result<Answers> {
+        let connections = &self.inner.connections;
+        let mut leash = connections.leash(operation, until).await?;
+        let connection = leash.connection(operation)?;
+        if !self.inner.checked.load(Ordering::Relaxed) {
+            let check = async {
+                self.begin_reading(operation, connection).await?;
+                self.check(operation, connection).await?;
+                self.end_reading(operation, connection).await
+            };
+            connections
+                .in_time(operation, until, Effect::None, check)
+                .await?;
+        }
         let effect = match access {
             Access::Read => Effect::None,
             Access::Write => Effect::Unknown,
         };
-        let mut leash = Leash::new(self.acquire(operation).await?);
         let work = async {
-            let connection = leash.connection(operation)?;
-            if !self.inner.checked.load(Ordering::Relaxed) {
-                self.see_all_nodes(operation, connection).await?;
-                self.check(operation, connection).await?;
-                schema::end_reading(connection)
-                    .await
-                    .map_err(without_effect(operation))?;
-            }
             let server = &self.inner.work.server;
             let error = match script
                 .run(connection, server.max_packet, server.form())
@@ -278,33 +239,49 @@ impl MySqlStore {
             };
             // After an error of the server's the connection is sound, but the transaction may be
             // open. Any other leaves the connection to be closed.
-            let sound = number(&error).is_some()
-                && sqlx::raw_sql(ROLLBACK).execute(connection).await.is_ok();
+            let sound = number(&error).is_some() && script.give_up(connection).await.is_ok();
             let error = match access {
                 Access::Read => without_effect(operation)(error),
                 Access::Write => in_operation(operation)(error),
             };
             if sound { Ok(Err(error)) } else { Err(error) }
         };
-        let outcome = in_time(operation, self.inner.work.options.operation_timeout, effect, work).await?;
+        let outcome = connections.in_time(operation, until, effect, work).await?;
         leash.give_back();
         outcome
     }
 
-    /// Makes reads on this connection wait for what other nodes of a cluster have answered, or an
-    /// inbox that was just set up on one of them would be missing here.
-    pub(crate) async fn see_all_nodes(
+    /// Begins a transaction that looks at the schema, whatever the session's defaults. In a cluster,
+    /// an inbox that was just set up on another node would be missing here without the wait.
+    pub(crate) async fn begin_reading(
         &self,
         operation: &'static str,
         connection: &mut MySqlConnection,
     ) -> Result<()> {
-        if self.inner.work.server.galera {
-            sqlx::raw_sql(WAIT_FOR_NODES)
-                .execute(connection)
-                .await
-                .map_err(without_effect(operation))?;
-        }
-        Ok(())
+        let mut script = Script::default();
+        script.begin(Access::Read, self.waits_for_nodes());
+        self.run_all(operation, connection, &script).await
+    }
+
+    pub(crate) async fn end_reading(
+        &self,
+        operation: &'static str,
+        connection: &mut MySqlConnection,
+    ) -> Result<()> {
+        let mut script = Script::default();
+        script.commit();
+        self.run_all(operation, connection, &script).await
+    }
+
+    async fn run_all(
+        &self,
+        operation: &'static str,
+        connection: &mut MySqlConnection,
+        script: &Script,
+    ) -> Result<()> {
+        let max_packet = self.inner.work.server.max_packet;
+        let ran = script.run(connection, max_packet, Form::Sequence).await;
+        ran.map(drop).map_err(without_effect(operation))
     }
 
     /// Fails unless the inbox is there; asks the server only until it was.
@@ -322,35 +299,21 @@ impl MySqlStore {
     }
 
     /// Sums up the tally, now and then. It is exact either way, so a failure does not matter.
-    pub(crate) async fn fold_sometimes(&self) {
+    pub(crate) async fn fold_sometimes(&self, until: Instant) {
         if fastrand::u32(..FOLD_ONE_IN) == 0 {
-            self.fold().await;
+            self.fold(until).await;
         }
     }
 
-    pub(crate) async fn fold(&self) {
+    pub(crate) async fn fold(&self, until: Instant) {
         let mut script = self.script(Access::Write);
         script.all(&self.inner.work.sql.fold);
         script.commit();
-        if let Err(error) = self.run_once("fold", Access::Write, &script).await {
+        let outcome = self.run_once("fold", until, Access::Write, &script).await;
+        if let Err(error) = outcome {
             tracing::debug!(%error, "the tally was not summed up; it will be later");
         }
     }
-}
-
-/// What takes longer fails as `Unavailable`; its connection is closed then.
-pub(crate) async fn in_time<T>(
-    operation: &'static str,
-    timeout: Duration,
-    effect: Effect,
-    work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    tokio::time::timeout(timeout, work)
-        .await
-        .unwrap_or_else(|_| {
-            let context = "the server did not answer in time";
-            Err(Error::new(ErrorKind::Unavailable, operation, context).with_effect(effect))
-        })
 }
 
 #[async_trait]
@@ -374,6 +337,7 @@ impl Store for MySqlStore {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
+        let until = self.until();
         let work = &self.inner.work;
         let secrecy = self.secrecy();
         let mut script = self.script(Access::Write);
@@ -381,11 +345,14 @@ impl Store for MySqlStore {
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
-            match self.run_up_to(1, OPERATION, Access::Write, script).await {
+            match self
+                .run_up_to(1, OPERATION, until, Access::Write, script)
+                .await
+            {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
                     let mut script = self.script(Access::Write);
                     receiving = work.receive(&mut script, messages, Order::OfKeys, secrecy);
-                    self.run(OPERATION, Access::Write, script).await?
+                    self.run(OPERATION, until, Access::Write, script).await?
                 }
                 outcome => outcome?,
             }
@@ -396,7 +363,7 @@ impl Store for MySqlStore {
         if receipts.contains(&Receipt::Accepted) {
             self.inner.signal.raise();
         }
-        self.fold_sometimes().await;
+        self.fold_sometimes(until).await;
         Ok(receipts)
     }
 
@@ -405,13 +372,14 @@ impl Store for MySqlStore {
         if request.handlers.is_empty() || request.limit == 0 {
             return Ok(Claims::default());
         }
+        let until = self.until();
         let work = &self.inner.work;
         let mut looks = 1;
         let mut from = self.inner.front.of(request);
         let (answers, at) = loop {
             let mut script = self.script(Access::Write);
             let at = work.claim(&mut script, request, from);
-            let answers = self.run(OPERATION, Access::Write, script).await?;
+            let answers = self.run(OPERATION, until, Access::Write, script).await?;
             let last = work
                 .full_up_to(&answers, at, request)
                 .map_err(in_operation(OPERATION))?;
@@ -423,29 +391,34 @@ impl Store for MySqlStore {
             // message may be skipped because of a claim for another handler. So an empty answer
             // is only believed when nothing is due, or after a few looks.
             let missed = answers.number(at + 1).map_err(in_operation(OPERATION))? == 1;
-            if !missed || looks == LOOKS {
+            let again = Instant::now() + Duration::from_millis(looks).mul_f64(fastrand::f64());
+            if !missed || looks == LOOKS || again >= until {
                 break (answers, at);
             }
-            tokio::time::sleep(Duration::from_millis(looks).mul_f64(fastrand::f64())).await;
+            tokio::time::sleep_until(again).await;
             looks += 1;
         };
-        let until = Work::lease_end(&answers, request)?;
-        let (leased, bad) = work.claims(&answers, at, until)?;
+        let lease_end = Work::lease_end(&answers, request)?;
+        let (leased, bad) = work.claims(&answers, at, lease_end)?;
         let claims = if bad.is_empty() {
             Claims {
                 leased,
                 ..Claims::default()
             }
         } else {
-            self.claims_now(&answers, at, until).await?
+            // The leases are given by now, whatever becomes of the second look.
+            self.claims_now(&answers, at, lease_end, until)
+                .await
+                .map_err(|error| error.with_effect(Effect::Unknown))?
         };
-        self.fold_sometimes().await;
+        self.fold_sometimes(until).await;
         Ok(claims)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         const OPERATION: &str = "settle";
         let mapped = in_operation(OPERATION);
+        let until = self.until();
         let work = &self.inner.work;
         let settling = Settling::new(work, settlements);
         let mut script = self.script(Access::Write);
@@ -458,7 +431,7 @@ impl Store for MySqlStore {
         let answers = if places.is_empty() {
             Answers::default()
         } else {
-            self.run(OPERATION, Access::Write, script).await?
+            self.run(OPERATION, until, Access::Write, script).await?
         };
         let applied = work
             .applied(&answers, &places, &settling.endings)
@@ -475,10 +448,14 @@ impl Store for MySqlStore {
             let mut script = self.script(Access::Read);
             Work::set_seqs(&mut script, &unclear);
             let at = script.all(&work.sql.newest);
-            let answers = self.run(OPERATION, Access::Read, script).await?;
+            let answers = self
+                .run(OPERATION, until, Access::Read, script)
+                .await
+                // The others are settled by now.
+                .map_err(|error| error.with_effect(Effect::Unknown))?;
             work.newest(&answers, at).map_err(mapped)?
         };
-        self.fold_sometimes().await;
+        self.fold_sometimes(until).await;
         Ok(settling.answers(settlements, &applied, &newest))
     }
 
@@ -488,67 +465,70 @@ impl Store for MySqlStore {
         if leases.is_empty() {
             return Ok(Vec::new());
         }
+        let until = self.until();
         let work = &self.inner.work;
         let mut script = self.script(Access::Write);
         let at = work.extend(&mut script, leases, length);
-        let answers = self.run(OPERATION, Access::Write, script).await?;
+        let answers = self.run(OPERATION, until, Access::Write, script).await?;
         work.extended(&answers, at, leases, length)
             .map_err(in_operation(OPERATION))
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         const OPERATION: &str = "begin";
+        let until = self.until();
         let work = &self.inner.work;
         work.check_message(message)
             .map_err(|invalid| invalid.in_operation(OPERATION))?;
         if message.ordering_key().is_none() && message.due() == Due::Now {
             let mut script = self.script(Access::Write);
             let at = work.begin_new(&mut script, message, terms, self.secrecy());
-            let answers = self.run(OPERATION, Access::Write, script).await?;
+            let answers = self.run(OPERATION, until, Access::Write, script).await?;
             let begun = Work::begun_new(&answers, at, message, terms);
             if let Some(begun) = begun.map_err(in_operation(OPERATION))? {
-                self.fold_sometimes().await;
+                self.fold_sometimes(until).await;
                 return Ok(begun);
             }
         }
         let mut script = self.script(Access::Write);
         let places = work.begin(&mut script, message, terms, self.secrecy());
-        let answers = self.run(OPERATION, Access::Write, script).await?;
+        let answers = self.run(OPERATION, until, Access::Write, script).await?;
         let (begun, accepted) = work.begun(&answers, &places, terms)?;
         if accepted && !matches!(begun, Begun::Run(_)) {
             self.inner.signal.raise();
         }
-        self.fold_sometimes().await;
+        self.fold_sometimes(until).await;
         Ok(begun)
     }
 
     async fn subscribe(&self, _handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        if self.inner.closed.load(Ordering::Relaxed) {
+        if self.inner.connections.are_closed() {
             return Err(without_effect("subscribe")(sqlx::Error::PoolClosed));
         }
         Ok(Box::new(self.inner.signal.subscribe()))
     }
 
     async fn close(&self) {
-        self.inner.closed.store(true, Ordering::Relaxed);
-        if self.inner.own_pool {
-            // A transaction that the caller still holds must not keep this from returning.
-            let closing = self.inner.pool.close();
-            let _ = tokio::time::timeout(self.inner.work.options.operation_timeout, closing).await;
-        }
+        self.inner.connections.close().await;
     }
 }
 
 impl MySqlStore {
     /// What a claim got of which something could not be read. It may be there all the same, if it was
     /// stored just now (see `script.rs`). What cannot be read by locking reads either is set aside.
-    async fn claims_now(&self, answers: &Answers, at: usize, until: i64) -> Result<Claims> {
+    async fn claims_now(
+        &self,
+        answers: &Answers,
+        at: usize,
+        lease_end: i64,
+        until: Instant,
+    ) -> Result<Claims> {
         let tokens = Work::tokens(answers, at)?;
         let work = &self.inner.work;
         let mut script = self.script(Access::Write);
         let at = work.look_again(&mut script, answers, at);
-        let answers = self.run("claim", Access::Write, script).await?;
-        let (mut leased, mut bad) = work.claims(&answers, at, until)?;
+        let answers = self.run("claim", until, Access::Write, script).await?;
+        let (mut leased, mut bad) = work.claims(&answers, at, lease_end)?;
         // Not what somebody else has by now.
         leased.retain(|leased| {
             let held = held(&leased.lease);
@@ -565,13 +545,13 @@ impl MySqlStore {
             })
             .collect();
         if !bad.is_empty() {
-            self.set_aside(bad).await?;
+            self.set_aside(bad, until).await?;
         }
         Ok(Claims { leased, corrupt })
     }
 
     /// Makes rows dead that were claimed and cannot be read.
-    async fn set_aside(&self, bad: Vec<Unreadable>) -> Result<()> {
+    async fn set_aside(&self, bad: Vec<Unreadable>, until: Instant) -> Result<()> {
         let outcomes: Vec<_> = bad
             .into_iter()
             .map(|row| {
@@ -600,7 +580,7 @@ impl MySqlStore {
         let mut script = self.script(Access::Write);
         let work = &self.inner.work;
         work.settle(&mut script, &endings, Secrecy::Inline, Detail::Each);
-        self.run("claim", Access::Write, script).await?;
+        self.run("claim", until, Access::Write, script).await?;
         // It may have been first of its ordering key.
         self.inner.signal.raise();
         Ok(())

@@ -36,7 +36,11 @@ impl Effects {
              UPDATE stock SET changes = changes + 1 WHERE n = 1"
         );
         run(&mut other, heavy).await?;
-        run(transaction, "UPDATE stock SET changes = changes + 1 WHERE n = 2").await?;
+        run(
+            transaction,
+            "UPDATE stock SET changes = changes + 1 WHERE n = 2",
+        )
+        .await?;
         let waiting = tokio::spawn(async move {
             let second = "UPDATE stock SET changes = changes + 1 WHERE n = 2";
             let outcome = run(&mut other, second).await;

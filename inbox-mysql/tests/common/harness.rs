@@ -234,7 +234,10 @@ impl Fixture for Tested {
     }
 
     async fn silence(&self) -> Offered<()> {
-        let proxy = self.proxy.as_ref().ok_or(Unable::NotOffered(Need::Silence))?;
+        let proxy = self
+            .proxy
+            .as_ref()
+            .ok_or(Unable::NotOffered(Need::Silence))?;
         proxy.silence();
         Ok(())
     }

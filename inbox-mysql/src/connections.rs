@@ -1,0 +1,218 @@
+//! Connections: taken from a pool, used for no longer than an operation may take, and closed when
+//! it did not come to its end.
+
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use inbox_api::{Effect, Error, ErrorKind, Result};
+use sqlx::{
+    Connection as _, Executor as _, MySql, MySqlConnection, MySqlPool,
+    mysql::{MySqlConnectOptions, MySqlPoolOptions},
+    pool::PoolConnection,
+};
+use tokio::time::Instant;
+
+use crate::error::without_effect;
+
+/// For how long a connection may have been idle to be used without a look at it.
+const TRUSTED: Duration = Duration::from_secs(1);
+/// The longest that such a look may take.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
+
+/// What is set for a session of the store's own, once: a transaction that the server has rolled back
+/// is not followed by another one that nobody has begun, and it is known to be one of these.
+const OWN_SESSION: &str = "SET SESSION autocommit = 1, SESSION completion_type = 0, @inbox_own = 1";
+/// In a Galera cluster, also: what other nodes have answered before is seen by this session.
+const OWN_SESSION_IN_CLUSTER: &str = "SET SESSION autocommit = 1, SESSION completion_type = 0, \
+                                      SESSION wsrep_sync_wait = 1, @inbox_own = 1";
+
+/// The connections of a store.
+pub(crate) struct Connections {
+    pool: MySqlPool,
+    /// Whether the pool is the store's own, whose connections log no statements.
+    own: bool,
+    /// The longest that an operation may take.
+    limit: Duration,
+    closed: AtomicBool,
+}
+
+impl Connections {
+    /// Connections of the store's own.
+    pub(crate) fn own(
+        connect: MySqlConnectOptions,
+        most: u32,
+        limit: Duration,
+        galera: bool,
+    ) -> Self {
+        let session = if galera {
+            OWN_SESSION_IN_CLUSTER
+        } else {
+            OWN_SESSION
+        };
+        let look = (limit / 4).min(LONGEST_LOOK);
+        let pool = MySqlPoolOptions::new()
+            .max_connections(most)
+            .acquire_timeout(limit)
+            .test_before_acquire(false)
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    connection.execute(session).await?;
+                    Ok(())
+                })
+            })
+            .before_acquire(move |connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for < TRUSTED {
+                        return Ok(true);
+                    }
+                    let answer = tokio::time::timeout(look, connection.ping()).await;
+                    Ok(matches!(answer, Ok(Ok(()))))
+                })
+            })
+            // What a transaction that was dropped has left to be sent and answered. The driver would
+            // wait for it for as long as the network does.
+            .after_release(move |connection, _| {
+                Box::pin(async move {
+                    match tokio::time::timeout(limit, connection.flush()).await {
+                        Ok(settled) => settled.map(|()| true),
+                        Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+                    }
+                })
+            })
+            .connect_lazy_with(connect);
+        Self {
+            pool,
+            own: true,
+            limit,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Those of a pool of the caller's.
+    pub(crate) fn foreign(pool: MySqlPool, limit: Duration) -> Self {
+        Self {
+            pool,
+            own: false,
+            limit,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn are_own(&self) -> bool {
+        self.own
+    }
+
+    pub(crate) fn are_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// When an operation that is called now has to have answered.
+    pub(crate) fn until(&self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        operation: &'static str,
+        until: Instant,
+    ) -> Result<PoolConnection<MySql>> {
+        if self.are_closed() {
+            return Err(without_effect(operation)(sqlx::Error::PoolClosed));
+        }
+        let mut outcome = Err(sqlx::Error::PoolTimedOut);
+        if Instant::now() < until {
+            let acquiring = tokio::time::timeout_at(until, self.pool.acquire()).await;
+            outcome = acquiring.unwrap_or(outcome);
+        }
+        if matches!(outcome, Err(sqlx::Error::PoolTimedOut)) {
+            self.close_idle();
+        }
+        outcome.map_err(without_effect(operation))
+    }
+
+    /// A connection that is closed unless it is [given back](Leash::give_back).
+    pub(crate) async fn leash(&self, operation: &'static str, until: Instant) -> Result<Leash> {
+        let connection = self.acquire(operation, until).await?;
+        Ok(Leash {
+            connection: Some(connection),
+            limit: self.limit,
+        })
+    }
+
+    /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection.
+    pub(crate) async fn in_time<T>(
+        &self,
+        operation: &'static str,
+        until: Instant,
+        effect: Effect,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout_at(until, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                self.close_idle();
+                Err(too_late(operation).with_effect(effect))
+            }
+        }
+    }
+
+    /// Closes what the pool holds ready: when one connection does not answer, those that were open at
+    /// the same time may be as silent.
+    fn close_idle(&self) {
+        while let Some(connection) = self.pool.try_acquire() {
+            drop(connection.detach());
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if self.own {
+            // A transaction that the caller still holds must not keep this from returning.
+            let _ = tokio::time::timeout(self.limit, self.pool.close()).await;
+        }
+    }
+}
+
+pub(crate) fn too_late(operation: &'static str) -> Error {
+    let context = "the server did not answer in time";
+    Error::new(ErrorKind::Unavailable, operation, context)
+}
+
+/// A connection that is closed rather than given back when a script on it did not come to its
+/// end: the server then rolls back what is open.
+pub(crate) struct Leash {
+    connection: Option<PoolConnection<MySql>>,
+    limit: Duration,
+}
+
+impl Leash {
+    /// The script has come to its end.
+    pub(crate) fn give_back(mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            let limit = self.limit;
+            // The driver looks whether the connection is sound, and would wait for the answer for
+            // as long as the network does.
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(limit, connection.return_to_pool()).await;
+            });
+        }
+    }
+
+    pub(crate) fn connection(&mut self, operation: &'static str) -> Result<&mut MySqlConnection> {
+        match &mut self.connection {
+            Some(connection) => Ok(&mut **connection),
+            None => Err(without_effect(operation)(sqlx::Error::WorkerCrashed)),
+        }
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(connection.detach());
+        }
+    }
+}
