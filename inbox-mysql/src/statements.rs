@@ -5,12 +5,9 @@
 use crate::options::{MySqlOptions, PayloadColumn};
 
 /// The names of the tables, without the inbox's.
-pub(crate) const TABLES: [&str; 9] = [
-    "message", "work", "dead", "done", "ordering", "open", "tally", "block", "meta",
+pub(crate) const TABLES: [&str; 8] = [
+    "message", "work", "dead", "done", "ordering", "open", "tally", "meta",
 ];
-
-/// How many sequence numbers one row of the block table stands for.
-pub(crate) const BLOCK_SIZE: usize = 4096;
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
 const LISTS: [(&str, &str); 6] = [
@@ -64,13 +61,16 @@ pub(crate) struct Statements {
     pub(crate) keys_of: Vec<String>,
     pub(crate) demote: Vec<String>,
     pub(crate) rehead: Vec<String>,
-    pub(crate) block: Vec<String>,
     pub(crate) begin_new: Vec<String>,
     pub(crate) store_head: String,
     pub(crate) store_tail: String,
-    pub(crate) queue: Vec<String>,
-    pub(crate) queue_count: Vec<String>,
-    pub(crate) open: Vec<String>,
+    pub(crate) one: Storing,
+    pub(crate) several: Storing,
+    /// Queues those beyond the numbers of `several`.
+    pub(crate) beyond: String,
+    pub(crate) listed: Storing,
+    /// `@inbox_seqs` for `listed`.
+    pub(crate) list_stored: String,
     pub(crate) claim_rows: Vec<String>,
     /// The same, of what is there now.
     pub(crate) claim_rows_now: Vec<String>,
@@ -122,6 +122,50 @@ impl Leases {
     }
 }
 
+/// What is done with the messages that a receive has stored. They are known by their batch; numbers
+/// only say where to look for them.
+#[derive(Debug)]
+pub(crate) struct Storing {
+    pub(crate) queue: String,
+    pub(crate) count: String,
+    pub(crate) open: String,
+    /// Their keys.
+    pub(crate) keys: String,
+}
+
+impl Storing {
+    /// The one message, if it was new.
+    const ONE: &str = "{message} AS m FORCE INDEX (PRIMARY) WHERE m.seq = @inbox_first AND m.batch = @inbox_batch";
+    /// Those between the first number that was drawn and the last that can have been, when the server
+    /// draws those of a statement in one go.
+    const SEVERAL: &str = "{message} AS m FORCE INDEX (PRIMARY) WHERE @inbox_first > 0 \
+                           AND m.seq >= @inbox_first AND m.seq < @inbox_end \
+                           AND m.batch = @inbox_batch";
+    /// Those behind, when it does not: for a table with triggers, it draws them little by little.
+    const BEYOND: &str = "{message} AS m FORCE INDEX (PRIMARY) WHERE @inbox_first > 0 \
+                          AND m.seq >= @inbox_end AND m.batch = @inbox_batch";
+    /// Those of `@inbox_seqs`, which are found without locks. In a transaction of the caller's that is
+    /// not `READ COMMITTED`, reading a range in order to insert locks what others are about to store.
+    const LISTED: &str = "{seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) \
+                          ON m.seq = j.seq WHERE TRUE";
+    const LIST: &str = "{agg} SELECT JSON_ARRAYAGG(m.seq) INTO @inbox_seqs \
+                        FROM {message} AS m FORCE INDEX (PRIMARY) WHERE @inbox_first > 0 \
+                        AND m.seq >= @inbox_first AND m.batch = @inbox_batch";
+
+    fn new(names: &Names, stored: &str) -> Self {
+        let file = |text: &str| {
+            let text = names.expand(&file_text(text).replace("{stored}", stored));
+            text.trim().trim_end_matches(';').to_owned()
+        };
+        Self {
+            queue: file(include_str!("sql/queue.sql")),
+            count: file(include_str!("sql/queue_count.sql")),
+            open: file(include_str!("sql/open.sql")),
+            keys: names.expand(&format!("SELECT m.handler, m.id FROM {stored}")),
+        }
+    }
+}
+
 /// What placeholders stand for.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
@@ -146,7 +190,6 @@ impl Names {
             ),
             ("{payload_type}".to_owned(), payload_type.to_owned()),
             ("{payload_bytes}".to_owned(), payload_bytes.to_owned()),
-            ("{block_size}".to_owned(), BLOCK_SIZE.to_string()),
             ("{agg}".to_owned(), AGGREGATE.to_owned()),
             ("{now}".to_owned(), NOW.to_owned()),
         ];
@@ -199,13 +242,16 @@ impl Statements {
             keys_of: file(include_str!("sql/keys_of.sql")),
             demote: file(include_str!("sql/demote.sql")),
             rehead: file(include_str!("sql/rehead.sql")),
-            block: file(include_str!("sql/block.sql")),
-            begin_new: file(include_str!("sql/begin_new.sql")),
+            begin_new: file(
+                &include_str!("sql/begin_new.sql").replace("{one_stored}", Storing::ONE),
+            ),
             store_head: names.expand(include_str!("sql/store_head.sql")),
             store_tail: names.expand(include_str!("sql/store_tail.sql")),
-            queue: file(include_str!("sql/queue.sql")),
-            queue_count: file(include_str!("sql/queue_count.sql")),
-            open: file(include_str!("sql/open.sql")),
+            one: Storing::new(&names, Storing::ONE),
+            several: Storing::new(&names, Storing::SEVERAL),
+            beyond: Storing::new(&names, Storing::BEYOND).queue,
+            listed: Storing::new(&names, Storing::LISTED),
+            list_stored: names.expand(Storing::LIST),
             claim_rows: file(&claim_rows("")),
             claim_rows_now: file(&claim_rows("\nFOR UPDATE /*!80000 OF w, m */")),
             settle_keys: file(include_str!("sql/settle_keys.sql")),

@@ -358,7 +358,7 @@ impl Store for MySqlStore {
             }
         };
         let receipts = receiving
-            .receipts(&answers)
+            .receipts(messages, &answers)
             .map_err(in_operation(OPERATION))?;
         if receipts.contains(&Receipt::Accepted) {
             self.inner.signal.raise();

@@ -142,7 +142,7 @@ impl Transactional for MySqlStore {
             self.run_in(OPERATION, transaction, script).await?
         };
         receiving
-            .receipts(&answers)
+            .receipts(messages, &answers)
             .map_err(in_operation(OPERATION))
     }
 

@@ -17,7 +17,7 @@ use crate::{
     rows,
     script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value, hex},
     server::Server,
-    statements::{BLOCK_SIZE, Statements},
+    statements::{Statements, Storing},
 };
 
 /// What one statement takes at most, unless the server takes less.
@@ -25,7 +25,7 @@ const CHUNK_BYTES: usize = 16 * 1024 * 1024;
 pub(crate) const CHUNK_ROWS: usize = 1000;
 /// How many messages are stored with one statement whose values are bound. The server remembers
 /// these statements, so there are few of them; what is left over is sent as text.
-const BOUND_ROWS: [usize; 2] = [250, 50];
+const BOUND_ROWS: [usize; 4] = [500, 250, 100, 50];
 /// What a message's texts take beside payload and headers, generously.
 const ROW_OVERHEAD: usize = 8192;
 /// A payload that is only too large because of the server's setting.
@@ -41,28 +41,23 @@ pub(crate) struct Work {
     pub(crate) server: Server,
 }
 
-/// In which order the rows of a batch are inserted. Their numbers are in the order of the batch
-/// either way.
+/// In which order the rows of a batch are inserted, and so numbered. Those of one ordering key are
+/// numbered in the order of the batch either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// In order of their numbers, which fills the table page by page.
+    /// In the order of the batch.
     OfAcceptance,
     /// In one order for everybody, so that batches with the same keys wait for each other instead
-    /// of deadlocking; but it leaves the table's pages half empty.
+    /// of deadlocking.
     OfKeys,
 }
 
 /// What a receive's answers mean.
 pub(crate) struct Receiving {
     receipts: Vec<Receipt>,
-    segments: Vec<Segment>,
-}
-
-/// A part of a batch that has a block of numbers of its own.
-struct Segment {
-    answers: Stored,
-    /// The places of its messages in the batch.
-    places: Vec<usize>,
+    /// The places in the batch of what is to be stored, and where it says what was.
+    wanted: Vec<usize>,
+    stored: Option<Stored>,
 }
 
 /// Where it says which messages were new.
@@ -70,34 +65,54 @@ struct Segment {
 pub(crate) struct Stored {
     /// How many.
     pub(crate) counted: usize,
-    /// Which ones, unless all were.
-    listed: usize,
+    /// The keys of the new ones, unless all were.
+    listed: Option<usize>,
 }
 
 impl Receiving {
     /// Whether nothing is left to be stored.
     pub(crate) fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.stored.is_none()
     }
 
-    pub(crate) fn receipts(self, answers: &Answers) -> sqlx::Result<Vec<Receipt>> {
+    /// The answers for `messages`, which are those that were to be received.
+    pub(crate) fn receipts(
+        self,
+        messages: &[Message],
+        answers: &Answers,
+    ) -> sqlx::Result<Vec<Receipt>> {
         let mut receipts = self.receipts;
-        for segment in self.segments {
-            let mut accept = |place: usize| {
-                if let Some(receipt) = receipts.get_mut(place) {
-                    *receipt = Receipt::Accepted;
-                }
-            };
-            if answers.number(segment.answers.counted)? == segment.places.len() as i64 {
-                segment.places.into_iter().for_each(&mut accept);
-                continue;
+        let Some(stored) = self.stored else {
+            return Ok(receipts);
+        };
+        let mut accept = |place: usize| {
+            if let Some(receipt) = receipts.get_mut(place) {
+                *receipt = Receipt::Accepted;
             }
-            for row in answers.rows(segment.answers.listed) {
-                let offset: i64 = row.try_get_unchecked(0)?;
-                let place = usize::try_from(offset).ok();
-                if let Some(place) = place.and_then(|at| segment.places.get(at)) {
-                    accept(*place);
-                }
+        };
+        if answers.number(stored.counted)? == self.wanted.len() as i64 {
+            self.wanted.into_iter().for_each(&mut accept);
+            return Ok(receipts);
+        }
+        let rows = stored.listed.map_or(&[][..], |at| answers.rows(at));
+        if rows.is_empty() {
+            return Ok(receipts);
+        }
+        let places: HashMap<_, _> = self
+            .wanted
+            .iter()
+            .filter_map(|place| Some((messages.get(*place)?.key(), *place)))
+            .map(|(key, place)| {
+                (
+                    (key.handler.as_str().as_bytes(), key.id.as_str().as_bytes()),
+                    place,
+                )
+            })
+            .collect();
+        for row in rows {
+            let key: (&[u8], &[u8]) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
+            if let Some(place) = places.get(&key) {
+                accept(*place);
             }
         }
         Ok(receipts)
@@ -147,7 +162,8 @@ impl Work {
     ) -> Receiving {
         let mut receiving = Receiving {
             receipts: Vec::with_capacity(messages.len()),
-            segments: Vec::new(),
+            wanted: Vec::new(),
+            stored: None,
         };
         let mut known = HashSet::with_capacity(messages.len());
         let mut wanted = Vec::with_capacity(messages.len());
@@ -164,12 +180,10 @@ impl Work {
         }
         let keys: BTreeSet<_> = wanted.iter().filter_map(|(_, m)| ordering_key(m)).collect();
         self.lock_keys(script, &keys);
-        for segment in wanted.chunks(BLOCK_SIZE) {
-            let ordered = segment.iter().any(|(_, m)| m.ordering_key().is_some());
-            receiving.segments.push(Segment {
-                answers: self.store(script, segment, ordered, order, secrecy),
-                places: segment.iter().map(|(place, _)| *place).collect(),
-            });
+        if !wanted.is_empty() {
+            let ordered = !keys.is_empty();
+            receiving.stored = Some(self.store(script, &wanted, ordered, order, secrecy));
+            receiving.wanted = wanted.iter().map(|(place, _)| *place).collect();
         }
         if !keys.is_empty() {
             script.all(&self.sql.rehead);
@@ -195,7 +209,26 @@ impl Work {
         script.all(&self.sql.lock_keys);
     }
 
-    /// Stores up to [`BLOCK_SIZE`] messages of different keys.
+    /// Begins to store: draws the mark of what is stored, and forgets the number that was drawn last.
+    fn begin_batch(script: &mut Script) {
+        let mut set = Statement::new("SET @inbox_batch = ");
+        set.number(fastrand::i64(..));
+        set.push(", @inbox_first = 0, @inbox_end = 0, @inbox_drawn = LAST_INSERT_ID(0)");
+        script.add(set);
+    }
+
+    /// Keeps the first number that was drawn, and how far those of this statement can go. A message
+    /// whose key was known keeps the number that was drawn for it from being used.
+    fn keep_numbers(script: &mut Script, rows: usize) {
+        let mut set = Statement::new(
+            "SET @inbox_first = IF(@inbox_first = 0, LAST_INSERT_ID(), @inbox_first), \
+             @inbox_end = GREATEST(@inbox_end, LAST_INSERT_ID() + @@auto_increment_increment * ",
+        );
+        set.number(rows as i64).push(")");
+        script.add(set);
+    }
+
+    /// Stores messages of different keys.
     fn store(
         &self,
         script: &mut Script,
@@ -204,10 +237,15 @@ impl Work {
         order: Order,
         secrecy: Secrecy,
     ) -> Stored {
-        script.all(&self.sql.block);
-        let mut sorted: Vec<_> = messages.iter().map(|(_, m)| *m).enumerate().collect();
+        Self::begin_batch(script);
+        let mut sorted: Vec<_> = messages.iter().map(|(_, message)| *message).collect();
         if order == Order::OfKeys {
-            sorted.sort_unstable_by_key(|(_, message)| message.key());
+            // Not those with ordering keys: these keys are locked, and their messages are numbered as
+            // they are inserted.
+            sorted.sort_by_key(|message| match message.ordering_key() {
+                None => (false, Some(message.key())),
+                Some(_) => (true, None),
+            });
             self.store_as_text(script, &sorted, secrecy);
         } else {
             let mut rest = sorted.as_slice();
@@ -216,29 +254,57 @@ impl Work {
                     && let Some(statement) = self.bound_rows(some)
                 {
                     script.add(statement);
+                    Self::keep_numbers(script, rows);
                     rest = others;
                 }
             }
             self.store_as_text(script, rest, secrecy);
         }
-        script.all(&self.sql.queue);
-        let counted = script.changed();
-        self.count_stored(script, messages);
-        let mut list = Statement::new(self.sql.expand(
-            "SELECT seq - @inbox_first FROM {work} FORCE INDEX (PRIMARY) \
-             WHERE seq >= @inbox_first AND seq < @inbox_first + IF(@inbox_count < ",
-        ));
-        list.number(messages.len() as i64)
-            .push(&self.sql.expand(", {block_size}, 0)"));
-        let listed = script.add(list);
+        let most = messages.len() as i64;
+        let (storing, counted) = match (messages, order) {
+            ([_], _) => (&self.sql.one, self.queue(script, &self.sql.one)),
+            (_, Order::OfAcceptance) => (&self.sql.several, self.queue_several(script, most)),
+            (_, Order::OfKeys) => {
+                script.fixed("SET @inbox_seqs = NULL");
+                script.fixed(&self.sql.list_stored);
+                (&self.sql.listed, self.queue(script, &self.sql.listed))
+            }
+        };
+        self.count_stored(script, storing, messages);
+        let listed = (most > 1).then(|| {
+            let mut list = Statement::new(storing.keys.as_str());
+            list.push(" AND @inbox_count < ").number(most);
+            script.add(list)
+        });
         if ordered {
-            script.all(&self.sql.open);
+            script.fixed(&storing.open);
         }
         Stored { counted, listed }
     }
 
+    /// Queues what was stored. Answers where it says how many that is, which is `@inbox_count` then.
+    fn queue(&self, script: &mut Script, storing: &Storing) -> usize {
+        script.fixed(&storing.queue);
+        script.changed()
+    }
+
+    /// The same for several messages, up to the last number that theirs can be when the server draws
+    /// the numbers of a statement in one go; and behind it when some are still missing.
+    fn queue_several(&self, script: &mut Script, most: i64) -> usize {
+        script.fixed(&self.sql.several.queue);
+        script.fixed("SET @inbox_count = ROW_COUNT()");
+        let mut beyond = Statement::new(self.sql.beyond.as_str());
+        beyond.push(" AND @inbox_count < ").number(most);
+        script.add(beyond);
+        script.fixed(
+            "SET @inbox_end = IF(ROW_COUNT() > 0, 9223372036854775807, @inbox_end), \
+             @inbox_count = @inbox_count + ROW_COUNT()",
+        );
+        script.fixed("SELECT @inbox_count")
+    }
+
     /// Adds what was stored to the tally.
-    fn count_stored(&self, script: &mut Script, messages: &[(usize, &Message)]) {
+    fn count_stored(&self, script: &mut Script, storing: &Storing, messages: &[(usize, &Message)]) {
         let mut handlers = messages.iter().map(|(_, message)| message.handler());
         let first = handlers.next();
         match first {
@@ -252,32 +318,27 @@ impl Work {
                 script.add(count);
             }
             _ => {
-                script.all(&self.sql.queue_count);
+                script.fixed(&storing.count);
             }
         }
     }
 
     /// That many messages in their order, all values bound: the server need not read a text then,
     /// which takes longer than all the rest. `None` when they do not fit into a packet.
-    fn bound_rows(&self, messages: &[(usize, &Message)]) -> Option<Statement> {
+    fn bound_rows(&self, messages: &[&Message]) -> Option<Statement> {
         let mut statement = Statement::new(self.sql.store_head.as_str()).repeats();
-        for (n, (offset, message)) in messages.iter().enumerate() {
-            statement.push(if n == 0 {
-                "(@inbox_first + "
-            } else {
-                ",\n(@inbox_first + "
-            });
-            statement.number(*offset as i64);
+        for (n, message) in messages.iter().enumerate() {
+            statement.push(if n == 0 { "(" } else { ",\n(" });
             for text in [
                 message.handler().as_str(),
                 message.id().as_str(),
                 message.kind().as_str(),
             ] {
-                statement.push(", ").bind(Value::text(text));
+                statement.bind(Value::text(text)).push(", ");
             }
             let text = |text: Option<&str>| text.map_or(Value::Null, Value::text);
             let content_type = message.content_type().map(ContentType::as_str);
-            statement.push(", ").bind(text(content_type));
+            statement.bind(text(content_type));
             let headers = Value::Bytes(message.headers().to_json().into());
             statement.push(", ").bind(headers);
             let ordering_key = message.ordering_key().map(OrderingKey::as_str);
@@ -289,7 +350,7 @@ impl Work {
             };
             statement.push(", @inbox_now, GREATEST(@inbox_now + ");
             statement.bind(Value::Number(delay)).push(", ");
-            statement.bind(Value::Number(at)).push("), ");
+            statement.bind(Value::Number(at)).push("), @inbox_batch, ");
             let payload = message.payload();
             statement
                 .bind(Value::Number(payload.len() as i64))
@@ -306,15 +367,16 @@ impl Work {
         CHUNK_BYTES.min(self.most_in_packet())
     }
 
-    fn store_as_text(&self, script: &mut Script, messages: &[(usize, &Message)], secrecy: Secrecy) {
+    fn store_as_text(&self, script: &mut Script, messages: &[&Message], secrecy: Secrecy) {
         let mut chunk = Statement::default();
         let mut rows = 0;
-        for (offset, message) in messages {
-            let row = self.message_row(*offset, message, secrecy);
+        for message in messages {
+            let row = self.message_row(message, secrecy);
             let full = chunk.size() + row.size() > self.most_in_chunk();
             if rows > 0 && (rows >= CHUNK_ROWS || full) {
                 chunk.push(&self.sql.store_tail);
                 script.add(std::mem::take(&mut chunk));
+                Self::keep_numbers(script, rows);
                 rows = 0;
             }
             chunk.push(if rows == 0 {
@@ -328,21 +390,21 @@ impl Work {
         if rows > 0 {
             chunk.push(&self.sql.store_tail);
             script.add(chunk);
+            Self::keep_numbers(script, rows);
         }
     }
 
-    fn message_row(&self, offset: usize, message: &Message, secrecy: Secrecy) -> Statement {
-        let mut row = Statement::new("(@inbox_first + ");
-        row.number(offset as i64);
+    fn message_row(&self, message: &Message, secrecy: Secrecy) -> Statement {
+        let mut row = Statement::new("(");
         for text in [
             message.handler().as_str(),
             message.id().as_str(),
             message.kind().as_str(),
         ] {
-            row.push(", ").bytes(text.as_bytes());
+            row.bytes(text.as_bytes()).push(", ");
         }
         let content_type = message.content_type().map(|text| text.as_str().as_bytes());
-        row.push(", ").optional(content_type);
+        row.optional(content_type);
         // Values of headers may be as personal as a payload.
         let headers = Bytes::from(message.headers().to_json());
         let secrecy_of_headers = if message.headers().is_empty() {
@@ -362,7 +424,7 @@ impl Work {
                 .number(to_micros(time))
                 .push(")"),
         };
-        row.push(", ")
+        row.push(", @inbox_batch, ")
             .number(message.payload().len() as i64)
             .push(", ");
         self.payload(&mut row, message.payload(), secrecy);
@@ -386,10 +448,10 @@ impl Work {
     }
 
     /// Stores one message under the next number, and no more than that. Whether it was new shows in
-    /// whether it is there under `@inbox_first`.
+    /// whether it is there under `@inbox_first` and `@inbox_batch`.
     pub(crate) fn store_content(&self, script: &mut Script, message: &Message, secrecy: Secrecy) {
-        script.all(&self.sql.block);
-        self.store_as_text(script, &[(0, message)], secrecy);
+        Self::begin_batch(script);
+        self.store_as_text(script, &[message], secrecy);
     }
 
     /// For an inline use: stores one message.

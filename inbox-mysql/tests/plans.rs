@@ -177,9 +177,9 @@ async fn fill(place: &Place) {
         .run(format!(
             "SET @now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
              INSERT INTO inbox_message (seq, handler, id, kind, headers, ordering_key,
-                 accepted_at, first_due_at, payload_bytes, payload)
+                 accepted_at, first_due_at, batch, payload_bytes, payload)
              SELECT n - 1000000, 'h', CONCAT('many ', n), 'k', '{{}}', {ordering_key},
-                 @now - 3600000000, @now - 3600000000, 1, 'x'
+                 @now - 3600000000, @now - 3600000000, 0, 1, 'x'
              FROM (
                  SELECT e.d * 10000 + d.d * 1000 + c.d * 100 + b.d * 10 + a.d AS n
                  FROM {digits} AS a JOIN {digits} AS b JOIN {digits} AS c JOIN {digits} AS d

@@ -1,13 +1,11 @@
--- Leases the one message that was stored in the block, unless its key was known. Answers with its
--- row then.
+-- Leases the one message that was stored, unless its key was known. Answers with its number then.
 INSERT INTO {work} (
     seq, handler, ordering_key, queue, visible_at, due_at, token, started, finished, replays,
     worker
 )
-SELECT seq, handler, NULL, 1, @inbox_now + @inbox_lease, first_due_at, @inbox_now, 1, 0, 0,
+SELECT m.seq, m.handler, NULL, 1, @inbox_now + @inbox_lease, m.first_due_at, @inbox_now, 1, 0, 0,
     @inbox_worker
-FROM {message}
-WHERE seq = @inbox_first;
+FROM {one_stored};
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
-SELECT handler, 1, 0, 0, 0 FROM {message} WHERE seq = @inbox_first;
-SELECT seq FROM {message} WHERE seq = @inbox_first;
+SELECT m.handler, 1, 0, 0, 0 FROM {one_stored};
+SELECT m.seq FROM {one_stored};

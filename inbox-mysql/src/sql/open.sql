@@ -1,3 +1,2 @@
 INSERT INTO {open} (handler, ordering_key, seq)
-SELECT handler, ordering_key, seq FROM {work}
-WHERE seq >= @inbox_first AND seq < @inbox_first + {block_size} AND ordering_key IS NOT NULL;
+SELECT m.handler, m.ordering_key, m.seq FROM {stored} AND m.ordering_key IS NOT NULL;

@@ -1,8 +1,10 @@
--- What was received. Written once and, but for dropped and edited payloads, never changed.
+-- What was received. Written once and, but for dropped and edited payloads, never changed. Numbers
+-- come from the table's own counter, which is above every number in it, also after a dump was loaded.
+-- Batch: drawn by lot for each receive, which finds by it what it has stored.
 -- Times are microseconds since 1970-01-01 UTC, so that no time zone and no SQL mode can touch
 -- them. Texts are bytes of UTF-8, so that keys compare byte for byte.
 CREATE TABLE IF NOT EXISTS {message} (
-    seq BIGINT NOT NULL,
+    seq BIGINT NOT NULL AUTO_INCREMENT,
     handler VARBINARY(128) NOT NULL,
     id VARBINARY(255) NOT NULL,
     kind VARBINARY(255) NOT NULL,
@@ -11,6 +13,7 @@ CREATE TABLE IF NOT EXISTS {message} (
     ordering_key VARBINARY(255) NULL,
     accepted_at BIGINT NOT NULL,
     first_due_at BIGINT NOT NULL,
+    batch BIGINT NOT NULL,
     payload_bytes BIGINT NULL,
     payload {payload_type} NULL,
     PRIMARY KEY (seq),
@@ -103,12 +106,6 @@ CREATE TABLE IF NOT EXISTS {tally} (
     processed BIGINT NOT NULL,
     dead BIGINT NOT NULL,
     discarded BIGINT NOT NULL,
-    PRIMARY KEY (n)
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
-
--- Draws blocks of sequence numbers: its counter is all that matters, its rows are deleted again.
-CREATE TABLE IF NOT EXISTS {block} (
-    n BIGINT NOT NULL AUTO_INCREMENT,
     PRIMARY KEY (n)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 

@@ -1,4 +1,4 @@
 INSERT INTO {message} (
-    seq, handler, id, kind, content_type, headers, ordering_key, accepted_at, first_due_at,
-    payload_bytes, payload
+    handler, id, kind, content_type, headers, ordering_key, accepted_at, first_due_at,
+    batch, payload_bytes, payload
 ) VALUES

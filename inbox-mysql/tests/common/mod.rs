@@ -7,6 +7,7 @@
     reason = "each test program uses a part of it, and fails by panicking"
 )]
 
+pub mod dump;
 pub mod effects;
 pub mod harness;
 

@@ -1,7 +1,7 @@
 USE {database};
 SET @now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
 INSERT INTO inbox_message (
-    seq, handler, id, kind, headers, accepted_at, first_due_at, payload_bytes, payload
+    seq, handler, id, kind, headers, accepted_at, first_due_at, batch, payload_bytes, payload
 )
 WITH digit (d) AS (
     SELECT 0 UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4
@@ -11,7 +11,7 @@ WITH digit (d) AS (
     FROM digit AS a JOIN digit AS b JOIN digit AS c JOIN digit AS d JOIN digit AS e
 )
 SELECT {from} + n - 1000000000, 'bench', MD5({from} + n), 'bench.event', '{}',
-    @now - 86400000000, @now - 86400000000, 16, '0123456789abcdef'
+    @now - 86400000000, @now - 86400000000, 0, 16, '0123456789abcdef'
 FROM numbered WHERE n < {number} ORDER BY n;
 INSERT INTO inbox_done (
     seq, handler, state, due_at, token, started, finished, replays, worker, finished_at
