@@ -6,9 +6,8 @@ use std::{borrow::Cow, io};
 use inbox_api::{Effect, Error, ErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
-pub(crate) const NO_SUCH_TABLE: u16 = 1146;
-pub(crate) const UNKNOWN_DATABASE: u16 = 1049;
-const UNKNOWN_COLUMN: u16 = 1054;
+use crate::server_errors;
+
 /// Also of routines, which the store does not have.
 pub(crate) const NO_SUCH_SAVEPOINT: u16 = 1305;
 
@@ -51,66 +50,13 @@ fn map(operation: &'static str, error: sqlx::Error, when_lost: Effect) -> Error 
 }
 
 fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
-    use ErrorKind::{Conflict, Corrupt, Denied, Invalid, Other, Unavailable, Unsupported};
-
-    let (kind, context) = match number {
-        1213 => (
-            Conflict,
-            "the server chose this transaction to end a deadlock",
-        ),
-        1205 => (Conflict, "a lock was not given in time"),
-        1020 | 3572 => (
-            Conflict,
-            "a row was changed or locked by another transaction",
-        ),
-        1044 => (Denied, "the user has no privilege on the database"),
-        1045 | 1698 => (Denied, "the server refused the user or the password"),
-        1862 => (Denied, "the user's password has expired"),
-        3118 | 4151 => (Denied, "the user's account is locked"),
-        1095 | 1142 | 1143 | 1227 | 1370 => (
-            Denied,
-            "a privilege is missing; SETUP.md of inbox-mysql lists those needed",
-        ),
-        1290 | 1792 | 1836 => (Unavailable, "the server takes no writes at the moment"),
-        1040 => (Unavailable, "the server has too many connections"),
-        1203 | 1226 => (Unavailable, "the user may not have more connections"),
-        1047 => (Unavailable, "this node of the cluster is not ready"),
-        // Killed or shut down, perhaps while the commit was on its way.
-        1053 | 1077..=1080 | 1180 | 1317 | 1927 | 1969 | 3024 | 4031 => {
-            let context = "the server interrupted the operation";
-            return (Unavailable, context.into(), Effect::Unknown);
+    match server_errors::meaning(number) {
+        Some((kind, effect, context)) => (kind, context.into(), effect),
+        None => {
+            let context = format!("server error {number}").into();
+            (ErrorKind::Other, context, Effect::None)
         }
-        1152 | 1154..=1161 | 1184 => {
-            let context = "the connection was lost";
-            return (Unavailable, context.into(), Effect::Unknown);
-        }
-        3 | 5 | 28 | 1021 | 1037 | 1038 | 1041 | 1114 | 1135 => {
-            (Unavailable, "the server is out of disk space or memory")
-        }
-        1153 => (
-            Invalid,
-            "the server's max_allowed_packet is smaller than the message",
-        ),
-        3140 | 3141 | 3143 | 3144 | 3157 | 4025 => {
-            (Invalid, "a payload is not JSON that the server takes")
-        }
-        1665 => (
-            Unsupported,
-            "with binlog_format=STATEMENT the server takes no READ COMMITTED transactions; \
-             set ROW or MIXED",
-        ),
-        1034 | 1194 | 1712 => (Corrupt, "a table is damaged"),
-        NO_SUCH_TABLE | UNKNOWN_DATABASE | 1051 => (
-            ErrorKind::SchemaMissing,
-            "the database or a table of the inbox does not exist",
-        ),
-        UNKNOWN_COLUMN | 1176 => (
-            ErrorKind::SchemaVersion,
-            "a column or an index of the inbox is missing",
-        ),
-        _ => return (Other, format!("server error {number}").into(), Effect::None),
-    };
-    (kind, context.into(), Effect::None)
+    }
 }
 
 /// Refused and not found are answers to connecting, so no statement was sent.
@@ -200,14 +146,5 @@ mod tests {
         }
         let read = without_effect("get")(sqlx::Error::WorkerCrashed);
         assert_eq!(read.effect(), Effect::None);
-    }
-
-    #[test]
-    fn deadlocks_and_lock_time_outs_are_conflicts() {
-        for number in [1213, 1205] {
-            assert_eq!(of_server(number).0, ErrorKind::Conflict);
-        }
-        assert_eq!(of_server(1227).0, ErrorKind::Denied);
-        assert_eq!(of_server(1047).0, ErrorKind::Unavailable);
     }
 }

@@ -145,6 +145,7 @@ mod rows;
 mod schema;
 mod script;
 mod server;
+mod server_errors;
 mod settle;
 mod statements;
 mod store;
