@@ -220,6 +220,8 @@ pub(crate) struct Script {
     statements: Vec<Statement>,
     /// Where the script's time stands.
     now_at: usize,
+    /// Whether the transaction is the caller's, with a snapshot of its own.
+    within: bool,
     /// Whether the session's reads wait for other nodes during the script only.
     waits_for_nodes: bool,
     /// Whether it leaves much in session variables, or what nobody else should see.
@@ -275,7 +277,10 @@ impl Script {
     /// A script for a transaction that is open already, which fails at one of `tells` unless it is.
     /// `now` is the server's time.
     pub(crate) fn within(now: &str, tells: &[&str]) -> Self {
-        let mut script = Self::default();
+        let mut script = Self {
+            within: true,
+            ..Self::default()
+        };
         for tell in tells {
             script.fixed(tell);
         }
@@ -324,6 +329,10 @@ impl Script {
         if self.forgets_lists {
             self.fixed(FORGET_LISTS);
         }
+    }
+
+    pub(crate) fn is_within(&self) -> bool {
+        self.within
     }
 
     /// Leaves no lists in the session.

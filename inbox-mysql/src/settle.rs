@@ -256,7 +256,11 @@ impl Work {
         script.add(set);
         let sql = &self.sql;
         if ordered {
-            script.all(&sql.settle_keys);
+            script.all(if script.is_within() {
+                &sql.settle_keys_now
+            } else {
+                &sql.settle_keys
+            });
             script.all(&sql.lock_keys);
         }
         let at = script.all(&sql.settle_lock);

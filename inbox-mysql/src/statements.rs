@@ -75,6 +75,8 @@ pub(crate) struct Statements {
     /// The same, of what is there now.
     pub(crate) claim_rows_now: Vec<String>,
     pub(crate) settle_keys: Vec<String>,
+    /// The same, of what is there now.
+    pub(crate) settle_keys_now: Vec<String>,
     pub(crate) settle_lock: Vec<String>,
     pub(crate) settle_final: Vec<String>,
     pub(crate) settle_processed: Vec<String>,
@@ -255,6 +257,7 @@ impl Statements {
             claim_rows: file(&claim_rows("")),
             claim_rows_now: file(&claim_rows("\nFOR UPDATE /*!80000 OF w, m */")),
             settle_keys: file(include_str!("sql/settle_keys.sql")),
+            settle_keys_now: file(include_str!("sql/settle_keys_now.sql")),
             settle_lock: file(include_str!("sql/settle_lock.sql")),
             settle_final: file(include_str!("sql/settle_final.sql")),
             settle_processed: file(include_str!("sql/settle_processed.sql")),
@@ -283,5 +286,48 @@ impl Statements {
     /// A text that is put together elsewhere, with this inbox's names.
     pub(crate) fn expand(&self, template: &str) -> String {
         self.names.expand(template)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::mysql::MySqlConnectOptions;
+
+    use super::*;
+
+    /// See `script.rs`: an ordinary read may miss a row that is locked, also where it is a part of an
+    /// `INSERT`. `UPDATE` and `DELETE` of several tables read with locks.
+    #[test]
+    fn rows_that_are_locked_are_read_with_locking_reads() {
+        let sql = Statements::new(&MySqlOptions::new(MySqlConnectOptions::new()));
+        let of_locked_rows = [
+            &sql.settle_lock,
+            &sql.settle_final,
+            &sql.settle_processed,
+            &sql.settle_dead,
+            &sql.settle_keys_now,
+            &sql.extend,
+            &sql.fold,
+            &sql.replay_lock,
+            &sql.replay,
+            &sql.discard_lock,
+            &sql.discard,
+            &sql.purge_done,
+            &sql.purge_dead,
+        ];
+        let mut read = 0;
+        for statement in of_locked_rows.into_iter().flatten() {
+            let changes = statement.starts_with("UPDATE") || statement.starts_with("DELETE");
+            if statement.contains("_work`")
+                || statement.contains("_dead`")
+                || statement.contains("_done`")
+                || statement.contains("_message`")
+            {
+                let locks = statement.contains("FOR UPDATE");
+                assert!(changes || locks, "{statement}");
+                read += 1;
+            }
+        }
+        assert!(read > 20, "{read} statements were looked at");
     }
 }

@@ -10,5 +10,6 @@ FROM (
     LEFT JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq
     LEFT JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
     WHERE {states}
+    FOR UPDATE /*!80000 OF w, d */
 ) AS t;
 SET @inbox_seqs = @inbox_picked;

@@ -11,5 +11,6 @@ FROM (
     LEFT JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
     LEFT JOIN {done} AS f FORCE INDEX (PRIMARY) ON f.seq = j.seq
     WHERE ({states}) AND {payload_there}
+    FOR UPDATE /*!80000 OF m, d, f */
 ) AS t;
 SET @inbox_seqs = @inbox_picked;

@@ -5,4 +5,5 @@ INSERT INTO {dead} (
 SELECT w.seq, w.handler, w.due_at, w.token, w.started, w.finished + 1, w.replays,
     w.worker, UNHEX(j.error), @inbox_now, j.blocks = 1 AND w.ordering_key IS NOT NULL
 FROM {settled} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
-WHERE w.queue = 1 AND j.outcome = 3;
+WHERE w.queue = 1 AND j.outcome = 3
+FOR UPDATE /*!80000 OF w */;

@@ -5,4 +5,5 @@ INSERT INTO {done} (
 SELECT w.seq, w.handler, 2, w.due_at, w.token, w.started, w.finished + 1, w.replays, w.worker,
     w.last_error, @inbox_now, FROM_BASE64(j.result)
 FROM {settled} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
-WHERE w.queue = 1 AND j.outcome = 2;
+WHERE w.queue = 1 AND j.outcome = 2
+FOR UPDATE /*!80000 OF w */;

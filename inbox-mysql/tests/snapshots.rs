@@ -1,0 +1,190 @@
+//! Transactions of the caller's own whose snapshot is older than what they work on: in the servers'
+//! default isolation, and in the strictest.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Place, accept, claim, claim_one, dead, key, message, on_each, ordered, processed, settle,
+};
+use inbox_api::{
+    AfterDead, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State, Store as _,
+    Transactional as _,
+};
+use inbox_mysql::MySqlStore;
+use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
+
+const ISOLATIONS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+
+/// A caller's pool.
+async fn pool(place: &Place) -> MySqlPool {
+    MySqlPoolOptions::new()
+        .max_connections(4)
+        .connect_with(common::connect_options(&place.url, Some(&place.database)))
+        .await
+        .unwrap()
+}
+
+/// A transaction that sees nothing of what happens from now on, where its isolation says so.
+async fn snapshot(pool: &MySqlPool, isolation: &str) -> Transaction<'static, MySql> {
+    let begin = sqlx::AssertSqlSafe(format!(
+        "SET TRANSACTION ISOLATION LEVEL {isolation}; \
+         START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT COUNT(*) FROM inbox_meta"
+    ));
+    pool.begin_with(begin.into_sql_str()).await.unwrap()
+}
+
+/// For each isolation level, a fresh inbox on each server.
+fn in_each<F: Future<Output = ()>>(test: impl Fn(MySqlStore, MySqlPool, &'static str) -> F) {
+    on_each(async |place, kind| {
+        for isolation in ISOLATIONS {
+            eprintln!("{kind}, {isolation}");
+            let mut own = Place::at(place.url.clone()).await.unwrap();
+            own.options = own.options.operation_timeout(Duration::from_secs(10));
+            let store = own.store().await;
+            let pool = pool(&own).await;
+            test(store.clone(), pool.clone(), isolation).await;
+            pool.close().await;
+            store.close().await;
+            let database = &own.database;
+            own.run(format!("DROP DATABASE {database}")).await.unwrap();
+        }
+    });
+}
+
+fn settlement(lease: &inbox_api::Lease, outcome: Outcome) -> Settlement {
+    Settlement {
+        lease: lease.clone(),
+        outcome,
+    }
+}
+
+fn retry() -> Outcome {
+    Outcome::Retry {
+        after: Duration::ZERO,
+        error: "again".into(),
+    }
+}
+
+#[test]
+fn what_a_transaction_settles_lets_the_next_of_its_key_through() {
+    in_each(async |store, pool, isolation| {
+        for (n, outcome, again) in [
+            (0, processed(), false),
+            (1, dead(AfterDead::Continue), false),
+            (2, retry(), true),
+            (3, Outcome::Release, true),
+        ] {
+            let mut transaction = snapshot(&pool, isolation).await;
+            let ids = [format!("{n}-1"), format!("{n}-2")];
+            let ordering_key = format!("key {n}");
+            for id in &ids {
+                accept(&store, &[ordered(id, &ordering_key)]).await;
+            }
+            let lease = claim_one(&store).await;
+            let settlements = [settlement(&lease, outcome)];
+            let settled = store.settle_in(&mut transaction, &settlements).await;
+            assert_eq!(settled.unwrap(), [Settled::Done]);
+            store.commit(transaction).await.unwrap();
+            let next = claim(&store, 10).await;
+            assert_eq!(next.len(), 1, "of {ordering_key}");
+            let expected = if again { &ids[0] } else { &ids[1] };
+            assert_eq!(next[0].message.id().as_str(), expected);
+            settle(&store, &next[0].lease, processed()).await;
+            for rest in claim(&store, 10).await {
+                settle(&store, &rest.lease, processed()).await;
+            }
+        }
+    });
+}
+
+/// Everything that a transaction does is about what is there now.
+#[test]
+fn an_old_snapshot_changes_no_answer() {
+    in_each(async |store, pool, isolation| {
+        let mut transaction = snapshot(&pool, isolation).await;
+        accept(
+            &store,
+            &(0..8).map(|n| message(&format!("{n}"))).collect::<Vec<_>>(),
+        )
+        .await;
+        accept(&store, &[ordered("8", "k"), ordered("9", "k")]).await;
+        let leases: Vec<_> = claim(&store, 6)
+            .await
+            .into_iter()
+            .map(|l| l.lease)
+            .collect();
+        let outcomes = [
+            processed(),
+            dead(AfterDead::Continue),
+            retry(),
+            Outcome::Release,
+        ];
+        let settlements: Vec<_> = leases
+            .iter()
+            .zip(outcomes)
+            .map(|(lease, outcome)| settlement(lease, outcome))
+            .collect();
+        let settled = store
+            .settle_in(&mut transaction, &settlements)
+            .await
+            .unwrap();
+        assert_eq!(settled, vec![Settled::Done; 4]);
+        // Stored before: pending, leased, and one behind another of its key.
+        let first = store.record_in(&mut transaction, &message("6"), None).await;
+        assert_eq!(first.unwrap(), Recorded::First);
+        let busy = store.record_in(&mut transaction, &message("5"), None).await;
+        assert!(matches!(busy.unwrap(), Recorded::Busy { .. }));
+        let blocked = store
+            .record_in(&mut transaction, &ordered("9", "k"), None)
+            .await;
+        assert_eq!(blocked.unwrap(), Recorded::Blocked);
+        let head = store
+            .record_in(&mut transaction, &ordered("8", "k"), None)
+            .await;
+        assert_eq!(head.unwrap(), Recorded::First);
+        let batch = [message("7"), message("new"), ordered("10", "k")];
+        let receipts = store.receive_in(&mut transaction, &batch).await.unwrap();
+        assert_eq!(
+            receipts,
+            [Receipt::Duplicate, Receipt::Accepted, Receipt::Accepted]
+        );
+        store.commit(transaction).await.unwrap();
+        for (id, state) in [
+            ("0", State::Processed),
+            ("1", State::Dead),
+            ("2", State::Pending),
+            ("3", State::Pending),
+            ("5", State::Leased),
+            ("6", State::Processed),
+            ("8", State::Processed),
+            ("9", State::Pending),
+            ("new", State::Pending),
+        ] {
+            let record = store.get(&key(id)).await.unwrap().unwrap();
+            assert_eq!(record.state, state, "{id} in {isolation}");
+        }
+        let statistics = store.statistics().await.unwrap();
+        for (state, count) in [
+            (State::Processed, 3),
+            (State::Dead, 1),
+            (State::Leased, 2),
+            (State::Pending, 6),
+        ] {
+            assert_eq!(statistics.count(state), count, "{state} in {isolation}");
+        }
+        let mut ids: Vec<_> = claim(&store, 20)
+            .await
+            .iter()
+            .map(|leased| leased.message.id().to_string())
+            .collect();
+        ids.sort();
+        assert_eq!(ids, ["2", "3", "7", "9", "new"], "{isolation}");
+    });
+}
