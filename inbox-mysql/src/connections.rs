@@ -3,13 +3,16 @@
 
 use std::{
     io,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
 use sqlx::{
-    Connection as _, Executor as _, MySql, MySqlConnection, MySqlPool,
+    ConnectOptions as _, Connection as _, Executor as _, MySql, MySqlConnection, MySqlPool,
     mysql::{MySqlConnectOptions, MySqlPoolOptions},
     pool::PoolConnection,
 };
@@ -21,6 +24,8 @@ use crate::error::without_effect;
 const TRUSTED: Duration = Duration::from_secs(1);
 /// The longest that such a look may take.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
+/// How long between two tries to replace a connection that does not answer.
+const BETWEEN_RENEWALS: Duration = Duration::from_secs(1);
 
 /// What is set for a session of the store's own, once: a transaction that the server has rolled back
 /// is not followed by another one that nobody has begun, and it is known to be one of these.
@@ -32,11 +37,59 @@ const OWN_SESSION_IN_CLUSTER: &str = "SET SESSION autocommit = 1, SESSION comple
 /// The connections of a store.
 pub(crate) struct Connections {
     pool: MySqlPool,
-    /// Whether the pool is the store's own, whose connections log no statements.
-    own: bool,
+    /// What there is to know if the pool is the store's own, whose connections log no statements.
+    own: Option<Arc<Own>>,
     /// The longest that an operation may take.
     limit: Duration,
     closed: AtomicBool,
+}
+
+/// What makes a connection of the store's own.
+///
+/// One that does not answer any more is not left to the pool, which would wait for it: to close an
+/// encrypted connection in order takes an answer, too. Another one takes its place, and it is dropped.
+struct Own {
+    connect: MySqlConnectOptions,
+    session: &'static str,
+    limit: Duration,
+    closed: AtomicBool,
+}
+
+impl Own {
+    async fn renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        let mut other = self.connect.connect().await?;
+        other.execute(self.session).await?;
+        *connection = other;
+        Ok(())
+    }
+
+    /// Looks at a connection that was idle. The pool limits the time of this, too.
+    async fn sound_or_renewed(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        let most = (self.limit / 4).min(LONGEST_LOOK);
+        match tokio::time::timeout(most, connection.ping()).await {
+            Ok(Ok(())) => Ok(()),
+            _ => self.renew(connection).await,
+        }
+    }
+
+    /// Sends what a transaction that was dropped has left to be sent. The pool would wait for the
+    /// answer for as long as the network does.
+    async fn settled_or_renewed(&self, connection: &mut MySqlConnection) -> sqlx::Result<bool> {
+        match tokio::time::timeout(self.limit, connection.flush()).await {
+            Ok(settled) => return settled.map(|()| true),
+            // Nobody waits for it, but it has a place in the pool.
+            Err(_) => {
+                while !self.closed.load(Ordering::Relaxed) {
+                    let renewed = tokio::time::timeout(self.limit, self.renew(connection)).await;
+                    if matches!(renewed, Ok(Ok(()))) {
+                        return Ok(true);
+                    }
+                    tokio::time::sleep(BETWEEN_RENEWALS).await;
+                }
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::TimedOut).into())
+    }
 }
 
 impl Connections {
@@ -52,7 +105,13 @@ impl Connections {
         } else {
             OWN_SESSION
         };
-        let look = (limit / 4).min(LONGEST_LOOK);
+        let own = Arc::new(Own {
+            connect: connect.clone(),
+            session,
+            limit,
+            closed: AtomicBool::new(false),
+        });
+        let (before, after) = (Arc::clone(&own), Arc::clone(&own));
         let pool = MySqlPoolOptions::new()
             .max_connections(most)
             .acquire_timeout(limit)
@@ -64,28 +123,22 @@ impl Connections {
                 })
             })
             .before_acquire(move |connection, meta| {
+                let own = Arc::clone(&before);
                 Box::pin(async move {
-                    if meta.idle_for < TRUSTED {
-                        return Ok(true);
+                    if meta.idle_for >= TRUSTED {
+                        own.sound_or_renewed(connection).await?;
                     }
-                    let answer = tokio::time::timeout(look, connection.ping()).await;
-                    Ok(matches!(answer, Ok(Ok(()))))
+                    Ok(true)
                 })
             })
-            // What a transaction that was dropped has left to be sent and answered. The driver would
-            // wait for it for as long as the network does.
             .after_release(move |connection, _| {
-                Box::pin(async move {
-                    match tokio::time::timeout(limit, connection.flush()).await {
-                        Ok(settled) => settled.map(|()| true),
-                        Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-                    }
-                })
+                let own = Arc::clone(&after);
+                Box::pin(async move { own.settled_or_renewed(connection).await })
             })
             .connect_lazy_with(connect);
         Self {
             pool,
-            own: true,
+            own: Some(own),
             limit,
             closed: AtomicBool::new(false),
         }
@@ -95,14 +148,14 @@ impl Connections {
     pub(crate) fn foreign(pool: MySqlPool, limit: Duration) -> Self {
         Self {
             pool,
-            own: false,
+            own: None,
             limit,
             closed: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn are_own(&self) -> bool {
-        self.own
+        self.own.is_some()
     }
 
     pub(crate) fn are_closed(&self) -> bool {
@@ -169,7 +222,8 @@ impl Connections {
 
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        if self.own {
+        if let Some(own) = &self.own {
+            own.closed.store(true, Ordering::Relaxed);
             // A transaction that the caller still holds must not keep this from returning.
             let _ = tokio::time::timeout(self.limit, self.pool.close()).await;
         }

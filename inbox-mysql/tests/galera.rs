@@ -11,8 +11,12 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{Place, claim, connect_options, handler, harness::At, message, processed};
-use inbox_api::{Operate as _, Receipt, Schema as _, Settled, State, Store as _, StoreExt as _};
+use inbox_api::{
+    Operate as _, Receipt, Schema as _, Settled, Settlement, State, Store as _, StoreExt as _,
+    Transactional as _,
+};
 use inbox_mysql::MySqlStore;
+use sqlx::{AssertSqlSafe, Executor as _, mysql::MySqlPoolOptions};
 use test_servers::{Kind, require_or_skip};
 
 #[test]
@@ -29,6 +33,7 @@ fn a_cluster_conforms_and_survives_a_node() {
     let harness = Arc::new(At("galera", urls.clone()));
     let report = runtime.block_on(conformance_tests::run(harness, ""));
     assert!(report.is_conformant(), "{report}");
+    runtime.block_on(a_callers_session_waits_as_before(&urls[0]));
 
     // A store on each node; one of the nodes dies. What was answered is there, and the others go
     // on.
@@ -73,6 +78,47 @@ fn a_cluster_conforms_and_survives_a_node() {
         let statistics = persist(|| stores[2].statistics()).await;
         assert_eq!(statistics.count(State::Processed), 100);
     });
+}
+
+/// What the store has a session wait for is over with each of its transactions.
+async fn a_callers_session_waits_as_before(url: &str) {
+    let place = Place::at(url.to_owned()).await.unwrap();
+    for waits in [0_i64, 6] {
+        let pool = MySqlPoolOptions::new()
+            .max_connections(1)
+            .after_connect(move |connection, _| {
+                Box::pin(async move {
+                    let set = format!("SET SESSION wsrep_sync_wait = {waits}");
+                    connection.execute(AssertSqlSafe(set)).await?;
+                    Ok(())
+                })
+            })
+            .connect_with(connect_options(url, Some(&place.database)))
+            .await
+            .unwrap();
+        let store = MySqlStore::with_pool(pool.clone(), place.options.clone())
+            .await
+            .unwrap();
+        store.create().await.unwrap();
+        assert!(store.exists().await.unwrap());
+        let id = format!("{waits}");
+        common::accept(&store, &[message(&id)]).await;
+        let lease = common::claim_one(&store).await;
+        let mut transaction = store.open().await.unwrap();
+        let settled = [Settlement {
+            lease,
+            outcome: processed(),
+        }];
+        let settled = store.settle_in(&mut transaction, &settled).await.unwrap();
+        assert_eq!(settled, [Settled::Done]);
+        store.commit(transaction).await.unwrap();
+        let left: i64 = sqlx::query_scalar("SELECT @@SESSION.wsrep_sync_wait")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert_eq!(left, waits);
+        pool.close().await;
+    }
 }
 
 async fn persist<T, F: Future<Output = inbox_api::Result<T>>>(operation: impl Fn() -> F) -> T {

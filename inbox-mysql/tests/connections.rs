@@ -1,0 +1,203 @@
+//! What becomes of connections: silent ones are given up, and sessions of the caller's pool are left as
+//! they were.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{accept, claim, connect_options, key, message, on_each, terms};
+use conformance_tests::crash::proxy::Proxy;
+use inbox_api::{
+    ErrorKind, Operate as _, Outcome, Settled, Settlement, Store as _, Transactional as _,
+};
+use inbox_mysql::MySqlStore;
+use sqlx::{Executor as _, mysql::MySqlPoolOptions};
+
+const LIMIT: Duration = Duration::from_secs(1);
+/// Far beyond the limit, on any machine.
+const HUNG: Duration = Duration::from_secs(60);
+/// How many calls may fail in turn: one that was silent, and one that waited for its place.
+const MOST_FAILED: usize = 5;
+
+/// Goes on until a call is answered.
+async fn answers(store: &MySqlStore, what: &str) {
+    let none = key("none");
+    for _ in 0..MOST_FAILED {
+        let call = tokio::time::timeout(HUNG, store.get(&none));
+        match call.await.unwrap() {
+            Ok(found) => {
+                assert_eq!(found, None);
+                return;
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error}"),
+        }
+    }
+    panic!("{what}: {MOST_FAILED} calls failed one after the other");
+}
+
+/// A store with room for one connection: one that is not given up is missed at once.
+async fn with_one_connection(place: &mut common::Place) -> (MySqlStore, Proxy) {
+    place.store().await.close().await;
+    let proxy = place.behind_proxy().await.unwrap();
+    let options = place.options.clone().operation_timeout(LIMIT);
+    let store = MySqlStore::connect(options.max_connections(1))
+        .await
+        .unwrap();
+    (store, proxy)
+}
+
+#[test]
+fn a_silent_connection_keeps_nobody_from_its_place() {
+    on_each(async |mut place, _| {
+        let (store, proxy) = with_one_connection(&mut place).await;
+        // Also while the driver looks whether a connection that was given back is sound.
+        for _ in 0..3 {
+            answers(&store, "a silent connection").await;
+            proxy.silence();
+        }
+        answers(&store, "a silent connection").await;
+        let transaction = store.open().await.unwrap();
+        proxy.silence();
+        drop(transaction);
+        answers(&store, "a dropped transaction").await;
+        let mut transaction = store.open().await.unwrap();
+        proxy.silence();
+        let sent = message("1");
+        let recorded = store.record_in(&mut transaction, &sent, None).await;
+        assert_eq!(recorded.unwrap_err().kind(), ErrorKind::Unavailable);
+        let rolled_back = tokio::time::timeout(HUNG, store.roll_back(transaction)).await;
+        assert_eq!(
+            rolled_back.unwrap().unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
+        answers(&store, "a transaction that is rolled back").await;
+        let transaction = store.open().await.unwrap();
+        proxy.silence();
+        let committed = tokio::time::timeout(HUNG, store.commit(transaction)).await;
+        assert_eq!(
+            committed.unwrap().unwrap_err().kind(),
+            ErrorKind::Unavailable
+        );
+        answers(&store, "a transaction that is committed").await;
+        proxy.silence();
+        tokio::time::timeout(HUNG, store.close()).await.unwrap();
+    });
+}
+
+/// An operation that waits for a lock is over when its time is, repetitions included.
+#[test]
+fn the_limit_is_that_of_the_whole_operation() {
+    on_each(async |mut place, _| {
+        place.options = place.options.operation_timeout(3 * LIMIT);
+        place.store().await.close().await;
+        // A lock is waited for so long, and then again.
+        let pool = MySqlPoolOptions::new()
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    let set = "SET SESSION innodb_lock_wait_timeout = 1";
+                    connection.execute(set).await?;
+                    Ok(())
+                })
+            })
+            .connect_with(connect_options(&place.url, Some(&place.database)))
+            .await
+            .unwrap();
+        let store = MySqlStore::with_pool(pool, place.options.clone())
+            .await
+            .unwrap();
+        let sent = message("1");
+        accept(&store, std::slice::from_ref(&sent)).await;
+        let mut holding = place.connection().await.unwrap();
+        sqlx::raw_sql("START TRANSACTION; SELECT * FROM inbox_message FOR UPDATE")
+            .execute(&mut holding)
+            .await
+            .unwrap();
+        let started = std::time::Instant::now();
+        let terms = terms();
+        let begun = tokio::time::timeout(HUNG, store.begin(&sent, &terms)).await;
+        let error = begun.unwrap().unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        assert!(started.elapsed() >= 2 * LIMIT, "it was tried again");
+        sqlx::raw_sql("ROLLBACK")
+            .execute(&mut holding)
+            .await
+            .unwrap();
+        let begun = store.begin(&sent, &terms).await.unwrap();
+        assert!(matches!(begun, inbox_api::Begun::Run(_)));
+    });
+}
+
+#[test]
+fn the_callers_pool_gets_rid_of_silent_connections() {
+    on_each(async |mut place, _| {
+        place.store().await.close().await;
+        let proxy = place.behind_proxy().await.unwrap();
+        let connect = place.options.connection().clone();
+        let pool = MySqlPoolOptions::new()
+            .max_connections(2)
+            .connect_with(connect)
+            .await
+            .unwrap();
+        let options = place.options.clone().operation_timeout(LIMIT);
+        let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
+        answers(&store, "before").await;
+        proxy.silence();
+        answers(&store, "a silent connection").await;
+    });
+}
+
+#[test]
+fn results_and_large_lists_do_not_stay_in_sessions() {
+    on_each(async |place, _| {
+        place.store().await.close().await;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(1)
+            .connect_with(connect_options(&place.url, Some(&place.database)))
+            .await
+            .unwrap();
+        let store = MySqlStore::with_pool(pool.clone(), place.options.clone())
+            .await
+            .unwrap();
+        let lists = "SELECT COALESCE(LENGTH(@inbox_settled), 0) \
+                     + COALESCE(LENGTH(@inbox_claimed), 0) + COALESCE(LENGTH(@inbox_held), 0)";
+        let all: Vec<_> = (0..4000).map(|n| message(&format!("{n}"))).collect();
+        accept(&store, &all).await;
+        let leased = claim(&store, 4000).await;
+        let left: i64 = sqlx::query_scalar(lists).fetch_one(&pool).await.unwrap();
+        assert_eq!(left, 0, "after a large claim");
+        let leases: Vec<_> = leased.into_iter().map(|leased| leased.lease).collect();
+        let extended = store.extend(&leases, common::LENGTH).await.unwrap();
+        assert_eq!(extended.len(), leases.len());
+        let left: i64 = sqlx::query_scalar(lists).fetch_one(&pool).await.unwrap();
+        assert_eq!(left, 0, "after a large extension");
+        let settlements = |leases: &[inbox_api::Lease]| -> Vec<Settlement> {
+            let settlement = |lease: &inbox_api::Lease| Settlement {
+                lease: lease.clone(),
+                outcome: Outcome::Processed {
+                    result: Some("a secret".into()),
+                },
+            };
+            leases.iter().map(settlement).collect()
+        };
+        let settled = store.settle(&settlements(&leases[..1])).await.unwrap();
+        assert_eq!(settled, [Settled::Done]);
+        let left: i64 = sqlx::query_scalar(lists).fetch_one(&pool).await.unwrap();
+        assert_eq!(left, 0, "after a result");
+        let mut transaction = pool.begin().await.unwrap();
+        let settled = store
+            .settle_in(&mut transaction, &settlements(&leases[1..2]))
+            .await;
+        assert_eq!(settled.unwrap(), [Settled::Done]);
+        let left: i64 = sqlx::query_scalar(lists)
+            .fetch_one(&mut *transaction)
+            .await
+            .unwrap();
+        assert_eq!(left, 0, "after a result within a transaction");
+        store.commit(transaction).await.unwrap();
+    });
+}

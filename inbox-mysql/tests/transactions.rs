@@ -1,0 +1,254 @@
+//! Transactions of the caller's: from the store, from another pool, and what handlers do in them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Place, accept, claim, claim_one, connect_options, effects::Effects, key, message, on_each,
+    processed, settle,
+};
+use conformance_tests::{BusinessWrites as _, Mishap};
+use inbox_api::{
+    Effect, ErrorKind, Operate as _, Outcome, Recorded, Settled, Settlement, State, Store as _,
+    Transactional as _,
+};
+use inbox_mysql::MySqlStore;
+use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
+
+/// A pool of the caller's.
+async fn pool(place: &Place, session: &'static str) -> MySqlPool {
+    MySqlPoolOptions::new()
+        .max_connections(2)
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                sqlx::raw_sql(session).execute(connection).await?;
+                Ok(())
+            })
+        })
+        .connect_with(connect_options(&place.url, Some(&place.database)))
+        .await
+        .unwrap()
+}
+
+async fn run(transaction: &mut Transaction<'static, MySql>, sql: &'static str) {
+    sqlx::raw_sql(sql)
+        .execute(&mut **transaction)
+        .await
+        .unwrap();
+}
+
+fn done(lease: &inbox_api::Lease) -> [Settlement; 1] {
+    [Settlement {
+        lease: lease.clone(),
+        outcome: processed(),
+    }]
+}
+
+/// Through the store of that pool, and through one that has connections of its own.
+#[test]
+fn a_commit_of_another_pools_transaction_tells_what_became_of_it() {
+    on_each(async |place, _| {
+        let own = place.store().await;
+        place.run(Effects::TABLES).await.unwrap();
+        let pool = pool(&place, "DO 0").await;
+        let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
+        let stores = [own, over.await.unwrap()];
+        let effects = Effects(connect_options(&place.url, Some(&place.database)));
+        for (n, store) in stores.iter().enumerate() {
+            let sent = message(&format!("whole {n}"));
+            let mut transaction = pool.begin().await.unwrap();
+            assert_eq!(
+                store
+                    .record_in(&mut transaction, &sent, None)
+                    .await
+                    .unwrap(),
+                Recorded::First
+            );
+            effects.write(&mut transaction, "1").await.unwrap();
+            store.commit(transaction).await.unwrap();
+            let record = store.get(sent.key()).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Processed);
+            for mishap in [
+                Mishap::RolledBackByServer,
+                Mishap::Commit,
+                Mishap::RollBack,
+                Mishap::SchemaChange,
+            ] {
+                let sent = message(&format!("{mishap} {n}"));
+                let mut transaction = pool.begin().await.unwrap();
+                let recorded = store.record_in(&mut transaction, &sent, None).await;
+                assert_eq!(recorded.unwrap(), Recorded::First);
+                effects.mishap(&mut transaction, mishap).await.unwrap();
+                let again = store.record_in(&mut transaction, &message("x"), None).await;
+                let error = again.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Conflict, "{mishap}: {error}");
+                assert_eq!(error.effect(), Effect::None, "{mishap}");
+                let error = store.commit(transaction).await.unwrap_err();
+                let committed = matches!(mishap, Mishap::Commit | Mishap::SchemaChange);
+                let kind = if committed {
+                    ErrorKind::Other
+                } else {
+                    ErrorKind::Conflict
+                };
+                assert_eq!(error.kind(), kind, "{mishap}: {error}");
+                assert_eq!(error.effect(), Effect::Unknown, "{mishap}");
+                let stored = store.get(sent.key()).await.unwrap();
+                assert_eq!(stored.is_some(), committed, "{mishap}");
+                assert_eq!(store.get(&key("x")).await.unwrap(), None, "{mishap}");
+            }
+        }
+        pool.close().await;
+    });
+}
+
+/// Not even another transaction in the place of the one that was opened passes for it.
+#[test]
+fn a_transaction_that_the_handler_begins_in_place_of_the_opened_one_is_not_committed() {
+    on_each(async |place, _| {
+        let mut store = place.store().await;
+        place.run(Effects::TABLES).await.unwrap();
+        accept(&store, &[message("settled")]).await;
+        let lease = claim_one(&store).await;
+        for sql in [
+            "ROLLBACK; START TRANSACTION",
+            "COMMIT AND CHAIN",
+            "ROLLBACK; SET autocommit = 0; INSERT INTO effects (note) VALUES ('1')",
+        ] {
+            let sent = message(sql);
+            let mut transaction = store.open().await.unwrap();
+            let recorded = store.record_in(&mut transaction, &sent, None).await;
+            assert_eq!(recorded.unwrap(), Recorded::First, "{sql}");
+            run(&mut transaction, sql).await;
+            let settled = store.settle_in(&mut transaction, &done(&lease)).await;
+            // A session that begins transactions by itself is refused.
+            assert!(settled.is_ok() || sql.contains("autocommit"), "{settled:?}");
+            let error = store.commit(transaction).await.unwrap_err();
+            assert_eq!(error.effect(), Effect::Unknown, "{sql}");
+            store.close().await;
+            store = place.other().await;
+            let record = store.get(&lease.key).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Leased, "{sql}");
+        }
+    });
+}
+
+#[test]
+fn savepoints_and_failures_of_the_handlers_own_do_not_keep_it_from_committing() {
+    on_each(async |place, _| {
+        let own = place.store().await;
+        place.run(Effects::TABLES).await.unwrap();
+        let pool = pool(&place, "DO 0").await;
+        let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
+        for (n, store) in [own, over.await.unwrap()].iter().enumerate() {
+            let (kept, undone) = (format!("kept {n}"), format!("undone {n}"));
+            let mut transaction = store.open().await.unwrap();
+            let recorded = store
+                .record_in(&mut transaction, &message(&kept), None)
+                .await;
+            assert_eq!(recorded.unwrap(), Recorded::First);
+            run(&mut transaction, "SAVEPOINT own").await;
+            let recorded = store
+                .record_in(&mut transaction, &message(&undone), None)
+                .await;
+            assert_eq!(recorded.unwrap(), Recorded::First);
+            run(&mut transaction, "ROLLBACK TO SAVEPOINT own").await;
+            // A statement that fails leaves the rest as it is.
+            let duplicate = sqlx::query("INSERT INTO stock VALUES (1, 0)");
+            duplicate.execute(&mut *transaction).await.unwrap_err();
+            run(&mut transaction, "UPDATE stock SET changes = changes + 1").await;
+            store.commit(transaction).await.unwrap();
+            let record = store.get(&key(&kept)).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Processed);
+            assert_eq!(store.get(&key(&undone)).await.unwrap(), None);
+            let changes = place.number("SELECT SUM(changes) DIV 2 FROM stock").await;
+            assert_eq!(changes, n as i64 + 1);
+        }
+        pool.close().await;
+    });
+}
+
+/// One that the server rolls back would be followed by another one, unnoticed.
+#[test]
+fn sessions_that_begin_transactions_by_themselves_are_refused() {
+    on_each(async |place, _| {
+        place.store().await;
+        for session in ["SET autocommit = 0", "SET completion_type = CHAIN"] {
+            let pool = pool(&place, session).await;
+            let store = MySqlStore::with_pool(pool.clone(), place.options.clone())
+                .await
+                .unwrap();
+            // Operations of the store's own do not mind.
+            let sent = message(session);
+            accept(&store, std::slice::from_ref(&sent)).await;
+            let mut transaction = pool.begin().await.unwrap();
+            let error = store
+                .record_in(&mut transaction, &sent, None)
+                .await
+                .unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.context().contains("autocommit=1"), "{error}");
+            store.roll_back(transaction).await.unwrap();
+            let record = store.get(sent.key()).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Pending);
+            pool.close().await;
+        }
+    });
+}
+
+/// A handler in a transaction of the servers' default isolation holds one message; the others' work
+/// goes on.
+#[test]
+fn a_repeatable_read_transaction_leaves_the_others_their_messages() {
+    on_each(async |mut place, kind| {
+        place.options = place.options.operation_timeout(Duration::from_secs(15));
+        let store = place.store().await;
+        let pool = pool(&place, "DO 0").await;
+        for what in ["record", "settle"] {
+            let id = |n: usize| format!("{what} {n}");
+            let all: Vec<_> = (0..6).map(|n| message(&id(n))).collect();
+            accept(&store, &all).await;
+            let begin = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION";
+            let mut transaction = pool.begin_with(begin.into_sql_str()).await.unwrap();
+            let mut leased = claim(&store, 3).await;
+            if what == "settle" {
+                let held = leased.remove(1);
+                let settled = store.settle_in(&mut transaction, &done(&held.lease)).await;
+                assert_eq!(settled.unwrap(), [Settled::Done]);
+            } else {
+                let held = message(&id(4));
+                let recorded = store.record_in(&mut transaction, &held, None).await;
+                assert_eq!(recorded.unwrap(), Recorded::First);
+            }
+            let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
+            let extended = store.extend(&leases, common::LENGTH).await.unwrap();
+            assert_eq!(extended.len(), leases.len());
+            for lease in &leases {
+                settle(&store, lease, processed()).await;
+            }
+            let more = claim(&store, 10).await;
+            assert_eq!(more.len(), if what == "settle" { 3 } else { 2 }, "{kind}");
+            let outcome = Outcome::Retry {
+                after: Duration::ZERO,
+                error: "again".into(),
+            };
+            for leased in &more {
+                settle(&store, &leased.lease, outcome.clone()).await;
+            }
+            let new: Vec<_> = ["", "0", "z"]
+                .map(|id| message(&format!("{id}{what}")))
+                .into();
+            accept(&store, &new).await;
+            store.commit(transaction).await.unwrap();
+            for leased in claim(&store, 10).await {
+                settle(&store, &leased.lease, processed()).await;
+            }
+        }
+        pool.close().await;
+    });
+}
