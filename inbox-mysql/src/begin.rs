@@ -76,7 +76,7 @@ impl Work {
         script.add(find);
     }
 
-    pub(crate) fn find_into(&self, columns: &str, key: &Key) -> Statement {
+    fn find_into(&self, columns: &str, key: &Key) -> Statement {
         let mut find = Statement::new(self.sql.expand(&format!(
             "SELECT {columns} FROM {{message}} WHERE handler = "
         )));

@@ -63,23 +63,6 @@ impl Statement {
         set
     }
 
-    /// `SET` of a session variable to a list of pairs of texts in hexadecimal, in JSON.
-    pub(crate) fn texts<'a>(
-        variable: &str,
-        pairs: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Self {
-        let mut set = Self::new(format!("SET {variable} = '["));
-        for (n, (one, other)) in pairs.into_iter().enumerate() {
-            set.push(if n == 0 { "[\"" } else { ",[\"" });
-            hex(one.as_bytes(), &mut set.text);
-            set.push("\",\"");
-            hex(other.as_bytes(), &mut set.text);
-            set.push("\"]");
-        }
-        set.push("]'");
-        set
-    }
-
     pub(crate) fn push(&mut self, text: &str) -> &mut Self {
         self.text.push_str(text);
         self

@@ -63,10 +63,6 @@ pub(crate) struct Statements {
     pub(crate) rehead: Vec<String>,
     pub(crate) begin_new: Vec<String>,
     pub(crate) store_head: String,
-    /// For one message, whose values are followed by a condition.
-    pub(crate) store_one_head: String,
-    /// Which of the keys in `@inbox_keys` are known.
-    pub(crate) known: String,
     pub(crate) store_tail: String,
     pub(crate) one: Storing,
     pub(crate) several: Storing,
@@ -251,15 +247,7 @@ impl Statements {
             begin_new: file(
                 &include_str!("sql/begin_new.sql").replace("{one_stored}", Storing::ONE),
             ),
-            store_one_head: names
-                .expand(include_str!("sql/store_head.sql"))
-                .replace("VALUES", "SELECT"),
             store_head: names.expand(include_str!("sql/store_head.sql")),
-            known: names.expand(
-                "SELECT m.handler, m.id FROM {keys} AS j \
-                 STRAIGHT_JOIN {message} AS m FORCE INDEX (message_key) \
-                 ON m.handler = UNHEX(j.h) AND m.id = UNHEX(j.k)",
-            ),
             store_tail: names.expand(include_str!("sql/store_tail.sql")),
             one: Storing::new(&names, Storing::ONE),
             several: Storing::new(&names, Storing::SEVERAL),

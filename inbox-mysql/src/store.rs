@@ -29,7 +29,7 @@ use crate::{
     settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Keys, Order, Work, held},
+    work::{Held, Order, Work, held},
 };
 
 const CONNECT: &str = "connect";
@@ -340,10 +340,8 @@ impl Store for MySqlStore {
         let until = self.until();
         let work = &self.inner.work;
         let secrecy = self.secrecy();
-        let none = Keys::default();
         let mut script = self.script(Access::Write);
-        let mut receiving =
-            work.receive(&mut script, messages, &none, Order::OfAcceptance, secrecy);
+        let mut receiving = work.receive(&mut script, messages, Order::OfAcceptance, secrecy);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
@@ -353,7 +351,7 @@ impl Store for MySqlStore {
             {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
                     let mut script = self.script(Access::Write);
-                    receiving = work.receive(&mut script, messages, &none, Order::OfKeys, secrecy);
+                    receiving = work.receive(&mut script, messages, Order::OfKeys, secrecy);
                     self.run(OPERATION, until, Access::Write, script).await?
                 }
                 outcome => outcome?,

@@ -13,7 +13,6 @@ use inbox_api::{
     Transactional,
 };
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, SqlSafeStr as _, Transaction};
-use tokio::time::Instant;
 
 use crate::{
     connections::too_late,
@@ -21,7 +20,7 @@ use crate::{
     script::{Answers, COMMIT, Form, Script, Secrecy},
     settle::{Detail, Settling},
     store::MySqlStore,
-    work::{Order, Work},
+    work::Order,
 };
 
 /// Payloads, results and headers are bound here: a transaction may be of the caller's own pool,
@@ -134,21 +133,13 @@ impl Transactional for MySqlStore {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let until = self.until();
+        let mut script = Script::within(&self.now(), &IS_THERE);
         let work = &self.inner.work;
-        // What is known already is not inserted: that would lock the gap in front of its key, in which
-        // others' keys belong, for as long as the transaction is open.
-        let mut script = Script::within(&self.now(), &IS_THERE);
-        let places = work.look_for(&mut script, messages);
-        let answers = self.run_in(OPERATION, until, transaction, script).await?;
-        let known = Work::found(&answers, &places).map_err(in_operation(OPERATION))?;
-        let mut script = Script::within(&self.now(), &IS_THERE);
-        let order = Order::OfKeys;
-        let receiving = work.receive(&mut script, messages, &known, order, SECRECY);
+        let receiving = work.receive(&mut script, messages, Order::OfKeys, SECRECY);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
-            self.run_in(OPERATION, until, transaction, script).await?
+            self.run_in(OPERATION, transaction, script).await?
         };
         receiving
             .receipts(messages, &answers)
@@ -171,9 +162,7 @@ impl Transactional for MySqlStore {
         }
         let mut script = Script::within(&self.now(), &IS_THERE);
         let places = work.record(&mut script, message, result.as_ref(), SECRECY);
-        let answers = self
-            .run_in(OPERATION, self.until(), transaction, script)
-            .await?;
+        let answers = self.run_in(OPERATION, transaction, script).await?;
         work.recorded(&answers, &places)
     }
 
@@ -190,8 +179,7 @@ impl Transactional for MySqlStore {
         let answers = if places.is_empty() {
             Answers::default()
         } else {
-            self.run_in(OPERATION, self.until(), transaction, script)
-                .await?
+            self.run_in(OPERATION, transaction, script).await?
         };
         let applied = work
             .applied(&answers, &places, &settling.endings)
@@ -207,10 +195,10 @@ impl MySqlStore {
     async fn run_in(
         &self,
         operation: &'static str,
-        until: Instant,
         transaction: &mut Transaction<'static, MySql>,
         mut script: Script,
     ) -> Result<Answers> {
+        let until = self.until();
         let server = &self.inner.work.server;
         // For the case that the transaction is gone when it is to be committed.
         script.fixed("SET @inbox_tallied = LAST_INSERT_ID()");

@@ -7,15 +7,15 @@ use std::{
 };
 
 use inbox_api::{
-    Bytes, ContentType, Due, Error, Extended, FencingToken, Invalid, Key, Lease, Message,
-    OrderingKey, Receipt, Result, duration_micros, from_micros, to_micros,
+    Bytes, ContentType, Due, Error, Extended, FencingToken, Invalid, Lease, Message, OrderingKey,
+    Receipt, Result, duration_micros, from_micros, to_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
 
 use crate::{
     options::{MySqlOptions, PayloadColumn},
     rows,
-    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value},
+    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value, hex},
     server::Server,
     statements::{Statements, Storing},
 };
@@ -23,8 +23,6 @@ use crate::{
 /// What one statement takes at most, unless the server takes less.
 const CHUNK_BYTES: usize = 16 * 1024 * 1024;
 pub(crate) const CHUNK_ROWS: usize = 1000;
-/// How many keys are looked for with one statement.
-pub(crate) const CHUNK_KEYS: usize = 500;
 /// How many messages are stored with one statement whose values are bound. The server remembers
 /// these statements, so there are few of them; what is left over is sent as text.
 const BOUND_ROWS: [usize; 4] = [500, 250, 100, 50];
@@ -52,19 +50,6 @@ pub(crate) enum Order {
     /// In one order for everybody, so that batches with the same keys wait for each other instead
     /// of deadlocking.
     OfKeys,
-}
-
-/// Keys as they are stored: handler and id.
-#[derive(Default)]
-pub(crate) struct Keys(HashSet<(Vec<u8>, Vec<u8>)>);
-
-impl Keys {
-    fn contains(&self, key: &Key) -> bool {
-        !self.0.is_empty()
-            && self
-                .0
-                .contains(&(key.handler.as_str().into(), key.id.as_str().into()))
-    }
 }
 
 /// What a receive's answers mean.
@@ -167,12 +152,11 @@ impl Work {
         self.check_payload(message.payload(), message.headers().to_json().len())
     }
 
-    /// Adds the storing of `messages` to `script`, but for those that are known to be `stored`.
+    /// Adds the storing of `messages` to `script`.
     pub(crate) fn receive(
         &self,
         script: &mut Script,
         messages: &[Message],
-        stored: &Keys,
         order: Order,
         secrecy: Secrecy,
     ) -> Receiving {
@@ -187,7 +171,7 @@ impl Work {
             receiving.receipts.push(match self.check_message(message) {
                 Err(invalid) => Receipt::Refused(invalid),
                 Ok(()) => {
-                    if !stored.contains(message.key()) && known.insert(message.key()) {
+                    if known.insert(message.key()) {
                         wanted.push((place, message));
                     }
                     Receipt::Duplicate
@@ -211,7 +195,17 @@ impl Work {
         if keys.is_empty() {
             return;
         }
-        script.add(Statement::texts("@inbox_keys", keys.iter().copied()));
+        let mut list = Statement::new("SET @inbox_keys = '[");
+        for (n, (handler, key)) in keys.iter().enumerate() {
+            let mut pair = String::from(if n == 0 { "[\"" } else { ",[\"" });
+            hex(handler.as_bytes(), &mut pair);
+            pair.push_str("\",\"");
+            hex(key.as_bytes(), &mut pair);
+            pair.push_str("\"]");
+            list.push(&pair);
+        }
+        list.push("]'");
+        script.add(list);
         script.all(&self.sql.lock_keys);
     }
 
@@ -264,12 +258,7 @@ impl Work {
                     rest = others;
                 }
             }
-            match rest {
-                [message] if script.is_within() => {
-                    self.store_unless_known(script, message, secrecy);
-                }
-                _ => self.store_as_text(script, rest, secrecy),
-            }
+            self.store_as_text(script, rest, secrecy);
         }
         let most = messages.len() as i64;
         let (storing, counted) = match (messages, order) {
@@ -382,7 +371,7 @@ impl Work {
         let mut chunk = Statement::default();
         let mut rows = 0;
         for message in messages {
-            let row = self.message_values(message, secrecy);
+            let row = self.message_row(message, secrecy);
             let full = chunk.size() + row.size() > self.most_in_chunk();
             if rows > 0 && (rows >= CHUNK_ROWS || full) {
                 chunk.push(&self.sql.store_tail);
@@ -395,7 +384,7 @@ impl Work {
             } else {
                 ",\n"
             });
-            chunk.push("(").append(row).push(")");
+            chunk.append(row);
             rows += 1;
         }
         if rows > 0 {
@@ -405,21 +394,8 @@ impl Work {
         }
     }
 
-    /// Stores one message unless it is known by `@inbox_known`. An insert that meets a known key locks
-    /// the gap in front of it, in which others' keys belong, for as long as the transaction is open.
-    fn store_unless_known(&self, script: &mut Script, message: &Message, secrecy: Secrecy) {
-        script.fixed("SET @inbox_known = NULL");
-        script.add(self.find_into("seq INTO @inbox_known", message.key()));
-        let mut store = Statement::new(self.sql.store_one_head.as_str());
-        store.append(self.message_values(message, secrecy));
-        store.push(" FROM DUAL WHERE @inbox_known IS NULL\n");
-        store.push(&self.sql.store_tail);
-        script.add(store);
-        Self::keep_numbers(script, 1);
-    }
-
-    fn message_values(&self, message: &Message, secrecy: Secrecy) -> Statement {
-        let mut row = Statement::default();
+    fn message_row(&self, message: &Message, secrecy: Secrecy) -> Statement {
+        let mut row = Statement::new("(");
         for text in [
             message.handler().as_str(),
             message.id().as_str(),
@@ -452,28 +428,8 @@ impl Work {
             .number(message.payload().len() as i64)
             .push(", ");
         self.payload(&mut row, message.payload(), secrecy);
+        row.push(")");
         row
-    }
-
-    /// Adds a look to `script` for which of these messages are known. Answers with their keys.
-    pub(crate) fn look_for(&self, script: &mut Script, messages: &[Message]) -> Vec<usize> {
-        let mut places = Vec::new();
-        for some in messages.chunks(CHUNK_KEYS) {
-            let keys = some.iter().map(|message| {
-                let key = message.key();
-                (key.handler.as_str(), key.id.as_str())
-            });
-            script.add(Statement::texts("@inbox_keys", keys));
-            places.push(script.fixed(&self.sql.known));
-        }
-        places
-    }
-
-    /// Those that such a look found.
-    pub(crate) fn found(answers: &Answers, places: &[usize]) -> sqlx::Result<Keys> {
-        let rows = places.iter().flat_map(|place| answers.rows(*place));
-        let keys = rows.map(|row| Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?)));
-        Ok(Keys(keys.collect::<sqlx::Result<_>>()?))
     }
 
     /// The payload as its column takes it.
