@@ -151,6 +151,7 @@ mod statements;
 mod store;
 mod transactional;
 mod wakeups;
+mod whole;
 mod work;
 
 /// The driver, whose transactions [`Transactional`](inbox_api::Transactional) use takes.

@@ -13,9 +13,13 @@ use crate::{
     script::{Access, Script, Statement, hex},
     statements::{Names, TABLES},
     store::MySqlStore,
+    whole,
 };
 
 const VERSION: u32 = 1;
+/// The oldest build, by its version, that works with what this one sets up. A newer one that only adds
+/// what older ones can do without leaves it as it is, so that they go on beside it.
+const OLDEST: u32 = 1;
 const MARKER: &str = "inbox.mysql";
 /// Begins the lines of an index's columns; no column's name does.
 const INDEX_PART: &str = "(part)";
@@ -34,7 +38,11 @@ enum Found {
     /// Some tables as this build makes them, without a mark: a set-up that did not come to its
     /// end. DDL is not transactional here.
     Unfinished,
-    Version(u32),
+    /// Of this version, for builds from `oldest` on.
+    Version {
+        version: u32,
+        oldest: u32,
+    },
     Foreign,
 }
 
@@ -43,8 +51,9 @@ type Tables = BTreeMap<String, BTreeSet<String>>;
 
 fn set_version(names: &Names) -> String {
     names.expand(&format!(
-        "INSERT INTO {{meta}} (only_row, marker, version) VALUES (1, '{MARKER}', {VERSION})\n\
-         ON DUPLICATE KEY UPDATE version = {VERSION}"
+        "INSERT INTO {{meta}} (only_row, marker, version, oldest)\n\
+         VALUES (1, '{MARKER}', {VERSION}, {OLDEST})\n\
+         ON DUPLICATE KEY UPDATE version = {VERSION}, oldest = {OLDEST}"
     ))
 }
 
@@ -94,25 +103,26 @@ fn expected_line(line: &str, payload: PayloadColumn) -> String {
         .replace("{payload_type}", payload_type)
 }
 
+/// The condition on a table of the server's information schema that it is in the inbox's database.
+pub(crate) fn in_database(options: &MySqlOptions) -> String {
+    let mut condition = Statement::new("table_schema = ");
+    match &options.database {
+        Some(name) => condition
+            .push("CONVERT(")
+            .bytes(name.as_bytes())
+            .push(" USING utf8mb4)"),
+        None => condition.push("DATABASE()"),
+    };
+    condition.into_text()
+}
+
 /// The inbox's tables as they are there.
 async fn present(connection: &mut MySqlConnection, options: &MySqlOptions) -> sqlx::Result<Tables> {
     let prefix = format!("{}_", options.inbox);
-    let mut database = Statement::default();
-    match &options.database {
-        Some(name) => {
-            database
-                .push("CONVERT(")
-                .bytes(name.as_bytes())
-                .push(" USING utf8mb4)");
-        }
-        None => {
-            database.push("DATABASE()");
-        }
-    }
-    let database = database.into_text();
     let names: Vec<_> = TABLES.map(|table| format!("'{prefix}{table}'")).into();
     let within = format!(
-        "table_schema = {database} AND table_name IN ({})",
+        "{} AND table_name IN ({})",
+        in_database(options),
         names.join(", ")
     );
     // As bytes: the servers differ in the types of these columns. No empty texts: there is a mode
@@ -245,19 +255,25 @@ async fn find(
         return Ok((Found::Nothing, present));
     }
     if let Some(meta) = present.get("meta") {
-        let columns = ["marker varbinary(32) not null", "version bigint not null"];
+        let columns = [
+            "marker varbinary(32) not null",
+            "version bigint not null",
+            "oldest bigint not null",
+        ];
         if !columns.iter().all(|column| meta.contains(*column)) {
             return Ok((Found::Foreign, present));
         }
-        let sql = Names::new(options).expand("SELECT marker, version FROM {meta} LIMIT 1");
+        let sql = Names::new(options).expand("SELECT marker, version, oldest FROM {meta} LIMIT 1");
         let row = sqlx::raw_sql(AssertSqlSafe(sql))
             .fetch_optional(connection)
             .await?;
         if let Some(row) = row {
             let marker: &[u8] = row.try_get_unchecked(0)?;
-            let version: i64 = row.try_get_unchecked(1)?;
-            let found = match u32::try_from(version) {
-                Ok(version) if marker == MARKER.as_bytes() => Found::Version(version),
+            let number = |column: usize| row.try_get_unchecked::<i64, _>(column);
+            let found = match (u32::try_from(number(1)?), u32::try_from(number(2)?)) {
+                (Ok(version), Ok(oldest)) if marker == MARKER.as_bytes() => {
+                    Found::Version { version, oldest }
+                }
                 _ => Found::Foreign,
             };
             return Ok((found, present));
@@ -270,6 +286,11 @@ async fn find(
         Some(_) => Found::Foreign,
     };
     Ok((found, present))
+}
+
+/// Whether this build works with tables of that version, for builds from `oldest` on.
+fn works_with(version: u32, oldest: u32) -> bool {
+    version == VERSION || (version > VERSION && oldest <= VERSION)
 }
 
 fn wrong_version(operation: &'static str, inbox: &InboxName, found: u32) -> Error {
@@ -298,12 +319,18 @@ fn foreign(operation: &'static str, inbox: &InboxName) -> Error {
     )
 }
 
-fn incomplete(operation: &'static str, inbox: &InboxName, table: &str, line: &str) -> Error {
+fn incomplete(
+    operation: &'static str,
+    inbox: &InboxName,
+    version: u32,
+    table: &str,
+    line: &str,
+) -> Error {
     Error::new(
         ErrorKind::SchemaVersion,
         operation,
         format!(
-            "inbox {inbox} says version {VERSION}, but table {inbox}_{table} is missing, not for \
+            "inbox {inbox} says version {version}, but table {inbox}_{table} is missing, not for \
              this user to see, or lacks this, or has it differently: {line}"
         ),
     )
@@ -320,11 +347,13 @@ pub(crate) async fn check_version(
         .await
         .map_err(without_effect(operation))?;
     match found {
-        Found::Version(VERSION) => match difference(&expected(options), &present) {
-            None => Ok(()),
-            Some((table, line)) => Err(incomplete(operation, inbox, table, line)),
-        },
-        Found::Version(version) => Err(wrong_version(operation, inbox, version)),
+        Found::Version { version, oldest } if works_with(version, oldest) => {
+            match difference(&expected(options), &present) {
+                None => whole::check(operation, connection, options).await,
+                Some((table, line)) => Err(incomplete(operation, inbox, version, table, line)),
+            }
+        }
+        Found::Version { version, .. } => Err(wrong_version(operation, inbox, version)),
         Found::Foreign => Err(foreign(operation, inbox)),
         Found::Nothing | Found::Unfinished => Err(Error::new(
             ErrorKind::SchemaMissing,
@@ -357,8 +386,8 @@ impl MySqlStore {
             let (found, _) = find(connection, options).await.map_err(mapped)?;
             self.end_reading(operation, connection).await?;
             let from = match found {
-                Found::Version(VERSION) => Some(VERSION),
-                Found::Version(version) => {
+                Found::Version { version, oldest } if works_with(version, oldest) => Some(version),
+                Found::Version { version, .. } => {
                     return Err(wrong_version(operation, &options.inbox, version));
                 }
                 Found::Foreign => return Err(foreign(operation, &options.inbox)),
@@ -380,17 +409,19 @@ impl MySqlStore {
                     .map_err(mapped)?;
             }
             self.begin_reading(operation, connection).await?;
+            let to = from.unwrap_or(VERSION);
             let present = present(connection, options).await.map_err(mapped)?;
-            self.end_reading(operation, connection).await?;
             if let Some((table, line)) = difference(&expected(options), &present) {
-                return Err(incomplete(operation, &options.inbox, table, line));
+                return Err(incomplete(operation, &options.inbox, to, table, line));
             }
+            whole::check(operation, connection, options).await?;
+            self.end_reading(operation, connection).await?;
             if let Some(lock) = &lock {
                 execute(connection, format!("DO RELEASE_LOCK('{lock}')"))
                     .await
                     .map_err(mapped)?;
             }
-            Ok(Migration { from, to: VERSION })
+            Ok(Migration { from, to })
         };
         let effect = Effect::Unknown;
         let migration = connections.in_time(operation, until, effect, work).await?;
@@ -415,7 +446,8 @@ impl MySqlStore {
         }
     }
 
-    async fn look(&self, operation: &'static str, until: Instant) -> Result<(Found, Tables)> {
+    /// What stands there, and whether that is a complete inbox that this build works with.
+    async fn look(&self, operation: &'static str, until: Instant) -> Result<(Found, bool)> {
         let options = &self.inner.work.options;
         let connections = &self.inner.connections;
         let mut leash = connections.leash(operation, until).await?;
@@ -423,9 +455,19 @@ impl MySqlStore {
             let connection = leash.connection(operation)?;
             self.begin_reading(operation, connection).await?;
             let mapped = without_effect(operation);
-            let found = find(connection, options).await.map_err(mapped)?;
+            let (found, present) = find(connection, options).await.map_err(mapped)?;
+            let complete = match found {
+                Found::Version { version, oldest } => {
+                    works_with(version, oldest)
+                        && difference(&expected(options), &present).is_none()
+                }
+                _ => false,
+            };
+            if complete {
+                whole::check(operation, connection, options).await?;
+            }
             self.end_reading(operation, connection).await?;
-            Ok(found)
+            Ok((found, complete))
         };
         let effect = Effect::None;
         let found = connections.in_time(operation, until, effect, work).await?;
@@ -436,16 +478,16 @@ impl MySqlStore {
     /// Whether a complete inbox of this version is there.
     async fn is_complete(&self, operation: &'static str, until: Instant) -> Result<bool> {
         let options = &self.inner.work.options;
-        let (found, present) = self.look(operation, until).await?;
+        let (found, complete) = self.look(operation, until).await?;
         match found {
             Found::Nothing | Found::Unfinished => Ok(false),
             Found::Foreign => Err(foreign(operation, &options.inbox)),
-            Found::Version(version) if version > VERSION => {
+            Found::Version { version, oldest }
+                if version > VERSION && !works_with(version, oldest) =>
+            {
                 Err(wrong_version(operation, &options.inbox, version))
             }
-            Found::Version(version) => {
-                Ok(version == VERSION && difference(&expected(options), &present).is_none())
-            }
+            Found::Version { .. } => Ok(complete),
         }
     }
 }
@@ -515,7 +557,7 @@ impl Schema for MySqlStore {
         const OPERATION: &str = "version";
         match self.look(OPERATION, self.until()).await?.0 {
             Found::Nothing | Found::Unfinished => Ok(None),
-            Found::Version(version) => Ok(Some(version)),
+            Found::Version { version, .. } => Ok(Some(version)),
             Found::Foreign => Err(foreign(OPERATION, &self.inner.work.options.inbox)),
         }
     }

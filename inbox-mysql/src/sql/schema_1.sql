@@ -109,10 +109,12 @@ CREATE TABLE IF NOT EXISTS {tally} (
     PRIMARY KEY (n)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Marks the tables as an inbox's. Its row is written last.
+-- Marks the tables as an inbox's. Its row is written last. Oldest: the oldest build, by its version,
+-- that works with these tables.
 CREATE TABLE IF NOT EXISTS {meta} (
     only_row TINYINT NOT NULL,
     marker VARBINARY(32) NOT NULL,
     version BIGINT NOT NULL,
+    oldest BIGINT NOT NULL,
     PRIMARY KEY (only_row)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;

@@ -86,7 +86,7 @@ impl Harness for Database {
         let sql = match variant {
             SchemaVariant::Missing => "DO 0",
             SchemaVariant::Incomplete => "ALTER TABLE inbox_work DROP INDEX claim",
-            SchemaVariant::Newer => "UPDATE inbox_meta SET version = 4711",
+            SchemaVariant::Newer => "UPDATE inbox_meta SET version = 4711, oldest = 4711",
             SchemaVariant::Foreign => "CREATE TABLE inbox_message (id VARCHAR(9), note TEXT)",
             // The first version is the only one so far.
             SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
