@@ -136,7 +136,7 @@ impl Work {
         terms: &LeaseTerms,
         secrecy: Secrecy,
     ) -> Places {
-        let stored = self.store_one(script, message, secrecy);
+        let stored = self.store_one(script, message, None, secrecy);
         self.find_locked(script, message.key());
         let mut take = Statement::new(self.sql.expand(
             "UPDATE {work} SET queue = 1, token = GREATEST(token + 1, @inbox_now), \
@@ -164,7 +164,8 @@ impl Work {
         result: Option<&Bytes>,
         secrecy: Secrecy,
     ) -> Places {
-        let stored = self.store_one(script, message, secrecy);
+        let look = self.find_into("seq", message.key());
+        let stored = self.store_one(script, message, Some(look), secrecy);
         self.find_locked(script, message.key());
         script.all(&self.sql.lock_keys);
         script.fixed("SET @inbox_taken = NULL");

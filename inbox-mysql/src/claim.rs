@@ -12,9 +12,6 @@ use crate::{
     work::{CHUNK_ROWS, Work, lease},
 };
 
-/// The most messages of one claim.
-const MOST_CLAIMED: u32 = 10_000;
-
 /// A row that was claimed and cannot be read.
 pub(crate) struct Unreadable {
     pub(crate) seq: i64,
@@ -23,6 +20,10 @@ pub(crate) struct Unreadable {
 }
 
 impl Work {
+    fn most_claimed(&self, request: &ClaimRequest) -> usize {
+        self.most_numbers().min(request.limit as usize)
+    }
+
     /// Adds a claim to `script`, of messages that became due no sooner than `from`, or of any.
     /// Answers where the messages stand; behind them it says whether there was nothing to take
     /// although something is due.
@@ -32,7 +33,7 @@ impl Work {
         request: &ClaimRequest,
         from: Option<i64>,
     ) -> usize {
-        let limit = i64::from(request.limit.min(MOST_CLAIMED));
+        let limit = self.most_claimed(request) as i64;
         let handlers: BTreeSet<_> = request.handlers.iter().collect();
         if limit > CHUNK_ROWS as i64 {
             script.forget_lists();
@@ -97,7 +98,7 @@ impl Work {
         request: &ClaimRequest,
     ) -> sqlx::Result<Option<i64>> {
         let rows = answers.rows(at);
-        if rows.len() < request.limit.min(MOST_CLAIMED) as usize {
+        if rows.len() < self.most_claimed(request) {
             return Ok(None);
         }
         let mut last = None;

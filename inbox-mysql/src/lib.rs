@@ -139,6 +139,7 @@ mod claim;
 mod connections;
 mod error;
 mod front;
+mod lists;
 mod operate;
 mod options;
 mod rows;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     error::in_operation,
     rows,
-    script::{Access, Answers, Script, Statement, hex},
+    script::{Access, Answers, Script, Statement},
     store::MySqlStore,
 };
 
@@ -28,8 +28,6 @@ const PURGE_SLICE: u32 = 500;
 const OF_X: &str = " FOR UPDATE /*!80000 OF x */";
 /// How often an intervention is tried when the message changes meanwhile.
 const TRIES: u32 = 10;
-/// The most messages of one slice.
-const MOST_IN_SLICE: u32 = 10_000;
 
 /// Which table leads a query, so that it reads neither the history nor the backlog in vain. Its
 /// alias is that of `columns.sql`.
@@ -311,7 +309,7 @@ impl MySqlStore {
     ) -> Result<Progress> {
         let mapped = in_operation(operation);
         let beyond = after(operation, slice.after.as_ref(), 0)?;
-        let limit = i64::from(slice.limit.min(MOST_IN_SLICE));
+        let limit = (slice.limit as usize).min(self.inner.work.most_names()) as i64;
         let none = Progress {
             changed: 0,
             next: None,
@@ -429,6 +427,10 @@ impl MySqlStore {
         statement
             .push(" ORDER BY x.finished_at, x.seq LIMIT ")
             .number(i64::from(limit));
+    }
+
+    fn purge_slice_size(&self) -> u32 {
+        PURGE_SLICE.min(u32::try_from(self.inner.work.most_names()).unwrap_or(PURGE_SLICE))
     }
 
     async fn purge_slice(&self, expired: &Expired, limit: u32) -> Result<u64> {
@@ -615,7 +617,7 @@ impl Operate for MySqlStore {
         let mut purged = 0;
         let mut left = expired.limit();
         while left > 0 {
-            let limit = left.min(PURGE_SLICE);
+            let limit = left.min(self.purge_slice_size());
             let started = std::time::Instant::now();
             let slice = self.purge_slice(expired, limit).await?;
             purged += slice;
@@ -655,18 +657,16 @@ impl Operate for MySqlStore {
 
     async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
         let mut purged = 0;
-        for some in keys.chunks(PURGE_SLICE as usize) {
-            let mut list = String::from("SET @inbox_seqs = NULL, @inbox_keys = '[");
-            for (n, key) in some.iter().enumerate() {
-                list.push_str(if n == 0 { "[\"" } else { ",[\"" });
-                hex(key.handler.as_str().as_bytes(), &mut list);
-                list.push_str("\",\"");
-                hex(key.id.as_str().as_bytes(), &mut list);
-                list.push_str("\"]");
-            }
-            list.push_str("]'");
+        let work = &self.inner.work;
+        for some in keys.chunks(self.purge_slice_size() as usize) {
             let mut script = self.script(Access::Write);
-            script.fixed(&list);
+            script.fixed("SET @inbox_seqs = NULL");
+            let pairs = some
+                .iter()
+                .map(|key| (key.handler.as_str(), key.id.as_str()));
+            for list in work.name_lists("@inbox_keys", pairs) {
+                script.add(list);
+            }
             script.fixed(&self.sql(
                 "{agg} SELECT JSON_ARRAYAGG(seq) INTO @inbox_seqs FROM (SELECT m.seq \
                  FROM {keys} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (message_key) \

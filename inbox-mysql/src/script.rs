@@ -38,6 +38,8 @@ pub(crate) struct Statement {
     repeats: bool,
     /// Whether it answers with rows.
     selects: bool,
+    /// The place of an earlier statement; if that has answered with rows, this one is left out.
+    unless: Option<usize>,
 }
 
 impl Statement {
@@ -49,6 +51,7 @@ impl Statement {
             text,
             bound: Vec::new(),
             repeats: false,
+            unless: None,
         }
     }
 
@@ -120,6 +123,12 @@ impl Statement {
     /// For a statement whose text comes again and again.
     pub(crate) fn repeats(mut self) -> Self {
         self.repeats = true;
+        self
+    }
+
+    /// Leaves the statement out if the one at that place of the script answers with rows.
+    pub(crate) fn unless(mut self, place: Option<usize>) -> Self {
+        self.unless = place;
         self
     }
 
@@ -208,7 +217,7 @@ const WAIT_AS_BEFORE: &str = "SET SESSION wsrep_sync_wait = COALESCE(@inbox_wait
 
 /// Frees what lists take in the session's memory, and what they hold.
 const FORGET_LISTS: &str = "SET @inbox_claimed = NULL, @inbox_held = NULL, @inbox_keys = NULL, \
-                            @inbox_picked = NULL, @inbox_rows = NULL, @inbox_seqs = NULL, \
+                            @inbox_ids = NULL, @inbox_picked = NULL, @inbox_rows = NULL, @inbox_seqs = NULL, \
                             @inbox_settled = NULL";
 
 /// Lists from this size on, in bytes, are not left in a session.
@@ -396,10 +405,16 @@ impl Script {
         for statement in &self.statements {
             let full = packet.text.len() + statement.text.len() + PACKET_OVERHEAD > max_packet;
             let alone = form == Form::Compound && (statement.selects || statement.text == COMMIT);
-            if full || alone || !statement.bound.is_empty() {
+            let depends = statement.unless.is_some();
+            if full || alone || depends || !statement.bound.is_empty() {
                 std::mem::take(&mut packet)
                     .send(connection, form, &mut rows)
                     .await?;
+            }
+            let answered = |place: usize| rows.get(place).is_some_and(|rows| !rows.is_empty());
+            if statement.unless.is_some_and(answered) {
+                rows.push(Vec::new());
+                continue;
             }
             if alone {
                 packet.add(statement);

@@ -148,12 +148,13 @@ impl Work {
         detail: Detail,
     ) -> Vec<Place> {
         let most = CHUNK_BYTES.min(self.most_in_packet());
+        let most_rows = CHUNK_ROWS.min(self.most_names());
         let mut places = Vec::new();
         let mut start = 0;
         let mut list = String::new();
         for (n, ending) in endings.iter().enumerate() {
             let row = row(ending);
-            if n - start >= CHUNK_ROWS || (n > start && list.len() + row.len() > most) {
+            if n - start >= most_rows || (n > start && list.len() + row.len() > most) {
                 places.push(self.settle_range(script, endings, start..n, &list, secrecy, detail));
                 list.clear();
                 start = n;

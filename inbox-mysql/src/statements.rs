@@ -10,7 +10,7 @@ pub(crate) const TABLES: [&str; 8] = [
 ];
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
-const LISTS: [(&str, &str); 6] = [
+const LISTS: [(&str, &str); 7] = [
     (
         "{seqs}",
         "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))",
@@ -30,6 +30,11 @@ const LISTS: [(&str, &str); 6] = [
          k VARCHAR(510) PATH '$[1]'))",
     ),
     (
+        "{ids}",
+        "JSON_TABLE(@inbox_ids, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
+         k VARCHAR(510) PATH '$[1]'))",
+    ),
+    (
         "{held}",
         "JSON_TABLE(@inbox_held, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]'))",
@@ -45,6 +50,10 @@ const LISTS: [(&str, &str); 6] = [
 
 // `/*!80000 … */` in the files is for MySQL, which has to be told that a list joined to a table is
 // not to be locked with it; MariaDB does not look into such comments.
+
+const KNOWN: &str = "SELECT m.handler, m.id FROM {ids} AS j \
+                     STRAIGHT_JOIN {message} AS m FORCE INDEX (message_key) \
+                     ON m.handler = UNHEX(j.h) AND m.id = UNHEX(j.k)";
 
 /// MariaDB cuts aggregated JSON at `group_concat_max_len`, which some servers set low. MySQL has
 /// no such limit, and takes this for a comment.
@@ -71,6 +80,8 @@ pub(crate) struct Statements {
     pub(crate) listed: Storing,
     /// `@inbox_seqs` for `listed`.
     pub(crate) list_stored: String,
+    /// Those keys of a list that are there.
+    pub(crate) known: String,
     pub(crate) claim_rows: Vec<String>,
     /// The same, of what is there now.
     pub(crate) claim_rows_now: Vec<String>,
@@ -254,6 +265,7 @@ impl Statements {
             beyond: Storing::new(&names, Storing::BEYOND).queue,
             listed: Storing::new(&names, Storing::LISTED),
             list_stored: names.expand(Storing::LIST),
+            known: names.expand(KNOWN),
             claim_rows: file(&claim_rows("")),
             claim_rows_now: file(&claim_rows("\nFOR UPDATE /*!80000 OF w, m */")),
             settle_keys: file(include_str!("sql/settle_keys.sql")),

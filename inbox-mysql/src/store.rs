@@ -29,7 +29,7 @@ use crate::{
     settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Order, Work, held},
+    work::{Held, Known, Order, Work, held},
 };
 
 const CONNECT: &str = "connect";
@@ -341,7 +341,10 @@ impl Store for MySqlStore {
         let work = &self.inner.work;
         let secrecy = self.secrecy();
         let mut script = self.script(Access::Write);
-        let mut receiving = work.receive(&mut script, messages, Order::OfAcceptance, secrecy);
+        // The locks of what is known last for as long as one transaction of the store's.
+        let none = Known::default();
+        let order = Order::OfAcceptance;
+        let mut receiving = work.receive(&mut script, messages, &none, order, secrecy);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
@@ -351,7 +354,8 @@ impl Store for MySqlStore {
             {
                 Err(error) if error.kind() == ErrorKind::Conflict => {
                     let mut script = self.script(Access::Write);
-                    receiving = work.receive(&mut script, messages, Order::OfKeys, secrecy);
+                    let order = Order::OfKeys;
+                    receiving = work.receive(&mut script, messages, &none, order, secrecy);
                     self.run(OPERATION, until, Access::Write, script).await?
                 }
                 outcome => outcome?,
@@ -446,14 +450,13 @@ impl Store for MySqlStore {
         } else {
             // Rare: what tells a repetition from a lost lease.
             let mut script = self.script(Access::Read);
-            Work::set_seqs(&mut script, &unclear);
-            let at = script.all(&work.sql.newest);
+            let places = work.for_seqs(&mut script, &unclear, &work.sql.newest);
             let answers = self
                 .run(OPERATION, until, Access::Read, script)
                 .await
                 // The others are settled by now.
                 .map_err(|error| error.with_effect(Effect::Unknown))?;
-            work.newest(&answers, at).map_err(mapped)?
+            work.newest(&answers, &places).map_err(mapped)?
         };
         self.fold_sometimes(until).await;
         Ok(settling.answers(settlements, &applied, &newest))
@@ -468,9 +471,9 @@ impl Store for MySqlStore {
         let until = self.until();
         let work = &self.inner.work;
         let mut script = self.script(Access::Write);
-        let at = work.extend(&mut script, leases, length);
+        let places = work.extend(&mut script, leases, length);
         let answers = self.run(OPERATION, until, Access::Write, script).await?;
-        work.extended(&answers, at, leases, length)
+        work.extended(&answers, &places, leases, length)
             .map_err(in_operation(OPERATION))
     }
 

@@ -13,6 +13,7 @@ use inbox_api::{
     Transactional,
 };
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, SqlSafeStr as _, Transaction};
+use tokio::time::Instant;
 
 use crate::{
     connections::too_late,
@@ -20,7 +21,7 @@ use crate::{
     script::{Answers, COMMIT, Form, Script, Secrecy},
     settle::{Detail, Settling},
     store::MySqlStore,
-    work::Order,
+    work::{Known, Order},
 };
 
 /// Payloads, results and headers are bound here: a transaction may be of the caller's own pool,
@@ -130,16 +131,21 @@ impl Transactional for MySqlStore {
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
         const OPERATION: &str = "receive_in";
+        let until = self.until();
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let mut script = Script::within(&self.now(), &IS_THERE);
         let work = &self.inner.work;
-        let receiving = work.receive(&mut script, messages, Order::OfKeys, SECRECY);
+        let mut script = Script::within(&self.now(), &IS_THERE);
+        let places = work.look_for(&mut script, messages);
+        let answers = self.run_in(OPERATION, until, transaction, script).await?;
+        let known = Known::of(&answers, &places).map_err(in_operation(OPERATION))?;
+        let mut script = Script::within(&self.now(), &IS_THERE);
+        let receiving = work.receive(&mut script, messages, &known, Order::OfKeys, SECRECY);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
-            self.run_in(OPERATION, transaction, script).await?
+            self.run_in(OPERATION, until, transaction, script).await?
         };
         receiving
             .receipts(messages, &answers)
@@ -153,6 +159,7 @@ impl Transactional for MySqlStore {
         result: Option<Bytes>,
     ) -> Result<Recorded> {
         const OPERATION: &str = "record_in";
+        let until = self.until();
         let work = &self.inner.work;
         work.check_message(message)
             .map_err(|invalid| invalid.in_operation(OPERATION))?;
@@ -162,7 +169,7 @@ impl Transactional for MySqlStore {
         }
         let mut script = Script::within(&self.now(), &IS_THERE);
         let places = work.record(&mut script, message, result.as_ref(), SECRECY);
-        let answers = self.run_in(OPERATION, transaction, script).await?;
+        let answers = self.run_in(OPERATION, until, transaction, script).await?;
         work.recorded(&answers, &places)
     }
 
@@ -172,6 +179,7 @@ impl Transactional for MySqlStore {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
         const OPERATION: &str = "settle_in";
+        let until = self.until();
         let work = &self.inner.work;
         let settling = Settling::new(work, settlements);
         let mut script = Script::within(&self.now(), &IS_THERE);
@@ -179,7 +187,7 @@ impl Transactional for MySqlStore {
         let answers = if places.is_empty() {
             Answers::default()
         } else {
-            self.run_in(OPERATION, transaction, script).await?
+            self.run_in(OPERATION, until, transaction, script).await?
         };
         let applied = work
             .applied(&answers, &places, &settling.endings)
@@ -195,10 +203,10 @@ impl MySqlStore {
     async fn run_in(
         &self,
         operation: &'static str,
+        until: Instant,
         transaction: &mut Transaction<'static, MySql>,
         mut script: Script,
     ) -> Result<Answers> {
-        let until = self.until();
         let server = &self.inner.work.server;
         // For the case that the transaction is gone when it is to be committed.
         script.fixed("SET @inbox_tallied = LAST_INSERT_ID()");

@@ -7,15 +7,15 @@ use std::{
 };
 
 use inbox_api::{
-    Bytes, ContentType, Due, Error, Extended, FencingToken, Invalid, Lease, Message, OrderingKey,
-    Receipt, Result, duration_micros, from_micros, to_micros,
+    Bytes, ContentType, Due, Error, Extended, FencingToken, Invalid, Key, Lease, Message,
+    OrderingKey, Receipt, Result, duration_micros, from_micros, to_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
 
 use crate::{
     options::{MySqlOptions, PayloadColumn},
     rows,
-    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value, hex},
+    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value},
     server::Server,
     statements::{Statements, Storing},
 };
@@ -58,6 +58,27 @@ pub(crate) struct Receiving {
     /// The places in the batch of what is to be stored, and where it says what was.
     wanted: Vec<usize>,
     stored: Option<Stored>,
+}
+
+/// Keys that are known before anything is stored.
+#[derive(Debug, Default)]
+pub(crate) struct Known(HashSet<(Vec<u8>, Vec<u8>)>);
+
+impl Known {
+    /// The answers of [`Work::look_for`].
+    pub(crate) fn of(answers: &Answers, places: &[usize]) -> sqlx::Result<Self> {
+        let rows = places.iter().flat_map(|place| answers.rows(*place));
+        let keys = rows.map(|row| Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?)));
+        keys.collect::<sqlx::Result<_>>().map(Self)
+    }
+
+    fn has(&self, key: &Key) -> bool {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        !self.0.is_empty()
+            && self
+                .0
+                .contains(&(bytes(key.handler.as_str()), bytes(key.id.as_str())))
+    }
 }
 
 /// Where it says which messages were new.
@@ -152,11 +173,25 @@ impl Work {
         self.check_payload(message.payload(), message.headers().to_json().len())
     }
 
-    /// Adds the storing of `messages` to `script`.
+    /// Adds a look for the keys of `messages` to `script`: see [`Self::store_one`].
+    pub(crate) fn look_for(&self, script: &mut Script, messages: &[Message]) -> Vec<usize> {
+        let keys = messages.iter().map(Message::key);
+        let pairs = keys.map(|key| (key.handler.as_str(), key.id.as_str()));
+        let lists = self.name_lists("@inbox_ids", pairs).into_iter();
+        lists
+            .map(|list| {
+                script.add(list);
+                script.fixed(&self.sql.known)
+            })
+            .collect()
+    }
+
+    /// Adds the storing of `messages` to `script`, but for those that are known.
     pub(crate) fn receive(
         &self,
         script: &mut Script,
         messages: &[Message],
+        known: &Known,
         order: Order,
         secrecy: Secrecy,
     ) -> Receiving {
@@ -165,13 +200,13 @@ impl Work {
             wanted: Vec::new(),
             stored: None,
         };
-        let mut known = HashSet::with_capacity(messages.len());
+        let mut seen = HashSet::with_capacity(messages.len());
         let mut wanted = Vec::with_capacity(messages.len());
         for (place, message) in messages.iter().enumerate() {
             receiving.receipts.push(match self.check_message(message) {
                 Err(invalid) => Receipt::Refused(invalid),
                 Ok(()) => {
-                    if known.insert(message.key()) {
+                    if seen.insert(message.key()) && !known.has(message.key()) {
                         wanted.push((place, message));
                     }
                     Receipt::Duplicate
@@ -185,28 +220,29 @@ impl Work {
             receiving.stored = Some(self.store(script, &wanted, ordered, order, secrecy));
             receiving.wanted = wanted.iter().map(|(place, _)| *place).collect();
         }
-        if !keys.is_empty() {
-            script.all(&self.sql.rehead);
-        }
+        self.rehead(script, &keys);
         receiving
     }
 
+    /// Locks ordering keys, in their order.
     fn lock_keys(&self, script: &mut Script, keys: &BTreeSet<(&str, &str)>) {
-        if keys.is_empty() {
-            return;
+        for list in self.name_lists("@inbox_keys", keys.iter().copied()) {
+            script.add(list);
+            script.all(&self.sql.lock_keys);
         }
-        let mut list = Statement::new("SET @inbox_keys = '[");
-        for (n, (handler, key)) in keys.iter().enumerate() {
-            let mut pair = String::from(if n == 0 { "[\"" } else { ",[\"" });
-            hex(handler.as_bytes(), &mut pair);
-            pair.push_str("\",\"");
-            hex(key.as_bytes(), &mut pair);
-            pair.push_str("\"]");
-            list.push(&pair);
+    }
+
+    /// Gives the locked ordering keys their heads.
+    fn rehead(&self, script: &mut Script, keys: &BTreeSet<(&str, &str)>) {
+        let lists = self.name_lists("@inbox_keys", keys.iter().copied());
+        // A single one is still there.
+        let several = lists.len() > 1;
+        for list in lists {
+            if several {
+                script.add(list);
+            }
+            script.all(&self.sql.rehead);
         }
-        list.push("]'");
-        script.add(list);
-        script.all(&self.sql.lock_keys);
     }
 
     /// Begins to store: draws the mark of what is stored, and forgets the number that was drawn last.
@@ -454,50 +490,67 @@ impl Work {
         self.store_as_text(script, &[message], secrecy);
     }
 
-    /// For an inline use: stores one message.
+    /// For an inline use: stores one message. In a transaction that goes on, `first` looks for its key:
+    /// an insert that meets a known key locks the gap before it, too, and so what others are about to
+    /// store. What the look misses, because it is being stored just now, the insert finds.
     pub(crate) fn store_one(
         &self,
         script: &mut Script,
         message: &Message,
+        first: Option<Statement>,
         secrecy: Secrecy,
     ) -> Stored {
         let keys: BTreeSet<_> = ordering_key(message).into_iter().collect();
         self.lock_keys(script, &keys);
-        let at = self.store(
-            script,
-            &[(0, message)],
-            !keys.is_empty(),
-            Order::OfAcceptance,
-            secrecy,
-        );
+        let known = first.map(|look| script.add(look));
+        Self::begin_batch(script);
+        let mut insert = Statement::new(self.sql.store_head.as_str());
+        insert.append(self.message_row(message, secrecy));
+        insert.push(&self.sql.store_tail);
+        script.add(insert.unless(known));
+        Self::keep_numbers(script, 1);
+        let counted = self.queue(script, &self.sql.one);
+        self.count_stored(script, &self.sql.one, &[(0, message)]);
         if !keys.is_empty() {
-            script.all(&self.sql.rehead);
+            script.fixed(&self.sql.one.open);
         }
-        at
+        self.rehead(script, &keys);
+        Stored {
+            counted,
+            listed: None,
+        }
     }
 
     /// Adds an extension to `script`. Answers where the leases that stand are.
-    pub(crate) fn extend(&self, script: &mut Script, leases: &[Lease], length: Duration) -> usize {
+    pub(crate) fn extend(
+        &self,
+        script: &mut Script,
+        leases: &[Lease],
+        length: Duration,
+    ) -> Vec<usize> {
         let mut list: Vec<_> = leases.iter().map(held).map(|h| (h.seq, h.token)).collect();
         list.sort_unstable();
         list.dedup();
-        let mut set = Statement::pairs("@inbox_held", list);
-        set.push(", @inbox_length = ")
-            .number(duration_micros(length));
-        script.add(set);
-        script.all(&self.sql.extend)
+        let lists = list.chunks(self.most_numbers()).map(|some| {
+            let mut set = Statement::pairs("@inbox_held", some.iter().copied());
+            set.push(", @inbox_length = ")
+                .number(duration_micros(length));
+            script.add(set);
+            script.all(&self.sql.extend)
+        });
+        lists.collect()
     }
 
     pub(crate) fn extended(
         &self,
         answers: &Answers,
-        at: usize,
+        places: &[usize],
         leases: &[Lease],
         length: Duration,
     ) -> sqlx::Result<Vec<Extended>> {
         let until = answers.now()?.saturating_add(duration_micros(length));
         let mut standing = HashSet::new();
-        for row in answers.rows(at) {
+        for row in places.iter().flat_map(|place| answers.rows(*place)) {
             standing.insert(pair(row)?);
         }
         Ok(leases
@@ -513,20 +566,14 @@ impl Work {
             .collect())
     }
 
-    /// `SET @inbox_seqs` to these.
-    pub(crate) fn set_seqs(script: &mut Script, seqs: &[i64]) {
-        let mut set = Statement::new("SET @inbox_seqs = '[");
-        for (n, seq) in seqs.iter().enumerate() {
-            set.push(if n == 0 { "" } else { "," }).number(*seq);
-        }
-        set.push("]'");
-        script.add(set);
-    }
-
     /// The newest tokens of `newest.sql`.
-    pub(crate) fn newest(&self, answers: &Answers, at: usize) -> sqlx::Result<HashMap<i64, i64>> {
+    pub(crate) fn newest(
+        &self,
+        answers: &Answers,
+        places: &[usize],
+    ) -> sqlx::Result<HashMap<i64, i64>> {
         let mut newest = HashMap::new();
-        for row in answers.rows(at) {
+        for row in places.iter().flat_map(|place| answers.rows(*place)) {
             let token: Option<i64> = row.try_get_unchecked(1)?;
             if let Some(token) = token {
                 newest.insert(row.try_get_unchecked(0)?, token);

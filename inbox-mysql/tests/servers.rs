@@ -15,7 +15,7 @@ use common::{
 };
 use inbox_api::{
     AfterDead, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled, Settlement,
-    State, Store as _, StoreExt as _,
+    State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mysql::{MySqlOptions, MySqlStore, PayloadColumn};
 use sqlx::mysql::{MySqlPoolOptions, MySqlSslMode};
@@ -142,6 +142,71 @@ fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
             assert!(settled.iter().all(|s| *s == inbox_api::Settled::Done));
             let record = store.get(&key("7")).await.unwrap().unwrap();
             assert_eq!(record.result.unwrap().len(), 100_000);
+        });
+    }
+}
+
+/// Nor do lists of ordering keys, leases and rows depend on what a packet takes.
+#[test]
+fn lists_over_max_allowed_packet_are_split() {
+    const MANY: usize = 3000;
+    for kind in [Kind::Mariadb, Kind::Mysql] {
+        let Some(server) = own(kind, &["--max-allowed-packet=1M"]) else {
+            continue;
+        };
+        block_on(async {
+            let place = Place::at(server.url().to_owned()).await.unwrap();
+            let store = place.store().await;
+            let batch: Vec<_> = (0..MANY)
+                .map(|n| ordered(&format!("{n}"), &format!("{n:0>255}")))
+                .collect();
+            accept(&store, &batch).await;
+            let leased = claim(&store, 10_000).await;
+            assert_eq!(leased.len(), MANY);
+            let leases: Vec<_> = leased.into_iter().map(|leased| leased.lease).collect();
+            // Some more, which nobody holds.
+            let mut more = leases.clone();
+            for n in 0..40_000 {
+                let mut lease = leases[n % MANY].clone();
+                lease.locator = u64::MAX / 4 - n as u64;
+                more.push(lease);
+            }
+            let extended = store.extend(&more, common::LENGTH).await.unwrap();
+            let held = |n: &inbox_api::Extended| matches!(n, inbox_api::Extended::Until(_));
+            assert!(extended[..MANY].iter().all(held));
+            assert!(!extended[MANY..].iter().any(held));
+            let settlements: Vec<_> = more
+                .into_iter()
+                .map(|lease| Settlement {
+                    lease,
+                    outcome: inbox_api::Outcome::Release,
+                })
+                .collect();
+            let settled = store.settle(&settlements).await.unwrap();
+            assert!(settled[..MANY].iter().all(|s| *s == Settled::Done));
+            assert!(settled[MANY..].iter().all(|s| *s == Settled::LeaseLost));
+            let pending = Filter {
+                states: vec![State::Pending],
+                ..Filter::default()
+            };
+            let mut slice = inbox_api::Slice {
+                after: None,
+                limit: 10_000,
+            };
+            let mut changed = 0;
+            loop {
+                let progress = store.discard_slice(&pending, &slice).await.unwrap();
+                changed += progress.changed;
+                slice.after = progress.next;
+                if slice.after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(changed, MANY as u64);
+            let mut transaction = store.open().await.unwrap();
+            let again = store.receive_in(&mut transaction, &batch).await.unwrap();
+            assert!(again.iter().all(|receipt| *receipt == Receipt::Duplicate));
+            store.commit(transaction).await.unwrap();
         });
     }
 }
