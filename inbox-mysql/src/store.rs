@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     pub(crate) connections: Connections,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
+    /// Counts operations that add to the tally.
+    tallied: AtomicU32,
 }
 
 impl MySqlStore {
@@ -127,6 +129,8 @@ impl MySqlStore {
                 front: Front::default(),
                 connections,
                 checked: AtomicBool::new(false),
+                // Processes that do little each, and many at once, take their turns.
+                tallied: AtomicU32::new(fastrand::u32(..FOLD_ONE_IN)),
             }),
         }
     }
@@ -300,9 +304,24 @@ impl MySqlStore {
 
     /// Sums up the tally, now and then. It is exact either way, so a failure does not matter.
     pub(crate) async fn fold_sometimes(&self, until: Instant) {
-        if fastrand::u32(..FOLD_ONE_IN) == 0 {
+        if self.fold_is_due() {
             self.fold(until).await;
         }
+    }
+
+    /// The same behind an operation in a caller's transaction, which may commit without the store. On
+    /// another connection, since a transaction of the caller's may lock more than it reads; and not
+    /// waited for, since that may be the only connection there is.
+    pub(crate) fn fold_beside(&self) {
+        if self.fold_is_due() {
+            let store = self.clone();
+            tokio::spawn(async move { store.fold(store.until()).await });
+        }
+    }
+
+    fn fold_is_due(&self) -> bool {
+        let before = self.inner.tallied.fetch_add(1, Ordering::Relaxed);
+        before % FOLD_ONE_IN == FOLD_ONE_IN - 1
     }
 
     pub(crate) async fn fold(&self, until: Instant) {

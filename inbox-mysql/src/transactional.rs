@@ -237,6 +237,7 @@ impl MySqlStore {
                            completion_type=NO_CHAIN in it";
             return Err(Error::new(ErrorKind::Unsupported, operation, context));
         }
+        self.fold_beside();
         Ok(answers)
     }
 
