@@ -104,16 +104,21 @@ fn expected_line(line: &str, payload: PayloadColumn) -> String {
 }
 
 /// The condition on a table of the server's information schema that it is in the inbox's database.
+/// MariaDB finds a database by the very name, but compares names without regard to case.
 pub(crate) fn in_database(options: &MySqlOptions) -> String {
-    let mut condition = Statement::new("table_schema = ");
+    let mut name = Statement::default();
     match &options.database {
-        Some(name) => condition
+        Some(database) => name
             .push("CONVERT(")
-            .bytes(name.as_bytes())
+            .bytes(database.as_bytes())
             .push(" USING utf8mb4)"),
-        None => condition.push("DATABASE()"),
+        None => name.push("DATABASE()"),
     };
-    condition.into_text()
+    let name = name.into_text();
+    format!(
+        "table_schema = {name} \
+         AND (@@lower_case_table_names <> 0 OR HEX(table_schema) = HEX({name}))"
+    )
 }
 
 /// The inbox's tables as they are there.
