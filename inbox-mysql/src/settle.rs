@@ -134,9 +134,12 @@ impl Work {
     }
 
     pub(crate) fn check_result(&self, result: &Bytes) -> Result<(), Invalid> {
-        check_size("result", result.len(), self.options.payload_limit)?;
-        // It travels in base 64, four bytes for three.
-        check_size("result", result.len(), self.most_in_packet() / 4 * 3)
+        check_size("result", result.len(), self.payload_limit())
+    }
+
+    /// Whether a result fits into a list, in base 64, which takes four bytes for three.
+    fn fits_into_list(&self, result: &Bytes) -> bool {
+        result.len() <= self.most_in_packet() / 4 * 3
     }
 
     /// Adds the endings to `script`. Answers where it says which leases stood.
@@ -153,7 +156,7 @@ impl Work {
         let mut start = 0;
         let mut list = String::new();
         for (n, ending) in endings.iter().enumerate() {
-            let row = row(ending);
+            let row = row(ending, |result| self.fits_into_list(result));
             if n - start >= most_rows || (n > start && list.len() + row.len() > most) {
                 places.push(self.settle_range(script, endings, start..n, &list, secrecy, detail));
                 list.clear();
@@ -270,6 +273,7 @@ impl Work {
         }
         if processed {
             script.all(&sql.settle_processed);
+            self.add_large_results(script, endings, secrecy);
             if self.options.drop_processed_payloads {
                 script.all(&sql.settle_drop);
             }
@@ -290,6 +294,24 @@ impl Work {
             script.all(&sql.rehead);
         }
         at
+    }
+
+    /// Adds the results that do not fit into a list to the messages that were processed just now.
+    fn add_large_results(&self, script: &mut Script, endings: &[Ending<'_>], secrecy: Secrecy) {
+        for ending in endings {
+            if let Outcome::Processed {
+                result: Some(result),
+            } = ending.outcome
+                && !self.fits_into_list(result)
+            {
+                let mut add = Statement::new(self.sql.expand("UPDATE {done} SET result = "));
+                add.secret(result, secrecy);
+                add.push(" WHERE result IS NULL AND finished_at = @inbox_now AND seq = ");
+                add.number(ending.held.seq).push(" AND token = ");
+                add.number(ending.held.token);
+                script.add(add);
+            }
+        }
     }
 
     /// Which leases stood.
@@ -351,22 +373,22 @@ fn due_at_once(outcome: &Outcome) -> bool {
 }
 
 /// Row, token, outcome (0 pending again, 2 processed, 3 dead), whether it is a retry, after how
-/// long, whether it blocks, error in hexadecimal, result in base 64; what does not apply is left
-/// out at the end.
-fn row(ending: &Ending<'_>) -> String {
+/// long, whether it blocks, error in hexadecimal, result in base 64 if it `fits`; what does not apply
+/// is left out at the end.
+fn row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
     let mut row = String::with_capacity(48);
     let Held { seq, token, .. } = ending.held;
     // Writing to a String does not fail.
     let _ = write!(row, "[{seq},{token},");
     match ending.outcome {
-        Outcome::Processed { result: None } => row.push('2'),
         Outcome::Processed {
             result: Some(result),
-        } => {
+        } if fits(result) => {
             row.push_str("2,0,0,0,\"\",\"");
             base64(result, &mut row);
             row.push('"');
         }
+        Outcome::Processed { .. } => row.push('2'),
         Outcome::Retry { after, error } => {
             let _ = write!(row, "0,1,{},0,\"", duration_micros(*after));
             hex(error_text(error).as_bytes(), &mut row);
@@ -429,11 +451,14 @@ mod tests {
         ] {
             let outcome = &outcome;
             assert_eq!(
-                row(&Ending {
-                    handler: None,
-                    held,
-                    outcome
-                }),
+                row(
+                    &Ending {
+                        handler: None,
+                        held,
+                        outcome
+                    },
+                    |_| true
+                ),
                 expected
             );
         }

@@ -41,6 +41,9 @@ const LOOKS: u64 = 6;
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// One of so many operations sums up the tally.
 const FOLD_ONE_IN: u32 = 200;
+/// Payloads and headers may be part of a statement's text when packets take so many bytes: in
+/// hexadecimal it takes twice as many as they have.
+const ROOM_FOR_TEXT: usize = 2 * 1024 * 1024;
 
 /// An inbox in MySQL or MariaDB. Clones share its connections.
 ///
@@ -136,7 +139,8 @@ impl MySqlStore {
     }
 
     pub(crate) fn secrecy(&self) -> Secrecy {
-        if self.inner.connections.are_own() {
+        let room = self.inner.work.server.max_packet >= ROOM_FOR_TEXT;
+        if room && self.inner.connections.are_own() {
             Secrecy::Inline
         } else {
             Secrecy::Bind
@@ -341,8 +345,7 @@ impl Store for MySqlStore {
         let durability = "what the server's commits survive: a crash, and a power cut with \
                           innodb_flush_log_at_trx_commit=1 and, where there is a binary log, \
                           sync_binlog=1";
-        let mut capabilities =
-            Capabilities::minimal(durability, self.inner.work.options.payload_limit);
+        let mut capabilities = Capabilities::minimal(durability, self.inner.work.payload_limit());
         capabilities.multi_process = true;
         capabilities.transactions = true;
         capabilities.ordering = true;

@@ -155,6 +155,11 @@ impl Work {
         self.server.max_packet.saturating_sub(taken)
     }
 
+    /// The largest payload and the largest result that this store and this server take.
+    pub(crate) fn payload_limit(&self) -> usize {
+        self.options.payload_limit.min(self.most_in_packet())
+    }
+
     /// Whether this store and this server take the payload.
     pub(crate) fn check_payload(&self, payload: &Bytes, beside: usize) -> Result<(), Invalid> {
         inbox_api::check_size("payload", payload.len(), self.options.payload_limit)?;
@@ -170,7 +175,14 @@ impl Work {
     }
 
     pub(crate) fn check_message(&self, message: &Message) -> Result<(), Invalid> {
-        self.check_payload(message.payload(), message.headers().to_json().len())
+        let headers = message.headers();
+        // Without any it is no more than what is set aside for a message in any case.
+        let beside = if headers.is_empty() {
+            0
+        } else {
+            headers.to_json().len()
+        };
+        self.check_payload(message.payload(), beside)
     }
 
     /// Adds a look for the keys of `messages` to `script`: see [`Self::store_one`].

@@ -146,6 +146,55 @@ fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
     }
 }
 
+#[test]
+fn the_payload_limit_is_what_the_server_takes() {
+    for kind in [Kind::Mariadb, Kind::Mysql] {
+        let Some(server) = own(kind, &["--max-allowed-packet=4M"]) else {
+            continue;
+        };
+        block_on(async {
+            let place = Place::at(server.url().to_owned()).await.unwrap();
+            let store = place.store().await;
+            let limit = store.capabilities().payload_limit;
+            assert!((4_000_000..4_194_304).contains(&limit), "{limit}");
+            let sized = |id: &str, bytes: usize| {
+                inbox_api::Message::new(
+                    handler("h"),
+                    inbox_api::MessageId::new(id).unwrap(),
+                    inbox_api::Kind::new("k").unwrap(),
+                    vec![0xff_u8; bytes],
+                )
+            };
+            let batch = [sized("1", limit), sized("2", limit + 1), sized("3", limit)];
+            let receipts = store.receive(&batch).await.unwrap();
+            assert_eq!(receipts[0], Receipt::Accepted);
+            assert!(matches!(receipts[1], Receipt::Refused(_)));
+            assert_eq!(receipts[2], Receipt::Accepted);
+            let leased = claim(&store, 10).await;
+            let with = |n: usize, bytes: usize| Settlement {
+                lease: leased[n].lease.clone(),
+                outcome: inbox_api::Outcome::Processed {
+                    result: Some(vec![n as u8; bytes].into()),
+                },
+            };
+            let settled = store.settle(&[with(0, limit), with(1, limit)]).await;
+            assert_eq!(settled.unwrap(), [Settled::Done, Settled::Done]);
+            // A repeated settlement leaves it as it is.
+            let settled = store
+                .settle(&[with(1, limit - 1), with(0, limit + 1)])
+                .await;
+            let settled = settled.unwrap();
+            assert_eq!(settled[0], Settled::Done);
+            assert!(matches!(settled[1], Settled::Refused(_)));
+            for (n, id) in ["1", "3"].into_iter().enumerate() {
+                let record = store.get(&key(id)).await.unwrap().unwrap();
+                assert_eq!(record.payload.unwrap().len(), limit);
+                assert_eq!(record.result.unwrap(), vec![n as u8; limit]);
+            }
+        });
+    }
+}
+
 /// Nor do lists of ordering keys, leases and rows depend on what a packet takes.
 #[test]
 fn lists_over_max_allowed_packet_are_split() {
@@ -410,6 +459,75 @@ fn changed_columns_indexes_and_engines_are_noticed() {
             .await
             .unwrap();
         assert!(store.exists().await.unwrap());
+    });
+}
+
+/// A process of this build beside newer ones, which have added what it can do without.
+#[test]
+fn a_newer_inbox_is_used_as_far_as_it_allows() {
+    on_each(async |place, _| {
+        let store = place.store().await;
+        accept(&store, &[message("0")]).await;
+        for sql in [
+            "ALTER TABLE inbox_work ADD COLUMN more BIGINT NULL",
+            "ALTER TABLE inbox_message ADD INDEX by_kind (kind)",
+            "CREATE TABLE inbox_more (n BIGINT NOT NULL PRIMARY KEY)",
+            "UPDATE inbox_meta SET version = 2",
+        ] {
+            place.run(sql).await.unwrap();
+        }
+        let older = place.other().await;
+        assert!(older.exists().await.unwrap());
+        older.create().await.unwrap();
+        let migration = older.migrate().await.unwrap();
+        assert_eq!((migration.from, migration.to), (Some(2), 2));
+        assert_eq!(older.version().await.unwrap(), Some(2));
+        accept(&older, &[message("1"), ordered("2", "a")]).await;
+        for leased in claim(&older, 10).await {
+            settle(&older, &leased.lease, processed()).await;
+        }
+        place.run("UPDATE inbox_meta SET oldest = 2").await.unwrap();
+        // Who is at work goes on; who starts is refused.
+        accept(&store, &[message("3")]).await;
+        for operation in ["exists", "create", "migrate", "receive"] {
+            let older = place.other().await;
+            let error = match operation {
+                "exists" => older.exists().await.err(),
+                "create" => older.create().await.err(),
+                "migrate" => older.migrate().await.err(),
+                _ => older.receive(&[message("4")]).await.err(),
+            };
+            let error = error.unwrap_or_else(|| panic!("{operation} answered"));
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+            let context = error.context();
+            assert!(
+                context.contains("version 2") && context.contains("with 1"),
+                "{error}"
+            );
+        }
+    });
+}
+
+/// The servers compare the names of databases in other ways where they look them up than where they
+/// list them.
+#[test]
+fn a_database_whose_name_differs_in_case_is_another_one() {
+    on_each(async |place, _| {
+        if place.number("SELECT @@lower_case_table_names").await != 0 {
+            return;
+        }
+        place.store().await;
+        let upper = place.database.to_uppercase();
+        place.run(format!("CREATE DATABASE {upper}")).await.unwrap();
+        let named = place.options.clone().database(upper.clone()).unwrap();
+        let connect = connect_options(&place.url, Some(&upper));
+        let connected = place.options.clone().connect_with(connect);
+        for options in [named, connected] {
+            let store = MySqlStore::connect(options).await.unwrap();
+            assert!(!store.exists().await.unwrap());
+            assert_eq!(store.version().await.unwrap(), None);
+        }
+        place.run(format!("DROP DATABASE {upper}")).await.unwrap();
     });
 }
 
