@@ -63,8 +63,8 @@
 //!
 //! Deadlocks (1213), lock time-outs (1205) and certification failures are tried again a dozen
 //! times and then fail as `Conflict`, with nothing changed. They never look like duplicates:
-//! whether a message is new is read from the sequence numbers of the rows that are there after
-//! the insert.
+//! whether a message is new is read from the mark of the rows that are there after the insert. A
+//! number that is in use already is no duplicate either, but an error, behind which another one is drawn.
 //!
 //! # Galera
 //! Clients may use all nodes at the same time. Certification stands in for what locks do on one
@@ -89,11 +89,12 @@
 //! # Layout, and why
 //! For an inbox named `inbox`:
 //!
-//! - `inbox_message` holds what was received and hardly ever changes. The numbers of a receive
-//!   are drawn from the counter of `inbox_block`, a block for each batch. Rows are inserted in order
-//!   of their numbers, which fills the table page by page; a receive that met a deadlock with
-//!   another of the same keys inserts them in order of their keys instead, so that both wait for
-//!   each other, and numbers them in order of the batch all the same.
+//! - `inbox_message` holds what was received and hardly ever changes. Its `AUTO_INCREMENT` numbers
+//!   the messages as they are inserted, which fills the table page by page; a counter elsewhere
+//!   would not come along with a dump of its rows. A receive that met a deadlock with another of the
+//!   same keys inserts messages without ordering keys in order of their keys instead, so that both
+//!   wait for each other. What a receive has stored it knows by a mark that is drawn by lot for each
+//!   batch: numbers only say where to look, as others' may be in between (a cluster, triggers).
 //! - `inbox_work` has a narrow row for each message that is pending or leased (with room for a
 //!   worker's name from the start, so that claims do not make pages split), `inbox_dead` for
 //!   each dead letter, `inbox_done` for each one that is processed or discarded. So nothing that
@@ -104,7 +105,8 @@
 //!   touch either.
 //! - `inbox_tally` is what statistics add up. Every operation inserts rows and none changes one;
 //!   now and then an operation sums some of them up.
-//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and that of the
+//!   oldest build that works with it.
 //!
 //! A claim takes messages from the front of an index and so leaves removed entries there, which
 //! InnoDB clears away later: MariaDB about once a second. A claim would have to step over them, at

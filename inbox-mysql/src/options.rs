@@ -209,9 +209,11 @@ impl MySqlOptions {
         self
     }
 
-    /// The largest payload and the largest result, in bytes. Independent of it, a message has to
-    /// fit into the server's `max_allowed_packet` (16 MiB on MariaDB, 64 MiB on MySQL unless
-    /// set), and one that does not is refused.
+    /// The largest payload and the largest result, in bytes. Independent of it, a message, with its
+    /// headers and 12 KiB to spare, has to fit into the server's `max_allowed_packet` (16 MiB on
+    /// MariaDB, 64 MiB on MySQL unless set), and one that does not is refused. The smaller of the two
+    /// is in the store's capabilities: on a MariaDB server as it comes, that is less than the 16 MiB
+    /// that this is unless set.
     #[must_use]
     pub fn payload_limit(mut self, bytes: usize) -> Self {
         self.payload_limit = bytes;

@@ -72,6 +72,8 @@ pub(crate) struct Statements {
     pub(crate) rehead: Vec<String>,
     pub(crate) begin_new: Vec<String>,
     pub(crate) store_head: String,
+    /// Leaves a known key as it is. A number that is in use is no known key: adding to it is out of
+    /// range, whatever the SQL mode.
     pub(crate) store_tail: String,
     pub(crate) one: Storing,
     pub(crate) several: Storing,

@@ -96,3 +96,35 @@ fn new_and_known_messages_in_a_transaction_keep_no_others_waiting() {
         }
     });
 }
+
+/// Two transactions of one key: the second waits for the first, and nobody else does. MariaDB would lock
+/// all of the table's numbers for a conditional insert that waits.
+#[test]
+fn a_transaction_that_waits_for_a_key_keeps_no_others_waiting() {
+    on_each(async |place, _| {
+        let store = place.store().await;
+        let contended = message("5");
+        let mut first = store.open().await.unwrap();
+        let recorded = store.record_in(&mut first, &contended, None).await;
+        assert_eq!(recorded.unwrap(), Recorded::First);
+        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
+                       WHERE trx_state = 'LOCK WAIT'";
+        let second = tokio::spawn({
+            let (store, contended) = (store.clone(), contended.clone());
+            async move {
+                let mut second = store.open().await.unwrap();
+                let recorded = store.record_in(&mut second, &contended, None).await;
+                store.commit(second).await.unwrap();
+                recorded.unwrap()
+            }
+        });
+        while place.number(waiting).await == 0 {
+            assert!(!second.is_finished(), "it did not wait");
+            // The servers renew what they answer only when nobody has asked for a tenth of a second.
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        }
+        others_go_on(&store, "while it waits").await;
+        store.commit(first).await.unwrap();
+        assert_eq!(second.await.unwrap(), Recorded::Processed { result: None });
+    });
+}

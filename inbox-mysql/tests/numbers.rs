@@ -7,12 +7,18 @@
 
 mod common;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
-use common::{accept, claim, connect_options, key, message, on_each, ordered, processed, settle};
-use inbox_api::{ClaimRequest, ErrorKind, Operate as _, Receipt, Schema as _, State, Store as _};
+use common::{
+    Place, accept, claim, connect_options, key, message, on_each, ordered, own_server, processed,
+    settle,
+};
+use inbox_api::{
+    ClaimRequest, ErrorKind, Expired, Operate as _, Receipt, Schema as _, State, Store as _,
+};
 use inbox_mysql::MySqlStore;
 use sqlx::{Executor as _, mysql::MySqlPoolOptions};
+use test_servers::Kind;
 
 /// A session that is made to draw a number which is in use: once, and again and again.
 #[test]
@@ -172,4 +178,45 @@ fn work_without_its_message_is_corrupt_and_set_aside() {
         assert!(other.exists().await.unwrap());
         accept(&other, &[message("4")]).await;
     });
+}
+
+/// Nor by a server that was killed: the number of a message that is gone is not given again.
+#[test]
+fn numbers_do_not_go_back_when_a_server_is_killed() {
+    for kind in [Kind::Mariadb, Kind::Mysql] {
+        let Some(mut server) = own_server(kind) else {
+            continue;
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let place = runtime.block_on(async {
+            let place = Place::at(server.url().to_owned()).await.unwrap();
+            let store = place.store().await;
+            accept(&store, &[message("1"), message("2"), message("3")]).await;
+            place
+        });
+        let newest = "SELECT MAX(seq) FROM inbox_message";
+        let before = runtime.block_on(async {
+            let before = place.number(newest).await;
+            let store = place.other().await;
+            for id in ["2", "3"] {
+                let _ = store.discard(&key(id)).await.unwrap();
+            }
+            let gone = Expired::new(State::Discarded, Duration::ZERO, 10).unwrap();
+            assert_eq!(store.purge(&gone).await.unwrap(), 2);
+            store.close().await;
+            before
+        });
+        server.kill().unwrap();
+        server.start().unwrap();
+        runtime.block_on(async {
+            let store = place.other().await;
+            assert!(store.exists().await.unwrap());
+            accept(&store, &[message("4")]).await;
+            assert!(place.number(newest).await > before, "{kind}");
+        });
+    }
 }

@@ -1,6 +1,6 @@
 -- A line for each thing that tells that the tables are not of one moment. Looks at some rows at either
 -- end of each table, whatever their size. One statement, so that it sees one moment itself. A message
--- that is missing by itself is no such thing: whoever comes upon it reports it.
+-- that is missing by itself is no such thing: a claim that meets it reports it.
 WITH tallied AS (
     SELECT COALESCE(SUM(backlog), 0) AS backlog, COALESCE(SUM(dead), 0) AS dead,
         COALESCE(SUM(processed) + SUM(discarded), 0) AS done
