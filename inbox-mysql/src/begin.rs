@@ -96,6 +96,7 @@ impl Work {
         secrecy: Secrecy,
     ) -> usize {
         self.store_content(script, message, secrecy);
+        script.read_time();
         let mut set = Statement::new("SET @inbox_lease = ");
         set.number(duration_micros(terms.length()));
         set.push(", @inbox_worker = ");
@@ -112,9 +113,10 @@ impl Work {
         message: &Message,
         terms: &LeaseTerms,
     ) -> sqlx::Result<Option<Begun>> {
-        if answers.rows(at).is_empty() {
+        let Some(row) = answers.rows(at).first() else {
             return Ok(None);
-        }
+        };
+        let accepted_at = row.try_get_unchecked(1)?;
         let now = answers.now()?;
         let until = now.saturating_add(duration_micros(terms.length()));
         Ok(Some(Begun::Run(Box::new(Leased {
@@ -124,7 +126,7 @@ impl Work {
                 started: 1,
                 finished: 0,
             },
-            accepted_at: from_micros(now),
+            accepted_at: from_micros(accepted_at),
         }))))
     }
 
@@ -138,6 +140,7 @@ impl Work {
     ) -> Places {
         let stored = self.store_one(script, message, None, secrecy);
         self.find_locked(script, message.key());
+        script.read_time();
         let mut take = Statement::new(self.sql.expand(
             "UPDATE {work} SET queue = 1, token = GREATEST(token + 1, @inbox_now), \
              started = started + 1, worker = ",

@@ -227,6 +227,8 @@ const LARGE_LIST: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     statements: Vec<Statement>,
+    /// The server's time, as SQL.
+    now: String,
     /// Where the script's time stands.
     now_at: usize,
     /// Whether the transaction is the caller's, with a snapshot of its own.
@@ -288,6 +290,7 @@ impl Script {
     pub(crate) fn within(now: &str, tells: &[&str]) -> Self {
         let mut script = Self {
             within: true,
+            now: now.to_owned(),
             ..Self::default()
         };
         for tell in tells {
@@ -304,11 +307,21 @@ impl Script {
     /// whatever the server's and the session's defaults: isolation level, autocommit and
     /// chaining of transactions.
     pub(crate) fn transaction(now: &str, access: Access, waits_for_nodes: bool) -> Self {
-        let mut script = Self::default();
+        let mut script = Self {
+            now: now.to_owned(),
+            ..Self::default()
+        };
         script.begin(access, waits_for_nodes);
-        script.fixed(&format!("SET @inbox_now = {now}"));
-        script.now_at = script.fixed("SELECT @inbox_now");
+        script.read_time();
         script
+    }
+
+    /// Reads the time that is `@inbox_now`. Once more, after a statement that may have waited for a
+    /// lock: leases are measured from behind the wait.
+    pub(crate) fn read_time(&mut self) {
+        let set = Statement::new(format!("SET @inbox_now = {}", self.now));
+        self.add(set);
+        self.now_at = self.fixed("SELECT @inbox_now");
     }
 
     pub(crate) fn begin(&mut self, access: Access, waits_for_nodes: bool) {

@@ -102,6 +102,9 @@ pub(crate) struct Statements {
     pub(crate) simple_gone: Leases,
     pub(crate) newest: Vec<String>,
     pub(crate) extend: Vec<String>,
+    /// The same, past rows that others hold.
+    pub(crate) extend_free: Vec<String>,
+    pub(crate) extend_locked: Vec<String>,
     pub(crate) statistics: Vec<String>,
     pub(crate) fold: Vec<String>,
     pub(crate) chosen: Vec<String>,
@@ -250,6 +253,7 @@ impl Statements {
         let file = |text: &str| names.statements(text);
         let claim_rows =
             |locking: &str| include_str!("sql/claim_rows.sql").replace("{locking}", locking);
+        let extend = |skip: &str| include_str!("sql/extend.sql").replace("{skip}", skip);
         let leases = |text: &str| Leases::new(&names, text.trim_end());
         Self {
             schema: file(include_str!("sql/schema_1.sql")),
@@ -283,7 +287,9 @@ impl Statements {
             simple_processed: leases(include_str!("sql/simple_processed.sql")),
             simple_gone: leases(include_str!("sql/simple_gone.sql")),
             newest: file(include_str!("sql/newest.sql")),
-            extend: file(include_str!("sql/extend.sql")),
+            extend: file(&extend("")),
+            extend_free: file(&extend(" SKIP LOCKED")),
+            extend_locked: file(include_str!("sql/extend_locked.sql")),
             statistics: file(include_str!("sql/statistics.sql")),
             fold: file(include_str!("sql/fold.sql")),
             chosen: file(include_str!("sql/chosen.sql")),

@@ -1,6 +1,7 @@
 //! The store: connections, transactions, and the working side.
 
 use std::{
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -12,7 +13,7 @@ use async_trait::async_trait;
 use inbox_api::{
     AfterDead, Begun, Capabilities, ClaimRequest, Claims, Due, Effect, ErrorKind, Extended,
     HandlerName, Lease, LeaseTerms, Message, Outcome, Receipt, ReceiveAtomicity, Result, Settled,
-    Settlement, Store, Subscription, Wakeups,
+    Settlement, Store, Subscription, Wakeups, from_micros,
 };
 use sqlx::{Connection as _, MySqlConnection, MySqlPool};
 use tokio::time::Instant;
@@ -468,7 +469,7 @@ impl Store for MySqlStore {
         }
         let unclear = settling.unclear(&applied);
         let newest = if unclear.is_empty() {
-            std::collections::HashMap::new()
+            HashMap::new()
         } else {
             // Rare: what tells a repetition from a lost lease.
             let mut script = self.script(Access::Read);
@@ -491,12 +492,20 @@ impl Store for MySqlStore {
             return Ok(Vec::new());
         }
         let until = self.until();
-        let work = &self.inner.work;
-        let mut script = self.script(Access::Write);
-        let places = work.extend(&mut script, leases, length);
-        let answers = self.run(OPERATION, until, Access::Write, script).await?;
-        work.extended(&answers, &places, leases, length)
-            .map_err(in_operation(OPERATION))
+        let mut list: Vec<_> = leases.iter().map(held).map(|h| (h.seq, h.token)).collect();
+        list.sort_unstable();
+        list.dedup();
+        let ends = self.extend_all(OPERATION, until, list, length).await?;
+        Ok(leases
+            .iter()
+            .map(|lease| {
+                let held = held(lease);
+                match ends.get(&(held.seq, held.token)) {
+                    Some(end) => Extended::Until(from_micros(*end)),
+                    None => Extended::LeaseLost,
+                }
+            })
+            .collect())
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
@@ -539,6 +548,40 @@ impl Store for MySqlStore {
 }
 
 impl MySqlStore {
+    /// Extends these leases; the ends of those that stand. A transaction that holds the row of one,
+    /// because it settles the message, must not keep the others from being extended: it is waited for
+    /// behind them.
+    async fn extend_all(
+        &self,
+        operation: &'static str,
+        until: Instant,
+        mut held: Vec<(i64, i64)>,
+        length: Duration,
+    ) -> Result<HashMap<(i64, i64), i64>> {
+        let work = &self.inner.work;
+        let mut ends = HashMap::with_capacity(held.len());
+        for wait in [false, true] {
+            let mut script = self.script(Access::Write);
+            let places = work.extend(&mut script, &held, length, wait);
+            let answers = self
+                .run(operation, until, Access::Write, script)
+                .await
+                .map_err(|error| {
+                    if wait {
+                        error.with_effect(Effect::Unknown)
+                    } else {
+                        error
+                    }
+                })?;
+            ends.extend(Work::ends(&answers, &places).map_err(in_operation(operation))?);
+            held.retain(|held| !ends.contains_key(held));
+            if held.is_empty() {
+                break;
+            }
+        }
+        Ok(ends)
+    }
+
     /// What a claim got of which something could not be read. It may be there all the same, if it was
     /// stored just now (see `script.rs`). What cannot be read by locking reads either is set aside.
     async fn claims_now(

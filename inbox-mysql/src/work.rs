@@ -7,8 +7,8 @@ use std::{
 };
 
 use inbox_api::{
-    Bytes, ContentType, Due, Error, Extended, FencingToken, Invalid, Key, Lease, Message,
-    OrderingKey, Receipt, Result, duration_micros, from_micros, to_micros,
+    Bytes, ContentType, Due, Error, FencingToken, Invalid, Key, Lease, Message, OrderingKey,
+    Receipt, Result, duration_micros, from_micros, to_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
 
@@ -533,49 +533,39 @@ impl Work {
         }
     }
 
-    /// Adds an extension to `script`. Answers where the leases that stand are.
+    /// Adds an extension of these leases to `script`, past those whose rows others hold, or with a wait
+    /// for them. Answers there with those that stood, and their ends.
     pub(crate) fn extend(
         &self,
         script: &mut Script,
-        leases: &[Lease],
+        held: &[(i64, i64)],
         length: Duration,
+        wait: bool,
     ) -> Vec<usize> {
-        let mut list: Vec<_> = leases.iter().map(held).map(|h| (h.seq, h.token)).collect();
-        list.sort_unstable();
-        list.dedup();
-        let lists = list.chunks(self.most_numbers()).map(|some| {
+        let lists = held.chunks(self.most_numbers()).map(|some| {
             let mut set = Statement::pairs("@inbox_held", some.iter().copied());
             set.push(", @inbox_length = ")
                 .number(duration_micros(length));
             script.add(set);
-            script.all(&self.sql.extend)
+            script.all(if wait {
+                &self.sql.extend
+            } else {
+                &self.sql.extend_free
+            });
+            script.read_time();
+            script.all(&self.sql.extend_locked) + 1
         });
         lists.collect()
     }
 
-    pub(crate) fn extended(
-        &self,
+    /// The ends of leases that a script answered with, by row and token.
+    pub(crate) fn ends(
         answers: &Answers,
         places: &[usize],
-        leases: &[Lease],
-        length: Duration,
-    ) -> sqlx::Result<Vec<Extended>> {
-        let until = answers.now()?.saturating_add(duration_micros(length));
-        let mut standing = HashSet::new();
-        for row in places.iter().flat_map(|place| answers.rows(*place)) {
-            standing.insert(pair(row)?);
-        }
-        Ok(leases
-            .iter()
-            .map(|lease| {
-                let held = held(lease);
-                if standing.contains(&(held.seq, held.token)) {
-                    Extended::Until(from_micros(until))
-                } else {
-                    Extended::LeaseLost
-                }
-            })
-            .collect())
+    ) -> sqlx::Result<HashMap<(i64, i64), i64>> {
+        let rows = places.iter().flat_map(|place| answers.rows(*place));
+        rows.map(|row| Ok((pair(row)?, row.try_get_unchecked(2)?)))
+            .collect()
     }
 
     /// The newest tokens of `newest.sql`.

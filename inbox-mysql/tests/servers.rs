@@ -42,6 +42,9 @@ fn conforms(name: &'static str, server: &Server) {
         "replay::",
         "ordering::",
         "transactions::",
+        "commit::",
+        "holding::",
+        "slices::",
         "statistics::",
     ] {
         let harness = Arc::new(At(name, vec![server.url().to_owned()]));
@@ -95,12 +98,20 @@ fn odd_settings_change_nothing_on_mysql() {
     }
 }
 
+/// On a server that also differs in its isolation level, the third beside the default and that of the
+/// odd settings, and in what becomes of a transaction whose statement waits for a lock in vain.
 #[test]
 fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
     for kind in [Kind::Mariadb, Kind::Mysql] {
-        let Some(server) = own(kind, &["--max-allowed-packet=1M"]) else {
+        let arguments = [
+            "--max-allowed-packet=1M",
+            "--transaction-isolation=READ-COMMITTED",
+            "--innodb-rollback-on-timeout=ON",
+        ];
+        let Some(server) = own(kind, &arguments) else {
             continue;
         };
+        conforms("read committed, with small packets", &server);
         block_on(async {
             let place = Place::at(server.url().to_owned()).await.unwrap();
             let store = place.store().await;
@@ -142,7 +153,37 @@ fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
             assert!(settled.iter().all(|s| *s == inbox_api::Settled::Done));
             let record = store.get(&key("7")).await.unwrap().unwrap();
             assert_eq!(record.result.unwrap().len(), 100_000);
+            long_errors_are_split(&store).await;
         });
+    }
+}
+
+/// Each half of the batch takes more than a packet.
+async fn long_errors_are_split(store: &MySqlStore) {
+    let sent: Vec<_> = (0..300).map(|n| message(&format!("error {n}"))).collect();
+    accept(store, &sent).await;
+    let error = "it's \\".repeat(600);
+    let settlements: Vec<_> = claim(store, 300)
+        .await
+        .into_iter()
+        .map(|leased| Settlement {
+            lease: leased.lease,
+            outcome: inbox_api::Outcome::Dead {
+                reason: error.clone(),
+                after: AfterDead::Continue,
+            },
+        })
+        .collect();
+    let (own, within) = settlements.split_at(150);
+    let settled = store.settle(own).await.unwrap();
+    assert_eq!(settled, vec![Settled::Done; 150]);
+    let mut transaction = store.open().await.unwrap();
+    let settled = store.settle_in(&mut transaction, within).await.unwrap();
+    assert_eq!(settled, vec![Settled::Done; 150]);
+    store.commit(transaction).await.unwrap();
+    for id in ["error 0", "error 299"] {
+        let record = store.get(&key(id)).await.unwrap().unwrap();
+        assert_eq!(record.last_error.as_ref(), Some(&error), "{id}");
     }
 }
 

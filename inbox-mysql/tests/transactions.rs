@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use common::{
     Place, accept, claim, claim_one, connect_options, effects::Effects, key, message, on_each,
@@ -15,8 +15,8 @@ use common::{
 };
 use conformance_tests::{BusinessWrites as _, Mishap};
 use inbox_api::{
-    Effect, ErrorKind, Operate as _, Outcome, Recorded, Settled, Settlement, State, Store as _,
-    Transactional as _,
+    Begun, Effect, ErrorKind, Extended, Operate as _, Outcome, Recorded, Settled, Settlement,
+    State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
@@ -199,6 +199,113 @@ fn sessions_that_begin_transactions_by_themselves_are_refused() {
             pool.close().await;
         }
     });
+}
+
+/// A heartbeat for a whole batch, of which a transaction settles one.
+#[test]
+fn leases_are_extended_past_one_whose_row_a_transaction_holds() {
+    on_each(async |place, _| {
+        let store = place.store().await;
+        accept(&store, &[message("0"), message("1"), message("2")]).await;
+        let leases: Vec<_> = claim(&store, 3)
+            .await
+            .into_iter()
+            .map(|l| l.lease)
+            .collect();
+        let mut transaction = store.open().await.unwrap();
+        let settled = store.settle_in(&mut transaction, &done(&leases[1])).await;
+        assert_eq!(settled.unwrap(), [Settled::Done]);
+        let length = 10 * common::LENGTH;
+        let extend = async { store.extend(&leases, length).await.unwrap() };
+        let look = async {
+            let ended = waited(&place).await;
+            for other in [&leases[0], &leases[2]] {
+                let record = store.get(&other.key).await.unwrap().unwrap();
+                assert!(record.lease_until.unwrap() > other.until, "{}", other.key);
+            }
+            store.roll_back(transaction).await.unwrap();
+            ended
+        };
+        let (extended, ended) = tokio::join!(extend, look);
+        assert!(
+            extended.iter().all(|e| matches!(e, Extended::Until(_))),
+            "{extended:?}"
+        );
+        let Extended::Until(until) = extended[1] else {
+            panic!("{extended:?}");
+        };
+        assert!(until >= ended + length);
+    });
+}
+
+/// What waits for a transaction hands out leases that are measured from behind the wait.
+#[test]
+fn a_lease_that_was_waited_for_has_its_whole_length() {
+    on_each(async |place, _| {
+        let store = place.store().await;
+        let (new, stored) = (message("new"), message("stored"));
+        accept(&store, std::slice::from_ref(&stored)).await;
+        for sent in [new, stored] {
+            let mut transaction = store.open().await.unwrap();
+            let recorded = store.record_in(&mut transaction, &sent, None).await;
+            assert_eq!(recorded.unwrap(), Recorded::First);
+            let begin = async |store: MySqlStore| {
+                let begun = store.begin(&sent, &common::terms()).await.unwrap();
+                let Begun::Run(leased) = begun else {
+                    panic!("{begun:?}");
+                };
+                leased.lease
+            };
+            let (lease, ended) = tokio::join!(
+                begin(store.clone()),
+                end_behind(&place, &store, transaction)
+            );
+            assert!(lease.until >= ended + common::LENGTH, "begin");
+            let mut holding = place.connection().await.unwrap();
+            let hold = "START TRANSACTION; SELECT * FROM inbox_work FOR UPDATE";
+            sqlx::raw_sql(hold).execute(&mut holding).await.unwrap();
+            let extend = async {
+                let extended = store.extend_one(&lease, common::LENGTH).await.unwrap();
+                let Extended::Until(until) = extended else {
+                    panic!("{extended:?}");
+                };
+                until
+            };
+            let end = async {
+                let ended = waited(&place).await;
+                sqlx::raw_sql("ROLLBACK")
+                    .execute(&mut holding)
+                    .await
+                    .unwrap();
+                ended
+            };
+            let (until, ended) = tokio::join!(extend, end);
+            assert!(until >= ended + common::LENGTH, "extend");
+            settle(&store, &lease, processed()).await;
+        }
+    });
+}
+
+/// The server's time, some time after a transaction has begun to wait for another.
+async fn waited(place: &Place) -> SystemTime {
+    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' \
+                   AND trx_query LIKE '%inbox_%'";
+    while place.number(waiting).await == 0 {
+        // The servers renew what they answer only when nobody has asked for a tenth of a second.
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    inbox_api::from_micros(place.number(now).await)
+}
+
+async fn end_behind(
+    place: &Place,
+    store: &MySqlStore,
+    transaction: Transaction<'static, MySql>,
+) -> SystemTime {
+    let ended = waited(place).await;
+    store.roll_back(transaction).await.unwrap();
+    ended
 }
 
 /// A handler in a transaction of the servers' default isolation holds one message; the others' work

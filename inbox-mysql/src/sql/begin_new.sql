@@ -8,4 +8,4 @@ SELECT m.seq, m.handler, NULL, 1, @inbox_now + @inbox_lease, m.first_due_at, @in
 FROM {one_stored};
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
 SELECT m.handler, 1, 0, 0, 0 FROM {one_stored};
-SELECT m.seq FROM {one_stored};
+SELECT m.seq, m.accepted_at FROM {one_stored};
