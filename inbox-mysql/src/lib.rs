@@ -52,7 +52,9 @@
 //!
 //! # Settings of the server and of sessions
 //! Every operation is a transaction of its own in `READ COMMITTED`, whatever the defaults, and
-//! ends with an explicit `COMMIT AND NO CHAIN`, whatever `autocommit` and `completion_type` say.
+//! ends with an explicit `COMMIT AND NO CHAIN`, whatever `autocommit` and `completion_type` say;
+//! looks at the schema, too. The store's own connections have `autocommit=1` and
+//! `completion_type=NO_CHAIN`, which also goes for the transactions that they open.
 //! The statements mean the same in every `sql_mode`, `time_zone` and connection character set of
 //! utf8mb4. With a binary log, `binlog_format` has to be `ROW` or `MIXED`: the servers refuse
 //! `READ COMMITTED` with `STATEMENT`.
@@ -66,6 +68,18 @@
 //! whether a message is new is read from the mark of the rows that are there after the insert. A
 //! number that is in use already is no duplicate either, but an error, behind which another one is drawn.
 //!
+//! # When a server does not answer
+//! An operation that takes longer than its limit
+//! ([`operation_timeout`](MySqlOptions::operation_timeout)) fails as `Unavailable`. Its connection is
+//! closed, and so are those that the pool holds ready: where one is silent, others may be. A
+//! connection that was idle for a second is looked at before it is used, and replaced if it does not
+//! answer within a quarter of the limit, or five seconds.
+//!
+//! A transaction has its connection to itself until it ends. On the store's own connections its end,
+//! or its being dropped, gives a silent one up after the limit. A connection of the caller's pool is the
+//! driver's to give up, which waits for as long as the network does; what the pool holds ready is
+//! closed there, too.
+//!
 //! # Galera
 //! Clients may use all nodes at the same time. Certification stands in for what locks do on one
 //! server:
@@ -75,9 +89,11 @@
 //! - `SKIP LOCKED` sees the locks of its own node only. Claims of one handler on several nodes
 //!   take the same messages, and all but one are rolled back and look again. That is correct, but
 //!   costs throughput: let the processors of one handler use one node.
-//! - The store sets `wsrep_sync_wait=1` in its own transactions, so that what one node has
-//!   answered is seen on the others. In a transaction of your own, set it yourself where that
-//!   matters.
+//! - What an open transaction holds is held on its own node, too. A claim on another node takes the
+//!   message all the same, and the transaction is rolled back: one of them has done the work.
+//! - The store's own connections have `wsrep_sync_wait=1`, so that what one node has answered is
+//!   seen on the others. On a pool of the caller's it is set for the beginning of each transaction
+//!   and set back. In a transaction of your own, set it yourself where that matters.
 //! - An operation is several packets there. When another node's transaction makes the server roll one
 //!   back between two statements of one packet, the rest of that packet would run without a
 //!   transaction; so statements travel in compound statements (`BEGIN NOT ATOMIC`), which fail as a

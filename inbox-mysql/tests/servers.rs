@@ -44,7 +44,6 @@ fn conforms(name: &'static str, server: &Server) {
         "transactions::",
         "commit::",
         "holding::",
-        "slices::",
         "statistics::",
     ] {
         let harness = Arc::new(At(name, vec![server.url().to_owned()]));
