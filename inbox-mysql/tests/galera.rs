@@ -31,7 +31,9 @@ fn a_cluster_conforms_and_survives_a_node() {
         .enable_all()
         .build()
         .unwrap();
-    let groups: BTreeSet<_> = CASES.iter().map(|case| case.group).collect();
+    // Connections that go silent need a server behind a proxy, which a cluster is not.
+    let groups = CASES.iter().map(|case| case.group);
+    let groups: BTreeSet<_> = groups.filter(|group| *group != "silence").collect();
     let mut failed = Vec::new();
     for group in groups {
         // What an open transaction holds is held on its own node: a claim on another one takes it,
