@@ -311,12 +311,12 @@ impl Work {
         let most = messages.len() as i64;
         let (storing, counted) = match (messages, order) {
             ([_], _) => (&self.sql.one, self.queue(script, &self.sql.one)),
-            (_, Order::OfAcceptance) => (&self.sql.several, self.queue_several(script, most)),
-            (_, Order::OfKeys) => {
+            (some, Order::OfKeys) if some.len() <= self.most_numbers() => {
                 script.fixed("SET @inbox_seqs = NULL");
                 script.fixed(&self.sql.list_stored);
                 (&self.sql.listed, self.queue(script, &self.sql.listed))
             }
+            _ => (&self.sql.several, self.queue_several(script, most)),
         };
         self.count_stored(script, storing, messages);
         let listed = (most > 1).then(|| {
