@@ -49,7 +49,7 @@ fn a_number_that_is_in_use_is_no_duplicate() {
                 .await
                 .unwrap();
             let new = message(&format!("new {every_time}"));
-            let received = other.receive(&[new.clone()]).await;
+            let received = other.receive(std::slice::from_ref(&new)).await;
             if every_time {
                 let error = received.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Conflict);
