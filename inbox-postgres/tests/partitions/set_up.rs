@@ -86,7 +86,7 @@ async fn only_the_owner_keeps_partitions_up() {
                  {{schema}}.inbox_work, {{schema}}.inbox_done, {{schema}}.inbox_ordering TO {role};
              GRANT SELECT, INSERT, DELETE ON {{schema}}.inbox_tally, {{schema}}.inbox_key TO {role};
              GRANT SELECT ON {{schema}}.inbox_meta, {{schema}}.inbox_partition TO {role};
-             GRANT USAGE ON SEQUENCE {{schema}}.inbox_seq TO {role}"
+             GRANT USAGE, SELECT ON SEQUENCE {{schema}}.inbox_seq TO {role}"
         ))
         .await
         .unwrap();
