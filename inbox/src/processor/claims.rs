@@ -85,7 +85,8 @@ impl Claiming {
 impl Driver {
     /// How many messages to claim when claiming is due.
     fn wanted(&self) -> usize {
-        let is_occupied = self.claiming.call.is_some() || self.claiming.held.is_some();
+        let is_occupied =
+            self.claiming.call.is_some() || self.claiming.held.is_some() || self.renewal.is_behind;
         if is_occupied || self.stop.is_some() || self.claiming.solo && !self.table.is_empty() {
             0
         } else if self.claiming.solo {
@@ -210,7 +211,29 @@ impl Driver {
         }
     }
 
+    /// Takes note of messages that were claimed although this worker holds them: the claim was
+    /// answered after their leases had run out. Returns the others.
+    fn adopt(&mut self, leased: Vec<Leased>, expires: Instant) -> Vec<Leased> {
+        self.compare_leases(Instant::now());
+        if !self.renewal.is_behind && self.lost_running == 0 {
+            return leased;
+        }
+        let others = leased.into_iter().filter(|leased| {
+            let Some((_, slot)) = self.table.find(&leased.lease.key) else {
+                return true;
+            };
+            tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
+            slot.renewed = Some(leased.lease.clone());
+            slot.expires = expires;
+            false
+        });
+        let others = others.collect();
+        self.renewal.runs_out(expires);
+        others
+    }
+
     fn accept(&mut self, leased: Vec<Leased>, expires: Instant) {
+        let leased = self.adopt(leased, expires);
         let is_alone = self.table.is_empty();
         let is_stopping = self.stop.is_some();
         let suspects = leased

@@ -39,6 +39,8 @@ pub(super) struct Driver {
     pub(super) table: Table,
     /// Handlers that run.
     pub(super) running: usize,
+    /// Those of them whose lease is lost.
+    pub(super) lost_running: usize,
     pub(super) claiming: Claiming,
     pub(super) settling: Settling,
     pub(super) renewal: Renewal,
@@ -85,6 +87,7 @@ impl Driver {
         Self {
             table: Table::new(config.concurrency),
             running: 0,
+            lost_running: 0,
             claiming: Claiming::new(&config, now),
             settling: Settling::default(),
             renewal: Renewal::new(&config, now),
@@ -109,6 +112,7 @@ impl Driver {
                 self.begin_stop(now);
             }
             self.enforce(now);
+            self.compare_leases(now);
             self.start_held();
             self.start_settling(now);
             self.start_claim(now);
@@ -137,7 +141,10 @@ impl Driver {
                         self.ended(slot, end);
                     }
                 }
-                Event::Claimed(claimed) => self.claimed(claimed),
+                Event::Claimed(claimed) => {
+                    self.claimed(claimed);
+                    self.settle_unsure();
+                }
                 Event::Settled(settled) => self.settled(settled),
                 Event::Extended(extended) => self.extended(extended),
                 Event::Woken => self.claiming.hint(Instant::now()),
@@ -159,7 +166,9 @@ impl Driver {
             phase,
             task: None,
             drop_at: None,
+            renewed: None,
         });
+        self.renewal.runs_out(expires);
         if phase == Phase::Running {
             self.start(slot);
         }
@@ -194,10 +203,16 @@ impl Driver {
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
         if slot.phase == Phase::Lost {
-            self.table.remove(index);
+            self.lost_running = self.lost_running.saturating_sub(1);
+            if slot.renewed.is_some() {
+                self.settle(index, Outcome::Release);
+            } else {
+                self.table.remove(index);
+            }
             return;
         }
         slot.phase = Phase::Ended;
+        let is_renewed = slot.renewed.is_some();
         let end = match end {
             End::Dropped if was_told_to_stop => {
                 let error = "shut down while running";
@@ -216,6 +231,8 @@ impl Driver {
         match end {
             End::Outcome(outcome) => self.settle(index, outcome),
             End::Settled => self.done(index, &Outcome::Processed { result: None }),
+            // Rolled back because of the first lease; the message is still held.
+            End::LeaseLost if is_renewed => self.settle(index, Outcome::Release),
             End::LeaseLost | End::Dropped => self.lost(index),
         }
     }
@@ -269,6 +286,7 @@ impl Driver {
         tracing::warn!(key = %context.message().key(), "lease lost");
         if slot.phase == Phase::Running {
             slot.phase = Phase::Lost;
+            self.lost_running += 1;
             let drop_at = Instant::now() + CANCEL_GRACE;
             slot.drop_at = Some(drop_at);
             self.renewal.look_at(drop_at);

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{Config, driver::Driver, table::Phase};
-use crate::{Extended, Lease, Result};
+use crate::{
+    Extended, Lease, Result,
+    backoff::{LONGEST_PAUSE, through_an_outage},
+};
 
 pub(super) struct Renewal {
     pub(super) call: Option<BoxFuture<'static, Extension>>,
@@ -15,7 +19,12 @@ pub(super) struct Renewal {
     /// Between looks: a sixth of the lease, so that a lease is renewed when between a third and
     /// a half of it has passed, and a failed renewal can be repeated a few times.
     interval: Duration,
-    is_failing: bool,
+    /// The pauses of the present outage.
+    outage: Option<ExponentialBackoff>,
+    /// No lease runs out before this, by this worker's clock.
+    earliest: Instant,
+    /// A lease has run out: nothing is claimed before it is renewed, settled or lost.
+    pub(super) is_behind: bool,
 }
 
 pub(super) struct Extension {
@@ -32,12 +41,19 @@ impl Renewal {
             call: None,
             next_look: now + interval,
             interval,
-            is_failing: false,
+            outage: None,
+            earliest: now,
+            is_behind: false,
         }
     }
 
     pub(super) fn look_at(&mut self, time: Instant) {
         self.next_look = self.next_look.min(time);
+    }
+
+    /// Takes note of a new lease.
+    pub(super) fn runs_out(&mut self, at: Instant) {
+        self.earliest = self.earliest.min(at);
     }
 
     pub(super) fn looked(&mut self, now: Instant) {
@@ -46,6 +62,21 @@ impl Renewal {
 }
 
 impl Driver {
+    /// Finds out whether a lease has run out. While that is so, a claim might get this worker's
+    /// own messages.
+    pub(super) fn compare_leases(&mut self, now: Instant) {
+        if now >= self.renewal.earliest {
+            let held = self
+                .table
+                .iter_mut()
+                .filter(|(_, s)| s.phase != Phase::Lost);
+            let earliest = held.map(|(_, slot)| slot.expires).min();
+            // What is claimed later says so itself.
+            self.renewal.earliest = earliest.unwrap_or(now + self.config.terms.length());
+        }
+        self.renewal.is_behind = now >= self.renewal.earliest;
+    }
+
     /// Renews the leases of which a third has passed, also those of messages whose outcome is
     /// not stored yet.
     pub(super) fn renew(&mut self, now: Instant) {
@@ -64,7 +95,7 @@ impl Driver {
             }
             if left <= length * 2 / 3 {
                 slots.push(index);
-                leases.push(slot.context.leased().lease.clone());
+                leases.push(slot.lease().clone());
             }
         }
         if leases.is_empty() || self.renewal.call.is_some() {
@@ -93,26 +124,33 @@ impl Driver {
         let answers = match result {
             Ok(answers) => answers,
             Err(error) if error.is_retryable() => {
-                if !std::mem::replace(&mut self.renewal.is_failing, true) {
+                let outage = self.renewal.outage.get_or_insert_with(|| {
                     tracing::warn!(%error, "cannot renew leases; trying again until it works");
-                }
-                return;
+                    through_an_outage().build()
+                });
+                let pause = outage.next().unwrap_or(LONGEST_PAUSE);
+                return self.renewal.look_at(Instant::now() + pause);
             }
             Err(error) => return self.fail(error),
         };
-        self.renewal.is_failing = false;
+        if self.renewal.outage.take().is_some() {
+            tracing::info!("renewing leases works again");
+        }
         let expires = started + self.config.terms.length();
         for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {
             let Some(slot) = self.table.get_mut(index) else {
                 continue;
             };
             // The slot may hold another message by now.
-            let held = &slot.context.leased().lease;
+            let held = slot.lease();
             if held.token != lease.token || held.key != lease.key {
                 continue;
             }
             match (answer, slot.phase) {
                 (Extended::Until(_), _) => slot.expires = expires,
+                // Perhaps the claim under way has taken it: its answer tells, or the next renewal.
+                (Extended::LeaseLost, _)
+                    if slot.expires <= started && self.claiming.call.is_some() => {}
                 (Extended::LeaseLost, Phase::Running | Phase::Held) => self.lost(index),
                 // A settled lease cannot be extended either; its settlement tells which it is.
                 (Extended::LeaseLost, Phase::Ended | Phase::Lost) => {}

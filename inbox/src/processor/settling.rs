@@ -20,6 +20,9 @@ pub(super) struct Settling {
     settlements: Vec<Settlement>,
     /// When the first of them was added.
     since: Option<Instant>,
+    /// Outcomes whose lease is lost, perhaps to the claim under way: they are settled again when
+    /// that is answered.
+    unsure: Vec<(usize, Outcome)>,
 }
 
 pub(super) struct SettledBatch {
@@ -35,7 +38,7 @@ impl Driver {
             return;
         };
         slot.phase = Phase::Ended;
-        let lease = slot.context.leased().lease.clone();
+        let lease = slot.lease().clone();
         self.settling.slots.push(index);
         self.settling
             .settlements
@@ -71,6 +74,29 @@ impl Driver {
         queue.call = Some(Box::pin(send(self.config.clone(), slots, settlements)));
     }
 
+    /// An outcome came too late for its lease. When this worker itself has claimed the message
+    /// meanwhile, the work is done all the same.
+    fn settlement_lost(&mut self, index: usize, settlement: Settlement) {
+        let is_claiming = self.claiming.call.is_some();
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
+        };
+        if slot.lease().token != settlement.lease.token {
+            self.settle(index, settlement.outcome);
+        } else if is_claiming && slot.expires <= Instant::now() {
+            self.settling.unsure.push((index, settlement.outcome));
+        } else {
+            self.lost(index);
+        }
+    }
+
+    /// Settles again what a claim, now answered, may have taken.
+    pub(super) fn settle_unsure(&mut self) {
+        for (index, outcome) in std::mem::take(&mut self.settling.unsure) {
+            self.settle(index, outcome);
+        }
+    }
+
     pub(super) fn settled(&mut self, batch: SettledBatch) {
         let SettledBatch {
             slots,
@@ -96,7 +122,7 @@ impl Driver {
         for ((slot, settlement), answer) in slots.into_iter().zip(settlements).zip(answers) {
             match answer {
                 Settled::Done => self.done(slot, &settlement.outcome),
-                Settled::LeaseLost => self.lost(slot),
+                Settled::LeaseLost => self.settlement_lost(slot, settlement),
                 Settled::Refused(invalid) => {
                     // The work is done: dead, it would be replayed and done again.
                     let key = &settlement.lease.key;

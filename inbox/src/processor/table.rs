@@ -3,6 +3,7 @@
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::Context;
+use crate::{Key, Lease};
 
 /// A claimed message.
 pub(super) struct Slot {
@@ -15,6 +16,17 @@ pub(super) struct Slot {
     pub task: Option<AbortHandle>,
     /// When the handler is to be dropped, if it was told to stop.
     pub drop_at: Option<Instant>,
+    /// The lease under which this processor has claimed the message a second time, after the
+    /// first ran out. The handler's outcome is settled under this one.
+    pub renewed: Option<Lease>,
+}
+
+impl Slot {
+    /// The newest lease on the message.
+    pub(super) fn lease(&self) -> &Lease {
+        let first = &self.context.leased().lease;
+        self.renewed.as_ref().unwrap_or(first)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +69,12 @@ impl Table {
 
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Slot> {
         self.slots.get_mut(index)?.as_mut()
+    }
+
+    /// The slot that holds the message of this key.
+    pub(super) fn find(&mut self, key: &Key) -> Option<(usize, &mut Slot)> {
+        self.iter_mut()
+            .find(|(_, slot)| slot.context.message().key() == key)
     }
 
     pub(super) fn remove(&mut self, index: usize) -> Option<Slot> {

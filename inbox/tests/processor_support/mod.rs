@@ -18,7 +18,10 @@ use inbox::{
     WorkerName,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::Instant,
+};
 
 /// What goes wrong with an operation, until told otherwise.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +30,8 @@ pub enum Trouble {
     Refuse(ErrorKind),
     /// It is done, and the reply is lost.
     LoseReply,
+    /// It is done when the operation is calmed, and answered then.
+    Hold,
 }
 
 /// A real store that records what is asked of it and fails when told to.
@@ -41,6 +46,10 @@ pub struct Spy {
     pub corrupt: Mutex<Vec<CorruptRow>>,
     /// One permit per claim's answer, when there is a gate.
     pub claim_gate: Option<Arc<Semaphore>>,
+    /// Tells held calls that an operation was calmed.
+    calmed: Notify,
+    /// Until when the store's clock has followed this runtime's.
+    followed: Mutex<Option<Instant>>,
 }
 
 impl Spy {
@@ -63,6 +72,21 @@ impl Spy {
             extends: Mutex::default(),
             corrupt: Mutex::default(),
             claim_gate: None,
+            calmed: Notify::new(),
+            followed: Mutex::default(),
+        }
+    }
+
+    /// From now on the store's clock goes on with the runtime's, which a test may have paused.
+    pub fn follow_the_runtime(&self) {
+        *self.followed.lock().unwrap() = Some(Instant::now());
+    }
+
+    fn follow(&self) {
+        if let Some(until) = &mut *self.followed.lock().unwrap() {
+            let now = Instant::now();
+            self.clock.advance(now - *until);
+            *until = now;
         }
     }
 
@@ -72,6 +96,11 @@ impl Spy {
 
     pub fn calm(&self, operation: &'static str) {
         self.trouble.lock().unwrap().remove(operation);
+        self.calmed.notify_waiters();
+    }
+
+    fn trouble(&self, operation: &'static str) -> Option<Trouble> {
+        self.trouble.lock().unwrap().get(operation).copied()
     }
 
     async fn run<T>(
@@ -79,9 +108,16 @@ impl Spy {
         operation: &'static str,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let trouble = self.trouble.lock().unwrap().get(operation).copied();
-        match trouble {
-            None => work.await,
+        let is_held = || matches!(self.trouble(operation), Some(Trouble::Hold));
+        while is_held() {
+            let calmed = self.calmed.notified();
+            if is_held() {
+                calmed.await;
+            }
+        }
+        self.follow();
+        match self.trouble(operation) {
+            None | Some(Trouble::Hold) => work.await,
             Some(Trouble::Refuse(kind)) => Err(Error::new(kind, operation, "planned")),
             Some(Trouble::LoseReply) => {
                 work.await?;
