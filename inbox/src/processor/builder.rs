@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use super::{Config, HandlerConfig, Processor, Router, monitor::Monitor};
+use super::{Config, HandlerConfig, Processor, Router, blocking::Warned, monitor::Monitor};
 use crate::{
     AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName, hooks::NoHooks,
     telemetry::HandlerMetrics,
@@ -242,7 +242,12 @@ fn handlers(routers: Vec<Router>) -> Result<HashMap<crate::HandlerName, HandlerC
         router.check()?;
         let name = router.name().clone();
         let metrics = HandlerMetrics::new(&name);
-        let handler = HandlerConfig { router, metrics };
+        let warned = Warned::default();
+        let handler = HandlerConfig {
+            router,
+            metrics,
+            warned,
+        };
         if handlers.insert(name, handler).is_some() {
             return Err(Invalid::Malformed {
                 what: "the list of routers",

@@ -178,8 +178,9 @@ impl Driver {
     fn start(&mut self, index: usize) {
         if let Some(slot) = self.table.get_mut(index) {
             slot.phase = Phase::Running;
-            let context = slot.context.clone();
-            slot.task = Some(task::spawn(&self.config, index, context, &self.sender));
+            let (context, expires) = (slot.context.clone(), slot.expires);
+            let task = task::spawn(&self.config, index, context, expires, &self.sender);
+            slot.task = Some(task);
             self.running += 1;
         }
     }
@@ -305,7 +306,9 @@ impl Driver {
     }
 
     pub(super) fn count(&self, context: &Context, what: Count) {
-        if let Some(handler) = self.config.handlers.get(context.message().handler()) {
+        if cfg!(feature = "metrics")
+            && let Some(handler) = self.config.handlers.get(context.message().handler())
+        {
             handler.metrics.count(what);
         }
     }

@@ -26,6 +26,10 @@ use crate::{Attempts, FencingToken, Leased, Message, error_text};
 pub trait Handler: Send + Sync + 'static {
     /// Works on the message.
     ///
+    /// The future must not block its thread: work that does not await belongs into
+    /// [`spawn_blocking`](tokio::task::spawn_blocking). A thread that is blocked runs no other
+    /// handler and renews no lease, and neither a time-out nor a cancellation reaches it.
+    ///
     /// A panic, and a time-out if the processor has one, count as [`Failure::retry`]. The future
     /// is dropped at the time-out, and some time after [`Context::cancellation`] has fired.
     ///

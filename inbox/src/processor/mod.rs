@@ -1,5 +1,6 @@
 //! The processor: claims due messages, runs their handlers and settles them.
 
+mod blocking;
 mod builder;
 mod claims;
 mod driver;
@@ -24,7 +25,7 @@ pub use handler::{Completion, Context, Failure, Handler};
 pub use router::{Fallback, Router};
 pub use transaction::{TransactionalHandler, in_transaction, in_transaction_fn};
 
-use self::{driver::Driver, monitor::Monitor};
+use self::{blocking::Warned, driver::Driver, monitor::Monitor};
 use crate::{
     AfterDead, Error, ErrorKind, HandlerName, Hooks, LeaseTerms, Operate, Result, RetryPolicy,
     Store, telemetry::HandlerMetrics,
@@ -39,6 +40,12 @@ use crate::{
 /// - Leases are renewed while handlers run. When one is lost all the same, the handler is told
 ///   through [`Context::cancellation`], its outcome is discarded, and whoever holds the message
 ///   now decides.
+/// - Handlers share the runtime's threads with this processor. One that blocks its thread (long
+///   computations, `thread::sleep`, blocking I/O) holds up other handlers, and when all threads
+///   are blocked no lease is renewed: messages whose lease has run out before their handler could
+///   start are handed back, and others may be run elsewhere too. Such work belongs into
+///   [`spawn_blocking`](tokio::task::spawn_blocking). A handler that keeps its thread for longer
+///   than a second, or a third of the lease, is named in a warning.
 /// - Panics and time-outs are failed attempts. An attempt that ends with its process is counted
 ///   too: a message that has used up its attempts is dead without being run again.
 /// - While the store cannot be reached, outcomes are kept and tried again, and nothing new is
@@ -98,6 +105,7 @@ struct Config {
 struct HandlerConfig {
     router: Router,
     metrics: HandlerMetrics,
+    warned: Warned,
 }
 
 /// When a run ends.

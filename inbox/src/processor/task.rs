@@ -1,13 +1,14 @@
 //! One handler's run, in a task of its own.
 
-use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+use std::{any::Any, panic::AssertUnwindSafe, pin::pin, sync::Arc};
 
 use futures_util::FutureExt as _;
-use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle};
+use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle, time::Instant};
 use tracing::Instrument as _;
 
 use super::{
     Completion, Config, Context, Failure, Fallback,
+    blocking::Watched,
     handler::{Completed, Remedy},
     router::Route,
 };
@@ -47,6 +48,7 @@ pub(super) fn spawn(
     config: &Arc<Config>,
     slot: usize,
     context: Context,
+    expires: Instant,
     reports: &UnboundedSender<(usize, End)>,
 ) -> AbortHandle {
     let mut report = Report {
@@ -57,7 +59,7 @@ pub(super) fn spawn(
     let config = config.clone();
     let span = span(&context);
     let run = async move {
-        report.end = run(&config, &context).await;
+        report.end = run(&config, &context, expires).await;
         // Frees the message before the report lets the processor claim another.
         drop(context);
         drop(report);
@@ -81,16 +83,25 @@ fn span(context: &Context) -> tracing::Span {
     span
 }
 
-async fn run(config: &Config, context: &Context) -> End {
+async fn run(config: &Config, context: &Context, expires: Instant) -> End {
+    let now = Instant::now();
+    if now >= expires || context.cancellation().is_cancelled() {
+        // All threads were busy for longer than the lease, or the processor stops: the handler
+        // would be a second one, or be told to stop at once.
+        return End::Outcome(Outcome::Release);
+    }
     let message = context.message();
-    let Some(handler) = config.handlers.get(message.handler()) else {
+    let Some(served) = config.handlers.get(message.handler()) else {
         // Only a store that answers for handlers it was not asked for leads here.
         return End::Outcome(Outcome::Release);
     };
     let timer = Timer::start();
-    let result = match handler.router.route(message.kind()) {
+    let result = match served.router.route(message.kind()) {
         Route::Handler(handler) => {
-            let running = AssertUnwindSafe(async { handler.handle(context).await }).catch_unwind();
+            let running = async { handler.handle(context).await };
+            let running = pin!(AssertUnwindSafe(running).catch_unwind());
+            let lease = config.terms.length();
+            let running = Watched::new(running, message.handler(), &served.warned, lease, now);
             let caught = match config.handler_timeout {
                 None => Some(running.await),
                 Some(limit) => tokio::time::timeout(limit, running).await.ok(),
@@ -109,7 +120,7 @@ async fn run(config: &Config, context: &Context) -> End {
             Err(Failure::retry("no handler for messages of this kind"))
         }
     };
-    handler.metrics.handled(&timer);
+    served.metrics.handled(&timer);
     match result.map(Completion::into_inner) {
         Ok(Completed::Here { result }) => End::Outcome(Outcome::Processed { result }),
         Ok(Completed::Already) => End::Settled,
