@@ -52,7 +52,11 @@ pub use transaction::consume_in_transaction;
 
 use crate::{
     AfterDead, Begun, Effect, Error, Extended, Lease, LeaseTerms, Leased, Message, Outcome, Result,
-    Settled, Store, StoreExt as _, backoff::a_few_times, retry::RetryPolicy, telemetry,
+    Settled, Store, StoreExt as _,
+    backoff::a_few_times,
+    patience::{Patient, STORE_TIMEOUT},
+    retry::RetryPolicy,
+    telemetry,
 };
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
@@ -60,7 +64,7 @@ use crate::{
 /// Cloning is cheap; clones share the store.
 #[derive(Clone)]
 pub struct InlineConsumer {
-    store: Arc<dyn Store>,
+    store: Patient,
     terms: LeaseTerms,
     retry: RetryPolicy,
     after_dead: AfterDead,
@@ -83,7 +87,10 @@ impl InlineConsumer {
     #[must_use]
     pub fn new(store: Arc<dyn Store>, terms: LeaseTerms) -> Self {
         Self {
-            store,
+            store: Patient {
+                store,
+                limit: STORE_TIMEOUT,
+            },
             terms,
             retry: RetryPolicy::default(),
             after_dead: AfterDead::default(),
@@ -118,6 +125,16 @@ impl InlineConsumer {
     #[must_use]
     pub fn on_busy(mut self, policy: OnBusy) -> Self {
         self.on_busy = policy;
+        self
+    }
+
+    /// Sets how long one call of the store may take. Default: 60 seconds, twice the
+    /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
+    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
+    /// is warned of.
+    #[must_use]
+    pub fn store_timeout(mut self, limit: Duration) -> Self {
+        self.store.limit = limit;
         self
     }
 

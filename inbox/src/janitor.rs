@@ -7,7 +7,9 @@ use backon::Retryable as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State, backoff::a_few_times,
+    Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State,
+    backoff::a_few_times,
+    patience::{STORE_TIMEOUT, within},
     telemetry,
 };
 
@@ -66,6 +68,7 @@ pub struct Janitor {
     retention: Vec<(State, Duration)>,
     slice: u32,
     interval: Duration,
+    store_timeout: Duration,
     warnings: Vec<RetentionWarning>,
 }
 
@@ -78,6 +81,7 @@ pub struct JanitorBuilder {
     discarded: Option<Duration>,
     slice: u32,
     interval: Duration,
+    store_timeout: Duration,
     retry: Option<RetryPolicy>,
 }
 
@@ -171,6 +175,15 @@ impl JanitorBuilder {
         self
     }
 
+    /// Sets how long one call of the store may take. Default: 5 minutes, since a
+    /// store rests while it purges. A call that exceeds it is given up and made again a few times;
+    /// one that has taken a sixth of it is warned of.
+    #[must_use]
+    pub fn store_timeout(mut self, limit: Duration) -> Self {
+        self.store_timeout = limit;
+        self
+    }
+
     /// Sets the pause between sweeps, of which up to a tenth more or less is drawn at random so
     /// that replicas spread. Default: 5 minutes.
     #[must_use]
@@ -242,6 +255,7 @@ impl JanitorBuilder {
             retention,
             slice: self.slice,
             interval: self.interval,
+            store_timeout: self.store_timeout,
             warnings,
         })
     }
@@ -260,6 +274,7 @@ impl Janitor {
             discarded: None,
             slice: 1000,
             interval: Duration::from_secs(5 * 60),
+            store_timeout: STORE_TIMEOUT * 5,
             retry: None,
         }
     }
@@ -344,7 +359,7 @@ impl Janitor {
             if shutdown.is_cancelled() {
                 return Ok(purged);
             }
-            let step = (|| self.operate.purge(&expired))
+            let step = (|| within(self.store_timeout, "purge", self.operate.purge(&expired)))
                 .retry(a_few_times())
                 .when(Error::is_retryable)
                 .await?;
@@ -372,10 +387,16 @@ impl Janitor {
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = self.slice.saturating_add(corrupt);
             let expired = expired(state, retention, limit)?;
-            let listing = (|| self.operate.expired(&expired))
-                .retry(a_few_times())
-                .when(Error::is_retryable)
-                .await?;
+            let listing = (|| {
+                within(
+                    self.store_timeout,
+                    "expired",
+                    self.operate.expired(&expired),
+                )
+            })
+            .retry(a_few_times())
+            .when(Error::is_retryable)
+            .await?;
             let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
             for row in listing.corrupt.iter().skip(corrupt as usize) {
                 tracing::error!(
@@ -391,7 +412,8 @@ impl Janitor {
             if !keys.is_empty() {
                 let archived = archiver.archive(&listing.records).await;
                 archived.map_err(SweepError::Archiver)?;
-                step = (|| self.operate.purge_archived(&expired, &keys))
+                let purging = || self.operate.purge_archived(&expired, &keys);
+                step = (|| within(self.store_timeout, "purge_archived", purging()))
                     .retry(a_few_times())
                     .when(Error::is_retryable)
                     .await?;

@@ -109,6 +109,7 @@ mod hooks;
 pub mod inline;
 mod janitor;
 pub mod layer;
+mod patience;
 mod processor;
 pub mod receiver;
 mod retry;

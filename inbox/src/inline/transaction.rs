@@ -3,7 +3,10 @@
 use std::fmt;
 
 use super::{ConsumeError, Consumed, OnDuplicate};
-use crate::{Effect, Message, Recorded, Transactional};
+use crate::{
+    Effect, Message, Recorded, Transactional,
+    patience::{STORE_TIMEOUT, within},
+};
 
 /// Opens a transaction, records `message` in it, runs `work` in the same transaction if this is
 /// the first time, and commits: the record and the handler's own writes exist together or not at
@@ -32,11 +35,14 @@ where
     F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
     E: fmt::Display,
 {
-    let mut transaction = store.open().await.map_err(ConsumeError::Store)?;
-    let answer = match store.record_in(&mut transaction, message, None).await {
+    let mut transaction = within(STORE_TIMEOUT, "open", store.open())
+        .await
+        .map_err(ConsumeError::Store)?;
+    let recording = store.record_in(&mut transaction, message, None);
+    let answer = match within(STORE_TIMEOUT, "record_in", recording).await {
         Ok(Recorded::First) => match work(&mut transaction).await {
             Ok(()) => {
-                return match store.commit(transaction).await {
+                return match within(STORE_TIMEOUT, "commit", store.commit(transaction)).await {
                     Ok(()) => Ok(Consumed::Ran { result: None }),
                     Err(error) if error.effect() == Effect::Unknown => {
                         Err(ConsumeError::Unrecorded(Some(error)))
@@ -54,7 +60,7 @@ where
         Err(error) => Err(ConsumeError::Store(error)),
     };
     // Nothing in it is to be kept, so a failing rollback changes nothing about the answer.
-    if let Err(error) = store.roll_back(transaction).await {
+    if let Err(error) = within(STORE_TIMEOUT, "roll back", store.roll_back(transaction)).await {
         tracing::debug!(key = %message.key(), %error, "rollback failed");
     }
     answer

@@ -4,7 +4,9 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use super::{Config, HandlerConfig, Processor, Router, blocking::Warned, monitor::Monitor};
 use crate::{
-    AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName, hooks::NoHooks,
+    AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName,
+    hooks::NoHooks,
+    patience::{Patient, STORE_TIMEOUT},
     telemetry::HandlerMetrics,
 };
 
@@ -23,6 +25,7 @@ pub struct ProcessorBuilder {
     settle_batch: Option<usize>,
     settle_linger: Duration,
     drain_limit: Duration,
+    store_timeout: Duration,
     worker: Option<WorkerName>,
     monitor: Option<Monitor>,
 }
@@ -47,6 +50,7 @@ impl ProcessorBuilder {
             settle_batch: None,
             settle_linger: Duration::from_millis(2),
             drain_limit: Duration::from_secs(30),
+            store_timeout: STORE_TIMEOUT,
             worker: None,
             monitor: None,
         }
@@ -140,6 +144,16 @@ impl ProcessorBuilder {
         self
     }
 
+    /// Sets how long one call of the store may take. Default: 60 seconds, twice the
+    /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
+    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
+    /// is warned of.
+    #[must_use]
+    pub fn store_timeout(mut self, limit: Duration) -> Self {
+        self.store_timeout = limit;
+        self
+    }
+
     /// Sets the name that leases show to operators. Default: the process id and a random number.
     #[must_use]
     pub fn worker(mut self, name: WorkerName) -> Self {
@@ -201,7 +215,10 @@ impl ProcessorBuilder {
         let config = Config {
             terms: LeaseTerms::new(self.lease, worker)?,
             handlers: handlers(self.routers)?,
-            store: self.store,
+            store: Patient {
+                store: self.store,
+                limit: self.store_timeout,
+            },
             hooks: self.hooks,
             retry: self.retry,
             after_dead: self.after_dead,

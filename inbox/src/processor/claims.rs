@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
-    ClaimRequest, Claims, Leased, Outcome, Result,
+    ClaimRequest, Claims, Leased, Outcome, Result, Store as _,
     backoff::through_an_outage,
     hooks::contained,
     telemetry::{Count, Timer},

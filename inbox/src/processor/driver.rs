@@ -23,7 +23,7 @@ use super::{
     task::{self, End},
     wakeups,
 };
-use crate::{Error, Outcome, Result, hooks::contained, telemetry::Count};
+use crate::{Error, Outcome, Result, hooks::contained, patience::within, telemetry::Count};
 
 /// How long a handler that was told to stop may go on before it is dropped.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
@@ -389,7 +389,8 @@ impl Driver {
             Until::Idle => return true,
             // Nothing is held here, so the loop can wait.
             Until::Drained(operate) => tokio::select! {
-                statistics = operate.statistics() => statistics,
+                statistics = within(self.config.store.limit, "statistics", operate.statistics())
+                    => statistics,
                 () = shutdown.cancelled() => return false,
             },
         };

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Config, driver::Driver, table::Phase};
 use crate::{
-    Extended, Lease, Result,
+    Extended, Lease, Result, Store as _,
     backoff::{LONGEST_PAUSE, through_an_outage},
 };
 

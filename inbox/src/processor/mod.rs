@@ -28,7 +28,7 @@ pub use transaction::{TransactionalHandler, in_transaction, in_transaction_fn};
 use self::{blocking::Warned, driver::Driver, monitor::Monitor};
 use crate::{
     AfterDead, Error, ErrorKind, HandlerName, Hooks, LeaseTerms, Operate, Result, RetryPolicy,
-    Store, telemetry::HandlerMetrics,
+    Store, patience::Patient, telemetry::HandlerMetrics,
 };
 
 /// Claims due messages in batches, runs a handler for each, and settles the outcomes in batches.
@@ -86,7 +86,7 @@ pub struct Processor {
 
 /// What a processor works with; shared with the tasks of its handlers.
 struct Config {
-    store: Arc<dyn Store>,
+    store: Patient,
     handlers: HashMap<HandlerName, HandlerConfig>,
     hooks: Arc<dyn Hooks>,
     retry: RetryPolicy,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Config;
-use crate::{Operate, hooks::contained, telemetry};
+use crate::{Operate, hooks::contained, patience::within, telemetry};
 
 pub(super) struct Monitor {
     pub operate: Arc<dyn Operate>,
@@ -16,13 +16,14 @@ impl Monitor {
     pub(super) async fn watch(&self, config: &Config) {
         loop {
             tokio::time::sleep(self.interval).await;
-            let statistics = match self.operate.statistics().await {
-                Ok(statistics) => statistics,
-                Err(error) => {
-                    tracing::warn!(%error, "backlog not known");
-                    continue;
-                }
-            };
+            let statistics =
+                match within(config.store.limit, "statistics", self.operate.statistics()).await {
+                    Ok(statistics) => statistics,
+                    Err(error) => {
+                        tracing::warn!(%error, "backlog not known");
+                        continue;
+                    }
+                };
             for handler in &statistics.handlers {
                 if !config.handlers.contains_key(&handler.handler) {
                     continue;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Config, driver::Driver, table::Phase};
 use crate::{
-    Error, ErrorKind, Outcome, Result, Settled, Settlement, backoff::through_an_outage,
+    Error, ErrorKind, Outcome, Result, Settled, Settlement, Store as _, backoff::through_an_outage,
     telemetry::Timer,
 };
 

@@ -9,7 +9,9 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{Completion, Context, Failure, Handler, handler::Completed, task::panic_text};
 use crate::{
-    Error, Outcome, Result, Settled, Settlement, Transactional, backoff::through_an_outage,
+    Error, Outcome, Result, Settled, Settlement, Transactional,
+    backoff::through_an_outage,
+    patience::{STORE_TIMEOUT, within},
 };
 
 /// Works on one message within a database transaction.
@@ -145,12 +147,18 @@ where
                 // message is no longer leased and that settlement changes nothing; if it did not,
                 // the retry is what should happen. A commit still under way holds the row, so the
                 // settlement waits for its end. A commit future that is dropped is no different.
-                self.store.commit(transaction).await?;
+                within(STORE_TIMEOUT, "commit", self.store.commit(transaction)).await?;
                 Ok(Completion::already_settled())
             }
             Err(failure) => {
                 // A transaction that cannot be rolled back was never committed either.
-                if let Err(error) = self.store.roll_back(transaction).await {
+                if let Err(error) = within(
+                    STORE_TIMEOUT,
+                    "roll back",
+                    self.store.roll_back(transaction),
+                )
+                .await
+                {
                     tracing::warn!(%error, "transaction not rolled back; its end undoes it");
                 }
                 Err(failure)
@@ -167,7 +175,7 @@ where
     /// Opens a transaction. An outage is no fault of the message and costs it no attempt: it is
     /// waited for, while the processor renews the lease.
     async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
-        let opening = (|| self.store.open())
+        let opening = (|| within(STORE_TIMEOUT, "open", self.store.open()))
             .retry(through_an_outage())
             .when(Error::is_retryable);
         tokio::select! {
@@ -220,7 +228,9 @@ where
             lease: context.leased().lease.clone(),
             outcome: Outcome::Processed { result },
         };
-        let settled = self.store.settle_in(transaction, &[settlement]).await?;
+        let settlements = [settlement];
+        let settling = self.store.settle_in(transaction, &settlements);
+        let settled = within(STORE_TIMEOUT, "settle_in", settling).await?;
         Ok(settled.into_iter().next())
     }
 }

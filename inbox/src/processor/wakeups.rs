@@ -6,7 +6,7 @@ use backon::Retryable as _;
 use tokio::sync::Notify;
 
 use super::Config;
-use crate::{Subscription, Wakeups, backoff::through_an_outage};
+use crate::{Store as _, Subscription, Wakeups, backoff::through_an_outage};
 
 /// Passes the store's signals on to `woken`. Never returns.
 pub(super) async fn watch(config: Arc<Config>, woken: Arc<Notify>) {

@@ -12,7 +12,7 @@ use super::{
     report::{BatchReport, Summary},
     source::{Delivery, Rejection, SourceError},
 };
-use crate::{Error, ErrorKind, Message, Receipt, Result, telemetry};
+use crate::{Error, ErrorKind, Message, Receipt, Result, Store as _, telemetry};
 
 /// What is to be done with one delivery.
 enum Verdict {

@@ -62,7 +62,10 @@ pub use report::{BatchReport, ReceiverError, Summary};
 pub use source::{Delivery, Rejection, Source, SourceError};
 pub use sources::{ChannelSource, StreamSource, Submission};
 
-use crate::{HandlerName, Store};
+use crate::{
+    HandlerName, Store,
+    patience::{Patient, STORE_TIMEOUT},
+};
 
 type OnBatch = Arc<dyn Fn(&BatchReport) + Send + Sync>;
 
@@ -70,7 +73,7 @@ type OnBatch = Arc<dyn Fn(&BatchReport) + Send + Sync>;
 /// [module](crate::receiver).
 #[derive(Clone)]
 pub struct Receiver {
-    store: Arc<dyn Store>,
+    store: Patient,
     batch_size: usize,
     linger: Duration,
     max_unacknowledged: usize,
@@ -90,6 +93,7 @@ impl Receiver {
             fan_out: Vec::new(),
             on_batch: None,
             store,
+            store_timeout: STORE_TIMEOUT,
         }
     }
 
@@ -134,6 +138,7 @@ impl fmt::Debug for Receiver {
 #[must_use]
 pub struct ReceiverBuilder {
     store: Arc<dyn Store>,
+    store_timeout: Duration,
     batch_size: usize,
     linger: Duration,
     max_unacknowledged: Option<usize>,
@@ -171,6 +176,15 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Sets how long one call of the store may take. Default: 60 seconds, twice the
+    /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
+    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
+    /// is warned of.
+    pub fn store_timeout(mut self, limit: Duration) -> Self {
+        self.store_timeout = limit;
+        self
+    }
+
     /// Stores each delivery once for each of `handlers` instead of for its own message's handler.
     ///
     /// Each copy has its own state. The delivery is acknowledged only when every copy is stored
@@ -200,7 +214,10 @@ impl ReceiverBuilder {
             max_unacknowledged: self
                 .max_unacknowledged
                 .unwrap_or(self.batch_size.saturating_mul(2)),
-            store: self.store,
+            store: Patient {
+                store: self.store,
+                limit: self.store_timeout,
+            },
             batch_size: self.batch_size,
             linger: self.linger,
             drain_limit: self.drain_limit,

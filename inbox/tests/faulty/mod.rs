@@ -10,9 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use inbox::{
-    Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
-    Inbox, Invalid, Key, Kind, Lease, LeaseTerms, Message, MessageId, Receipt, Result, Settled,
-    Settlement, Store, Subscription,
+    Begun, Bytes, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Expired, Extended,
+    Filter, HandlerName, Inbox, Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Listing,
+    Message, MessageId, Operate, Page, Progress, Receipt, Record, Result, Settled, Settlement,
+    Slice, Statistics, Store, Subscription,
 };
 use tokio::sync::Semaphore;
 
@@ -27,6 +28,8 @@ pub(crate) enum Fault {
     After(ErrorKind),
     /// It is done, and the answer never comes.
     Hang,
+    /// It is not done, and the answer never comes.
+    Never,
 }
 
 pub(crate) struct FaultyStore {
@@ -111,6 +114,7 @@ impl FaultyStore {
                 work.await?;
                 Err(Error::new(kind, operation, "planned, reply lost").with_effect(Effect::Unknown))
             }
+            Fault::Never => std::future::pending().await,
             Fault::Hang => {
                 work.await?;
                 std::future::pending().await
@@ -156,6 +160,54 @@ impl Store for FaultyStore {
 
     async fn close(&self) {
         self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Operate for FaultyStore {
+    async fn get(&self, key: &Key) -> Result<Option<Record>> {
+        self.with("get", self.inner.get(key)).await
+    }
+
+    async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
+        self.with("list", self.inner.list(filter, page)).await
+    }
+
+    async fn count(&self, filter: &Filter) -> Result<u64> {
+        self.inner.count(filter).await
+    }
+
+    async fn statistics(&self) -> Result<Statistics> {
+        self.with("statistics", self.inner.statistics()).await
+    }
+
+    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
+        self.inner.replay(key, payload).await
+    }
+
+    async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        self.inner.replay_slice(filter, slice).await
+    }
+
+    async fn discard(&self, key: &Key) -> Result<Intervention> {
+        self.inner.discard(key).await
+    }
+
+    async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        self.inner.discard_slice(filter, slice).await
+    }
+
+    async fn purge(&self, expired: &Expired) -> Result<u64> {
+        self.with("purge", self.inner.purge(expired)).await
+    }
+
+    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+        self.with("expired", self.inner.expired(expired)).await
+    }
+
+    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+        self.with("purge_archived", self.inner.purge_archived(expired, keys))
+            .await
     }
 }
 
