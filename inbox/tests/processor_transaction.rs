@@ -5,6 +5,7 @@
     reason = "a test's helpers are tests too"
 )]
 
+mod logged;
 mod processor_support;
 
 use std::{
@@ -24,6 +25,7 @@ use inbox::{
     TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
+use logged::Log;
 use processor_support::*;
 use sqlx::{Sqlite, Transaction};
 
@@ -65,7 +67,9 @@ impl Fragile {
 #[async_trait]
 impl Store for Fickle {
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut capabilities = self.inner.capabilities();
+        capabilities.exclusive_transactions = true;
+        capabilities
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
@@ -221,6 +225,9 @@ impl Place {
     }
 }
 
+/// The lease of handlers that outlive it.
+const LEASE: Duration = Duration::from_millis(200);
+
 /// Writes, and then does what the message's id asks for on its first attempts.
 struct Ledger;
 
@@ -252,6 +259,12 @@ impl TransactionalHandler<Fragile> for Ledger {
             "error" => return Err(Failure::retry("after writing")),
             "panic" => panic!("after writing"),
             "slow" => std::future::pending().await,
+            // So many tenths of a lease.
+            "tenths" => {
+                let tenths = context.message().id().as_str().split('-').next_back();
+                let tenths: u32 = tenths.unwrap_or_default().parse()?;
+                tokio::time::sleep(LEASE * tenths / 10).await;
+            }
             "settled" => return Ok(Completion::already_settled()),
             "commit" => transaction.commit = Commit::Fails,
             "reply" => transaction.commit = Commit::LosesReply,
@@ -333,6 +346,28 @@ async fn an_outage_costs_no_attempt() {
     assert_eq!((summary.claimed, summary.processed), (2, 2));
     assert_eq!(place.store.outage.load(SeqCst), 0);
     assert_eq!(place.effects().await, ["fine-1", "fine-2"]);
+}
+
+#[tokio::test]
+async fn a_transaction_that_keeps_all_others_waiting_may_outlive_its_lease() {
+    let (log, _guard) = Log::of(tracing::Level::WARN);
+    let ids = ["tenths-2", "tenths-5", "tenths-15", "tenths-30"];
+    let place = Place::new(ids.map(message)).await;
+    let summary = until_idle(place.processor(Ledger).lease(LEASE)).await;
+    assert_eq!(
+        (summary.processed, summary.retried, summary.dead),
+        (4, 0, 0)
+    );
+    assert_eq!(place.effects().await.len(), 4);
+    for id in ids {
+        let record = place.record(id).await;
+        assert_eq!(
+            (record.state, record.attempts.started),
+            (State::Processed, 1)
+        );
+    }
+    let cancelled = log.lines(&["before it could be renewed"]);
+    assert!(cancelled.is_empty(), "{cancelled:?}");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Config, Context, Failure, Summary, Until,
     claims::{Claimed, Claiming},
+    handler::Hold,
     leases::{Extension, Renewal},
     settling::{SettledBatch, Settling},
     table::{Phase, Slot, Table},
@@ -203,6 +204,8 @@ impl Driver {
         };
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
+        // Whatever transaction there was has ended with the handler's future.
+        slot.context.set_hold(Hold::Lease);
         if slot.phase == Phase::Lost {
             self.lost_running = self.lost_running.saturating_sub(1);
             if slot.renewed.is_some() {

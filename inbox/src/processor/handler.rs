@@ -2,7 +2,10 @@
 
 use std::{
     fmt::{self, Display},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
     time::Duration,
 };
 
@@ -65,6 +68,19 @@ pub struct Context(Arc<Inner>);
 struct Inner {
     leased: Leased,
     cancellation: CancellationToken,
+    hold: AtomicU8,
+}
+
+/// What decides whether a handler's work counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Hold {
+    /// Its lease: when that has run out, others may be at it.
+    Lease,
+    /// Its transaction: committing it settles the message, or finds the lease lost.
+    Transaction,
+    /// The same, and the transaction is open and keeps everybody else from claiming.
+    ExclusiveTransaction,
 }
 
 impl Context {
@@ -74,7 +90,16 @@ impl Context {
         Self(Arc::new(Inner {
             leased,
             cancellation,
+            hold: AtomicU8::new(Hold::Lease as u8),
         }))
+    }
+
+    pub(super) fn set_hold(&self, hold: Hold) {
+        self.0.hold.store(hold as u8, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_held_by(&self, hold: Hold) -> bool {
+        self.0.hold.load(Ordering::Relaxed) == hold as u8
     }
 
     /// The message.
@@ -105,6 +130,9 @@ impl Context {
     /// Fires when the handler should stop: its lease is lost or has run out without having been
     /// renewed, or the processor's drain limit is over. A handler whose lease is lost, or that
     /// outlives the drain limit, is dropped a second later.
+    ///
+    /// In [`in_transaction`](crate::in_transaction) it does not fire for a lease that has run out:
+    /// there the commit finds out whether somebody else has taken the message.
     #[must_use]
     pub fn cancellation(&self) -> &CancellationToken {
         &self.0.cancellation

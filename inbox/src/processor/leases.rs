@@ -6,7 +6,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Config, driver::Driver, table::Phase};
+use super::{Config, driver::Driver, handler::Hold, table::Phase};
 use crate::{
     Extended, Lease, Result, Store as _,
     backoff::{LONGEST_PAUSE, through_an_outage},
@@ -86,8 +86,13 @@ impl Driver {
             if slot.phase == Phase::Lost {
                 continue;
             }
+            if slot.context.is_held_by(Hold::ExclusiveTransaction) {
+                // The renewal would wait for the transaction, as every claim does.
+                continue;
+            }
             let left = slot.expires.saturating_duration_since(now);
-            if left.is_zero() && !slot.context.cancellation().is_cancelled() {
+            let is_held = slot.context.is_held_by(Hold::Lease);
+            if left.is_zero() && is_held && !slot.context.cancellation().is_cancelled() {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
                 tracing::warn!(%key, "lease ran out before it could be renewed");

@@ -7,7 +7,11 @@ use backon::Retryable as _;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
-use super::{Completion, Context, Failure, Handler, handler::Completed, task::panic_text};
+use super::{
+    Completion, Context, Failure, Handler,
+    handler::{Completed, Hold},
+    task::panic_text,
+};
 use crate::{
     Error, Outcome, Result, Settled, Settlement, Transactional,
     backoff::through_an_outage,
@@ -38,6 +42,11 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// size, so that claims, settlements and renewals of leases need not queue behind handlers. A
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
 /// the transaction too.
+///
+/// Where an open transaction keeps every other write of the inbox waiting
+/// ([`exclusive_transactions`](crate::Capabilities::exclusive_transactions), on SQLite), handlers
+/// run one after the other whatever the concurrency. None can be claimed by others meanwhile, so
+/// a handler may take longer than its lease, which is not renewed until the transaction ends.
 ///
 /// On SQLite; on another database only the types and the SQL differ:
 ///
@@ -139,7 +148,12 @@ where
     H: TransactionalHandler<S::Transaction>,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        let is_exclusive = self.store.capabilities().exclusive_transactions;
+        context.set_hold(Hold::Transaction);
         let mut transaction = self.open(context).await?;
+        if is_exclusive {
+            context.set_hold(Hold::ExclusiveTransaction);
+        }
         match self.work(&mut transaction, context).await {
             Ok(()) => {
                 // When the commit's effect is unknown, failing is still right: the processor then
@@ -161,6 +175,7 @@ where
                 {
                     tracing::warn!(%error, "transaction not rolled back; its end undoes it");
                 }
+                context.set_hold(Hold::Lease);
                 Err(failure)
             }
         }
@@ -194,10 +209,10 @@ where
         let running = AssertUnwindSafe(self.handler.handle(transaction, context)).catch_unwind();
         let completion = tokio::select! {
             biased;
+            ended = running => ended.map_err(|panic| Failure::retry(panic_text(&*panic)))??,
             () = context.cancellation().cancelled() => {
                 return Err(cancelled());
             }
-            ended = running => ended.map_err(|panic| Failure::retry(panic_text(&*panic)))??,
         };
         let Completed::Here { result } = completion.into_inner() else {
             return Err(Failure::dead(
