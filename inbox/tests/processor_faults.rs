@@ -347,38 +347,85 @@ async fn messages_whose_claim_is_answered_after_shutdown_are_handed_back_untouch
 }
 
 #[tokio::test]
-async fn handlers_that_outlive_the_drain_limit_are_told_then_dropped_and_count_as_failed() {
+async fn handlers_that_outlive_the_drain_limit_are_told_then_dropped_and_cost_no_attempt() {
     let spy = spy();
-    spy.receive_all([message("polite"), message("stubborn")])
-        .await;
+    let ids = ["polite", "giving-up", "hopeless", "stubborn"];
+    spy.receive_all(ids.map(message)).await;
     let begun = Arc::new(AtomicUsize::new(0));
     let count = begun.clone();
     let handler = move |context: Context| {
         let count = count.clone();
         async move {
             count.fetch_add(1, SeqCst);
-            if context.message().id().as_str() == "polite" {
-                context.cancellation().cancelled().await;
-                return Ok(());
+            let id = context.message().id().as_str();
+            if id == "stubborn" {
+                return std::future::pending().await;
             }
-            std::future::pending().await
+            context.cancellation().cancelled().await;
+            match id {
+                "polite" => Ok(()),
+                "giving-up" => Err(Failure::retry("told to stop")),
+                _ => Err(Failure::dead("hopeless all the same")),
+            }
         }
     };
-    let builder = processor(&spy, router(handler)).drain_limit(Duration::from_millis(20));
-    let running = Background::start(builder);
-    eventually("begun", async || begun.load(SeqCst) == 2).await;
+    // On their last attempt.
+    let builder = processor(&spy, router(handler)).retry(at_once(1));
+    let running = Background::start(builder.drain_limit(Duration::from_millis(20)));
+    eventually("begun", async || begun.load(SeqCst) == 4).await;
     let summary = running.stop().await.unwrap();
-    assert_eq!(
-        (summary.processed, summary.retried, summary.abandoned),
-        (1, 1, 0)
+    assert_eq!((summary.processed, summary.dead), (1, 1));
+    assert_eq!((summary.released, summary.abandoned), (2, 0));
+    for id in ["giving-up", "stubborn"] {
+        let record = spy.record(id).await;
+        assert_eq!((record.state, record.attempts.started), (State::Pending, 0));
+    }
+    assert_eq!(spy.record("hopeless").await.state, State::Dead);
+}
+
+/// Kubernetes kills 30 seconds after it has asked a process to stop.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_with_default_settings_is_over_within_30_seconds() {
+    let spy = spy();
+    spy.receive_all([message(1)]).await;
+    let router = router(|_: Context| std::future::pending::<std::result::Result<(), Failure>>());
+    let builder = Processor::builder(spy.clone()).router(router);
+    let running = Background::start(builder);
+    eventually("claimed", async || spy.count(State::Leased).await == 1).await;
+    spy.disturb("settle", Trouble::Refuse(ErrorKind::Unavailable));
+    let asked = tokio::time::Instant::now();
+    let summary = running.stop().await.unwrap();
+    assert_eq!(summary.abandoned, 1);
+    assert!(
+        asked.elapsed() < Duration::from_secs(28),
+        "{:?}",
+        asked.elapsed()
     );
-    let record = spy.record("stubborn").await;
-    assert_eq!(record.state, State::Pending);
-    assert_eq!((record.attempts.started, record.attempts.finished), (1, 1));
-    assert_eq!(
-        record.last_error.as_deref(),
-        Some("shut down while running")
-    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_without_a_running_handler_does_not_wait_for_the_drain_limit() {
+    for operation in ["settle", "claim"] {
+        let spy = spy();
+        spy.receive_all([message(1)]).await;
+        let handler = Gated::default();
+        let router = router(handler.handler());
+        let builder = Processor::builder(spy.clone()).router(router);
+        let running = Background::start(builder.concurrency(2));
+        handler.begun(1).await;
+        // One operation never ends.
+        spy.disturb(operation, Trouble::Hold);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        handler.go.cancel();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let asked = tokio::time::Instant::now();
+        running.stop().await.unwrap();
+        assert!(
+            asked.elapsed() < Duration::from_secs(6),
+            "{:?}",
+            asked.elapsed()
+        );
+    }
 }
 
 #[tokio::test]

@@ -371,7 +371,7 @@ async fn a_transaction_that_keeps_all_others_waiting_may_outlive_its_lease() {
 }
 
 #[tokio::test]
-async fn a_cancelled_transaction_is_rolled_back() {
+async fn a_transaction_that_is_stopped_on_purpose_is_rolled_back_and_costs_no_attempt() {
     let place = Place::new([message("slow-1")]).await;
     let builder = place
         .processor(Ledger)
@@ -386,13 +386,10 @@ async fn a_cancelled_transaction_is_rolled_back() {
     .await;
     shutdown.cancel();
     let summary = task.await.unwrap().unwrap();
-    assert_eq!((summary.retried, summary.abandoned), (1, 0));
+    assert_eq!((summary.released, summary.abandoned), (1, 0));
     let record = place.record("slow-1").await;
-    assert_eq!(record.state, State::Pending);
-    assert_eq!(
-        record.last_error.as_deref(),
-        Some("cancelled while running")
-    );
+    assert_eq!((record.state, record.attempts.started), (State::Pending, 0));
+    assert_eq!(record.last_error, None);
     assert!(place.effects().await.is_empty());
 }
 

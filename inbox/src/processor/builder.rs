@@ -49,7 +49,7 @@ impl ProcessorBuilder {
             poll: (Duration::from_millis(20), Duration::from_secs(1)),
             settle_batch: None,
             settle_linger: Duration::from_millis(2),
-            drain_limit: Duration::from_secs(30),
+            drain_limit: Duration::from_secs(20),
             store_timeout: STORE_TIMEOUT,
             worker: None,
             monitor: None,
@@ -135,9 +135,10 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets for how long handlers may go on after shutdown. Default: 30 seconds. After that they
-    /// are told to stop, and dropped a second later; within at most five seconds more the
-    /// processor returns.
+    /// Sets for how long handlers may go on after shutdown. Default: 20 seconds. After that they
+    /// are told to stop, and dropped a second later. At most five seconds after the limit, or
+    /// after the end of the last handler if that is sooner, the processor returns: by default
+    /// within the 30 seconds that Kubernetes leaves a process.
     #[must_use]
     pub fn drain_limit(mut self, limit: Duration) -> Self {
         self.drain_limit = limit;

@@ -29,7 +29,8 @@ use crate::{Error, Outcome, Result, hooks::contained, patience::within, telemetr
 /// How long a handler that was told to stop may go on before it is dropped.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
 
-/// How long after the drain limit everything is given up.
+/// How long outcomes may take to be stored after a shutdown: from the drain limit, or from the end
+/// of the last handler.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
 /// How many reports are taken in one go.
@@ -59,6 +60,8 @@ pub(super) struct Stop {
     cancel_at: Instant,
     is_cancelled: bool,
     give_up_at: Instant,
+    /// No handler runs any more.
+    is_quiet: bool,
 }
 
 enum Event {
@@ -218,14 +221,7 @@ impl Driver {
         slot.phase = Phase::Ended;
         let is_renewed = slot.renewed.is_some();
         let end = match end {
-            End::Dropped if was_told_to_stop => {
-                let error = "shut down while running";
-                task::failed(
-                    &config,
-                    &slot.context,
-                    Failure::retry_after(Duration::ZERO, error),
-                )
-            }
+            End::Dropped if was_told_to_stop => End::Outcome(Outcome::Release),
             End::Dropped => {
                 let error = "panicked while it was dropped";
                 task::failed(&config, &slot.context, Failure::retry(error))
@@ -337,6 +333,7 @@ impl Driver {
             cancel_at,
             is_cancelled: false,
             give_up_at: cancel_at + GIVE_UP,
+            is_quiet: false,
         });
         if let Some(held) = self.claiming.held.take() {
             self.settle(held, Outcome::Release);
@@ -353,10 +350,16 @@ impl Driver {
             for (_, slot) in self.table.iter_mut() {
                 if slot.phase == Phase::Running {
                     slot.drop_at = Some(now + CANCEL_GRACE);
-                    slot.context.cancellation().cancel();
+                    slot.context.stop();
                 }
             }
             self.renewal.look_at(now + CANCEL_GRACE);
+        }
+        if let Some(stop) = &mut self.stop
+            && self.running == 0
+            && !std::mem::replace(&mut stop.is_quiet, true)
+        {
+            stop.give_up_at = stop.give_up_at.min(now + GIVE_UP);
         }
         if now < self.renewal.next_look {
             return;
@@ -422,7 +425,7 @@ impl Driver {
             if stop.is_cancelled {
                 stop.give_up_at
             } else {
-                stop.cancel_at
+                stop.cancel_at.min(stop.give_up_at)
             }
         }));
         next.max(now)

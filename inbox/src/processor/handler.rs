@@ -4,7 +4,7 @@ use std::{
     fmt::{self, Display},
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -69,6 +69,7 @@ struct Inner {
     leased: Leased,
     cancellation: CancellationToken,
     hold: AtomicU8,
+    is_stopped: AtomicBool,
 }
 
 /// What decides whether a handler's work counts.
@@ -91,7 +92,18 @@ impl Context {
             leased,
             cancellation,
             hold: AtomicU8::new(Hold::Lease as u8),
+            is_stopped: AtomicBool::new(false),
         }))
+    }
+
+    /// Cancels because the processor has been asked to stop, which is no fault of the message's.
+    pub(super) fn stop(&self) {
+        self.0.is_stopped.store(true, Ordering::Release);
+        self.cancellation().cancel();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.0.is_stopped.load(Ordering::Acquire)
     }
 
     pub(super) fn set_hold(&self, hold: Hold) {
@@ -129,7 +141,8 @@ impl Context {
 
     /// Fires when the handler should stop: its lease is lost or has run out without having been
     /// renewed, or the processor's drain limit is over. A handler whose lease is lost, or that
-    /// outlives the drain limit, is dropped a second later.
+    /// outlives the drain limit, is dropped a second later. A [`Failure::retry`] that answers the
+    /// drain limit costs the message no attempt, nor does being dropped for it.
     ///
     /// In [`in_transaction`](crate::in_transaction) it does not fire for a lease that has run out:
     /// there the commit finds out whether somebody else has taken the message.
@@ -278,6 +291,10 @@ impl Failure {
             remedy,
             error: error_text(&text).into_owned(),
         }
+    }
+
+    pub(super) fn is_retry(&self) -> bool {
+        matches!(self.remedy, Remedy::Retry | Remedy::RetryAfter(_))
     }
 
     pub(super) fn into_parts(self) -> (Remedy, String) {

@@ -127,7 +127,8 @@ pub struct Summary {
     pub retried: u64,
     /// Messages settled as dead.
     pub dead: u64,
-    /// Messages handed back without having been run.
+    /// Messages handed back, without having been run or because a shutdown cut their handler
+    /// short.
     pub released: u64,
     /// Messages that somebody else had taken over.
     pub lease_lost: u64,
@@ -148,8 +149,10 @@ impl Processor {
     /// not started, lets running handlers finish within the
     /// [`drain_limit`](ProcessorBuilder::drain_limit), and returns.
     ///
-    /// Handlers that outlive the limit are dropped, and their attempts settled as failed, to be
-    /// tried again at once: they may have had effects, so they are not handed back as untouched.
+    /// Handlers that outlive the limit are told to stop and dropped a second later. Their messages
+    /// are handed back: due at once, and the attempt is not counted, since being shut down is not
+    /// the message's fault. (They may have had effects all the same, as any attempt that is
+    /// repeated.)
     ///
     /// Dropping the future drops the running handlers, as soon as the runtime gets to it; their
     /// messages are run again when the leases have run out.

@@ -107,6 +107,12 @@ async fn run(config: &Config, context: &Context, expires: Instant) -> End {
                 Some(limit) => tokio::time::timeout(limit, running).await.ok(),
             };
             match caught {
+                // It was asked to stop, and the message is not to pay for that.
+                Some(Ok(Err(failure))) if context.is_stopped() && failure.is_retry() => {
+                    let (_, error) = failure.into_parts();
+                    tracing::info!(key = %message.key(), %error, "attempt cut short by shutdown");
+                    return End::Outcome(Outcome::Release);
+                }
                 Some(Ok(result)) => result,
                 Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
                 None => Err(Failure::retry("timed out")),
