@@ -1,50 +1,179 @@
-//! What an application is told about while a processor runs.
+//! What an application is told about.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinHandle,
 };
 
 use crate::{CorruptRow, HandlerStatistics, Leased};
 
-/// Calls from a processor to the application, for alerts and the like. Every method does nothing
-/// unless it is implemented.
+/// Calls to the application from processors, inline consumers and janitors, for alerts and the
+/// like. Every method does nothing unless it is implemented.
 ///
-/// Methods run in the processor's own task, so they should return at once; anything that takes
-/// longer belongs into a task of its own. A panic in a method is logged and otherwise ignored.
+/// Each has a counter of the same event ([`telemetry`](crate::telemetry)). A processor calls them
+/// one after the other in a task of its own, so they may wait; when a thousand calls are
+/// outstanding it claims nothing more. A call that takes longer than 30 seconds is dropped, a
+/// panic goes no further, and both are logged. Calls that are outstanding two seconds after the
+/// end of a shutdown are left out.
+///
+/// ```
+/// use inbox::{Hooks, Leased};
+///
+/// struct Pager;
+///
+/// #[async_trait::async_trait]
+/// impl Hooks for Pager {
+///     async fn dead_lettered(&self, message: &Leased, reason: &str) {
+///         println!("page: {} is dead: {reason}", message.lease.key); // or await a request
+///     }
+/// }
+/// ```
+#[async_trait]
 pub trait Hooks: Send + Sync + 'static {
-    /// A message is durably dead, for this reason.
-    fn dead_lettered(&self, message: &Leased, reason: &str) {
+    /// An attempt has failed with this error, and the message will be tried again, no sooner than
+    /// `after` from then. The last attempt's failure is told as
+    /// [`dead_lettered`](Self::dead_lettered). Counted as `inbox_retried_total`.
+    async fn attempt_failed(&self, message: &Leased, error: &str, after: Duration) {
+        let _ = (message, error, after);
+    }
+
+    /// A message is durably dead, for this reason. Counted as `inbox_dead_total`.
+    async fn dead_lettered(&self, message: &Leased, reason: &str) {
         let _ = (message, reason);
     }
 
     /// Somebody else has taken the message over, or it is gone. What its handler did here is not
-    /// recorded, and the message is or was run elsewhere too.
-    fn lease_lost(&self, message: &Leased) {
+    /// recorded, and the message is or was run elsewhere too. Counted as `inbox_lease_lost_total`.
+    async fn lease_lost(&self, message: &Leased) {
         let _ = message;
     }
 
-    /// A stored row could not be read; the store has set it aside as dead.
-    fn corrupt_row(&self, row: &CorruptRow) {
+    /// A stored row could not be read; a claim has set it aside as dead. Counted as
+    /// `inbox_corrupt_total`.
+    async fn corrupt_row(&self, row: &CorruptRow) {
         let _ = row;
     }
 
     /// A handler's longest-due message has been due for longer than `limit`. Repeated at every
     /// look for as long as that is so. Needs
     /// [`ProcessorBuilder::backlog_monitor`](crate::ProcessorBuilder::backlog_monitor).
-    fn backlog_age(&self, handler: &HandlerStatistics, limit: Duration) {
+    async fn backlog_age(&self, handler: &HandlerStatistics, limit: Duration) {
         let _ = (handler, limit);
     }
 }
 
-/// The hooks of a processor that was given none.
-pub(crate) struct NoHooks;
+/// One call of a hook.
+pub(crate) enum Call {
+    AttemptFailed(Box<Leased>, String, Duration),
+    DeadLettered(Box<Leased>, String),
+    LeaseLost(Box<Leased>),
+    CorruptRow(CorruptRow),
+    BacklogAge(HandlerStatistics, Duration),
+}
 
-impl Hooks for NoHooks {}
+/// The longest that one hook may take.
+const LONGEST: Duration = Duration::from_secs(30);
 
-/// Calls a hook so that its panic goes no further.
-pub(crate) fn contained(hook: &'static str, call: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(call)).is_err() {
-        tracing::error!(hook, "a hook panicked");
+impl Call {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::AttemptFailed(..) => "attempt_failed",
+            Self::DeadLettered(..) => "dead_lettered",
+            Self::LeaseLost(_) => "lease_lost",
+            Self::CorruptRow(_) => "corrupt_row",
+            Self::BacklogAge(..) => "backlog_age",
+        }
+    }
+
+    /// Calls the hook so that neither its panic nor its slowness goes further.
+    pub(crate) async fn tell(self, hooks: &dyn Hooks) {
+        let hook = self.name();
+        let call = AssertUnwindSafe(async {
+            match self {
+                Self::AttemptFailed(message, error, after) => {
+                    hooks.attempt_failed(&message, &error, after).await;
+                }
+                Self::DeadLettered(message, reason) => {
+                    hooks.dead_lettered(&message, &reason).await;
+                }
+                Self::LeaseLost(message) => hooks.lease_lost(&message).await,
+                Self::CorruptRow(row) => hooks.corrupt_row(&row).await,
+                Self::BacklogAge(handler, limit) => hooks.backlog_age(&handler, limit).await,
+            }
+        });
+        match tokio::time::timeout(LONGEST, call.catch_unwind()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => tracing::error!(hook, "a hook panicked"),
+            Err(_) => tracing::error!(hook, "a hook took longer than {LONGEST:?} and was dropped"),
+        }
+    }
+}
+
+/// The calls of one run, made in order by a task of their own.
+pub(crate) struct Teller {
+    calls: mpsc::UnboundedSender<Call>,
+    outstanding: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+/// So many calls may be outstanding before nothing more is claimed.
+const MANY: usize = 1000;
+
+impl Teller {
+    /// Begins; `woken` is told whenever there is room for more calls.
+    pub(crate) fn start(hooks: Arc<dyn Hooks>, woken: Arc<Notify>) -> Self {
+        let (calls, mut to_make) = mpsc::unbounded_channel::<Call>();
+        let outstanding = Arc::new(AtomicUsize::new(0));
+        let count = outstanding.clone();
+        let task = tokio::spawn(async move {
+            while let Some(call) = to_make.recv().await {
+                call.tell(&*hooks).await;
+                if count.fetch_sub(1, Ordering::Relaxed) == MANY {
+                    woken.notify_one();
+                }
+            }
+        });
+        Self {
+            calls,
+            outstanding,
+            task,
+        }
+    }
+
+    pub(crate) fn tell(&self, call: Call) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+        // The task goes on until this sender is dropped.
+        let _ = self.calls.send(call);
+    }
+
+    /// Whether the hooks cannot keep up.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.outstanding.load(Ordering::Relaxed) >= MANY
+    }
+
+    /// Waits until all calls are made, up to `limit` if there is one.
+    pub(crate) async fn finish(self, limit: Option<Duration>) {
+        let Self { calls, task, .. } = self;
+        drop(calls);
+        let abort = task.abort_handle();
+        let Some(limit) = limit else {
+            let _ = task.await;
+            return;
+        };
+        if tokio::time::timeout(limit, task).await.is_err() {
+            tracing::warn!("hooks are still outstanding at the end and are left out");
+            abort.abort();
+        }
     }
 }

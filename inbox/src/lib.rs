@@ -53,8 +53,8 @@
 //! ```
 //!
 //! # Looking after it
-//! A [`Janitor`] purges by age, with an [`Archiver`] if wanted. [`Hooks`] tell of dead letters,
-//! lost leases and a growing backlog. [`Operate`] lists, replays and discards, and so does the
+//! A [`Janitor`] purges by age, with an [`Archiver`] if wanted. [`Hooks`] tell of failed
+//! attempts, dead letters, lost leases and a growing backlog. [`Operate`] lists, replays and discards, and so does the
 //! command `inbox`. Spans and events go to `tracing`; with the feature `metrics`, counters and
 //! histograms go to the `metrics` facade ([`telemetry`]).
 //!

@@ -13,6 +13,7 @@
 //! | `inbox_retried_total` | counter | `handler` | attempts settled as to be tried again |
 //! | `inbox_dead_total` | counter | `handler` | messages settled as dead |
 //! | `inbox_lease_lost_total` | counter | `handler` | leases that somebody else had taken over |
+//! | `inbox_corrupt_total` | counter | | rows that a claim could not read and set aside |
 //! | `inbox_handler_seconds` | histogram | `handler` | time in the handler, per attempt |
 //! | `inbox_claim_seconds` | histogram | | time of a claim, per batch |
 //! | `inbox_settle_seconds` | histogram | | time of a settlement, per batch, repetitions included |
@@ -126,6 +127,12 @@ pub(crate) fn backlog(statistics: &HandlerStatistics) {
 
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn backlog(_: &HandlerStatistics) {}
+
+/// A claim has set a row aside.
+pub(crate) fn corrupt() {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("inbox_corrupt_total").increment(1);
+}
 
 /// A receiver has finished a batch.
 #[cfg(feature = "metrics")]

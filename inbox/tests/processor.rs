@@ -462,8 +462,9 @@ async fn a_result_over_the_limit_is_left_out() {
 
 struct PanickingHooks(Arc<AtomicBool>);
 
+#[async_trait]
 impl Hooks for PanickingHooks {
-    fn dead_lettered(&self, _: &Leased, _: &str) {
+    async fn dead_lettered(&self, _: &Leased, _: &str) {
         self.0.store(true, SeqCst);
         panic!("a hook's own fault");
     }
@@ -479,6 +480,45 @@ async fn a_hook_that_panics_breaks_nothing() {
     let summary = until_idle(processor(&spy, router).hooks(hooks)).await;
     assert_eq!(summary.dead, 10);
     assert!(is_called.load(SeqCst));
+}
+
+/// Waits in each call, and keeps the first from ending.
+#[derive(Clone, Default)]
+struct WaitingHooks {
+    failed: Arc<AtomicUsize>,
+    dead: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Hooks for WaitingHooks {
+    async fn attempt_failed(&self, _: &Leased, error: &str, after: Duration) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!((error, after), ("no", Duration::ZERO));
+        self.failed.fetch_add(1, SeqCst);
+    }
+
+    async fn dead_lettered(&self, _: &Leased, _: &str) {
+        if self.dead.fetch_add(1, SeqCst) == 0 {
+            std::future::pending().await
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_may_wait_and_hold_claims_up_only_when_they_are_far_behind() {
+    let spy = spy();
+    spy.receive_all((0..1500).map(message)).await;
+    let hooks = WaitingHooks::default();
+    let router = router(|_: Context| async { Err::<(), _>(Failure::retry("no")) });
+    let builder = Processor::builder(spy.clone())
+        .router(router)
+        .retry(at_once(2))
+        .hooks(hooks.clone());
+    let run = builder.build().unwrap();
+    let summary = run.run_until_idle(CancellationToken::new()).await.unwrap();
+    assert_eq!((summary.retried, summary.dead), (1500, 1500));
+    assert_eq!(hooks.failed.load(SeqCst), 1500);
+    assert_eq!(hooks.dead.load(SeqCst), 1500);
 }
 
 #[tokio::test]

@@ -5,7 +5,6 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use super::{Config, HandlerConfig, Processor, Router, blocking::Warned, monitor::Monitor};
 use crate::{
     AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName,
-    hooks::NoHooks,
     patience::{Patient, STORE_TIMEOUT},
     telemetry::HandlerMetrics,
 };
@@ -14,7 +13,7 @@ use crate::{
 pub struct ProcessorBuilder {
     store: Arc<dyn Store>,
     routers: Vec<Router>,
-    hooks: Arc<dyn Hooks>,
+    hooks: Option<Arc<dyn Hooks>>,
     retry: RetryPolicy,
     after_dead: AfterDead,
     concurrency: usize,
@@ -39,7 +38,7 @@ impl ProcessorBuilder {
         Self {
             store,
             routers: Vec::new(),
-            hooks: Arc::new(NoHooks),
+            hooks: None,
             retry: RetryPolicy::default(),
             after_dead: AfterDead::default(),
             concurrency: 64,
@@ -162,10 +161,10 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets whom to tell about dead letters, lost leases and the like.
+    /// Sets whom to tell about failed attempts, dead letters, lost leases and the like.
     #[must_use]
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
-        self.hooks = Arc::new(hooks);
+        self.hooks = Some(Arc::new(hooks));
         self
     }
 

@@ -11,8 +11,8 @@ use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
     ClaimRequest, Claims, Leased, Outcome, Result, Store as _,
     backoff::through_an_outage,
-    hooks::contained,
-    telemetry::{Count, Timer},
+    hooks::{Call, Teller},
+    telemetry::{self, Count, Timer},
 };
 
 /// How long a few free slots wait for more, so that a busy processor claims in batches.
@@ -85,8 +85,10 @@ impl Claiming {
 impl Driver {
     /// How many messages to claim when claiming is due.
     fn wanted(&self) -> usize {
-        let is_occupied =
-            self.claiming.call.is_some() || self.claiming.held.is_some() || self.renewal.is_behind;
+        let is_occupied = self.claiming.call.is_some()
+            || self.claiming.held.is_some()
+            || self.renewal.is_behind
+            || self.teller.as_ref().is_some_and(Teller::is_behind);
         if is_occupied || self.stop.is_some() || self.claiming.solo && !self.table.is_empty() {
             0
         } else if self.claiming.solo {
@@ -186,7 +188,8 @@ impl Driver {
                 reason = row.reason,
                 "corrupt row set aside"
             );
-            contained("corrupt_row", || self.config.hooks.corrupt_row(row));
+            telemetry::corrupt();
+            self.tell(|| Call::CorruptRow(row.clone()));
         }
         let count = claims.leased.len();
         tracing::debug!(count, limit, "claimed");

@@ -24,7 +24,12 @@ use super::{
     task::{self, End},
     wakeups,
 };
-use crate::{Error, Outcome, Result, hooks::contained, patience::within, telemetry::Count};
+use crate::{
+    Error, Outcome, Result,
+    hooks::{Call, Teller},
+    patience::within,
+    telemetry::Count,
+};
 
 /// How long a handler that was told to stop may go on before it is dropped.
 const CANCEL_GRACE: Duration = Duration::from_secs(1);
@@ -32,6 +37,9 @@ const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// How long outcomes may take to be stored after a shutdown: from the drain limit, or from the end
 /// of the last handler.
 const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// How long hooks may go on after everything else has been shut down.
+const HOOKS_GRACE: Duration = Duration::from_secs(2);
 
 /// How many reports are taken in one go.
 const REPORTS: usize = 256;
@@ -47,6 +55,7 @@ pub(super) struct Driver {
     pub(super) settling: Settling,
     pub(super) renewal: Renewal,
     pub(super) stop: Option<Stop>,
+    pub(super) teller: Option<Teller>,
     pub(super) summary: Summary,
     until: Until,
     /// The error that stopped this processor.
@@ -96,6 +105,7 @@ impl Driver {
             settling: Settling::default(),
             renewal: Renewal::new(&config, now),
             stop: None,
+            teller: None,
             summary: Summary::default(),
             until,
             fatal: None,
@@ -108,6 +118,8 @@ impl Driver {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<Summary> {
         let woken = Arc::new(Notify::new());
         let mut wakeups = pin!(wakeups::watch(self.config.clone(), woken.clone()));
+        let hooks = self.config.hooks.clone();
+        self.teller = hooks.map(|hooks| Teller::start(hooks, woken.clone()));
         let mut alarm = pin!(tokio::time::sleep(Duration::ZERO));
         let mut batch = Vec::with_capacity(REPORTS);
         loop {
@@ -154,6 +166,9 @@ impl Driver {
                 Event::Woken => self.claiming.hint(Instant::now()),
                 Event::Time => {}
             }
+        }
+        if let Some(teller) = self.teller.take() {
+            teller.finish(self.stop.as_ref().map(|_| HOOKS_GRACE)).await;
         }
         self.summary.abandoned += self.table.len() as u64;
         match self.fatal.take() {
@@ -253,8 +268,12 @@ impl Driver {
                 self.summary.processed += 1;
                 Count::Processed
             }
-            Outcome::Retry { after, .. } => {
+            Outcome::Retry { after, error } => {
                 self.summary.retried += 1;
+                self.tell(|| {
+                    let leased = Box::new(slot.context.leased().clone());
+                    Call::AttemptFailed(leased, error.clone(), *after)
+                });
                 if let Some(due) = Instant::now().checked_add(*after) {
                     self.claiming.hint(due);
                 }
@@ -262,9 +281,9 @@ impl Driver {
             }
             Outcome::Dead { reason, .. } => {
                 self.summary.dead += 1;
-                contained("dead_lettered", || {
-                    let leased = slot.context.leased();
-                    self.config.hooks.dead_lettered(leased, reason);
+                self.tell(|| {
+                    let leased = Box::new(slot.context.leased().clone());
+                    Call::DeadLettered(leased, reason.clone())
                 });
                 Count::Dead
             }
@@ -299,9 +318,14 @@ impl Driver {
         }
         self.summary.lease_lost += 1;
         self.count(&context, Count::LeaseLost);
-        contained("lease_lost", || {
-            self.config.hooks.lease_lost(context.leased());
-        });
+        self.tell(|| Call::LeaseLost(Box::new(context.leased().clone())));
+    }
+
+    /// Calls a hook, if there are any.
+    pub(super) fn tell(&self, call: impl FnOnce() -> Call) {
+        if let Some(teller) = &self.teller {
+            teller.tell(call());
+        }
     }
 
     pub(super) fn count(&self, context: &Context, what: Count) {

@@ -88,7 +88,7 @@ pub struct Processor {
 struct Config {
     store: Patient,
     handlers: HashMap<HandlerName, HandlerConfig>,
-    hooks: Arc<dyn Hooks>,
+    hooks: Option<Arc<dyn Hooks>>,
     retry: RetryPolicy,
     after_dead: AfterDead,
     terms: LeaseTerms,

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Config;
-use crate::{Operate, hooks::contained, patience::within, telemetry};
+use crate::{Operate, hooks::Call, patience::within, telemetry};
 
 pub(super) struct Monitor {
     pub operate: Arc<dyn Operate>,
@@ -30,9 +30,10 @@ impl Monitor {
                 }
                 telemetry::backlog(handler);
                 if handler.lag.is_some_and(|lag| lag > self.limit) {
-                    contained("backlog_age", || {
-                        config.hooks.backlog_age(handler, self.limit);
-                    });
+                    if let Some(hooks) = &config.hooks {
+                        let call = Call::BacklogAge(handler.clone(), self.limit);
+                        call.tell(&**hooks).await;
+                    }
                 }
             }
         }

@@ -214,32 +214,43 @@ impl Store for Spy {
 
 /// Keeps what the processor told.
 #[derive(Clone, Default)]
-pub struct Told(pub Arc<Mutex<Vec<String>>>);
+pub struct Told {
+    told: Arc<Mutex<Vec<String>>>,
+    pub failures: Arc<Mutex<Vec<String>>>,
+}
 
 impl Told {
     fn add(&self, text: String) {
-        self.0.lock().unwrap().push(text);
+        self.told.lock().unwrap().push(text);
     }
 
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
+        self.told.lock().unwrap().clone()
     }
 }
 
+#[async_trait]
 impl Hooks for Told {
-    fn dead_lettered(&self, message: &Leased, reason: &str) {
+    async fn attempt_failed(&self, message: &Leased, error: &str, _: Duration) {
+        self.failures
+            .lock()
+            .unwrap()
+            .push(format!("failed {}: {error}", message.message.id()));
+    }
+
+    async fn dead_lettered(&self, message: &Leased, reason: &str) {
         self.add(format!("dead {}: {reason}", message.message.id()));
     }
 
-    fn lease_lost(&self, message: &Leased) {
+    async fn lease_lost(&self, message: &Leased) {
         self.add(format!("lost {}", message.message.id()));
     }
 
-    fn corrupt_row(&self, row: &CorruptRow) {
+    async fn corrupt_row(&self, row: &CorruptRow) {
         self.add(format!("corrupt {}", row.place));
     }
 
-    fn backlog_age(&self, handler: &inbox::HandlerStatistics, limit: Duration) {
+    async fn backlog_age(&self, handler: &inbox::HandlerStatistics, limit: Duration) {
         assert!(handler.lag.unwrap() > limit);
         self.add(format!("backlog {}", handler.handler));
     }
