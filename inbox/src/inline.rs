@@ -46,17 +46,20 @@ use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-pub use answer::{ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicate};
+pub use answer::{Cause, ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicate};
 pub use transaction::consume_in_transaction;
 
 use crate::{
-    AfterDead, Begun, Effect, Error, Extended, Lease, LeaseTerms, Leased, Message, Outcome, Result,
-    Settled, Store, StoreExt as _,
+    AfterDead, Begun, Effect, Error, Extended, Hooks, Lease, LeaseTerms, Leased, Message, Outcome,
+    Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
+    error_text,
+    hooks::Call,
     patience::{Patient, STORE_TIMEOUT},
     retry::RetryPolicy,
-    telemetry,
+    telemetry::{self, Count},
 };
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
@@ -70,12 +73,7 @@ pub struct InlineConsumer {
     after_dead: AfterDead,
     on_duplicate: OnDuplicate,
     on_busy: OnBusy,
-}
-
-/// How the handler ended, apart from completing.
-enum Ended<E> {
-    Failed(E),
-    Panicked(HandlerPanic),
+    hooks: Option<Arc<dyn Hooks>>,
 }
 
 impl InlineConsumer {
@@ -96,6 +94,7 @@ impl InlineConsumer {
             after_dead: AfterDead::default(),
             on_duplicate: OnDuplicate::default(),
             on_busy: OnBusy::Wait(Duration::from_secs(10)),
+            hooks: None,
         }
     }
 
@@ -128,6 +127,14 @@ impl InlineConsumer {
         self
     }
 
+    /// Sets whom to tell about failed attempts, dead letters and lost leases. Each call runs in a
+    /// task, so that the consumer's caller does not wait for it.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Some(Arc::new(hooks));
+        self
+    }
+
     /// Sets how long one call of the store may take. Default: 60 seconds, twice the
     /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
     /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
@@ -148,8 +155,13 @@ impl InlineConsumer {
     /// than the lease risks being run twice. When somebody else takes the message over
     /// nevertheless, the handler is dropped.
     ///
-    /// Dropping the returned future drops the handler wherever it is. The message stays leased
+    /// Dropping the returned future drops the handler wherever it is (where callers may leave,
+    /// spawn it, as [`InboxLayer`](crate::InboxLayer) does). The message stays leased
     /// until the lease runs out, and can then be consumed again; the attempt counts as crashed.
+    ///
+    /// A message that failed waits for another delivery. When none may ever come, let a
+    /// [`Janitor`](crate::Janitor) give it up in the end
+    /// ([`give_up_after`](crate::JanitorBuilder::give_up_after)).
     ///
     /// # Errors
     /// [`ConsumeError`]: the handler's own error or panic (settled as a retry, or as dead at the
@@ -164,7 +176,23 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
         E: fmt::Display,
     {
-        let answer = self.begin_and_run(message, handler).await;
+        self.consume_for(message, None, handler).await
+    }
+
+    /// The same for a caller who may go: when `gone` is cancelled, a busy message is not waited
+    /// for any longer.
+    pub(crate) async fn consume_for<F, Fut, E>(
+        &self,
+        message: &Message,
+        gone: Option<&CancellationToken>,
+        handler: F,
+    ) -> Result<Consumed, ConsumeError<E>>
+    where
+        F: FnOnce(Leased) -> Fut,
+        Fut: Future<Output = Result<Option<Bytes>, E>>,
+        E: fmt::Display,
+    {
+        let answer = self.begin_and_run(message, gone, handler).await;
         let outcome = answer::name(&answer);
         tracing::debug!(key = %message.key(), outcome, "consumed inline");
         telemetry::consumed(message.handler(), outcome);
@@ -174,6 +202,7 @@ impl InlineConsumer {
     async fn begin_and_run<F, Fut, E>(
         &self,
         message: &Message,
+        gone: Option<&CancellationToken>,
         handler: F,
     ) -> Result<Consumed, ConsumeError<E>>
     where
@@ -181,7 +210,7 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
         E: fmt::Display,
     {
-        let leased = match self.begin(message).await? {
+        let leased = match self.begin(message, gone).await? {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
             Begun::Busy { until } if self.on_busy == OnBusy::Skip => {
@@ -196,25 +225,32 @@ impl InlineConsumer {
         if leased.attempts.started > self.retry.max_attempts() {
             return self.bury(&leased).await;
         }
-        let lease = leased.lease.clone();
-        let attempt = leased.attempts.started;
+        let held = leased.clone();
+        let lease = &held.lease;
         let running = async move { handler(leased).await };
         let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
         let ended = tokio::select! {
             biased;
             ended = &mut running => ended,
-            () = self.keep(&lease) => return Err(ConsumeError::LeaseLost),
+            () = self.keep(lease) => {
+                self.lost(&held);
+                return Err(ConsumeError::LeaseLost);
+            }
         };
         let failure = match ended {
-            Ok(Ok(result)) => return self.complete(&lease, result).await,
-            Ok(Err(error)) => Ended::Failed(error),
-            Err(payload) => Ended::Panicked(HandlerPanic::new(payload)),
+            Ok(Ok(result)) => return self.complete(&held, result).await,
+            Ok(Err(error)) => Cause::Failed(error),
+            Err(payload) => Cause::Panicked(HandlerPanic::new(payload)),
         };
-        Err(self.fail(&lease, attempt, failure).await)
+        Err(self.fail(&held, failure).await)
     }
 
     /// Asks the store until the answer is final or the patience for busy messages is used up.
-    async fn begin<E>(&self, message: &Message) -> Result<Begun, ConsumeError<E>> {
+    async fn begin<E>(
+        &self,
+        message: &Message,
+        gone: Option<&CancellationToken>,
+    ) -> Result<Begun, ConsumeError<E>> {
         let patience = match self.on_busy {
             OnBusy::Wait(limit) => limit,
             OnBusy::Error | OnBusy::Skip => Duration::ZERO,
@@ -238,7 +274,15 @@ impl InlineConsumer {
             if !matches!(begun, Begun::Busy { .. } | Begun::Blocked) || left.is_zero() {
                 return Ok(begun);
             }
-            tokio::time::sleep(pauses.next().unwrap_or_default().min(left)).await;
+            let pause = tokio::time::sleep(pauses.next().unwrap_or_default().min(left));
+            match gone {
+                None => pause.await,
+                Some(gone) => tokio::select! {
+                    biased;
+                    () = gone.cancelled() => return Ok(begun),
+                    () = pause => {}
+                },
+            }
         }
     }
 
@@ -250,10 +294,7 @@ impl InlineConsumer {
             tokio::time::sleep(pause).await;
             pause = match self.store.extend_one(lease, length).await {
                 Ok(Extended::Until(_)) => length / 3,
-                Ok(Extended::LeaseLost) => {
-                    tracing::warn!(key = %lease.key, "lease lost; the handler is dropped");
-                    return;
-                }
+                Ok(Extended::LeaseLost) => return,
                 Err(error) => {
                     tracing::warn!(key = %lease.key, %error, "lease not renewed; trying again");
                     length / 10
@@ -264,9 +305,10 @@ impl InlineConsumer {
 
     async fn complete<E>(
         &self,
-        lease: &Lease,
+        leased: &Leased,
         result: Option<Bytes>,
     ) -> Result<Consumed, ConsumeError<E>> {
+        let lease = &leased.lease;
         let outcome = Outcome::Processed {
             result: result.clone(),
         };
@@ -279,46 +321,95 @@ impl InlineConsumer {
         }
         match settled {
             Ok(Settled::Done) => Ok(Consumed::Ran { result }),
-            Ok(Settled::LeaseLost | Settled::Refused(_)) => Err(ConsumeError::Unrecorded(None)),
+            Ok(Settled::LeaseLost) => {
+                self.lost(leased);
+                Err(ConsumeError::Unrecorded(None))
+            }
+            Ok(Settled::Refused(invalid)) => {
+                let refused = invalid.in_operation("settle");
+                Err(ConsumeError::Unrecorded(Some(refused)))
+            }
             Err(error) => Err(ConsumeError::Unrecorded(Some(error))),
         }
     }
 
     /// Settles a failed attempt. When even that fails the lease runs out by itself.
-    async fn fail<E: fmt::Display>(
-        &self,
-        lease: &Lease,
-        attempt: u32,
-        ended: Ended<E>,
-    ) -> ConsumeError<E> {
-        let text = match &ended {
-            // The alternate form lets errors such as anyhow's add their causes.
-            Ended::Failed(error) => format!("{error:#}"),
-            Ended::Panicked(panic) => panic.to_string(),
-        };
-        let outcome = if attempt >= self.retry.max_attempts() {
-            Outcome::Dead {
-                reason: text,
-                after: self.after_dead,
-            }
+    async fn fail<E: fmt::Display>(&self, leased: &Leased, cause: Cause<E>) -> ConsumeError<E> {
+        let attempt = leased.attempts.started;
+        let error = error_text(&format!("{cause:#}")).into_owned();
+        let is_last = attempt >= self.retry.max_attempts();
+        let is_recorded = if is_last {
+            matches!(self.give_up(leased, error).await, Ok(Settled::Done))
         } else {
-            Outcome::Retry {
-                after: self.retry.delay(attempt),
-                error: text,
-            }
+            self.put_off(leased, self.retry.delay(attempt), error).await;
+            false
         };
-        match self.settle(lease, outcome).await {
-            Ok(Settled::Done) => {}
-            Ok(Settled::LeaseLost | Settled::Refused(_)) => {
-                tracing::warn!(key = %lease.key, "failed attempt not recorded: lease lost");
-            }
-            Err(error) => {
-                tracing::warn!(key = %lease.key, %error, "failed attempt not recorded");
-            }
+        match cause {
+            cause if is_recorded => ConsumeError::Dead(cause),
+            Cause::Failed(error) => ConsumeError::Handler(error),
+            Cause::Panicked(panic) => ConsumeError::Panicked(panic),
         }
-        match ended {
-            Ended::Failed(error) => ConsumeError::Handler(error),
-            Ended::Panicked(panic) => ConsumeError::Panicked(panic),
+    }
+
+    /// Settles a failed attempt as to be made again.
+    async fn put_off(&self, leased: &Leased, after: Duration, error: String) {
+        let key = &leased.lease.key;
+        let outcome = Outcome::Retry {
+            after,
+            error: error.clone(),
+        };
+        match self.settle(&leased.lease, outcome).await {
+            Ok(Settled::Done) => {
+                tracing::info!(%key, %error, ?after, "attempt failed");
+                telemetry::count(&key.handler, Count::Retried);
+                self.tell(|| Call::AttemptFailed(Box::new(leased.clone()), error, after));
+            }
+            other => self.not_recorded(leased, &other),
+        }
+    }
+
+    /// Makes a message dead, and tells of it.
+    async fn give_up(&self, leased: &Leased, reason: String) -> Result<Settled> {
+        let key = &leased.lease.key;
+        let outcome = Outcome::Dead {
+            reason: reason.clone(),
+            after: self.after_dead,
+        };
+        let settled = self.settle(&leased.lease, outcome).await;
+        if let Ok(Settled::Done) = settled {
+            tracing::warn!(%key, %reason, "attempt failed; giving up");
+            telemetry::count(&key.handler, Count::Dead);
+            self.tell(|| Call::DeadLettered(Box::new(leased.clone()), reason));
+        } else {
+            self.not_recorded(leased, &settled);
+        }
+        settled
+    }
+
+    /// Takes note of an outcome that the store does not have; the lease runs out by itself.
+    fn not_recorded(&self, leased: &Leased, settled: &Result<Settled>) {
+        let key = &leased.lease.key;
+        match settled {
+            Ok(Settled::Done) => {}
+            Ok(Settled::LeaseLost) => self.lost(leased),
+            Ok(Settled::Refused(invalid)) => {
+                tracing::warn!(%key, reason = %invalid, "failed attempt not recorded: refused");
+            }
+            Err(error) => tracing::warn!(%key, %error, "failed attempt not recorded"),
+        }
+    }
+
+    fn lost(&self, leased: &Leased) {
+        tracing::warn!(key = %leased.lease.key, "lease lost");
+        telemetry::count(&leased.lease.key.handler, Count::LeaseLost);
+        self.tell(|| Call::LeaseLost(Box::new(leased.clone())));
+    }
+
+    /// Calls a hook, if there are any, without keeping the caller waiting.
+    fn tell(&self, call: impl FnOnce() -> Call) {
+        if let Some(hooks) = self.hooks.clone() {
+            let call = call();
+            tokio::spawn(async move { call.tell(&*hooks).await });
         }
     }
 
@@ -326,13 +417,12 @@ impl InlineConsumer {
     async fn bury<E>(&self, leased: &Leased) -> Result<Consumed, ConsumeError<E>> {
         let crashed = leased.attempts.crashed(true);
         let reason = format!("gave up: {crashed} attempts began and never ended");
-        let outcome = Outcome::Dead {
-            reason: reason.clone(),
-            after: self.after_dead,
-        };
-        match self.settle(&leased.lease, outcome).await {
+        match self.give_up(leased, reason.clone()).await {
             Ok(Settled::Done) => Ok(Consumed::Dead { reason }),
-            Ok(Settled::LeaseLost | Settled::Refused(_)) => Err(ConsumeError::LeaseLost),
+            Ok(Settled::LeaseLost) => Err(ConsumeError::LeaseLost),
+            Ok(Settled::Refused(invalid)) => {
+                Err(ConsumeError::Store(invalid.in_operation("settle")))
+            }
             Err(error) => Err(ConsumeError::Store(error)),
         }
     }

@@ -1,15 +1,19 @@
 //! Retention: deletes final messages that are old enough, in bounded slices.
 
+mod abandoned;
+
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use backon::Retryable as _;
 use tokio_util::sync::CancellationToken;
 
+use self::abandoned::Abandoned;
 use crate::{
-    Error, Expired, Invalid, Key, Operate, Record, RetryPolicy, State,
+    AfterDead, Error, Expired, HandlerName, Hooks, Invalid, Key, Operate, Record, RetryPolicy,
+    State, Store,
     backoff::a_few_times,
-    patience::{STORE_TIMEOUT, within},
+    patience::{Patient, STORE_TIMEOUT, within},
     telemetry,
 };
 
@@ -69,6 +73,7 @@ pub struct Janitor {
     slice: u32,
     interval: Duration,
     store_timeout: Duration,
+    abandoned: Option<Abandoned>,
     warnings: Vec<RetentionWarning>,
 }
 
@@ -82,6 +87,8 @@ pub struct JanitorBuilder {
     slice: u32,
     interval: Duration,
     store_timeout: Duration,
+    abandoned: Option<Abandoned>,
+    hooks: Option<Arc<dyn Hooks>>,
     retry: Option<RetryPolicy>,
 }
 
@@ -122,6 +129,8 @@ pub struct Sweep {
     pub dead: u64,
     /// Discarded messages deleted.
     pub discarded: u64,
+    /// Messages made dead because no caller came back for them.
+    pub abandoned: u64,
     /// Old rows that could not be read, and so not archived; they stay.
     pub corrupt: u64,
 }
@@ -172,6 +181,42 @@ impl JanitorBuilder {
     #[must_use]
     pub fn slice(mut self, messages: u32) -> Self {
         self.slice = messages;
+        self
+    }
+
+    /// Makes messages of `handlers` dead that have been due for longer than `after` without anybody
+    /// working on them. `store` has to be of the same inbox.
+    ///
+    /// For handler names that only inline consumers (or an [`InboxLayer`](crate::InboxLayer)) work
+    /// on: a failed message waits there for its caller to come back, and when none does it would
+    /// stay pending, and its handler's lag grow, for ever. Take longer than the longest time after
+    /// which a copy may still come. (A processor with the same handler name would retry them
+    /// instead.)
+    #[must_use]
+    pub fn give_up_after(
+        mut self,
+        store: Arc<impl Store + ?Sized>,
+        handlers: impl IntoIterator<Item = HandlerName>,
+        after: Duration,
+        after_dead: AfterDead,
+    ) -> Self {
+        self.abandoned = Some(Abandoned {
+            store: Patient {
+                store: Arc::new(store),
+                limit: self.store_timeout,
+            },
+            handlers: handlers.into_iter().collect(),
+            after,
+            after_dead,
+            hooks: None,
+        });
+        self
+    }
+
+    /// Sets whom to tell about messages that [`give_up_after`](Self::give_up_after) makes dead.
+    #[must_use]
+    pub fn hooks(mut self, hooks: impl Hooks) -> Self {
+        self.hooks = Some(Arc::new(hooks));
         self
     }
 
@@ -256,6 +301,11 @@ impl JanitorBuilder {
             slice: self.slice,
             interval: self.interval,
             store_timeout: self.store_timeout,
+            abandoned: self.abandoned.map(|mut abandoned| {
+                abandoned.store.limit = self.store_timeout;
+                abandoned.hooks = self.hooks;
+                abandoned
+            }),
             warnings,
         })
     }
@@ -275,6 +325,8 @@ impl Janitor {
             slice: 1000,
             interval: Duration::from_secs(5 * 60),
             store_timeout: STORE_TIMEOUT * 5,
+            abandoned: None,
+            hooks: None,
             retry: None,
         }
     }
@@ -327,6 +379,9 @@ impl Janitor {
     /// As [`sweep`](Self::sweep).
     pub async fn sweep_until(&self, shutdown: &CancellationToken) -> Result<Sweep, SweepError> {
         let mut sweep = Sweep::default();
+        if let Some(abandoned) = &self.abandoned {
+            sweep.abandoned = self.sweep_abandoned(abandoned).await?;
+        }
         for &(state, retention) in &self.retention {
             let purged = match &self.archiver {
                 None => self.purge(state, retention, shutdown).await?,

@@ -94,6 +94,7 @@
 
 use std::{
     fmt,
+    panic::resume_unwind,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -101,12 +102,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use crate::{
-    Error, Message,
-    inline::{ConsumeError, Consumed, InlineConsumer},
+    Error, ErrorKind, Message,
+    inline::{Cause, ConsumeError, Consumed, InlineConsumer},
 };
 
 /// Translates between a service's requests and responses and the inbox.
@@ -126,6 +129,13 @@ pub trait Exchange<Request>: Send + Sync + 'static {
         &self,
         response: Self::Response,
     ) -> impl Future<Output = (Self::Response, Conclusion)> + Send;
+
+    /// The response to the request whose failure, for this reason, made its message dead: there
+    /// is no attempt left. Provided: the service's own response.
+    fn gave_up(&self, response: Self::Response, reason: &str) -> Self::Response {
+        let _ = reason;
+        response
+    }
 
     /// The response to a request that did not run.
     fn answer(&self, answer: Answer) -> Self::Response;
@@ -240,6 +250,9 @@ impl<S, X> Layer<S> for InboxLayer<X> {
 
 /// A service behind an [`InboxLayer`].
 ///
+/// A request that has reached the inner service is finished and recorded even when its caller
+/// disconnects meanwhile: it runs in a task of the present Tokio runtime.
+///
 /// It is ready when the inner service is. A request that turns out to be a duplicate gives the
 /// readiness back unused. An error of the inner service is recorded as a failed attempt and
 /// returned; a panic is recorded and goes on. A response whose completion could not be recorded
@@ -271,7 +284,7 @@ where
     S: Service<Request> + Clone + Send + 'static,
     S::Future: Send,
     S::Response: Send + 'static,
-    S::Error: fmt::Display + Send,
+    S::Error: fmt::Display + Send + 'static,
     X: Exchange<Request, Response = S::Response>,
     Request: Send + 'static,
 {
@@ -317,39 +330,69 @@ impl<X> InboxLayer<X> {
         request: Request,
     ) -> Result<S::Response, S::Error>
     where
-        S: Service<Request>,
-        S::Error: fmt::Display,
+        S: Service<Request> + Send + 'static,
+        S::Future: Send,
+        S::Response: Send + 'static,
+        S::Error: fmt::Display + Send + 'static,
         X: Exchange<Request, Response = S::Response>,
+        Request: Send + 'static,
     {
         let (message, request) = match self.exchange.open(request).await {
             Opened::Pass(request) => return inner.call(request).await,
             Opened::Refuse(response) => return Ok(response),
             Opened::Once(message, request) => (message, request),
         };
-        let mut response = None;
-        let slot = &mut response;
-        let consumed = self
-            .consumer
-            .consume(&message, |_| async move {
+        // In a task of its own: what has begun goes on when the client disconnects and this future
+        // is dropped. Only the wait for another copy ends then.
+        let gone = CancellationToken::new();
+        let _leaves = gone.clone().drop_guard();
+        let (consumer, exchange) = (self.consumer.clone(), self.exchange.clone());
+        let task = async move {
+            let mut response = None;
+            let slot = &mut response;
+            let run = |_| async move {
                 let answered = inner.call(request).await.map_err(Failure::Service)?;
-                let (answered, conclusion) = self.exchange.complete(answered).await;
+                let (answered, conclusion) = exchange.complete(answered).await;
                 *slot = Some(answered);
                 match conclusion {
                     Conclusion::Done(result) => Ok(result),
                     Conclusion::Retry(reason) => Err(Failure::Response(reason)),
                 }
-            })
-            .await;
-        if let Err(ConsumeError::Unrecorded(error)) = &consumed {
-            let error = error.as_ref().map(ToString::to_string);
-            tracing::warn!(key = %message.key(), error, "response not recorded; it may run again");
-        }
+            };
+            let consumed = consumer.consume_for(&message, Some(&gone), run).await;
+            if let Err(ConsumeError::Unrecorded(error)) = &consumed {
+                let error = error.as_ref().map(ToString::to_string);
+                let key = message.key();
+                tracing::warn!(%key, error, "response not recorded; it may run again");
+            }
+            (response, consumed)
+        };
+        let (response, consumed) = match tokio::spawn(task.in_current_span()).await {
+            Ok(ended) => ended,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(_) => {
+                    let error = Error::new(ErrorKind::Other, "consume", "the runtime shuts down");
+                    return Ok(self.exchange.answer(Answer::Unavailable(error)));
+                }
+            },
+        };
         if let Some(response) = response {
-            return Ok(response);
+            return Ok(match &consumed {
+                Err(ConsumeError::Dead(cause)) => {
+                    self.exchange.gave_up(response, &cause.to_string())
+                }
+                _ => response,
+            });
         }
         let answer = match consumed {
-            Err(ConsumeError::Handler(Failure::Service(error))) => return Err(error),
-            Err(ConsumeError::Panicked(panic)) => panic.resume(),
+            Err(
+                ConsumeError::Handler(Failure::Service(error))
+                | ConsumeError::Dead(Cause::Failed(Failure::Service(error))),
+            ) => return Err(error),
+            Err(ConsumeError::Panicked(panic) | ConsumeError::Dead(Cause::Panicked(panic))) => {
+                panic.resume()
+            }
             Ok(Consumed::Duplicate { result } | Consumed::Ran { result }) => {
                 Answer::Duplicate { result }
             }
@@ -365,7 +408,8 @@ impl<X> InboxLayer<X> {
             Err(
                 ConsumeError::LeaseLost
                 | ConsumeError::Unrecorded(_)
-                | ConsumeError::Handler(Failure::Response(_)),
+                | ConsumeError::Handler(Failure::Response(_))
+                | ConsumeError::Dead(Cause::Failed(Failure::Response(_))),
             ) => Answer::LeaseLost,
         };
         Ok(self.exchange.answer(answer))

@@ -128,6 +128,15 @@ pub(crate) fn backlog(statistics: &HandlerStatistics) {
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn backlog(_: &HandlerStatistics) {}
 
+/// Counts what happens too rarely to be looked up once.
+#[cfg(feature = "metrics")]
+pub(crate) fn count(handler: &HandlerName, what: Count) {
+    HandlerMetrics::new(handler).count(what);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn count(_: &HandlerName, _: Count) {}
+
 /// A claim has set a row aside.
 pub(crate) fn corrupt() {
     #[cfg(feature = "metrics")]

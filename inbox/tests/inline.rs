@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod faulty;
+mod logged;
 
 use std::{
     fmt::Debug,
@@ -237,10 +238,17 @@ async fn a_discarded_message_does_not_run() {
 async fn errors_are_returned_retried_and_fatal_at_the_limit() {
     let bench = bench();
     for attempt in 1..=3 {
+        let answer = bench.consume(&message(1), Err("no funds")).await;
+        // The last one is told apart: there is nothing left to deliver again for.
         is(
-            &bench.consume(&message(1), Err("no funds")).await,
-            "Handler",
+            &answer,
+            if attempt < 3 {
+                "Handler"
+            } else {
+                "Dead(Failed"
+            },
         );
+        assert_eq!(answer.unwrap_err().is_final(), attempt == 3);
         let record = bench.record(&message(1)).await;
         assert_eq!(record.attempts.finished, attempt);
         assert_eq!(record.last_error.as_deref(), Some("no funds"));
@@ -255,6 +263,50 @@ async fn errors_are_returned_retried_and_fatal_at_the_limit() {
     }
     is(&bench.consume(&message(1), Ok(None)).await, "Dead");
     assert_eq!(bench.runs(), 3);
+}
+
+#[tokio::test]
+async fn deaths_and_failures_are_told() {
+    let (log, _guard) = logged::Log::of(tracing::Level::WARN);
+    let bench = bench();
+    let told = Told::default();
+    let consumer = bench.consumer.clone().hooks(told.clone()).retry(policy(2));
+    for _ in 0..2 {
+        let fail = async |_| Err::<Option<Bytes>, _>("no funds");
+        assert!(consumer.consume(&message(1), fail).await.is_err());
+        bench.clock.advance(Duration::from_secs(24 * 3600));
+    }
+    for _ in 0..2 {
+        let _vanished = bench.hold(&message(2), Duration::from_secs(1)).await;
+        bench.clock.advance(Duration::from_secs(2));
+    }
+    let run = async |_| Ok::<_, String>(None);
+    is(&consumer.consume(&message(2), run).await, "Dead");
+    let expected = ["failed 1: no funds", "dead 1: no funds", "dead 2"];
+    while told.0.lock().unwrap().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    let told = told.0.lock().unwrap().clone();
+    for (told, expected) in told.iter().zip(expected) {
+        assert!(told.starts_with(expected), "{told}");
+    }
+    assert_eq!(log.lines(&["giving up"]).len(), 2, "{}", log.text());
+}
+
+#[derive(Clone, Default)]
+struct Told(Arc<std::sync::Mutex<Vec<String>>>);
+
+#[async_trait::async_trait]
+impl inbox::Hooks for Told {
+    async fn attempt_failed(&self, message: &Leased, error: &str, _: Duration) {
+        let text = format!("failed {}: {error}", message.message.id());
+        self.0.lock().unwrap().push(text);
+    }
+
+    async fn dead_lettered(&self, message: &Leased, reason: &str) {
+        let text = format!("dead {}: {reason}", message.message.id());
+        self.0.lock().unwrap().push(text);
+    }
 }
 
 #[tokio::test]

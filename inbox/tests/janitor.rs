@@ -218,3 +218,53 @@ fn bad_settings_are_refused() {
             .is_err()
     );
 }
+
+#[tokio::test]
+async fn what_no_caller_comes_back_for_is_dead_in_the_end() {
+    let spy = Arc::new(Spy::new());
+    let worker = inbox::WorkerName::new("web").unwrap();
+    let terms = inbox::LeaseTerms::new(Duration::from_secs(30), worker).unwrap();
+    let hour = Duration::from_secs(3600);
+    let told = Told::default();
+    let janitor = Janitor::builder(spy.inner.clone())
+        .give_up_after(spy.clone(), [billing()], hour, inbox::AfterDead::Continue)
+        .hooks(told.clone())
+        .build()
+        .unwrap();
+    let fail = async |id: &str, after: Duration| {
+        let begun = spy.inner.begin(&message(id), &terms).await.unwrap();
+        let inbox::Begun::Run(leased) = begun else {
+            panic!("{begun:?}");
+        };
+        let error = "no funds".to_owned();
+        let outcome = inbox::Outcome::Retry { after, error };
+        let _ = spy.inner.settle_one(&leased.lease, outcome).await.unwrap();
+    };
+    fail("gone", Duration::from_secs(5)).await;
+    fail("waiting", hour * 4).await;
+    spy.clock.advance(hour / 2);
+    assert_eq!(janitor.sweep().await.unwrap().abandoned, 0);
+    spy.clock.advance(hour);
+    // Replayed by an operator: it gets its time again.
+    let _ = spy.inner.begin(&message("replayed"), &terms).await.unwrap();
+    spy.clock.advance(hour * 2);
+    let _ = spy.inner.discard(&key("replayed")).await.unwrap();
+    let _ = spy.inner.replay(&key("replayed"), None).await.unwrap();
+    let other = message("other").for_handler(inbox::HandlerName::new("other").unwrap());
+    spy.receive_all([other]).await;
+    spy.clock.advance(hour / 2);
+    assert_eq!(janitor.sweep().await.unwrap().abandoned, 1);
+    assert_eq!(spy.record("gone").await.state, State::Dead);
+    let waiting = spy.record("waiting").await;
+    assert_eq!(
+        (waiting.state, waiting.attempts.started),
+        (State::Pending, 1)
+    );
+    let replayed = spy.record("replayed").await;
+    assert_eq!(
+        (replayed.state, replayed.attempts.started),
+        (State::Pending, 0)
+    );
+    assert_eq!(told.all().len(), 1);
+    assert!(told.all()[0].starts_with("dead gone: abandoned"));
+}

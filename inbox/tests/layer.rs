@@ -15,11 +15,12 @@ use std::{
 
 use faulty::{Fault, FaultyStore, handler, memory};
 use inbox::{
-    AfterDead, Bytes, ErrorKind, Inbox, Kind, LeaseTerms, Message, MessageId, OrderingKey,
-    RetryPolicy, State, Store, WorkerName,
+    AfterDead, Begun, Bytes, ErrorKind, Inbox, Kind, LeaseTerms, Message, MessageId, OrderingKey,
+    Outcome, RetryPolicy, State, Store, StoreExt as _, WorkerName,
     inline::{InlineConsumer, OnBusy, OnDuplicate},
     layer::{Answer, Conclusion, Exchange, InboxLayer, Opened},
 };
+use tokio::sync::Notify;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
 #[derive(Clone, Copy)]
@@ -50,6 +51,10 @@ impl Exchange<Ask> for Texts {
             Conclusion::Done(Some(response.clone().into()))
         };
         (response, conclusion)
+    }
+
+    fn gave_up(&self, response: String, reason: &str) -> String {
+        format!("given up: {response} ({reason})")
     }
 
     fn answer(&self, answer: Answer) -> String {
@@ -340,4 +345,71 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
             .unwrap();
         assert_eq!(answer, request);
     }
+}
+
+#[tokio::test]
+async fn what_has_begun_goes_on_when_the_client_disconnects() {
+    let (inbox, _, layer) = layer().await;
+    let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let notifies = (begun.clone(), go.clone());
+    let service = layer.layer(service_fn(move |_: Ask| {
+        let (begun, go) = notifies.clone();
+        async move {
+            begun.notify_one();
+            go.notified().await;
+            Ok::<_, Infallible>("done".to_owned())
+        }
+    }));
+    let client = tokio::spawn(service.clone().oneshot(Ask("1")));
+    begun.notified().await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    go.notify_one();
+    for _ in 0..1000 {
+        if state(&inbox, "1").await == Some(State::Processed) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the work was dropped with its client");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_leaves_while_it_waits_for_another_copy_runs_nothing() {
+    let (inbox, store, _) = layer().await;
+    let patient = consumer(store.clone(), Duration::from_secs(30))
+        .on_busy(OnBusy::Wait(Duration::from_secs(600)));
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = runs.clone();
+    let service = InboxLayer::new(patient, Texts).layer(service_fn(move |_: Ask| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>("done".to_owned()) }
+    }));
+    let worker = WorkerName::new("other").unwrap();
+    let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+    let Begun::Run(held) = inbox.begin(&message("1"), &terms).await.unwrap() else {
+        panic!("held by nobody");
+    };
+    let client = tokio::spawn(service.oneshot(Ask("1")));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    client.abort();
+    let asked = store.calls("begin");
+    let _ = inbox
+        .settle_one(&held.lease, Outcome::Release)
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(store.calls("begin"), asked);
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn the_response_of_the_last_attempt_says_so() {
+    let (_, store, _) = layer().await;
+    let consumer = consumer(store, Duration::from_secs(30)).retry(policy(1));
+    let service = InboxLayer::new(consumer, Texts).layer(service_fn(async |_: Ask| {
+        Ok::<_, Infallible>("fail".to_owned())
+    }));
+    let response = service.oneshot(Ask("1")).await.unwrap();
+    assert_eq!(response, "given up: fail (fail)");
 }

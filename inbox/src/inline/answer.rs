@@ -105,19 +105,24 @@ impl fmt::Debug for Consumed {
     }
 }
 
-/// Why a message was not consumed. In every case the delivery should not be acknowledged, so that
-/// the broker delivers it again and the inbox decides anew.
+/// Why a message was not consumed here and now.
+///
+/// Where [`is_final`](Self::is_final), another delivery cannot change anything: acknowledge this
+/// one. Otherwise do not, so that the broker delivers it again and the inbox decides then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConsumeError<E> {
-    /// The handler failed. The message waits for its retry, or is dead when that was the last
-    /// attempt.
+    /// The handler failed. The message waits for its retry, which another delivery has to bring.
     #[error("the handler failed: {0}")]
     Handler(E),
-    /// The handler panicked, which counts as a failed attempt.
+    /// The handler panicked, which counts as a failed attempt; as [`Handler`](Self::Handler).
     #[error("{0}")]
     Panicked(HandlerPanic),
-    /// It was processed before, and [`OnDuplicate::Error`] is set.
+    /// The handler failed in the last attempt, and the message is durably dead. Final: an operator
+    /// decides what becomes of it.
+    #[error("the last attempt failed, and the message is dead: {0}")]
+    Dead(Cause<E>),
+    /// It was processed before, and [`OnDuplicate::Error`] is set. Final.
     #[error("the message was processed before")]
     Duplicate,
     /// Somebody holds it, or it waits for its due time.
@@ -142,6 +147,35 @@ pub enum ConsumeError<E> {
     Store(#[source] Error),
 }
 
+impl<E> ConsumeError<E> {
+    /// Whether the message is finished for good, so that the delivery can be acknowledged:
+    /// [`Duplicate`](Self::Duplicate) and [`Dead`](Self::Dead).
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Duplicate | Self::Dead(_))
+    }
+}
+
+/// How a handler failed.
+#[derive(Debug)]
+pub enum Cause<E> {
+    /// With its own error.
+    Failed(E),
+    /// By a panic.
+    Panicked(HandlerPanic),
+}
+
+impl<E: fmt::Display> fmt::Display for Cause<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The alternate form lets errors such as anyhow's add their causes.
+            Self::Failed(error) if f.alternate() => write!(f, "{error:#}"),
+            Self::Failed(error) => error.fmt(f),
+            Self::Panicked(panic) => panic.fmt(f),
+        }
+    }
+}
+
 /// A handler's panic.
 pub struct HandlerPanic {
     text: String,
@@ -156,7 +190,7 @@ pub(super) fn name<E>(answer: &Result<Consumed, ConsumeError<E>>) -> &'static st
         Ok(Consumed::Duplicate { .. }) | Err(ConsumeError::Duplicate) => "duplicate",
         Ok(Consumed::Busy { .. }) | Err(ConsumeError::Busy { .. }) => "busy",
         Ok(Consumed::Blocked) | Err(ConsumeError::Blocked) => "blocked",
-        Ok(Consumed::Dead { .. }) => "dead",
+        Ok(Consumed::Dead { .. }) | Err(ConsumeError::Dead(_)) => "dead",
         Ok(Consumed::Discarded) => "discarded",
         Err(ConsumeError::Handler(_) | ConsumeError::Panicked(_)) => "failed",
         Err(ConsumeError::LeaseLost) => "lease-lost",
