@@ -17,8 +17,9 @@ use std::{
 };
 
 use inbox::{
-    CancellationToken, Context, CorruptRow, ErrorKind, Failure, Handler, Outcome, Processor,
-    ProcessorBuilder, Result, Router, Settled, State, StoreExt as _, Summary, WorkerName,
+    CancellationToken, Context, CorruptRow, ErrorKind, Failure, Handler, HandlerName, Outcome,
+    Processor, ProcessorBuilder, Result, Router, Settled, State, StoreExt as _, Summary,
+    WorkerName,
 };
 use processor_support::*;
 use tokio::{sync::Semaphore, task::JoinHandle};
@@ -541,6 +542,48 @@ async fn only_the_message_that_kills_its_worker_dies() {
         assert_eq!(record.state, expected, "{id}: {:?}", record.last_error);
     }
     assert_eq!(finished.lock().unwrap().len(), 38);
+}
+
+/// A handler name whose message has crashed a worker holds up nobody but itself.
+#[tokio::test]
+async fn a_suspect_is_alone_among_the_messages_of_its_own_handler_only() {
+    let spy = spy();
+    spy.receive_all([message("suspect")]).await;
+    assert_eq!(spy.crash(1).await.len(), 1);
+    let other = HandlerName::new("other").unwrap();
+    let others = (0..30).map(|id| message(id).for_handler(other.clone()));
+    spy.receive_all(others.chain([message("beside")])).await;
+    let suspect = Gated::default();
+    let beside = Arc::new(AtomicUsize::new(0));
+    let (gated, counted) = (Arc::new(suspect.handler()), beside.clone());
+    let routed = router(move |context: Context| {
+        let (gated, counted) = (gated.clone(), counted.clone());
+        async move {
+            if context.message().id().as_str() == "suspect" {
+                return gated.handle(&context).await;
+            }
+            counted.fetch_add(1, SeqCst);
+            Ok(().into())
+        }
+    });
+    let handled = Arc::new(AtomicUsize::new(0));
+    let count = handled.clone();
+    let served = Router::new(other).on("order.placed", move |_: Context| {
+        count.fetch_add(1, SeqCst);
+        async { Ok(()) }
+    });
+    let builder = processor(&spy, routed).router(served).retry(at_once(2));
+    let running = Background::start(builder.concurrency(8));
+    suspect.begun(1).await;
+    eventually("others are served", async || handled.load(SeqCst) == 30).await;
+    // All that could run has run; what shares the suspect's handler has not, or ran before it.
+    let before = beside.load(SeqCst);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(beside.load(SeqCst), before);
+    suspect.go.cancel();
+    eventually("all", async || spy.count(State::Processed).await == 32).await;
+    assert_eq!(beside.load(SeqCst), 1);
+    running.stop().await.unwrap();
 }
 
 #[tokio::test]

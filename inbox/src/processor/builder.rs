@@ -98,9 +98,9 @@ impl ProcessorBuilder {
     /// Sets how often and when failed messages are tried again. Default:
     /// [`RetryPolicy::default`], ten attempts within about 43 minutes.
     ///
-    /// A message whose last attempt is due, and which has crashed a worker before, runs alone in
-    /// its processor, so that what it does does not count against others. (With a single attempt
-    /// there is no such second chance.)
+    /// A message whose last attempt is due, and which has crashed a worker before, runs alone among
+    /// the messages of its handler, so that what they do does not count against it. Other handlers
+    /// go on meanwhile. (With a single attempt there is no such second chance.)
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;

@@ -1,6 +1,9 @@
 //! When to claim, how much, and what to do with what was claimed.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
@@ -9,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
-    ClaimRequest, Claims, Leased, Outcome, Result, Store as _,
+    ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Store as _,
     backoff::through_an_outage,
     hooks::{Call, Teller},
     telemetry::{self, Count, Timer},
@@ -22,6 +25,8 @@ pub(super) struct Claimed {
     /// From before the call: leases run for their length from here, at the least.
     started: Instant,
     limit: usize,
+    /// For whom.
+    handlers: Vec<HandlerName>,
     /// Whether nothing was held when the call was made.
     was_empty: bool,
     result: Result<Claims>,
@@ -30,18 +35,17 @@ pub(super) struct Claimed {
 /// The state of claiming.
 ///
 /// A *suspect* is a message that has crashed a worker before and is on its last allowed attempt.
-/// If it were run beside others and one of those killed the process, the suspect would be dead
-/// although it did nothing. So a suspect is run only when nothing else is held, and until then is
-/// handed back, which takes its attempt back too. Others run beside a killer only while they have
-/// attempts left.
+/// If it were run together with others and one of those killed the process, the suspect would be
+/// dead although it did nothing. So a suspect is run only when no other message of its handler is
+/// held, and until then is handed back, which takes its attempt back too. Other handlers go on:
+/// one that is slow or often crashes is no reason to hold up the rest.
 pub(super) struct Claiming {
     pub(super) call: Option<BoxFuture<'static, Claimed>>,
-    /// A suspect that waits until all else is handed back.
-    pub(super) held: Option<usize>,
+    /// Handlers with suspects, and a suspect that waits until the rest of its handler is handed
+    /// back. Messages of such a handler are claimed only when none is held, one at a time.
+    isolated: HashMap<HandlerName, Option<usize>>,
     /// The last claim that began with nothing held has found nothing.
     pub(super) found_nothing: bool,
-    /// There are suspects: claim only when nothing is held, one message at a time.
-    solo: bool,
     /// When to claim next, apart from hints.
     next: Instant,
     /// When something is known or likely to be due.
@@ -58,9 +62,8 @@ impl Claiming {
     pub(super) fn new(config: &Config, now: Instant) -> Self {
         Self {
             call: None,
-            held: None,
+            isolated: HashMap::new(),
             found_nothing: false,
-            solo: false,
             next: now,
             hint: None,
             waiting_since: None,
@@ -86,22 +89,24 @@ impl Driver {
     /// How many messages to claim when claiming is due.
     fn wanted(&self) -> usize {
         let is_occupied = self.claiming.call.is_some()
-            || self.claiming.held.is_some()
             || self.renewal.is_behind
             || self.teller.as_ref().is_some_and(Teller::is_behind);
-        if is_occupied || self.stop.is_some() || self.claiming.solo && !self.table.is_empty() {
+        let most = self.table.free().min(self.config.batch);
+        if is_occupied || self.stop.is_some() {
             0
-        } else if self.claiming.solo {
-            1
+        } else if self.lonely().is_some() {
+            most.min(1)
+        } else if self.claiming.isolated.len() == self.config.handlers.len() {
+            0
         } else {
-            self.table.free().min(self.config.batch)
+            most
         }
     }
 
     /// How many slots are enough for a claim without waiting for more.
     fn enough(&self) -> usize {
         let half = (self.config.concurrency / 2).max(1);
-        if self.claiming.solo {
+        if self.lonely().is_some() {
             1
         } else {
             half.min(self.config.batch)
@@ -140,9 +145,19 @@ impl Driver {
         self.claiming.hint = self.claiming.hint.filter(|hint| *hint > now);
         let was_empty = self.table.is_empty();
         let config = self.config.clone();
+        let handlers: Vec<_> = match self.lonely() {
+            Some(handler) => vec![handler.clone()],
+            None => {
+                let all = config.handlers.keys();
+                let isolated = &self.claiming.isolated;
+                all.filter(|handler| !isolated.contains_key(*handler))
+                    .cloned()
+                    .collect()
+            }
+        };
         self.claiming.call = Some(Box::pin(async move {
             let request = ClaimRequest {
-                handlers: config.handlers.keys().cloned().collect(),
+                handlers,
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
                 terms: config.terms.clone(),
             };
@@ -153,6 +168,7 @@ impl Driver {
             Claimed {
                 started,
                 limit,
+                handlers: request.handlers,
                 was_empty,
                 result,
             }
@@ -163,6 +179,7 @@ impl Driver {
         let Claimed {
             started,
             limit,
+            handlers,
             was_empty,
             result,
         } = claimed;
@@ -195,8 +212,12 @@ impl Driver {
         tracing::debug!(count, limit, "claimed");
         self.summary.claimed += count as u64;
         self.schedule(now, count + claims.corrupt.len(), limit);
-        self.claiming.found_nothing = was_empty && count == 0 && claims.corrupt.is_empty();
-        self.accept(claims.leased, started + self.config.terms.length());
+        self.claiming.found_nothing = was_empty
+            && count == 0
+            && claims.corrupt.is_empty()
+            && handlers.len() == self.config.handlers.len();
+        let expires = started + self.config.terms.length();
+        self.accept(claims.leased, &handlers, expires);
     }
 
     /// Decides when to claim next after `count` of `limit` messages were found.
@@ -235,32 +256,87 @@ impl Driver {
         others
     }
 
-    fn accept(&mut self, leased: Vec<Leased>, expires: Instant) {
-        let leased = self.adopt(leased, expires);
-        let is_alone = self.table.is_empty();
-        let is_stopping = self.stop.is_some();
-        let suspects = leased
-            .iter()
-            .filter(|leased| self.is_suspect(leased))
-            .count();
-        // Whether the first suspect is to be run now, and all others to be handed back for it.
-        let hold = is_alone && suspects > 0 && !is_stopping;
-        self.claiming.solo = suspects > 0;
-        if suspects > 0 {
+    /// An isolated handler of which nothing is held: its next message may be claimed.
+    fn lonely(&self) -> Option<&HandlerName> {
+        let mut isolated = self.claiming.isolated.keys();
+        isolated.find(|handler| self.table.held_for(handler) == 0)
+    }
+
+    /// Runs each suspect that waits once it is alone in its handler.
+    pub(super) fn start_held(&mut self) {
+        if self.claiming.isolated.is_empty() {
+            return;
+        }
+        let mut ready = Vec::new();
+        for (handler, held) in &mut self.claiming.isolated {
+            if held.is_some() && self.table.held_for(handler) == 1 {
+                ready.extend(held.take());
+            }
+        }
+        for slot in ready {
+            self.start(slot);
+        }
+    }
+
+    /// Takes all suspects that wait.
+    pub(super) fn take_held(&mut self) -> Vec<usize> {
+        let held = self.claiming.isolated.values_mut();
+        held.filter_map(Option::take).collect()
+    }
+
+    /// Takes note that a suspect no longer waits.
+    pub(super) fn forget_held(&mut self, index: usize) {
+        for held in self.claiming.isolated.values_mut() {
+            *held = held.filter(|held| *held != index);
+        }
+    }
+
+    /// Isolates the handlers of suspects, and gives the others of this claim back their freedom.
+    /// Returns those of which a suspect may be run now: nothing of theirs is held.
+    fn isolate(&mut self, leased: &[Leased], asked: &[HandlerName]) -> HashSet<HandlerName> {
+        let suspects = leased.iter().filter(|leased| self.is_suspect(leased));
+        let suspect: HashSet<_> = suspects
+            .map(|leased| leased.message.handler().clone())
+            .collect();
+        if suspect.is_empty() && self.claiming.isolated.is_empty() {
+            return suspect;
+        }
+        let mut is_changed = !suspect.is_empty();
+        for handler in asked.iter().filter(|handler| !suspect.contains(*handler)) {
+            is_changed |= self.claiming.isolated.remove(handler).is_some();
+        }
+        for handler in &suspect {
+            self.claiming.isolated.entry(handler.clone()).or_default();
+        }
+        if is_changed {
             self.claiming.hint(Instant::now());
         }
+        let mut alone = suspect;
+        alone.retain(|handler| self.table.held_for(handler) == 0);
+        alone
+    }
+
+    fn accept(&mut self, leased: Vec<Leased>, asked: &[HandlerName], expires: Instant) {
+        let leased = self.adopt(leased, expires);
+        let is_stopping = self.stop.is_some();
+        let alone = self.isolate(&leased, asked);
         for leased in leased {
             let is_spent = leased.attempts.started > self.config.retry.max_attempts();
             let is_suspect = self.is_suspect(&leased);
             let context = Context::new(leased, CancellationToken::new());
             self.count(&context, Count::Claimed);
+            let handler = context.message().handler();
+            // Whether a suspect is to be run now, and all else of its handler handed back for it.
+            let is_alone = !alone.is_empty() && alone.contains(handler) && !is_stopping;
             if is_spent {
                 let outcome = spent(&self.config, &context);
                 let slot = self.admit(context, expires, Phase::Ended);
                 self.settle(slot, outcome);
-            } else if hold && is_suspect && self.claiming.held.is_none() {
-                self.claiming.held = Some(self.admit(context, expires, Phase::Held));
-            } else if is_stopping || is_suspect || hold {
+            } else if is_alone && is_suspect && self.claiming.isolated.get(handler) == Some(&None) {
+                let handler = handler.clone();
+                let slot = self.admit(context, expires, Phase::Held);
+                self.claiming.isolated.insert(handler, Some(slot));
+            } else if is_stopping || is_suspect || is_alone {
                 let slot = self.admit(context, expires, Phase::Ended);
                 self.settle(slot, Outcome::Release);
             } else {

@@ -194,22 +194,13 @@ impl Driver {
         slot
     }
 
-    fn start(&mut self, index: usize) {
+    pub(super) fn start(&mut self, index: usize) {
         if let Some(slot) = self.table.get_mut(index) {
             slot.phase = Phase::Running;
             let (context, expires) = (slot.context.clone(), slot.expires);
             let task = task::spawn(&self.config, index, context, expires, &self.sender);
             slot.task = Some(task);
             self.running += 1;
-        }
-    }
-
-    /// Runs the held message once it is alone.
-    fn start_held(&mut self) {
-        if self.table.len() == 1
-            && let Some(slot) = self.claiming.held.take()
-        {
-            self.start(slot);
         }
     }
 
@@ -312,9 +303,7 @@ impl Driver {
             context.cancellation().cancel();
         } else {
             self.table.remove(index);
-            if self.claiming.held == Some(index) {
-                self.claiming.held = None;
-            }
+            self.forget_held(index);
         }
         self.summary.lease_lost += 1;
         self.count(&context, Count::LeaseLost);
@@ -359,7 +348,7 @@ impl Driver {
             give_up_at: cancel_at + GIVE_UP,
             is_quiet: false,
         });
-        if let Some(held) = self.claiming.held.take() {
+        for held in self.take_held() {
             self.settle(held, Outcome::Release);
         }
     }

@@ -3,7 +3,7 @@
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::Context;
-use crate::{Key, Lease};
+use crate::{HandlerName, Key, Lease};
 
 /// A claimed message.
 pub(super) struct Slot {
@@ -31,7 +31,7 @@ impl Slot {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Waits until everything else is settled.
+    /// Waits until everything else of its handler is settled.
     Held,
     /// Its handler runs.
     Running,
@@ -75,6 +75,14 @@ impl Table {
     pub(super) fn find(&mut self, key: &Key) -> Option<(usize, &mut Slot)> {
         self.iter_mut()
             .find(|(_, slot)| slot.context.message().key() == key)
+    }
+
+    /// How many messages of this handler are held.
+    pub(super) fn held_for(&self, handler: &HandlerName) -> usize {
+        let slots = self.slots.iter().flatten();
+        slots
+            .filter(|slot| slot.context.message().handler() == handler)
+            .count()
     }
 
     pub(super) fn remove(&mut self, index: usize) -> Option<Slot> {
