@@ -4,9 +4,16 @@
 use std::time::Duration;
 
 use backon::ExponentialBuilder;
+use tokio::time::Instant;
 
 /// The longest pause while waiting for an outage to end.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// That much later, or in 30 years if that is sooner: a duration that means *never* must not
+/// overflow a clock.
+pub(crate) fn after(now: Instant, duration: Duration) -> Instant {
+    now + duration.min(Duration::from_secs(30 * 365 * 24 * 60 * 60))
+}
 
 /// For as long as it takes: 50 milliseconds at first, then more, up to [`LONGEST_PAUSE`].
 pub(crate) fn through_an_outage() -> ExponentialBuilder {

@@ -2,10 +2,11 @@
 
 mod abandoned;
 
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{error::Error as StdError, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use backon::Retryable as _;
+use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use self::abandoned::Abandoned;
@@ -29,7 +30,7 @@ pub trait Archiver: Send + Sync + 'static {
     /// when two janitors sweep at the same time. It then has the same key and times.
     ///
     /// # Errors
-    /// Any; the sweep ends with it and nothing of this slice is deleted.
+    /// Any; the sweep ends with it and nothing of this slice is deleted. So does a panic.
     async fn archive(&self, records: &[Record]) -> Result<(), Box<dyn StdError + Send + Sync>>;
 }
 
@@ -465,7 +466,9 @@ impl Janitor {
             let keys: Vec<Key> = listing.records.iter().map(|r| r.key.clone()).collect();
             let mut step = 0;
             if !keys.is_empty() {
-                let archived = archiver.archive(&listing.records).await;
+                let archiving = AssertUnwindSafe(archiver.archive(&listing.records));
+                let archived = archiving.catch_unwind().await;
+                let archived = archived.unwrap_or_else(|_| Err("the archiver panicked".into()));
                 archived.map_err(SweepError::Archiver)?;
                 let purging = || self.operate.purge_archived(&expired, &keys);
                 step = (|| within(self.store_timeout, "purge_archived", purging()))

@@ -123,6 +123,25 @@ async fn what_is_deleted_was_archived() {
     assert_eq!(spy.records().await.len(), 30);
 }
 
+struct Burning;
+
+#[async_trait]
+impl Archiver for Burning {
+    async fn archive(&self, _: &[Record]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        panic!("fire")
+    }
+}
+
+#[tokio::test]
+async fn an_archiver_that_panics_ends_a_sweep_and_nothing_else() {
+    let spy = filled().await;
+    spy.clock.advance(2 * DAY);
+    let janitor = keeping(&spy, DAY, DAY).archiver(Burning).build().unwrap();
+    let error = janitor.sweep().await.unwrap_err();
+    assert!(matches!(error, SweepError::Archiver(_)), "{error:?}");
+    assert_eq!(spy.records().await.len(), 50);
+}
+
 #[tokio::test]
 async fn what_the_archiver_refuses_stays() {
     let spy = filled().await;

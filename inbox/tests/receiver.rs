@@ -12,7 +12,7 @@ use std::{
 use broker::{Broker, Fate, Step};
 use faulty::{Fault, FaultyStore, handler, memory, message};
 use inbox::{
-    ErrorKind, Filter, Inbox, Key, MessageId,
+    ErrorKind, Filter, Inbox, Key, MessageId, Receipt,
     receiver::{
         ChannelSource, Receiver, ReceiverError, Rejection, SourceError, StreamSource, Submission,
     },
@@ -407,10 +407,10 @@ async fn submissions_hear_when_they_are_stored() {
         let mut source = ChannelSource::new(channel);
         receiver.run(&mut source, never()).await
     });
-    for _ in 0..2 {
+    for receipt in [Receipt::Accepted, Receipt::Duplicate] {
         let (submission, answer) = Submission::new(message("a"));
         sender.send(submission).await.unwrap();
-        assert_eq!(answer.await.unwrap(), Ok(()));
+        assert_eq!(answer.await.unwrap(), Ok(receipt));
         assert!(inbox.get(message("a").key()).await.unwrap().is_some());
     }
     let small = message("large");

@@ -2,9 +2,12 @@
 
 use std::{
     ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
     time::Instant,
 };
+
+use futures_util::FutureExt as _;
 
 use super::{
     Receiver,
@@ -16,7 +19,7 @@ use crate::{Error, ErrorKind, Message, Receipt, Result, Store as _, telemetry};
 
 /// What is to be done with one delivery.
 enum Verdict {
-    Acknowledge,
+    Acknowledge(Receipt),
     Reject(Rejection),
 }
 
@@ -29,11 +32,11 @@ type Place = std::result::Result<Range<usize>, Rejection>;
 /// any time: what was not acknowledged by then is delivered again.
 pub(super) async fn process<D: Delivery>(
     receiver: &Receiver,
-    deliveries: Vec<D>,
+    taken: Vec<Taken<D>>,
     summary: &Mutex<Summary>,
 ) -> Result<()> {
     let began = Instant::now();
-    let (messages, places) = unpack(receiver, &deliveries);
+    let (deliveries, messages, places) = unpack(receiver, taken);
     let receipts = store(receiver, &messages).await?;
     let mut report = BatchReport {
         deliveries: deliveries.len(),
@@ -54,19 +57,50 @@ pub(super) async fn process<D: Delivery>(
         "batch received"
     );
     telemetry::received(&report);
-    if let Some(on_batch) = &receiver.on_batch {
-        on_batch(&report);
+    if let Some(on_batch) = &receiver.on_batch
+        && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
+    {
+        tracing::error!("the observer of batches panicked");
     }
     Ok(())
 }
 
-/// The messages of all deliveries, the copies of one next to each other.
-fn unpack<D: Delivery>(receiver: &Receiver, deliveries: &[D]) -> (Vec<Message>, Vec<Place>) {
-    let mut messages = Vec::with_capacity(deliveries.len() * receiver.fan_out.len().max(1));
-    let places = deliveries
-        .iter()
-        .map(|delivery| {
-            let message = delivery.message()?;
+/// A delivery with its message, or why it has none.
+pub(super) struct Taken<D> {
+    delivery: D,
+    message: std::result::Result<Message, Rejection>,
+}
+
+impl<D: Delivery> Taken<D> {
+    /// Reads the message. A delivery that makes its reader panic has none.
+    pub(super) fn new(delivery: D) -> Self {
+        let read = catch_unwind(AssertUnwindSafe(|| delivery.message()));
+        let message = read.unwrap_or_else(|_| {
+            tracing::error!("reading a delivery panicked");
+            Err(Rejection::new("reading it panicked"))
+        });
+        Self { delivery, message }
+    }
+
+    /// What it takes in memory, roughly: the payload.
+    pub(super) fn bytes(&self) -> usize {
+        let message = self.message.as_ref();
+        message.map_or(0, |message| message.payload().len())
+    }
+}
+
+/// The deliveries, and the messages of all of them, the copies of one next to each other.
+fn unpack<D: Delivery>(
+    receiver: &Receiver,
+    taken: Vec<Taken<D>>,
+) -> (Vec<D>, Vec<Message>, Vec<Place>) {
+    let mut messages = Vec::with_capacity(taken.len() * receiver.fan_out.len().max(1));
+    let mut deliveries = Vec::with_capacity(taken.len());
+    let places = taken
+        .into_iter()
+        .map(|taken| {
+            deliveries.push(taken.delivery);
+            let message = taken.message?;
             let start = messages.len();
             if receiver.fan_out.is_empty() {
                 messages.push(message);
@@ -77,7 +111,7 @@ fn unpack<D: Delivery>(receiver: &Receiver, deliveries: &[D]) -> (Vec<Message>, 
             Ok(start..messages.len())
         })
         .collect();
-    (messages, places)
+    (deliveries, messages, places)
 }
 
 async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>> {
@@ -126,10 +160,11 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
     }
     if copies.contains(&Receipt::Accepted) {
         report.accepted += 1;
+        Verdict::Acknowledge(Receipt::Accepted)
     } else {
         report.duplicates += 1;
+        Verdict::Acknowledge(Receipt::Duplicate)
     }
-    Verdict::Acknowledge
 }
 
 /// Acknowledges and rejects in the order of delivery; returns how often the broker did not take
@@ -137,12 +172,20 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
 async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> usize {
     let mut failures = 0;
     let mut run = Vec::with_capacity(deliveries.len());
-    for (delivery, verdict) in deliveries.into_iter().zip(verdicts) {
+    for (mut delivery, verdict) in deliveries.into_iter().zip(verdicts) {
         match verdict {
-            Verdict::Acknowledge => run.push(delivery),
+            Verdict::Acknowledge(receipt) => {
+                let tell = AssertUnwindSafe(|| delivery.stored(&receipt));
+                if catch_unwind(tell).is_err() {
+                    tracing::error!("a delivery panicked when it was stored");
+                }
+                run.push(delivery);
+            }
             Verdict::Reject(rejection) => {
                 failures += acknowledge(std::mem::take(&mut run)).await;
-                if let Err(error) = delivery.reject(rejection).await {
+                let rejecting = AssertUnwindSafe(async { delivery.reject(rejection).await });
+                let rejected = rejecting.catch_unwind().await;
+                if let Err(error) = rejected.unwrap_or_else(|_| Err(panicked())) {
                     failures += note_failures(&[error]);
                 }
             }
@@ -155,7 +198,20 @@ async fn acknowledge<D: Delivery>(run: Vec<D>) -> usize {
     if run.is_empty() {
         return 0;
     }
-    note_failures(&D::acknowledge_all(run).await)
+    let count = run.len();
+    let acknowledging = AssertUnwindSafe(async { D::acknowledge_all(run).await });
+    match acknowledging.catch_unwind().await {
+        Ok(failures) => note_failures(&failures),
+        Err(_) => {
+            // Which of them the broker has is not known; what it has not comes again.
+            note_failures(&[panicked()]);
+            count
+        }
+    }
+}
+
+fn panicked() -> SourceError {
+    SourceError::transient("finishing a delivery panicked")
 }
 
 fn note_failures(failures: &[SourceError]) -> usize {

@@ -1,17 +1,18 @@
 //! The loop that gathers one batch while another is being stored.
 
-use std::{pin::pin, sync::Mutex};
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Mutex};
 
-use futures_util::future::OptionFuture;
+use futures_util::{FutureExt as _, future::OptionFuture};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Receiver, ReceiverError, Summary,
-    batch::{lock, process},
+    batch::{Taken, lock, process},
     outage::Outage,
     source::{Source, SourceError},
 };
+use crate::backoff::after;
 
 /// How the source stands.
 enum Supply {
@@ -29,8 +30,10 @@ pub(super) async fn run<S: Source>(
     let mut puller = Puller::new(source);
     let mut supply = Supply::Open;
     let mut gathered = Vec::new();
-    // Deliveries in the batch that is being stored; zero when none is.
+    let mut gathered_bytes = 0;
+    // Deliveries in the batch that is being stored, and their bytes; zero when none is.
     let mut storing_now = 0;
+    let mut storing_bytes = 0;
     let mut storing = pin!(OptionFuture::from(None));
     let mut linger_over = false;
     let mut linger = pin!(sleep_until(Instant::now()));
@@ -42,18 +45,20 @@ pub(super) async fn run<S: Source>(
         // Sources and stores that are always ready must not keep the thread to themselves.
         tokio::task::consume_budget().await;
         let room = gathered.len() < receiver.batch_size
-            && gathered.len() + storing_now < receiver.max_unacknowledged;
+            && gathered.len() + storing_now < receiver.max_unacknowledged
+            && gathered_bytes + storing_bytes < receiver.max_unacknowledged_bytes;
         let open = matches!(supply, Supply::Open) && !stopping;
         tokio::select! {
             biased;
             () = cancelled.as_mut(), if !stopping => {
                 stopping = true;
-                drain_limit.as_mut().reset(Instant::now() + receiver.drain_limit);
+                drain_limit.as_mut().reset(after(Instant::now(), receiver.drain_limit));
             }
             () = drain_limit.as_mut(), if stopping => break,
             Some(stored) = storing.as_mut(), if storing_now > 0 => {
                 storing.set(None.into());
                 storing_now = 0;
+                storing_bytes = 0;
                 let stored: crate::Result<()> = stored;
                 stored.map_err(ReceiverError::Store)?;
             }
@@ -62,9 +67,11 @@ pub(super) async fn run<S: Source>(
                 Ok(Some(delivery)) => {
                     if gathered.is_empty() {
                         linger_over = false;
-                        linger.as_mut().reset(Instant::now() + receiver.linger);
+                        linger.as_mut().reset(after(Instant::now(), receiver.linger));
                     }
-                    gathered.push(delivery);
+                    let taken = Taken::new(delivery);
+                    gathered_bytes += taken.bytes();
+                    gathered.push(taken);
                     lock(&summary).received += 1;
                 }
                 Ok(None) => supply = Supply::Ended,
@@ -72,10 +79,12 @@ pub(super) async fn run<S: Source>(
             },
         }
         let open = matches!(supply, Supply::Open) && !stopping;
-        let full = gathered.len() >= receiver.batch_size.min(receiver.max_unacknowledged);
+        let full = gathered.len() >= receiver.batch_size.min(receiver.max_unacknowledged)
+            || gathered_bytes >= receiver.max_unacknowledged_bytes;
         if storing_now == 0 && !gathered.is_empty() && (full || linger_over || !open) {
             let batch = std::mem::take(&mut gathered);
             storing_now = batch.len();
+            storing_bytes = std::mem::take(&mut gathered_bytes);
             storing.set(Some(process(receiver, batch, &summary)).into());
         }
         if !open && storing_now == 0 {
@@ -118,7 +127,8 @@ impl<'a, S: Source> Puller<'a, S> {
                 sleep_until(until).await;
                 self.paused_until = None;
             }
-            match self.source.next().await {
+            let next = AssertUnwindSafe(async { self.source.next().await }).catch_unwind();
+            match next.await.unwrap_or_else(|_| Err(panicked())) {
                 Ok(delivery) => {
                     self.outage.over();
                     return Ok(delivery);
@@ -130,4 +140,9 @@ impl<'a, S: Source> Puller<'a, S> {
             }
         }
     }
+}
+
+/// What a source is after a panic is not known, so nothing more is taken from it.
+fn panicked() -> SourceError {
+    SourceError::permanent("the source panicked")
 }

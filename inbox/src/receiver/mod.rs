@@ -14,7 +14,7 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use inbox::{HandlerName, Kind, Message, MessageId};
+//! use inbox::{HandlerName, Kind, Message, MessageId, Receipt};
 //! use inbox::receiver::{ChannelSource, Receiver, Submission};
 //! use tokio_util::sync::CancellationToken;
 //!
@@ -23,7 +23,8 @@
 //! let inbox = inbox::connect("memory://").await?;
 //! inbox.create().await?;
 //!
-//! // Web handlers send submissions and answer 200 when theirs is stored.
+//! // Web handlers send submissions and answer when theirs is stored: 202 for a new one, 200 for
+//! // a duplicate.
 //! let (sender, channel) = tokio::sync::mpsc::channel(100);
 //! let receiver = Receiver::builder(inbox).build();
 //! let running = tokio::spawn(async move {
@@ -39,7 +40,7 @@
 //! );
 //! let (submission, answer) = Submission::new(message);
 //! sender.send(submission).await?;
-//! assert_eq!(answer.await?, Ok(()));
+//! assert_eq!(answer.await?, Ok(Receipt::Accepted));
 //!
 //! drop(sender);
 //! assert_eq!(running.await??.accepted, 1);
@@ -77,6 +78,7 @@ pub struct Receiver {
     batch_size: usize,
     linger: Duration,
     max_unacknowledged: usize,
+    max_unacknowledged_bytes: usize,
     drain_limit: Duration,
     fan_out: Vec<HandlerName>,
     on_batch: Option<OnBatch>,
@@ -89,6 +91,7 @@ impl Receiver {
             batch_size: 500,
             linger: Duration::from_millis(5),
             max_unacknowledged: None,
+            max_unacknowledged_bytes: 64 * 1024 * 1024,
             drain_limit: Duration::from_secs(10),
             fan_out: Vec::new(),
             on_batch: None,
@@ -142,6 +145,7 @@ pub struct ReceiverBuilder {
     batch_size: usize,
     linger: Duration,
     max_unacknowledged: Option<usize>,
+    max_unacknowledged_bytes: usize,
     drain_limit: Duration,
     fan_out: Vec<HandlerName>,
     on_batch: Option<OnBatch>,
@@ -163,9 +167,17 @@ impl ReceiverBuilder {
     }
 
     /// The most deliveries that are taken from the source and not yet acknowledged or rejected;
-    /// twice the batch size unless set, at least 1. The payloads of that many may be in memory.
+    /// twice the batch size unless set, at least 1.
     pub fn max_unacknowledged(mut self, deliveries: usize) -> Self {
         self.max_unacknowledged = Some(deliveries.max(1));
+        self
+    }
+
+    /// The most bytes of payload that are taken from the source and not yet acknowledged or
+    /// rejected; 64 MiB unless set. Nothing more is taken while it is reached, so the last delivery
+    /// may exceed it, and one is always taken. A store may need a multiple of a batch's bytes.
+    pub fn max_unacknowledged_bytes(mut self, bytes: usize) -> Self {
+        self.max_unacknowledged_bytes = bytes.max(1);
         self
     }
 
@@ -201,7 +213,7 @@ impl ReceiverBuilder {
     }
 
     /// Calls `observer` after each batch, from within [`Receiver::run`]: keep it quick. A panic in
-    /// it is not caught and ends the run; what was acknowledged by then is stored.
+    /// it is logged and goes no further.
     pub fn on_batch(mut self, observer: impl Fn(&BatchReport) + Send + Sync + 'static) -> Self {
         self.on_batch = Some(Arc::new(observer));
         self
@@ -214,6 +226,7 @@ impl ReceiverBuilder {
             max_unacknowledged: self
                 .max_unacknowledged
                 .unwrap_or(self.batch_size.saturating_mul(2)),
+            max_unacknowledged_bytes: self.max_unacknowledged_bytes,
             store: Patient {
                 store: self.store,
                 limit: self.store_timeout,

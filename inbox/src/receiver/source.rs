@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, future::Future};
 
-use crate::{Invalid, Message};
+use crate::{Invalid, Message, Receipt};
 
 /// A stream of deliveries: a queue's consumer, a topic's partition, a channel.
 pub trait Source: Send {
@@ -16,7 +16,7 @@ pub trait Source: Send {
     ///
     /// # Errors
     /// A transient [`SourceError`] makes the receiver pause and call again; a permanent one makes
-    /// it finish what it has and end.
+    /// it finish what it has and end, and so does a panic.
     fn next(&mut self) -> impl Future<Output = Result<Option<Self::Delivery>, SourceError>> + Send;
 }
 
@@ -29,8 +29,16 @@ pub trait Delivery: Send + 'static {
     /// The message that it carries.
     ///
     /// # Errors
-    /// [`Rejection`] when it cannot be one; the delivery is then rejected with that reason.
+    /// [`Rejection`] when it cannot be one; the delivery is then rejected with that reason. A panic
+    /// is one too.
     fn message(&self) -> Result<Message, Rejection>;
+
+    /// Hears, before it is acknowledged, what the store answered: [`Receipt::Accepted`] or
+    /// [`Receipt::Duplicate`] (with fan-out, accepted when any copy was). Provided: does nothing.
+    /// Deliveries that wrap others should pass it on.
+    fn stored(&mut self, receipt: &Receipt) {
+        let _ = receipt;
+    }
 
     /// Tells the broker that the message is safe. Called only after the store said so.
     ///

@@ -6,7 +6,7 @@ use futures_util::{Stream, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
 
 use super::source::{Delivery, Rejection, Source, SourceError};
-use crate::Message;
+use crate::{Message, Receipt};
 
 /// A [`Source`] that takes deliveries from a bounded channel, whose bound is the back-pressure on
 /// those who send. It ends when all senders are gone.
@@ -84,17 +84,27 @@ impl Delivery for Message {
 #[derive(Debug)]
 pub struct Submission {
     message: Message,
-    answer: oneshot::Sender<Result<(), Rejection>>,
+    answer: oneshot::Sender<Result<Receipt, Rejection>>,
+    receipt: Receipt,
 }
 
 impl Submission {
-    /// A delivery of `message`, and the receiving end of its answer: `Ok(Ok(()))` when it is
-    /// durably stored (now or by an earlier copy), `Ok(Err(_))` when it was rejected, and `Err`
-    /// when the receiver ended before it was done, which means: send it again.
+    /// A delivery of `message`, and the receiving end of its answer: `Ok(Ok(_))` when it is durably
+    /// stored, now ([`Receipt::Accepted`]) or by an earlier copy ([`Receipt::Duplicate`]),
+    /// `Ok(Err(_))` when it was rejected, and `Err` when the receiver ended before it was done,
+    /// which means: send it again.
+    ///
+    /// The message is stored also when the receiving end is dropped meanwhile.
     #[must_use]
-    pub fn new(message: Message) -> (Self, oneshot::Receiver<Result<(), Rejection>>) {
+    pub fn new(message: Message) -> (Self, oneshot::Receiver<Result<Receipt, Rejection>>) {
         let (answer, answered) = oneshot::channel();
-        (Self { message, answer }, answered)
+        let receipt = Receipt::Accepted;
+        let submission = Self {
+            message,
+            answer,
+            receipt,
+        };
+        (submission, answered)
     }
 }
 
@@ -103,15 +113,18 @@ impl Delivery for Submission {
         Ok(self.message.clone())
     }
 
+    fn stored(&mut self, receipt: &Receipt) {
+        self.receipt = receipt.clone();
+    }
+
     async fn acknowledge(self) -> Result<(), SourceError> {
-        self.answer
-            .send(Ok(()))
-            .map_err(|_| SourceError::transient("nobody waits for the answer any more"))
+        // A sender who has left does not care; the message is stored all the same.
+        let _ = self.answer.send(Ok(self.receipt));
+        Ok(())
     }
 
     async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
-        self.answer
-            .send(Err(rejection))
-            .map_err(|_| SourceError::transient("nobody waits for the answer any more"))
+        let _ = self.answer.send(Err(rejection));
+        Ok(())
     }
 }

@@ -1,0 +1,169 @@
+//! What bounds a receiver, and what does not end it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+mod faulty;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use faulty::{FaultyStore, memory, message};
+use inbox::{
+    CancellationToken, HandlerName, Kind, Message, MessageId, Receipt, State,
+    receiver::{
+        ChannelSource, Delivery, Receiver, ReceiverError, Rejection, Source, SourceError,
+        StreamSource, Submission,
+    },
+};
+use tokio::sync::Semaphore;
+
+fn never() -> CancellationToken {
+    CancellationToken::new()
+}
+
+fn large(id: usize, bytes: usize) -> Message {
+    let (handler, kind) = (HandlerName::new("billing"), Kind::new("order.placed"));
+    let id = MessageId::new(id.to_string()).unwrap();
+    Message::new(handler.unwrap(), id, kind.unwrap(), vec![0; bytes])
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_bytes_are_taken_than_may_be_unacknowledged() {
+    let mut store = FaultyStore::new(memory().await);
+    let gate = Arc::new(Semaphore::new(0));
+    store.gate = Some(gate.clone());
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = taken.clone();
+    let deliveries = (0..40).map(move |id| {
+        count.fetch_add(1, SeqCst);
+        Ok(large(id, 1000))
+    });
+    let receiver = Receiver::builder(Arc::new(store))
+        .max_unacknowledged_bytes(10_000)
+        .build();
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    let running = tokio::spawn(async move { receiver.run(&mut source, never()).await });
+    let mut finished = 0;
+    while finished < 40 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = taken.load(SeqCst);
+        assert!(now - finished <= 10, "{now} taken, {finished} finished");
+        finished = now;
+        gate.add_permits(1);
+    }
+    assert_eq!(running.await.unwrap().unwrap().accepted, 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_delivery_over_the_limit_goes_through_alone() {
+    let receiver = Receiver::builder(memory().await)
+        .max_unacknowledged_bytes(10)
+        .build();
+    let deliveries = (0..3).map(|id| Ok(large(id, 1000)));
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    let summary = receiver.run(&mut source, never()).await.unwrap();
+    assert_eq!((summary.accepted, summary.batches), (3, 3));
+}
+
+/// Panics where its number says.
+struct Bomb(usize);
+
+impl Delivery for Bomb {
+    fn message(&self) -> Result<Message, Rejection> {
+        assert_ne!(self.0, 1, "reading");
+        if self.0 == 2 {
+            return Err(Rejection::new("no message"));
+        }
+        Ok(message(self.0))
+    }
+
+    fn stored(&mut self, _: &Receipt) {
+        assert_ne!(self.0, 3, "hearing");
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        assert_ne!(self.0, 4, "acknowledging");
+        Ok(())
+    }
+
+    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
+        assert_ne!(self.0, 2, "rejecting");
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn panics_of_deliveries_and_observers_end_nothing() {
+    let store = memory().await;
+    let receiver = Receiver::builder(store.clone())
+        .batch_size(1)
+        .on_batch(|_| panic!("observing"))
+        .build();
+    let deliveries = (0..6).map(|number| Ok(Bomb(number)));
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    let summary = receiver.run(&mut source, never()).await.unwrap();
+    assert_eq!((summary.accepted, summary.rejected), (4, 2));
+    assert_eq!(summary.failed_acknowledgements, 2);
+    assert_eq!(store.statistics().await.unwrap().count(State::Pending), 4);
+}
+
+/// Hands one message out and then panics.
+struct Fragile(bool);
+
+impl Source for Fragile {
+    type Delivery = Message;
+
+    async fn next(&mut self) -> Result<Option<Message>, SourceError> {
+        assert!(!self.0, "the second call");
+        self.0 = true;
+        Ok(Some(message(1)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panics_ends_the_run_after_the_rest_is_stored() {
+    let store = memory().await;
+    let receiver = Receiver::builder(store.clone()).build();
+    let error = receiver
+        .run(&mut Fragile(false), never())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ReceiverError::Source(_)), "{error:?}");
+    assert_eq!(store.statistics().await.unwrap().count(State::Pending), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_submission_whose_sender_has_left_is_no_failed_acknowledgement() {
+    let (sender, channel) = tokio::sync::mpsc::channel(10);
+    let (submission, answer) = Submission::new(message(1));
+    drop(answer);
+    sender.send(submission).await.unwrap();
+    drop(sender);
+    let receiver = Receiver::builder(memory().await).build();
+    let mut source = ChannelSource::new(channel);
+    let summary = receiver.run(&mut source, never()).await.unwrap();
+    assert_eq!((summary.accepted, summary.failed_acknowledgements), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_that_mean_for_ever_are_taken_as_such() {
+    let receiver = Receiver::builder(memory().await)
+        .batch_size(3)
+        .linger(Duration::MAX)
+        .drain_limit(Duration::MAX)
+        .store_timeout(Duration::MAX)
+        .build();
+    let (sender, channel) = tokio::sync::mpsc::channel(10);
+    let shutdown = never();
+    let stop = shutdown.clone();
+    let running =
+        tokio::spawn(async move { receiver.run(&mut ChannelSource::new(channel), stop).await });
+    sender.send(message(1)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    shutdown.cancel();
+    assert_eq!(running.await.unwrap().unwrap().accepted, 1);
+}
