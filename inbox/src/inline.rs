@@ -58,6 +58,7 @@ use crate::{
     error_text,
     hooks::Call,
     patience::{Patient, STORE_TIMEOUT},
+    refusal::plainer,
     retry::RetryPolicy,
     telemetry::{self, Count},
 };
@@ -312,13 +313,7 @@ impl InlineConsumer {
         let outcome = Outcome::Processed {
             result: result.clone(),
         };
-        let mut settled = self.settle(lease, outcome).await;
-        if let Ok(Settled::Refused(invalid)) = &settled {
-            tracing::warn!(key = %lease.key, reason = %invalid, "result not kept for duplicates");
-            settled = self
-                .settle(lease, Outcome::Processed { result: None })
-                .await;
-        }
+        let settled = self.settle(lease, outcome).await;
         match settled {
             Ok(Settled::Done) => Ok(Consumed::Ran { result }),
             Ok(Settled::LeaseLost) => {
@@ -427,8 +422,20 @@ impl InlineConsumer {
         }
     }
 
-    /// Settling is idempotent, so a lost reply is a reason to repeat it.
+    /// Settles, if need be without what the store objects to.
     async fn settle(&self, lease: &Lease, outcome: Outcome) -> Result<Settled> {
+        let settled = self.settle_as_is(lease, &outcome).await;
+        if let Ok(Settled::Refused(invalid)) = &settled
+            && let Some(outcome) = plainer(outcome)
+        {
+            tracing::warn!(key = %lease.key, reason = %invalid, "result or error text not kept");
+            return self.settle_as_is(lease, &outcome).await;
+        }
+        settled
+    }
+
+    /// Settling is idempotent, so a lost reply is a reason to repeat it.
+    async fn settle_as_is(&self, lease: &Lease, outcome: &Outcome) -> Result<Settled> {
         (|| self.store.settle_one(lease, outcome.clone()))
             .retry(a_few_times())
             .when(Error::is_retryable)

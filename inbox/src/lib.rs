@@ -112,6 +112,7 @@ pub mod layer;
 mod patience;
 mod processor;
 pub mod receiver;
+mod refusal;
 mod retry;
 pub mod telemetry;
 

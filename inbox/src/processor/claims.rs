@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
     ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Store as _,
-    backoff::through_an_outage,
+    backoff::{after, through_an_outage},
     hooks::{Call, Teller},
     telemetry::{self, Count, Timer},
 };
@@ -230,7 +230,7 @@ impl Driver {
             self.claiming.next = now;
         } else {
             let pause = self.claiming.pause;
-            self.claiming.next = now + pause;
+            self.claiming.next = after(now, pause);
             self.claiming.pause = pause.saturating_mul(2).min(config.poll_max);
         }
     }

@@ -132,8 +132,8 @@ pub struct Summary {
     pub released: u64,
     /// Messages that somebody else had taken over.
     pub lease_lost: u64,
-    /// Messages whose outcome could not be stored before the end; their leases run out by
-    /// themselves.
+    /// Messages whose outcome could not be stored before the end, or was refused; their leases run
+    /// out by themselves.
     pub abandoned: u64,
 }
 

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::{Config, driver::Driver, table::Phase};
 use crate::{
-    Error, ErrorKind, Outcome, Result, Settled, Settlement, Store as _, backoff::through_an_outage,
-    telemetry::Timer,
+    Error, ErrorKind, Invalid, Outcome, Result, Settled, Settlement, Store as _,
+    backoff::through_an_outage, refusal::plainer, telemetry::Timer,
 };
 
 /// Outcomes on their way to the store. There is at most one per slot, so an outage makes this no
@@ -74,6 +74,20 @@ impl Driver {
         queue.call = Some(Box::pin(send(self.config.clone(), slots, settlements)));
     }
 
+    /// Settles again without what the store objects to. When there is nothing left to leave out,
+    /// the lease is left to run out.
+    fn refused(&mut self, index: usize, settlement: Settlement, invalid: &Invalid) {
+        let key = settlement.lease.key;
+        if let Some(outcome) = plainer(settlement.outcome) {
+            tracing::warn!(%key, reason = %invalid, "result or error text not kept");
+            self.settle(index, outcome);
+        } else {
+            tracing::error!(%key, reason = %invalid, "outcome refused; its lease runs out");
+            self.table.remove(index);
+            self.summary.abandoned += 1;
+        }
+    }
+
     /// An outcome came too late for its lease. When this worker itself has claimed the message
     /// meanwhile, the work is done all the same.
     fn settlement_lost(&mut self, index: usize, settlement: Settlement) {
@@ -123,12 +137,7 @@ impl Driver {
             match answer {
                 Settled::Done => self.done(slot, &settlement.outcome),
                 Settled::LeaseLost => self.settlement_lost(slot, settlement),
-                Settled::Refused(invalid) => {
-                    // The work is done: dead, it would be replayed and done again.
-                    let key = &settlement.lease.key;
-                    tracing::warn!(%key, reason = %invalid, "result not kept");
-                    self.settle(slot, Outcome::Processed { result: None });
-                }
+                Settled::Refused(invalid) => self.refused(slot, settlement, &invalid),
             }
         }
     }

@@ -12,10 +12,10 @@ use std::{
 use async_trait::async_trait;
 use inbox::{
     Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims, Clock, CorruptRow, Effect,
-    Error, ErrorKind, Extended, Filter, HandlerName, Hooks, Inbox, Key, Kind, Lease, LeaseTerms,
-    Leased, Message, MessageId, Page, Processor, ProcessorBuilder, Receipt, Record, Result,
-    RetryPolicy, Router, Settled, Settlement, State, Store, StoreExt as _, Subscription, Summary,
-    WorkerName,
+    Error, ErrorKind, Extended, Filter, HandlerName, Hooks, Inbox, Invalid, Key, Kind, Lease,
+    LeaseTerms, Leased, Message, MessageId, Outcome, Page, Processor, ProcessorBuilder, Receipt,
+    Record, Result, RetryPolicy, Router, Settled, Settlement, State, Store, StoreExt as _,
+    Subscription, Summary, WorkerName,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 use tokio::{
@@ -30,6 +30,8 @@ pub enum Trouble {
     Refuse(ErrorKind),
     /// It is done, and the reply is lost.
     LoseReply,
+    /// A settlement is refused when it has a text or a result, or always.
+    RefuseOutcome { always: bool },
     /// It is done when the operation is calmed, and answered then.
     Hold,
 }
@@ -99,6 +101,30 @@ impl Spy {
         self.calmed.notify_waiters();
     }
 
+    async fn settle_unrefused(
+        &self,
+        settlements: &[Settlement],
+        always: bool,
+    ) -> Result<Vec<Settled>> {
+        let mut answers = Vec::new();
+        for settlement in settlements {
+            let is_refused = match &settlement.outcome {
+                Outcome::Processed { result } => result.is_some(),
+                Outcome::Retry { error: text, .. } | Outcome::Dead { reason: text, .. } => {
+                    text.contains("odd")
+                }
+                Outcome::Release => false,
+            };
+            answers.push(if is_refused || always {
+                Settled::Refused(Invalid::Empty { what: "planned" })
+            } else {
+                let outcome = settlement.outcome.clone();
+                self.inner.settle_one(&settlement.lease, outcome).await?
+            });
+        }
+        Ok(answers)
+    }
+
     fn trouble(&self, operation: &'static str) -> Option<Trouble> {
         self.trouble.lock().unwrap().get(operation).copied()
     }
@@ -117,7 +143,7 @@ impl Spy {
         }
         self.follow();
         match self.trouble(operation) {
-            None | Some(Trouble::Hold) => work.await,
+            None | Some(Trouble::Hold | Trouble::RefuseOutcome { .. }) => work.await,
             Some(Trouble::Refuse(kind)) => Err(Error::new(kind, operation, "planned")),
             Some(Trouble::LoseReply) => {
                 work.await?;
@@ -191,6 +217,9 @@ impl Store for Spy {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         self.settle_sizes.lock().unwrap().push(settlements.len());
+        if let Some(Trouble::RefuseOutcome { always }) = self.trouble("settle") {
+            return self.settle_unrefused(settlements, always).await;
+        }
         self.run("settle", self.inner.settle(settlements)).await
     }
 

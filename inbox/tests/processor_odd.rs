@@ -1,0 +1,95 @@
+//! Settings that mean for ever, and stores that refuse.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's helpers are tests too"
+)]
+
+mod processor_support;
+
+use std::{sync::Arc, time::Duration};
+
+use inbox::{CancellationToken, Completion, Context, Failure, Router, State, Summary};
+use processor_support::*;
+
+fn router() -> Router {
+    Router::new(billing())
+        .on("done", |_: Context| async {
+            Ok(Completion::with_result("r"))
+        })
+        .on("retry", |_: Context| async {
+            Err::<(), _>(Failure::retry_after(Duration::from_secs(5), "odd"))
+        })
+        .on("dead", |_: Context| async {
+            Err::<(), _>(Failure::dead("odd"))
+        })
+}
+
+async fn refusing(always: bool) -> (Arc<Spy>, Summary) {
+    let spy = Arc::new(Spy::new());
+    let kinds = ["done", "retry", "dead"];
+    spy.receive_all(kinds.map(|kind| message_of(kind, kind, "x")))
+        .await;
+    spy.disturb("settle", Trouble::RefuseOutcome { always });
+    let summary = until_idle(processor(&spy, router())).await;
+    (spy, summary)
+}
+
+#[tokio::test]
+async fn a_refused_outcome_is_settled_as_what_it_is_without_its_text() {
+    let (spy, summary) = refusing(false).await;
+    assert_eq!(
+        (summary.processed, summary.retried, summary.dead),
+        (1, 1, 1)
+    );
+    assert_eq!(spy.record("done").await.state, State::Processed);
+    assert_eq!(spy.record("done").await.result, None);
+    for (id, state) in [("retry", State::Pending), ("dead", State::Dead)] {
+        let record = spy.record(id).await;
+        assert_eq!((record.state, record.attempts.finished), (state, 1));
+        assert!(record.last_error.unwrap().contains("refused"));
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_refused_twice_is_left_to_its_lease() {
+    let (spy, summary) = refusing(true).await;
+    assert_eq!((summary.claimed, summary.abandoned), (3, 3));
+    let asked: usize = spy.settle_sizes.lock().unwrap().iter().sum();
+    assert_eq!(asked, 6);
+    assert_eq!(spy.count(State::Leased).await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn durations_that_mean_for_ever_are_taken_as_such() {
+    let spy = Arc::new(Spy::new());
+    let max = Duration::MAX;
+    let processor = processor(&spy, router())
+        .drain_limit(max)
+        .handler_timeout(max)
+        .store_timeout(max)
+        .settle_batching(10, max)
+        .backlog_monitor(spy.inner.clone(), max, max)
+        .poll_intervals(max, max)
+        .build()
+        .unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let running = tokio::spawn(async move { processor.run(stop).await });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    spy.receive_all([message_of("done", 1, "x")]).await;
+    eventually("woken", async || spy.count(State::Processed).await == 1).await;
+    shutdown.cancel();
+    assert_eq!(running.await.unwrap().unwrap().processed, 1);
+
+    let janitor = inbox::Janitor::builder(spy.inner.clone())
+        .keep_processed(max)
+        .interval(max)
+        .store_timeout(max)
+        .give_up_after(spy.clone(), [billing()], max, inbox::AfterDead::Continue)
+        .build()
+        .unwrap();
+    let stop = CancellationToken::new();
+    let sweeping = tokio::time::timeout(Duration::from_secs(60), janitor.run(stop));
+    assert!(sweeping.await.is_err(), "it goes on");
+}
