@@ -19,6 +19,11 @@
 //! | `inbox_settle_seconds` | histogram | | time of a settlement, per batch, repetitions included |
 //! | `inbox_backlog` | gauge | `handler` | messages pending or leased, from the backlog monitor |
 //! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
+//! | `inbox_unserved_backlog` | gauge | `handler` | messages pending or leased of handler names that this processor does not serve; trouble when no other does either |
+//!
+//! The backlog monitor sets its gauges at every look, to zero for handlers that have no messages
+//! any more. Messages behind a dead one that blocks their ordering key are in the backlog and not
+//! in the lag, since nothing can be done about them before an operator intervenes.
 
 use crate::{HandlerName, HandlerStatistics, State, receiver::BatchReport};
 
@@ -141,6 +146,22 @@ pub(crate) fn count(_: &HandlerName, _: Count) {}
 pub(crate) fn corrupt() {
     #[cfg(feature = "metrics")]
     metrics::counter!("inbox_corrupt_total").increment(1);
+}
+
+/// The backlog of a handler that this processor does not serve.
+pub(crate) fn unserved(statistics: &HandlerStatistics) {
+    #[cfg(feature = "metrics")]
+    {
+        let handler = statistics.handler.to_string();
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a gauge holds a floating-point number"
+        )]
+        let backlog = statistics.backlog() as f64;
+        metrics::gauge!("inbox_unserved_backlog", "handler" => handler).set(backlog);
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = statistics;
 }
 
 /// A receiver has finished a batch.

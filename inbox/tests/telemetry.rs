@@ -251,6 +251,86 @@ mod counted {
     }
 
     #[test]
+    fn gauges_of_handlers_that_vanish_go_to_zero_and_unserved_ones_have_their_own() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let gauge = |name: &str| book.value(name).map(f64::from_bits);
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
+                let other = inbox::HandlerName::new("other").unwrap();
+                let all = [message(1), message(2), message(3).for_handler(other)];
+                spy.receive_all(all.clone()).await;
+                let router = Router::new(billing()).on("x", |_: Context| async { Ok(()) });
+                let every = Duration::from_secs(1);
+                let processor = processor(&spy, router)
+                    .backlog_monitor(spy.inner.clone(), every * 60, every)
+                    .build()
+                    .unwrap();
+                let shutdown = inbox::CancellationToken::new();
+                let check = async {
+                    tokio::time::sleep(every * 3).await;
+                    assert_eq!(gauge("inbox_backlog billing"), Some(2.0));
+                    assert_eq!(gauge("inbox_unserved_backlog other"), Some(1.0));
+                    for message in &all {
+                        let _ = spy.inner.discard(message.key()).await.unwrap();
+                    }
+                    let expired = inbox::Expired::new(inbox::State::Discarded, Duration::ZERO, 100);
+                    spy.inner.purge(&expired.unwrap()).await.unwrap();
+                    let statistics = spy.inner.statistics().await.unwrap();
+                    assert!(statistics.handlers.is_empty());
+                    tokio::time::sleep(every * 3).await;
+                    assert_eq!(gauge("inbox_backlog billing"), Some(0.0));
+                    assert_eq!(gauge("inbox_unserved_backlog other"), Some(0.0));
+                    shutdown.cancel();
+                };
+                let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), check);
+                summary.unwrap();
+            });
+        });
+    }
+
+    #[test]
+    fn failures_and_deaths_in_inline_use_and_corrupt_rows_are_counted() {
+        use inbox::{LeaseTerms, WorkerName, inline::InlineConsumer};
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                let worker = WorkerName::new("inline").unwrap();
+                let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+                let consumer = InlineConsumer::new(spy.clone(), terms).retry(at_once(2));
+                for _ in 0..2 {
+                    let fail = async |_| Err::<Option<inbox::Bytes>, _>("no");
+                    assert!(consumer.consume(&message(1), fail).await.is_err());
+                }
+                spy.corrupt.lock().unwrap().push(inbox::CorruptRow {
+                    place: "row 7".into(),
+                    reason: "no such state".into(),
+                });
+                let router = Router::new(billing()).on("x", |_: Context| async { Ok(()) });
+                until_idle(processor(&spy, router)).await;
+            });
+        });
+        let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_retried_total billing"), Some(1));
+        assert_eq!(value("inbox_dead_total billing"), Some(1));
+        assert_eq!(value("inbox_inline_total billing,failed"), Some(1));
+        assert_eq!(value("inbox_inline_total billing,dead"), Some(1));
+        assert_eq!(value("inbox_corrupt_total "), Some(1));
+    }
+
+    #[test]
     fn receiving_inline_use_and_purging_are_counted() {
         use inbox::{
             Janitor, LeaseTerms, WorkerName,

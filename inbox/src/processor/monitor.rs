@@ -1,9 +1,9 @@
 //! Looks at the backlog every so often.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::Config;
-use crate::{Operate, hooks::Call, patience::within, telemetry};
+use crate::{HandlerName, HandlerStatistics, Operate, hooks::Call, patience::within, telemetry};
 
 pub(super) struct Monitor {
     pub operate: Arc<dyn Operate>,
@@ -14,6 +14,8 @@ pub(super) struct Monitor {
 impl Monitor {
     /// Never returns.
     pub(super) async fn watch(&self, config: &Config) {
+        // Handlers that had a backlog at an earlier look and may have vanished since.
+        let mut unserved = HashSet::new();
         loop {
             tokio::time::sleep(self.interval).await;
             let statistics =
@@ -24,8 +26,20 @@ impl Monitor {
                         continue;
                     }
                 };
+            let has_vanished = |name: &&HandlerName| {
+                let mut present = statistics.handlers.iter();
+                !present.any(|handler| handler.handler == **name)
+            };
+            for name in config.handlers.keys().filter(has_vanished) {
+                telemetry::backlog(&HandlerStatistics::empty(name.clone()));
+            }
+            for name in unserved.iter().filter(has_vanished) {
+                telemetry::unserved(&HandlerStatistics::empty(name.clone()));
+            }
             for handler in &statistics.handlers {
                 if !config.handlers.contains_key(&handler.handler) {
+                    telemetry::unserved(handler);
+                    unserved.insert(handler.handler.clone());
                     continue;
                 }
                 telemetry::backlog(handler);
