@@ -10,7 +10,8 @@ use crate::Invalid;
 pub const CORRELATION_ID: &str = "correlation-id";
 /// The message that caused this one.
 pub const CAUSATION_ID: &str = "causation-id";
-/// W3C trace context; the processor's span continues it.
+/// W3C trace context of the producer. A processor's span of an attempt has it as a field, and, with
+/// the feature `opentelemetry` of the crate `inbox`, as its parent.
 pub const TRACEPARENT: &str = "traceparent";
 /// Where the message came from: the CloudEvents `source`, a topic, a queue.
 pub const SOURCE: &str = "source";

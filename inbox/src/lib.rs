@@ -56,7 +56,8 @@
 //! A [`Janitor`] purges by age, with an [`Archiver`] if wanted. [`Hooks`] tell of failed
 //! attempts, dead letters, lost leases and a growing backlog. [`Operate`] lists, replays and discards, and so does the
 //! command `inbox`. Spans and events go to `tracing`; with the feature `metrics`, counters and
-//! histograms go to the `metrics` facade ([`telemetry`]).
+//! histograms go to the `metrics` facade ([`telemetry`]); with the feature `opentelemetry`, spans
+//! of attempts continue the producer's trace.
 //!
 //! # Stores
 //! One Cargo feature each, which adds a module and what [`connect`] takes:

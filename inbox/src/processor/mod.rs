@@ -11,6 +11,8 @@ mod router;
 mod settling;
 mod table;
 mod task;
+#[cfg(feature = "opentelemetry")]
+mod trace;
 mod transaction;
 mod wakeups;
 
@@ -46,6 +48,10 @@ use crate::{
 ///   start are handed back, and others may be run elsewhere too. Such work belongs into
 ///   [`spawn_blocking`](tokio::task::spawn_blocking). A handler that keeps its thread for longer
 ///   than a second, or a third of the lease, is named in a warning.
+/// - Each attempt runs in a `tracing` span `handle`, with handler, kind, id, attempt and, if the
+///   message has the header, [`traceparent`](crate::headers::TRACEPARENT) as fields. With the
+///   feature `opentelemetry` and a layer of `tracing-opentelemetry`, the span is a child of the
+///   producer's.
 /// - Panics and time-outs are failed attempts. An attempt that ends with its process is counted
 ///   too: a message that has used up its attempts is dead without being run again.
 /// - While the store cannot be reached, outcomes are kept and tried again, and nothing new is

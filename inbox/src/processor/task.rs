@@ -6,6 +6,8 @@ use futures_util::FutureExt as _;
 use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle, time::Instant};
 use tracing::Instrument as _;
 
+#[cfg(feature = "opentelemetry")]
+use super::trace;
 use super::{
     Completion, Config, Context, Failure, Fallback,
     blocking::Watched,
@@ -79,6 +81,8 @@ fn span(context: &Context) -> tracing::Span {
     );
     if let Some(traceparent) = message.headers().get(TRACEPARENT) {
         span.record("traceparent", traceparent);
+        #[cfg(feature = "opentelemetry")]
+        trace::follow(&span, traceparent, message.headers().get("tracestate"));
     }
     span
 }
