@@ -499,7 +499,7 @@ impl Hooks for WaitingHooks {
 
     async fn dead_lettered(&self, _: &Leased, _: &str) {
         if self.dead.fetch_add(1, SeqCst) == 0 {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

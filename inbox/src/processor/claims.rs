@@ -247,7 +247,7 @@ impl Driver {
                 return true;
             };
             tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
-            slot.renewed = Some(leased.lease.clone());
+            slot.renewed = Some(Box::new(leased.lease.clone()));
             slot.expires = expires;
             false
         });

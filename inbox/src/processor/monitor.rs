@@ -43,11 +43,11 @@ impl Monitor {
                     continue;
                 }
                 telemetry::backlog(handler);
-                if handler.lag.is_some_and(|lag| lag > self.limit) {
-                    if let Some(hooks) = &config.hooks {
-                        let call = Call::BacklogAge(handler.clone(), self.limit);
-                        call.tell(&**hooks).await;
-                    }
+                if handler.lag.is_some_and(|lag| lag > self.limit)
+                    && let Some(hooks) = &config.hooks
+                {
+                    let call = Call::BacklogAge(handler.clone(), self.limit);
+                    call.tell(&**hooks).await;
                 }
             }
         }

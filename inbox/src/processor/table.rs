@@ -18,14 +18,14 @@ pub(super) struct Slot {
     pub drop_at: Option<Instant>,
     /// The lease under which this processor has claimed the message a second time, after the
     /// first ran out. The handler's outcome is settled under this one.
-    pub renewed: Option<Lease>,
+    pub renewed: Option<Box<Lease>>,
 }
 
 impl Slot {
     /// The newest lease on the message.
     pub(super) fn lease(&self) -> &Lease {
         let first = &self.context.leased().lease;
-        self.renewed.as_ref().unwrap_or(first)
+        self.renewed.as_deref().unwrap_or(first)
     }
 }
 
