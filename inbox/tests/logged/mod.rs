@@ -4,10 +4,10 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
-use tracing::{Level, subscriber::DefaultGuard};
+use tracing::{Dispatch, Level, subscriber::DefaultGuard};
 
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
@@ -26,6 +26,10 @@ impl io::Write for Log {
 impl Log {
     /// Keeps what this thread logs at this level and above, while the guard lives.
     pub(crate) fn of(level: Level) -> (Self, DefaultGuard) {
+        // With a single subscriber around, an event that another thread comes to first would be
+        // switched off for all threads.
+        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
