@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use inbox::{HandlerName, InboxName, Kind, OrderingKey, State};
+use inbox::{HandlerName, Kind, OrderingKey, State};
 
 use crate::exit;
 
@@ -14,9 +14,51 @@ pub(crate) fn wrong_usage(problem: impl std::fmt::Display) -> ! {
         .exit()
 }
 
+/// What stands below the commands in `inbox --help`.
+fn help() -> String {
+    let stores = [
+        ("sqlite://FILE", true, ""),
+        (
+            "postgres://USER@HOST/DATABASE",
+            cfg!(feature = "postgres"),
+            "postgres",
+        ),
+        (
+            "mysql://USER@HOST/DATABASE",
+            cfg!(feature = "mysql"),
+            "mysql",
+        ),
+        (
+            "mongodb://USER@HOST/DATABASE",
+            cfg!(feature = "mongodb"),
+            "mongodb",
+        ),
+        (
+            "redis://HOST, redis+cluster://HOST,HOST",
+            cfg!(feature = "redis"),
+            "redis",
+        ),
+    ];
+    let mut text = "Stores:\n".to_owned();
+    for (url, is_built, feature) in stores {
+        let note = if is_built {
+            String::new()
+        } else {
+            format!("  (not in this build: needs the feature `{feature}`)")
+        };
+        text.push_str(&format!("  {url}{note}\n"));
+    }
+    text.push_str(
+        "Settings follow after a `?`, such as inbox=NAME. In user and password, write characters \
+         such as\n# ? @ as %XX.\n\n",
+    );
+    text.push_str(exit::HELP);
+    text
+}
+
 /// Handle each message once: ingest deliveries, process them, look after what went wrong.
 #[derive(Debug, Parser)]
-#[command(name = "inbox", version, after_help = exit::HELP, max_term_width = 100)]
+#[command(name = "inbox", version, after_help = help(), max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -27,10 +69,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// Where the inbox is: sqlite://FILE, postgres://USER@HOST/DATABASE,
-    /// mysql://USER@HOST/DATABASE, mongodb://USER@HOST/DATABASE, redis://HOST or
-    /// redis+cluster://HOST,HOST. Settings follow behind a `?`, such as inbox=NAME; in user and
-    /// password write characters such as # ? @ as %XX
+    /// Where the inbox is; `inbox --help` lists the URLs
     #[arg(
         long,
         global = true,
@@ -82,6 +121,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Schema(SchemaCommand),
     /// Check the store against the inbox contract, case by case
+    #[cfg(feature = "conformance")]
     #[command(after_help = CONFORMANCE_HELP)]
     Conformance(ConformanceArgs),
     /// Watch an inbox survive duplicates, failures and killed workers, on real webhooks
@@ -92,9 +132,6 @@ pub(crate) enum Command {
         /// For which shell
         shell: clap_complete::Shell,
     },
-    /// A worker process of the demo.
-    #[command(hide = true)]
-    DemoWorker(DemoWorkerArgs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -120,6 +157,7 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, after Retry-After if given";
 
+#[cfg(feature = "conformance")]
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
 a file beside that one; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
@@ -130,11 +168,12 @@ server or cluster. All are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 const DEMO_HELP: &str = "\
-It plays on SQLite, in a temporary folder; with --store postgres://… in a schema of its own in that
-database, with --store mysql://… in tables of its own; they are dropped in the end, and the user must
-be allowed to create and drop them. Redis has no transactions, on which the demo relies; on MongoDB it
-has no stage.";
+It plays on SQLite, in a temporary folder; with --store postgres://… in a new schema of that
+database, with --store mysql://… in new tables. They are dropped in the end, and the user must be
+allowed to create and drop them. It does not play on Redis, which has no transactions, nor on
+MongoDB.";
 
+#[cfg(feature = "conformance")]
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {
     /// Only cases whose name contains this, such as `ordering` or `purge`
@@ -398,17 +437,42 @@ pub(crate) struct DemoArgs {
     pub(crate) keep: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct DemoWorkerArgs {
+/// The word that makes this program a worker of the demo. Not one of the commands, so that neither
+/// help nor completions offer it.
+pub(crate) const DEMO_WORKER: &str = "demo-worker";
+
+/// A worker process of the demo, which only the demo starts.
+#[derive(Debug, Parser)]
+#[command(name = "inbox demo-worker")]
+pub(crate) struct DemoWorker {
     /// The file of an inbox on SQLite
     #[arg(long)]
     pub(crate) file: Option<PathBuf>,
-    /// The schema of an inbox on PostgreSQL, in the database that --store names
+    /// The database of an inbox on a server. Not an argument: it may hold a password
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    #[arg(skip = std::env::var("INBOX_STORE").ok())]
+    pub(crate) store: Option<String>,
+    /// The schema of an inbox on PostgreSQL, in that database
+    #[cfg(feature = "postgres")]
     #[arg(long)]
     pub(crate) schema: Option<String>,
-    /// The name of an inbox on MySQL, in the database that --store names
+    /// The name of an inbox on MySQL, in that database
+    #[cfg(feature = "mysql")]
     #[arg(long)]
-    pub(crate) inbox: Option<InboxName>,
+    pub(crate) inbox: Option<inbox::InboxName>,
+}
+
+impl DemoWorker {
+    /// What this process was started as, if that is a worker of the demo.
+    pub(crate) fn from_command_line() -> Option<Self> {
+        let mut arguments = std::env::args_os().skip(1);
+        if arguments.next()? != DEMO_WORKER {
+            return None;
+        }
+        Some(Self::parse_from(
+            std::iter::once(DEMO_WORKER.into()).chain(arguments),
+        ))
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -9,23 +9,33 @@ mod input;
 mod interrupt;
 mod output;
 mod progress;
+#[cfg(feature = "postgres")]
 mod scratch;
 mod store;
+#[cfg(feature = "mysql")]
 mod tables;
 
 use std::{io::IsTerminal, process::ExitCode};
 
 use anyhow::Result;
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::{
-    args::{Cli, Command},
+    args::{Cli, Command, DemoWorker},
     exit::Exit,
 };
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    if let Some(worker) = DemoWorker::from_command_line() {
+        return run(commands::demo::worker(worker));
+    }
+    run(dispatch(Cli::parse()))
+}
+
+fn run(command: impl Future<Output = Result<Exit>>) -> ExitCode {
     log_to_stderr();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -38,7 +48,7 @@ fn main() -> ExitCode {
         }
     };
     let result = runtime.block_on(async {
-        let result = dispatch(cli).await;
+        let result = command.await;
         store::close_all().await;
         result
     });
@@ -90,10 +100,10 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Discard(args) => commands::discard::run(global, args).await,
         Command::Purge(args) => commands::purge::run(global, args).await,
         Command::Schema(command) => commands::schema::run(global, &command).await,
+        #[cfg(feature = "conformance")]
         Command::Conformance(args) => commands::conformance::run(global, args).await,
         Command::Demo(args) => commands::demo::run(global, args).await,
         Command::Completions { shell } => commands::completions::run(shell),
-        Command::DemoWorker(args) => commands::demo::worker(global, args).await,
     }
 }
 
@@ -105,17 +115,18 @@ fn log_to_stderr() {
     const DEFAULT: &str = "inbox=warn,inbox::processor::task=error,\
         inbox::receiver::batch=error,inbox::receiver::intake=error,\
         inbox::receiver::outage=info,inbox::processor::claims=info";
-    let filter = EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::ERROR.into());
-    let wanted = std::env::var("INBOX_LOG").unwrap_or_else(|_| DEFAULT.to_owned());
-    let filter = filter.parse(wanted).unwrap_or_else(|error| {
+    let wanted = std::env::var("INBOX_LOG").unwrap_or_default();
+    let chosen = if wanted.is_empty() { DEFAULT } else { &wanted };
+    let filter: Targets = chosen.parse().unwrap_or_else(|error| {
         eprintln!("inbox: INBOX_LOG is ignored: {error}");
-        filter.parse_lossy(DEFAULT)
+        DEFAULT.parse().unwrap_or_default()
     });
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
+        .without_time();
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .init();
 }

@@ -18,6 +18,7 @@ static CONNECTED: Mutex<Vec<Arc<dyn Inbox>>> = Mutex::new(Vec::new());
 /// Opens an existing inbox. Never creates anything: a mistyped path must not become an empty
 /// inbox.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
+    check_is_built(url)?;
     let store = match connected(&without_creating(url)).await {
         // Of a server it is the database that is missing, and that is not ours to create.
         Err(e) if e.kind() == ErrorKind::SchemaMissing && is_file(url) => bail!(no_inbox(url)),
@@ -60,6 +61,7 @@ pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
 
 /// Connects without looking at the schema.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
+    check_is_built(url)?;
     connected(url).await.with_context(|| cannot_open(url))
 }
 
@@ -89,26 +91,63 @@ fn no_inbox(url: &str) -> String {
     )
 }
 
-pub(crate) fn is_mongodb(url: &str) -> bool {
-    url.starts_with("mongodb:") || url.starts_with("mongodb+srv:")
+/// The stores that the command knows, whether or not this build has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Memory,
+    Mongodb,
+    Mysql,
+    Postgres,
+    Redis,
+    Sqlite,
 }
 
-pub(crate) fn is_mysql(url: &str) -> bool {
-    url.starts_with("mysql:") || url.starts_with("mariadb:")
+impl Kind {
+    /// What `url` names, by its scheme.
+    pub(crate) fn of(url: &str) -> Option<Self> {
+        let (scheme, _) = url.split_once(':')?;
+        Some(match scheme.to_ascii_lowercase().as_str() {
+            "memory" => Self::Memory,
+            "mongodb" | "mongodb+srv" => Self::Mongodb,
+            "mariadb" | "mysql" => Self::Mysql,
+            "postgres" | "postgresql" => Self::Postgres,
+            "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => Self::Redis,
+            "sqlite" => Self::Sqlite,
+            _ => return None,
+        })
+    }
+
+    /// Its name, and the feature that a build without it lacks.
+    fn name_and_missing_feature(self) -> (&'static str, Option<&'static str>) {
+        let (name, feature, is_built) = match self {
+            Self::Memory | Self::Sqlite => return ("", None),
+            Self::Mongodb => ("MongoDB", "mongodb", cfg!(feature = "mongodb")),
+            Self::Mysql => ("MySQL", "mysql", cfg!(feature = "mysql")),
+            Self::Postgres => ("PostgreSQL", "postgres", cfg!(feature = "postgres")),
+            Self::Redis => ("Redis", "redis", cfg!(feature = "redis")),
+        };
+        (name, (!is_built).then_some(feature))
+    }
 }
 
-pub(crate) fn is_postgres(url: &str) -> bool {
-    url.starts_with("postgres:") || url.starts_with("postgresql:")
-}
-
-pub(crate) fn is_redis(url: &str) -> bool {
-    ["redis:", "rediss:", "redis+cluster:", "rediss+cluster:"]
-        .iter()
-        .any(|scheme| url.starts_with(scheme))
+/// Fails when the store that `url` names was left out of this build, and says how to add it.
+pub(crate) fn check_is_built(url: &str) -> Result<()> {
+    let Some(kind) = Kind::of(url) else {
+        // Neither here nor elsewhere: connecting says which there are.
+        return Ok(());
+    };
+    match kind.name_and_missing_feature() {
+        (_, None) => Ok(()),
+        (name, Some(feature)) => bail!(
+            "this build of inbox cannot use {name}: it was built without the feature `{feature}`. \
+             From the source tree, `cargo install --path inbox-cli --features {feature}` installs \
+             one that can; `--features all` adds every store"
+        ),
+    }
 }
 
 fn is_file(url: &str) -> bool {
-    url.starts_with("sqlite:")
+    Kind::of(url) == Some(Kind::Sqlite)
 }
 
 /// An SQLite URL that does not create the file. Servers do not create databases on connecting.
@@ -202,12 +241,48 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_out_names_its_feature() {
+        assert!(check_is_built("sqlite://a.db").is_ok());
+        assert!(check_is_built("nonsense").is_ok());
+        for (url, is_built, feature) in [
+            (
+                "mongodb+srv://app:Secret@h",
+                cfg!(feature = "mongodb"),
+                "mongodb",
+            ),
+            ("mariadb://app:Secret@h/d", cfg!(feature = "mysql"), "mysql"),
+            (
+                "POSTGRES://app:Secret@h/d",
+                cfg!(feature = "postgres"),
+                "postgres",
+            ),
+            (
+                "rediss+cluster://:Secret@h",
+                cfg!(feature = "redis"),
+                "redis",
+            ),
+        ] {
+            match check_is_built(url) {
+                Ok(()) => assert!(is_built, "{url}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(!is_built, "{error}");
+                    let install = format!("cargo install --path inbox-cli --features {feature}");
+                    assert!(error.contains(&install), "{error}");
+                    assert!(!error.contains("Secret"), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn opening_adds_the_mode_once() {
         assert_eq!(without_creating("sqlite://a.db"), "sqlite://a.db?mode=rw");
         assert_eq!(
             without_creating("sqlite://a.db?inbox=x"),
             "sqlite://a.db?inbox=x&mode=rw"
         );
+        assert_eq!(without_creating("SQLITE://a.db"), "SQLITE://a.db?mode=rw");
         for url in ["memory://", "postgres://host/db"] {
             assert_eq!(without_creating(url), url);
         }

@@ -234,6 +234,54 @@ fn an_unknown_store_lists_what_there_is() {
 }
 
 #[test]
+fn a_store_that_is_left_out_says_how_to_add_it() {
+    let place = Place::new();
+    for (url, is_built, feature) in [
+        (
+            "postgres://u:hunter2@127.0.0.1:1/d",
+            cfg!(feature = "postgres"),
+            "postgres",
+        ),
+        (
+            "mariadb://u:hunter2@127.0.0.1:1/d",
+            cfg!(feature = "mysql"),
+            "mysql",
+        ),
+        (
+            "redis://:hunter2@127.0.0.1:1",
+            cfg!(feature = "redis"),
+            "redis",
+        ),
+        (
+            "mongodb://u:hunter2@127.0.0.1:1/d",
+            cfg!(feature = "mongodb"),
+            "mongodb",
+        ),
+    ] {
+        if is_built {
+            continue;
+        }
+        for command in [
+            &["stats"][..],
+            &["schema", "ddl"],
+            &["schema", "exists"],
+            &["run", "-", "--", "true"],
+            #[cfg(feature = "conformance")]
+            &["conformance"],
+        ] {
+            let output = place.command(command).env("INBOX_STORE", url).output();
+            let output = support::finish(output.unwrap())
+                .exits(1)
+                .complains(&format!("without the feature `{feature}`"))
+                .complains(&format!(
+                    "cargo install --path inbox-cli --features {feature}"
+                ));
+            assert!(!output.stderr.contains("hunter2"), "{output:?}");
+        }
+    }
+}
+
+#[test]
 fn a_file_that_is_not_an_inbox_is_refused() {
     let place = Place::new();
     place.file("notes.txt", "These are notes, not a database. ".repeat(100));

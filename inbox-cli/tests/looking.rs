@@ -220,6 +220,7 @@ fn help_names_every_command_and_exit_code() {
         assert!(help.stdout.contains(word), "no {word}");
     }
     assert!(!help.stdout.contains("demo-worker"));
+    place.inbox(&["help", "demo-worker"]).exits(2);
     place
         .inbox(&["process", "--help"])
         .exits(0)
@@ -233,7 +234,8 @@ fn help_names_every_command_and_exit_code() {
 fn completions_for_every_shell() {
     let place = Place::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        place.inbox(&["completions", shell]).exits(0).says("inbox");
+        let script = place.inbox(&["completions", shell]).exits(0).says("inbox");
+        assert!(!script.stdout.contains("demo-worker"), "in {shell}'s");
     }
 }
 

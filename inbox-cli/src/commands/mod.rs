@@ -1,6 +1,7 @@
 //! One module per command.
 
 pub(crate) mod completions;
+#[cfg(feature = "conformance")]
 pub(crate) mod conformance;
 pub(crate) mod demo;
 pub(crate) mod discard;

@@ -7,13 +7,14 @@ use crate::{
     args::{Global, SchemaCommand},
     exit::Exit,
     output,
-    store::{connect, shown, without_creating},
+    store::{check_is_built, connect, shown, without_creating},
 };
 
 pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit> {
     let url = &global.store;
     match command {
         SchemaCommand::Ddl => {
+            check_is_built(url)?;
             output::line(inbox::ddl(url)?.trim_end())?;
         }
         SchemaCommand::Exists => {

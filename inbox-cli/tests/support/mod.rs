@@ -9,7 +9,8 @@
 )]
 
 use std::{
-    io::Write,
+    fs::File,
+    io::{PipeWriter, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -20,7 +21,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inbox_redis::{RedisOptions, RedisStore};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -67,28 +67,37 @@ pub(crate) struct Place {
     is_shared: bool,
 }
 
-/// Runs a test on each kind of store that is to be had here. Standard error says on which.
+/// Runs a test on each kind of store that is in this build and to be had here. Standard error says
+/// on which.
 pub(crate) fn on_every_store(test: impl Fn(&Place)) {
     eprintln!("on SQLite");
     test(&Place::new());
-    if let Some(place) = Place::on_postgres() {
+    if cfg!(feature = "postgres")
+        && let Some(place) = Place::on_postgres()
+    {
         eprintln!("on PostgreSQL");
         test(&place);
     }
-    for kind in MYSQL_KINDS {
-        if let Some(place) = Place::on_mysql(kind) {
-            eprintln!("on {kind}");
-            test(&place);
+    if cfg!(feature = "mysql") {
+        for kind in MYSQL_KINDS {
+            if let Some(place) = Place::on_mysql(kind) {
+                eprintln!("on {kind}");
+                test(&place);
+            }
         }
     }
-    if let Some(place) = Place::on_mongodb() {
+    if cfg!(feature = "mongodb")
+        && let Some(place) = Place::on_mongodb()
+    {
         eprintln!("on MongoDB, or what speaks its protocol");
         test(&place);
     }
-    for kind in REDIS_KINDS {
-        if let Some(place) = Place::on_redis(kind) {
-            eprintln!("on {kind}");
-            test(&place);
+    if cfg!(feature = "redis") {
+        for kind in REDIS_KINDS {
+            if let Some(place) = Place::on_redis(kind) {
+                eprintln!("on {kind}");
+                test(&place);
+            }
         }
     }
 }
@@ -297,53 +306,60 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        use inbox_mongo::{
-            MongoOptions,
-            mongodb::{Client, options::ClientOptions},
-        };
-        use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, PgConnection};
+        if self.is_shared && self.store.is_some() {
+            remove(self);
+        }
+    }
+}
 
-        let Some((url, setting)) = self.store.as_deref().and_then(|s| s.split_once('?')) else {
-            return;
-        };
-        if !self.is_shared {
-            return;
-        }
-        let runtime = tokio::runtime::Runtime::new().unwrap();
-        if url.starts_with("redis") {
-            let options = RedisOptions::from_url(&format!("{url}?{setting}")).unwrap();
-            return runtime.block_on(async {
-                let store = RedisStore::connect(options).await.unwrap();
-                store.remove().await.unwrap();
-            });
-        }
-        if let Some(schema) = setting.strip_prefix("schema=") {
-            let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
-            runtime.block_on(async {
-                let mut connection = PgConnection::connect(url).await.unwrap();
-                connection.execute(AssertSqlSafe(sql)).await.unwrap();
-            });
-            return;
-        }
-        if url.starts_with("mongodb") {
-            runtime.block_on(async {
-                let (connection, _) = MongoOptions::from_url(self.store()).unwrap();
+/// Removes the inbox from a server that outlives the tests.
+fn remove(place: &Place) {
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        match place.store().split(':').next().unwrap() {
+            #[cfg(feature = "mongodb")]
+            "mongodb" => {
+                use inbox_mongo::{
+                    MongoOptions,
+                    mongodb::{Client, options::ClientOptions},
+                };
+
+                let (connection, _) = MongoOptions::from_url(place.store()).unwrap();
                 let options = ClientOptions::parse(connection).await.unwrap();
                 let client = Client::with_options(options).unwrap();
                 client.default_database().unwrap().drop().await.unwrap();
-            });
-            return;
-        }
-        let ddl = self.inbox(&["schema", "ddl"]).stdout;
-        runtime.block_on(async {
-            let mut connection = MySqlConnection::connect(url).await.unwrap();
-            for table in ddl.split("CREATE TABLE IF NOT EXISTS ").skip(1) {
-                let name = table.split(" (").next().unwrap();
-                let sql = format!("DROP TABLE IF EXISTS {name}");
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => {
+                use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection};
+
+                let ddl = place.inbox(&["schema", "ddl"]).stdout;
+                let mut connection = MySqlConnection::connect(&place.server()).await.unwrap();
+                for table in ddl.split("CREATE TABLE IF NOT EXISTS ").skip(1) {
+                    let name = table.split(" (").next().unwrap();
+                    let sql = format!("DROP TABLE IF EXISTS {name}");
+                    connection.execute(AssertSqlSafe(sql)).await.unwrap();
+                }
+            }
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+
+                let (url, schema) = place.store().split_once("?schema=").unwrap();
+                let sql = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");
+                let mut connection = PgConnection::connect(url).await.unwrap();
                 connection.execute(AssertSqlSafe(sql)).await.unwrap();
             }
-        });
-    }
+            #[cfg(feature = "redis")]
+            "redis" | "redis+cluster" => {
+                use inbox_redis::{RedisOptions, RedisStore};
+
+                let options = RedisOptions::from_url(place.store()).unwrap();
+                let store = RedisStore::connect(options).await.unwrap();
+                store.remove().await.unwrap();
+            }
+            other => panic!("nothing removes an inbox of {other}"),
+        }
+    });
 }
 
 /// A part of a name that no other place has.
@@ -398,6 +414,18 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 
 pub(crate) fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
+/// The end of a pipe that nobody reads any more.
+pub(crate) fn closed_pipe() -> PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+/// A device on which everything that is written fails, as on a full disk.
+pub(crate) fn full_disk() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
 }
 
 /// The lines of a file.

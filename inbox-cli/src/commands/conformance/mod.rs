@@ -1,9 +1,13 @@
 //! `inbox conformance`: the public conformance suite on a built-in store.
 
 mod memory;
+#[cfg(feature = "mongodb")]
 mod mongodb;
+#[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
 mod redis;
 mod sqlite;
 
@@ -13,14 +17,12 @@ use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
 use conformance_tests::{CASES, Harness, Mishap, Need, SchemaVariant};
 
-use self::{
-    memory::Memory, mongodb::Mongo, mysql::Mysql, postgres::Postgres, redis::Redis, sqlite::Sqlite,
-};
+use self::{memory::Memory, sqlite::Sqlite};
 use crate::{
     args::{ConformanceArgs, Global},
     exit::Exit,
     interrupt, output, progress,
-    store::{cannot_open, shown},
+    store::{self, Kind, cannot_open, shown},
 };
 
 /// For how long what a case in the middle has started is waited for.
@@ -73,26 +75,25 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
 }
 
 async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
-    let rig: Arc<dyn Rig> = match url.split_once("://").map_or(url, |(scheme, _)| scheme) {
-        "memory" => Arc::new(Memory),
-        "mongodb" | "mongodb+srv" => {
-            Arc::new(Mongo::new(url).await.with_context(|| cannot_open(url))?)
-        }
-        "mariadb" | "mysql" => Arc::new(Mysql::new(url).await.with_context(|| cannot_open(url))?),
-        "postgres" | "postgresql" => {
-            Arc::new(Postgres::new(url).await.with_context(|| cannot_open(url))?)
-        }
-        "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => {
-            Arc::new(Redis::new(url).await.with_context(|| cannot_open(url))?)
-        }
-        "sqlite" => Arc::new(Sqlite::new(url).with_context(|| cannot_open(url))?),
+    store::check_is_built(url)?;
+    let context = || cannot_open(url);
+    Ok(match Kind::of(url) {
+        Some(Kind::Memory) => Arc::new(Memory),
+        #[cfg(feature = "mongodb")]
+        Some(Kind::Mongodb) => Arc::new(mongodb::Mongo::new(url).await.with_context(context)?),
+        #[cfg(feature = "mysql")]
+        Some(Kind::Mysql) => Arc::new(mysql::Mysql::new(url).await.with_context(context)?),
+        #[cfg(feature = "postgres")]
+        Some(Kind::Postgres) => Arc::new(postgres::Postgres::new(url).await.with_context(context)?),
+        #[cfg(feature = "redis")]
+        Some(Kind::Redis) => Arc::new(redis::Redis::new(url).await.with_context(context)?),
+        Some(Kind::Sqlite) => Arc::new(Sqlite::new(url).with_context(context)?),
         _ => bail!(
             "no store of this build is at {}; it has {}",
             shown(url),
             inbox::schemes().join(", ")
         ),
-    };
-    Ok(rig)
+    })
 }
 
 /// What a run from outside, with a store's public interface alone, cannot do to any store. The

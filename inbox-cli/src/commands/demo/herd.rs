@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 use super::stage::Directions;
+use crate::args::DEMO_WORKER;
 
 /// Far longer than a demo takes; reached only if something hangs.
 const GIVE_UP: Duration = Duration::from_secs(120);
@@ -101,7 +102,7 @@ fn spawn(directions: &Directions) -> Result<Child> {
         command.env("INBOX_STORE", store);
     }
     command
-        .arg("demo-worker")
+        .arg(DEMO_WORKER)
         .args(&directions.arguments)
         // Ours to hold: when this process ends, however it ends, the worker's input ends too.
         .stdin(Stdio::piped())

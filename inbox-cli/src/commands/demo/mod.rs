@@ -20,15 +20,13 @@ pub(crate) use self::worker::worker;
 use self::{
     broker::Broker,
     herd::Herd,
-    stage::{Effects, OnMysql, OnPostgres, OnSqlite, Stage},
+    stage::{Effects, OnSqlite, Stage},
 };
 use crate::{
     args::{DemoArgs, Global, wrong_usage},
     exit::Exit,
     interrupt, output, progress,
-    scratch::Scratch,
-    store::{cannot_open, is_mongodb, is_mysql, is_postgres, is_redis},
-    tables,
+    store::{self, Kind},
 };
 
 /// What the demo shows at its end.
@@ -57,22 +55,25 @@ struct Outcome {
 pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
     let token = interrupt::token()?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let on_server = is_postgres(&global.store) || is_mysql(&global.store);
-    if on_server && args.keep.is_some() {
+    let kind = Kind::of(&global.store);
+    match kind {
+        Some(Kind::Redis) => {
+            wrong_usage("the demo needs a store with transactions, and Redis has none");
+        }
+        Some(Kind::Mongodb) => wrong_usage(
+            "the demo has no stage on MongoDB; it plays on SQLite, PostgreSQL, MySQL and MariaDB",
+        ),
+        _ => store::check_is_built(&global.store)?,
+    }
+    if matches!(kind, Some(Kind::Postgres | Kind::Mysql)) && args.keep.is_some() {
         wrong_usage("--keep is for a demo on SQLite");
     }
-    let result = if is_postgres(&global.store) {
-        on_postgres(global, &args, seed, &token).await?
-    } else if is_mysql(&global.store) {
-        on_mysql(global, &args, seed, &token).await?
-    } else if is_redis(&global.store) {
-        wrong_usage("the demo needs a store with transactions, and Redis has none");
-    } else if is_mongodb(&global.store) {
-        wrong_usage(
-            "the demo has no stage on MongoDB; it plays on SQLite, PostgreSQL, MySQL and MariaDB",
-        );
-    } else {
-        on_sqlite(global, &args, seed, &token).await?
+    let result = match kind {
+        #[cfg(feature = "postgres")]
+        Some(Kind::Postgres) => on_postgres(global, &args, seed, &token).await?,
+        #[cfg(feature = "mysql")]
+        Some(Kind::Mysql) => on_mysql(global, &args, seed, &token).await?,
+        _ => on_sqlite(global, &args, seed, &token).await?,
     };
     let Some(result) = result else {
         return Ok(Exit::Interrupted);
@@ -107,17 +108,20 @@ async fn on_sqlite(
 }
 
 /// In a schema of its own, which is dropped. `None` when interrupted.
+#[cfg(feature = "postgres")]
 async fn on_postgres(
     global: &Global,
     args: &DemoArgs,
     seed: u64,
     token: &CancellationToken,
 ) -> Result<Option<Outcome>> {
+    use crate::scratch::Scratch;
+
     let url = &global.store;
     let schema = Scratch::schema("demo")?;
-    let stage = OnPostgres::open(url, schema.clone())
+    let stage = stage::OnPostgres::open(url, schema.clone())
         .await
-        .with_context(|| cannot_open(url))?;
+        .with_context(|| store::cannot_open(url))?;
     let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
     if let Err(error) = Scratch::at(url)?.drop_schema(&schema).await {
         eprintln!("the schema {schema} is left behind: {error}");
@@ -126,6 +130,7 @@ async fn on_postgres(
 }
 
 /// In tables of its own, which are dropped. `None` when interrupted.
+#[cfg(feature = "mysql")]
 async fn on_mysql(
     global: &Global,
     args: &DemoArgs,
@@ -133,13 +138,15 @@ async fn on_mysql(
     token: &CancellationToken,
 ) -> Result<Option<Outcome>> {
     let url = &global.store;
-    let inbox = tables::inbox_name("demo")?;
-    let stage = OnMysql::open(url, inbox.clone())
+    let inbox = crate::tables::inbox_name("demo")?;
+    let stage = stage::OnMysql::open(url, inbox.clone())
         .await
-        .with_context(|| cannot_open(url))?;
+        .with_context(|| store::cannot_open(url))?;
     let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
     if let Err(error) = stage.remove().await {
-        eprintln!("tables named {inbox}_… are left behind: {error}");
+        eprintln!(
+            "tables named {inbox}_… are left behind: {error}"
+        );
     }
     result
 }

@@ -9,15 +9,11 @@ use inbox::{
     Completion, Context, Failure, Handler, HandlerName, Processor, RetryPolicy, Router,
     TransactionalHandler, in_transaction,
 };
-use inbox_postgres::SchemaName;
 use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
-use super::stage::{OnMysql, OnPostgres, OnSqlite, Stage, Transaction};
-use crate::{
-    args::{DemoWorkerArgs, Global},
-    exit::Exit,
-};
+use super::stage::{OnSqlite, Stage, Transaction};
+use crate::{args::DemoWorker, exit::Exit};
 
 /// The handler of all messages of the demo.
 pub(super) const HANDLER: &str = "demo";
@@ -30,14 +26,26 @@ const MAX_ATTEMPTS: u32 = 12;
 /// Short, so that what a killed worker held is soon worked on again.
 const LEASE: Duration = Duration::from_secs(1);
 
-pub(crate) async fn worker(global: &Global, args: DemoWorkerArgs) -> Result<Exit> {
-    match (args.file, args.schema, args.inbox) {
-        (Some(file), None, None) => work_on(OnSqlite::open(&file).await?).await,
-        (None, Some(schema), None) => {
-            let schema = SchemaName::new(schema)?;
-            work_on(OnPostgres::open(&global.store, schema).await?).await
+pub(crate) async fn worker(args: DemoWorker) -> Result<Exit> {
+    match args {
+        DemoWorker {
+            file: Some(file), ..
+        } => work_on(OnSqlite::open(&file).await?).await,
+        #[cfg(feature = "postgres")]
+        DemoWorker {
+            store: Some(url),
+            schema: Some(schema),
+            ..
+        } => {
+            let schema = inbox_postgres::SchemaName::new(schema)?;
+            work_on(super::stage::OnPostgres::open(&url, schema).await?).await
         }
-        (None, None, Some(inbox)) => work_on(OnMysql::open(&global.store, inbox).await?).await,
+        #[cfg(feature = "mysql")]
+        DemoWorker {
+            store: Some(url),
+            inbox: Some(inbox),
+            ..
+        } => work_on(super::stage::OnMysql::open(&url, inbox).await?).await,
         _ => bail!("a demo's worker is started by the demo"),
     }
 }

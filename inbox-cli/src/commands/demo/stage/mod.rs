@@ -2,7 +2,9 @@
 //! which it adds a row in the transaction that completes the message. Nothing but that
 //! transaction keeps a second row out.
 
+#[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod sqlite;
 
@@ -13,7 +15,11 @@ use async_trait::async_trait;
 use inbox::{Inbox, Transactional};
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 
-pub(super) use self::{mysql::OnMysql, postgres::OnPostgres, sqlite::OnSqlite};
+#[cfg(feature = "mysql")]
+pub(super) use self::mysql::OnMysql;
+#[cfg(feature = "postgres")]
+pub(super) use self::postgres::OnPostgres;
+pub(super) use self::sqlite::OnSqlite;
 
 /// The transactions of a stage's store.
 pub(super) type Transaction<S> = <<S as Stage>::Store as Transactional>::Transaction;
