@@ -5,13 +5,12 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use inbox::{HandlerName, Kind, OrderingKey, State};
 
-use crate::exit;
+use crate::{exit, output};
 
 /// Ends the program as clap does for a wrong command line: for rules that clap cannot express.
 pub(crate) fn wrong_usage(problem: impl std::fmt::Display) -> ! {
-    Cli::command()
-        .error(ErrorKind::ValueValidation, problem)
-        .exit()
+    let error = Cli::command().error(ErrorKind::ValueValidation, problem);
+    std::process::exit(output::usage(&error).into())
 }
 
 /// What stands below the commands in `inbox --help`.
@@ -83,7 +82,7 @@ pub(crate) struct Global {
     /// Print JSON for machines
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Print errors only
+    /// Leave out summaries, notes and progress
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
 }
@@ -268,8 +267,9 @@ pub(crate) struct ProcessingArgs {
     /// Wait this long before the first retry, then twice as long each time
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     pub(crate) retry_delay: Duration,
-    /// When interrupted, let running handlers go on for this long
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    /// When told to end, let running handlers go on for this long. The rest of the end takes a few
+    /// seconds more: keep it below what a supervisor waits for (30 s in Kubernetes)
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
     pub(crate) grace: Duration,
 }
 

@@ -11,35 +11,47 @@ pub(crate) enum Exit {
     No,
     /// Some input was refused and reported; everything else was stored.
     InputRefused,
-    /// Ctrl-C or SIGTERM: what was under way was finished or handed back.
+    /// Ctrl-C: what was under way was finished or handed back.
     Interrupted,
+    /// The same by SIGTERM.
+    Terminated,
 }
 
 /// Something failed: the store, a file, the network.
 pub(crate) const FAILURE: u8 = 1;
 
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            // 2 is clap's for a wrong command line.
+            Self::InputRefused => 3,
+            Self::No => 4,
+            // 128 and the signal's number, as shells have it.
+            Self::Interrupted => 130,
+            Self::Terminated => 143,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Ok => 0,
-            // 2 is clap's for a wrong command line.
-            Exit::InputRefused => 3,
-            Exit::No => 4,
-            Exit::Interrupted => 130,
-        })
+        Self::from(exit.code())
     }
 }
 
 /// For `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0    done
-  1    something failed: the store, a file, the network
+  0    done; also `inbox process` that SIGTERM has ended, with its running handlers finished
+  1    something failed: the store, a file, the network, writing the output
   2    the command line is wrong
   3    some input lines were refused; all others were stored
-  4    the answer is no: not found, does not exist, messages ended dead
-  130  interrupted. Once: running work was finished or handed back. Twice: handlers were killed,
-       and their messages run again when the leases run out
+  4    the answer is no: not found, not unique, does not exist, messages ended dead
+  130  interrupted by Ctrl-C
+  143  ended by SIGTERM before everything was done
+Ctrl-C and SIGTERM let running handlers finish and hand the other messages back. A second one kills
+the handlers; their messages run again when the leases run out.
 
 Environment:
   INBOX_STORE  the store, in place of --store

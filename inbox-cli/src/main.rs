@@ -1,5 +1,11 @@
 //! The `inbox` command: ingest, process, look into and repair an inbox.
 
+#![warn(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "they panic when a pipe is closed or a disk is full; `output` does not"
+)]
+
 mod archive;
 mod args;
 mod commands;
@@ -32,7 +38,10 @@ fn main() -> ExitCode {
     if let Some(worker) = DemoWorker::from_command_line() {
         return run(commands::demo::worker(worker));
     }
-    run(dispatch(Cli::parse()))
+    match Cli::try_parse() {
+        Ok(cli) => run(dispatch(cli)),
+        Err(said) => ExitCode::from(output::usage(&said)),
+    }
 }
 
 fn run(command: impl Future<Output = Result<Exit>>) -> ExitCode {
@@ -43,7 +52,7 @@ fn run(command: impl Future<Output = Result<Exit>>) -> ExitCode {
     {
         Ok(runtime) => runtime,
         Err(e) => {
-            eprintln!("inbox: cannot start: {e}");
+            output::note(format_args!("inbox: cannot start: {e}"));
             return ExitCode::from(exit::FAILURE);
         }
     };
@@ -57,7 +66,7 @@ fn run(command: impl Future<Output = Result<Exit>>) -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("inbox: {}", causes(&error));
+            output::note(format_args!("inbox: {}", causes(&error)));
             ExitCode::from(exit::FAILURE)
         }
     }
@@ -118,13 +127,15 @@ fn log_to_stderr() {
     let wanted = std::env::var("INBOX_LOG").unwrap_or_default();
     let chosen = if wanted.is_empty() { DEFAULT } else { &wanted };
     let filter: Targets = chosen.parse().unwrap_or_else(|error| {
-        eprintln!("inbox: INBOX_LOG is ignored: {error}");
+        output::note(format_args!("inbox: INBOX_LOG is ignored: {error}"));
         DEFAULT.parse().unwrap_or_default()
     });
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(|| output::Log)
         .with_ansi(std::io::stderr().is_terminal())
-        .without_time();
+        .without_time()
+        // What cannot be written to standard error cannot be reported there either.
+        .log_internal_errors(false);
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)

@@ -1,27 +1,83 @@
-//! What people and machines read on standard output.
+//! All that is printed, on standard output for results and on standard error for what else there
+//! is to say. Nothing here panics, whatever has become of the readers: the print macros do, and a
+//! lint keeps them out of this crate.
 
 use std::{
+    fmt::Display,
     io::{self, Write},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use comfy_table::{Table, presets};
 use inbox::{Record, State};
 use serde::Serialize;
 
-/// Writes one line to standard output. A closed pipe (`inbox list | head`) ends the program
-/// quietly, as every other tool does.
+use crate::exit;
+
+/// Whether the reader of standard output has gone.
+static IS_UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Writes one line to standard output.
 pub(crate) fn line(text: impl AsRef<str>) -> Result<()> {
-    bytes(text.as_ref().as_bytes())?;
-    bytes(b"\n")
+    bytes(format!("{}\n", text.as_ref()).as_bytes())
 }
 
-/// Writes bytes to standard output as they are.
+/// Writes bytes to standard output as they are, and sees that they arrive: what is kept back for
+/// the end of the process could not fail any more.
+///
+/// A reader that has gone (`inbox list | head`) is no failure, and changes no exit code; what would
+/// be printed after that is dropped.
 pub(crate) fn bytes(content: &[u8]) -> Result<()> {
-    match io::stdout().lock().write_all(content) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => Ok(other?),
+    if IS_UNREAD.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(content).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            IS_UNREAD.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Writes one line to standard error, if it can be written: nobody could be told otherwise.
+pub(crate) fn note(text: impl Display) {
+    // At once, so that lines of several tasks do not mix.
+    let _ = io::stderr()
+        .lock()
+        .write_all(format!("{text}\n").as_bytes());
+}
+
+/// Prints what clap says about a command line, be it wrong or a question for help, and returns the
+/// exit code.
+pub(crate) fn usage(said: &clap::Error) -> u8 {
+    let printed = said.print().and_then(|()| io::stdout().flush());
+    match printed {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe && !said.use_stderr() => {
+            note(format_args!(
+                "inbox: cannot write to standard output: {error}"
+            ));
+            exit::FAILURE
+        }
+        _ => u8::try_from(said.exit_code()).unwrap_or(exit::FAILURE),
+    }
+}
+
+/// Standard error for the log, whose lines are lost where they cannot be written.
+#[derive(Debug)]
+pub(crate) struct Log;
+
+impl Write for Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let _ = io::stderr().lock().write_all(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -43,10 +99,12 @@ pub(crate) fn print(mut table: Table) -> Result<()> {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
+    let mut text = String::new();
     for row in table.lines() {
-        line(row.trim_end())?;
+        text.push_str(row.trim_end());
+        text.push('\n');
     }
-    Ok(())
+    bytes(text.as_bytes())
 }
 
 /// A count with thousands separated.

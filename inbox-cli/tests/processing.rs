@@ -10,7 +10,6 @@ mod support;
 use std::{
     io::{Read, Write},
     net::TcpListener,
-    os::unix::process::ExitStatusExt,
     thread,
     time::Duration,
 };
@@ -19,7 +18,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{Counts, Place, event, events, finish, on_every_store, signal, wait_for};
+use support::{Counts, Place, event, events, finish, on_every_store, wait_for};
 
 #[test]
 fn a_failing_command_is_retried_and_then_dead() {
@@ -464,105 +463,6 @@ fn workers_killed_at_random_lose_nothing() {
         done.sort_unstable();
         done.dedup();
         assert_eq!(done.len(), number, "a message was lost");
-    });
-}
-
-#[test]
-fn an_interrupt_finishes_what_runs_and_hands_the_rest_back() {
-    on_every_store(|place| {
-        place
-            .inbox_with(&["ingest", "-"], events(20).as_bytes())
-            .exits(0);
-        let child = place.start(&[
-            "process",
-            "--concurrency",
-            "2",
-            "--",
-            "sh",
-            "-c",
-            "echo started >> started; sleep 0.5; echo done >> done",
-        ]);
-        wait_for("two handlers to start", || {
-            place.read("started").lines().count() >= 2
-        });
-        signal(&child, Signal::SIGINT);
-        let output = finish(child.wait_with_output().unwrap()).exits(130);
-        assert!(output.stderr.contains("finishing"), "{output:?}");
-        let (started, done) = (place.read("started"), place.read("done"));
-        assert_eq!(started.lines().count(), done.lines().count());
-        let counts = place.stats();
-        assert_eq!(counts.processed, done.lines().count() as u64);
-        assert_eq!(counts.pending, 20 - counts.processed, "{counts:?}");
-        assert_eq!(counts.leased, 0);
-        // Handed back means not counted.
-        let listed = place
-            .inbox(&["list", "--json", "--state", "pending"])
-            .json();
-        assert!(
-            listed.iter().all(|record| record["attempts_started"] == 0),
-            "{listed:?}"
-        );
-    });
-}
-
-#[test]
-fn an_interrupt_while_reading_standard_input_ends_the_command() {
-    let place = Place::new();
-    let mut child = place
-        .command(&["ingest", "-"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(events(3).as_bytes()).unwrap();
-    wait_for("three messages", || {
-        place.path("inbox.db").exists()
-            && place
-                .inbox(&["stats", "--json"])
-                .json()
-                .first()
-                .is_some_and(|s| s["pending"] == 3)
-    });
-    signal(&child, Signal::SIGINT);
-    finish(child.wait_with_output().unwrap())
-        .exits(130)
-        .says("3 accepted");
-    drop(stdin);
-}
-
-#[test]
-fn a_second_interrupt_ends_at_once() {
-    on_every_store(|place| {
-        place
-            .inbox_with(&["ingest", "-"], events(1).as_bytes())
-            .exits(0);
-        let mut child = place
-            .command(&[
-                "process",
-                "--lease",
-                "300ms",
-                "--",
-                "sh",
-                "-c",
-                "echo $$ > pid; exec sleep 60",
-            ])
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        wait_for("the handler", || place.read("pid").ends_with('\n'));
-        signal(&child, Signal::SIGINT);
-        thread::sleep(Duration::from_millis(300));
-        signal(&child, Signal::SIGINT);
-        let status = child.wait().unwrap();
-        assert_eq!(status.code(), Some(130), "{:?}", status.signal());
-        // The handler went with it.
-        let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
-        wait_for("the handler's end", || kill(handler, None).is_err());
-        // Its lease runs out, and the message is worked on again.
-        place.inbox(&["process", "--drain", "--", "true"]).exits(0);
-        assert_eq!(place.stats().processed, 1);
     });
 }
 

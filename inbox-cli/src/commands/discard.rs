@@ -103,7 +103,10 @@ pub(crate) async fn intervene(
                 }
             };
             refused += 1;
-            eprintln!("{}: {problem}", output::cell(&key.to_string(), usize::MAX));
+            output::note(format_args!(
+                "{}: {problem}",
+                output::cell(&key.to_string(), usize::MAX)
+            ));
         }
     }
     if global.json {

@@ -43,9 +43,9 @@ pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
         output::line(ingested.sentence())?;
     }
     if token.is_cancelled() && !global.quiet {
-        eprintln!(
-            "interrupted; what was under way may be stored. Ingest all of it again: what is stored \
-             counts as duplicates then"
+        output::note(
+            "interrupted before the end of the input. Ingest all of it again: what is stored \
+             already counts as duplicates then",
         );
     }
     Ok(interrupt::exit(&token, ingested.exit()))
@@ -86,7 +86,7 @@ pub(crate) async fn ingest(
     let stopped = match result {
         Ok(_) => false,
         Err(ReceiverError::Source(error)) => {
-            eprintln!("stopped at {error}");
+            output::note(format_args!("stopped at {error}"));
             true
         }
         Err(e) => return Err(e.into()),

@@ -28,7 +28,7 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
         print(&listing.records)?;
     }
     for row in &listing.corrupt {
-        eprintln!("corrupt row {}: {}", row.place, row.reason);
+        output::note(format_args!("corrupt row {}: {}", row.place, row.reason));
     }
     if !global.quiet && !global.json {
         let total = store.count(&filter).await?;
@@ -37,13 +37,13 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
             .map(|next| format!("; more with --after {next}"))
             .unwrap_or_default();
         let shown = listing.records.len() as u64;
-        eprintln!(
+        output::note(format_args!(
             "{} of {}{more}",
             output::count(shown),
             output::messages(total)
-        );
+        ));
     } else if let Some(next) = listing.next {
-        eprintln!("more with --after {next}");
+        output::note(format_args!("more with --after {next}"));
     }
     Ok(Exit::Ok)
 }

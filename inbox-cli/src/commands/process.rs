@@ -1,6 +1,13 @@
 //! `inbox process`: run a command, or an HTTP POST, for each stored message.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -10,6 +17,7 @@ use inbox::{
 };
 use indicatif::ProgressBar;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{Global, ProcessCommandArgs, ProcessingArgs},
@@ -25,10 +33,11 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
     let bar = progress::counter(global, "handlers run");
-    let processor = processor(&store, handler, &args.processing, bar.clone())?;
+    let handler = Arc::new(Counted::new(handler, bar.clone(), token.clone()));
+    let processor = processor(&store, Arc::clone(&handler), &args.processing)?;
     let summary = if args.drain {
-        let handler = args.processing.handler.clone();
-        let waiting = say_what_it_waits_for(global, Arc::clone(&store), handler, bar.clone());
+        let name = args.processing.handler.clone();
+        let waiting = say_what_it_waits_for(global, Arc::clone(&store), name, bar.clone());
         tokio::select! {
             summary = processor.run_until_drained(store, token.clone()) => summary?,
             never = waiting => match never {},
@@ -36,7 +45,9 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     } else {
         if !global.quiet && !global.json {
             let (handler, place) = (&args.processing.handler, store::shown(&global.store));
-            eprintln!("processing messages of `{handler}` at {place}; Ctrl-C to end");
+            output::note(format_args!(
+                "processing messages of `{handler}` at {place}; Ctrl-C to end"
+            ));
         }
         processor.run(token.clone()).await?
     };
@@ -52,17 +63,21 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     } else if !global.quiet {
         output::line(sentence(&summary))?;
     }
-    Ok(interrupt::exit(&token, exit(&summary)))
+    Ok(if args.drain {
+        interrupt::exit(&token, exit(&summary))
+    } else {
+        let orderly = summary.abandoned == 0 && handler.were_left_to_finish();
+        interrupt::exit_of_service(&token, orderly, exit(&summary))
+    })
 }
 
 /// A processor as the command line describes it.
 pub(crate) fn processor(
     store: &Arc<dyn Inbox>,
-    handler: Arc<dyn Handler>,
+    handler: Arc<Counted>,
     args: &ProcessingArgs,
-    bar: ProgressBar,
 ) -> Result<Processor> {
-    let router = Router::new(args.handler.clone()).fallback_handler(Counted { handler, bar });
+    let router = Router::new(args.handler.clone()).fallback_handler(handler);
     let retry = RetryPolicy::default()
         .with_max_attempts(args.max_attempts)
         .with_delays(args.retry_delay, LONGEST_RETRY_DELAY.max(args.retry_delay));
@@ -100,12 +115,12 @@ pub(crate) async fn say_what_it_waits_for(
             continue;
         };
         bar.suspend(|| {
-            eprintln!(
+            output::note(format_args!(
                 "waiting for {} under a lease (running here, or left by a worker that is gone) \
                  and {} due later",
                 output::messages(counts.leased),
                 output::messages(counts.pending),
-            );
+            ));
         });
         return std::future::pending().await;
     }
@@ -133,17 +148,58 @@ pub(crate) fn exit(summary: &Summary) -> Exit {
     if summary.dead > 0 { Exit::No } else { Exit::Ok }
 }
 
-/// Counts runs for the progress display.
-struct Counted {
+/// Counts runs for the progress display, and those that the end of the process cut short.
+pub(crate) struct Counted {
     handler: Arc<dyn Handler>,
     bar: ProgressBar,
+    shutdown: CancellationToken,
+    cut_short: AtomicU64,
+}
+
+impl Counted {
+    pub(crate) fn new(
+        handler: Arc<dyn Handler>,
+        bar: ProgressBar,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            handler,
+            bar,
+            shutdown,
+            cut_short: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether every run that the shutdown found running came to its own end.
+    fn were_left_to_finish(&self) -> bool {
+        self.cut_short.load(Ordering::Relaxed) == 0
+    }
 }
 
 #[async_trait]
 impl Handler for Counted {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        let mut run = Run {
+            of: self,
+            has_ended: false,
+        };
         let answer = self.handler.handle(context).await;
+        run.has_ended = true;
         self.bar.inc(1);
         answer
+    }
+}
+
+/// One run, which may be dropped before its end.
+struct Run<'a> {
+    of: &'a Counted,
+    has_ended: bool,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended && self.of.shutdown.is_cancelled() {
+            self.of.cut_short.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

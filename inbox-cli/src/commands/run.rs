@@ -11,7 +11,7 @@ use crate::{
     args::{Global, RunArgs},
     commands::{
         ingest::{self, Ingested},
-        process,
+        process::{self, Counted},
     },
     exit::Exit,
     handler, interrupt, output, progress, store,
@@ -22,7 +22,8 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
     let store = store::open_or_create(&global.store).await?;
     let token = interrupt::token()?;
     let bar = progress::counter(global, "handlers run");
-    let processor = process::processor(&store, handler, &args.processing, bar.clone())?;
+    let handler = Arc::new(Counted::new(handler, bar.clone(), token.clone()));
+    let processor = process::processor(&store, handler, &args.processing)?;
 
     // Processing begins with the first batch and ends when the input has ended and everything
     // stored is final.

@@ -14,7 +14,10 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
     let key = Key::new(args.handler, MessageId::new(&args.id)?);
     let store = store::open(&global.store).await?;
     let Some(record) = store.get(&key).await? else {
-        eprintln!("no message {}", output::cell(&key.to_string(), usize::MAX));
+        output::note(format_args!(
+            "no message {}",
+            output::cell(&key.to_string(), usize::MAX)
+        ));
         return Ok(Exit::No);
     };
     if args.payload {

@@ -15,6 +15,7 @@ use super::{
     format::Format,
     lines::{Line, Lines},
 };
+use crate::output;
 
 /// Lines that could not become messages: each is reported on standard error, and counted.
 #[derive(Debug, Default)]
@@ -29,7 +30,7 @@ impl Refusals {
 
     fn add(&self, line: u64, reason: &str) {
         self.lines.fetch_add(1, Ordering::Relaxed);
-        eprintln!("line {line}: {reason}");
+        output::note(format_args!("line {line}: {reason}"));
     }
 }
 

@@ -128,7 +128,9 @@ impl Rig for Mongo {
                 Err(_) => false,
             };
             if !dropped {
-                eprintln!("the database {name} is left behind: it could not be dropped");
+                crate::output::note(format_args!(
+                    "the database {name} is left behind: it could not be dropped"
+                ));
             }
         }
     }

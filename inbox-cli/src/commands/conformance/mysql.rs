@@ -85,7 +85,9 @@ impl Rig for Mysql {
     async fn clean_up(&self) {
         let all = std::mem::take(&mut *lock(&self.inboxes.all));
         if let Err(error) = tables::drop_all(&all, &[]).await {
-            eprintln!("tables named inbox_conformance_… are left behind: {error}");
+            crate::output::note(format_args!(
+                "tables named inbox_conformance_… are left behind: {error}"
+            ));
         }
     }
 }

@@ -96,7 +96,7 @@ impl Rig for Postgres {
         let all = std::mem::take(&mut *lock(&self.schemas.all));
         for schema in all {
             if let Err(error) = self.scratch.drop_schema(&schema).await {
-                eprintln!("the schema {schema} is left behind: {error}");
+                crate::output::note(format_args!("the schema {schema} is left behind: {error}"));
             }
         }
     }

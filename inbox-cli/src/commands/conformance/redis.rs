@@ -106,7 +106,10 @@ impl Rig for Redis {
         let all = std::mem::take(&mut *lock(&self.inboxes.all));
         for options in all {
             if let Err(error) = remove(&options).await {
-                eprintln!("the inbox {} is left behind: {error}", options.name());
+                crate::output::note(format_args!(
+                    "the inbox {} is left behind: {error}",
+                    options.name()
+                ));
             }
         }
     }

@@ -124,7 +124,7 @@ async fn on_postgres(
         .with_context(|| store::cannot_open(url))?;
     let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
     if let Err(error) = Scratch::at(url)?.drop_schema(&schema).await {
-        eprintln!("the schema {schema} is left behind: {error}");
+        output::note(format_args!("the schema {schema} is left behind: {error}"));
     }
     result
 }
@@ -144,9 +144,9 @@ async fn on_mysql(
         .with_context(|| store::cannot_open(url))?;
     let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
     if let Err(error) = stage.remove().await {
-        eprintln!(
+        output::note(format_args!(
             "tables named {inbox}_… are left behind: {error}"
-        );
+        ));
     }
     result
 }

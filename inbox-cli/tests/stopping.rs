@@ -1,0 +1,274 @@
+//! Ctrl-C and SIGTERM: what an end that was asked for finishes, hands back and says.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
+mod support;
+
+use std::{
+    io::{PipeReader, PipeWriter, Write},
+    os::unix::process::ExitStatusExt,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use support::{Place, closed_pipe, event, events, finish, on_every_store, signal, wait_for};
+
+#[test]
+fn an_interrupt_finishes_what_runs_and_hands_the_rest_back() {
+    on_every_store(|place| {
+        place
+            .inbox_with(&["ingest", "-"], events(20).as_bytes())
+            .exits(0);
+        let child = place.start(&[
+            "process",
+            "--concurrency",
+            "2",
+            "--",
+            "sh",
+            "-c",
+            "echo started >> started; sleep 0.5; echo done >> done",
+        ]);
+        wait_for("two handlers to start", || {
+            place.read("started").lines().count() >= 2
+        });
+        signal(&child, Signal::SIGINT);
+        let output = finish(child.wait_with_output().unwrap()).exits(130);
+        assert!(output.stderr.contains("finishing"), "{output:?}");
+        let (started, done) = (place.read("started"), place.read("done"));
+        assert_eq!(started.lines().count(), done.lines().count());
+        let counts = place.stats();
+        assert_eq!(counts.processed, done.lines().count() as u64);
+        assert_eq!(counts.pending, 20 - counts.processed, "{counts:?}");
+        assert_eq!(counts.leased, 0);
+        // Handed back means not counted.
+        let listed = place
+            .inbox(&["list", "--json", "--state", "pending"])
+            .json();
+        assert!(
+            listed.iter().all(|record| record["attempts_started"] == 0),
+            "{listed:?}"
+        );
+    });
+}
+
+#[test]
+fn an_interrupt_while_reading_standard_input_ends_the_command() {
+    let place = Place::new();
+    let mut child = place
+        .command(&["ingest", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(events(3).as_bytes()).unwrap();
+    wait_for("three messages", || {
+        place.path("inbox.db").exists()
+            && place
+                .inbox(&["stats", "--json"])
+                .json()
+                .first()
+                .is_some_and(|s| s["pending"] == 3)
+    });
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap())
+        .exits(130)
+        .says("3 accepted");
+    drop(stdin);
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    on_every_store(|place| {
+        place
+            .inbox_with(&["ingest", "-"], events(1).as_bytes())
+            .exits(0);
+        let mut child = place
+            .command(&[
+                "process",
+                "--lease",
+                "300ms",
+                "--",
+                "sh",
+                "-c",
+                "echo $$ > pid; exec sleep 60",
+            ])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the handler", || place.read("pid").ends_with('\n'));
+        signal(&child, Signal::SIGINT);
+        thread::sleep(Duration::from_millis(300));
+        signal(&child, Signal::SIGINT);
+        let status = child.wait().unwrap();
+        assert_eq!(status.code(), Some(130), "{:?}", status.signal());
+        // The handler went with it.
+        let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+        wait_for("the handler's end", || kill(handler, None).is_err());
+        // Its lease runs out, and the message is worked on again.
+        place.inbox(&["process", "--drain", "--", "true"]).exits(0);
+        assert_eq!(place.stats().processed, 1);
+    });
+}
+
+/// A place with stored messages.
+fn place_with(number: usize) -> Place {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(number).as_bytes())
+        .exits(0);
+    place
+}
+
+/// Waits for the end, which is a failure of the test if it does not come.
+fn code_of(child: &mut Child) -> Option<i32> {
+    wait_for("the end of the command", || {
+        child.try_wait().unwrap().is_some()
+    });
+    child.wait().unwrap().code()
+}
+
+/// A handler that runs until it is let go, and for a moment then, so that many of them take long.
+const HELD: [&str; 4] = [
+    "--",
+    "sh",
+    "-c",
+    "echo x >> started; until [ -e go ]; do sleep 0.05; done; sleep 0.05; echo x >> done",
+];
+
+/// Far more messages than are handled before a signal arrives.
+const MANY: usize = 2000;
+
+/// A process of which two handlers run at a time.
+fn held(place: &Place, arguments: &[&str]) -> Command {
+    let mut command = place.command(&["process", "--concurrency", "2"]);
+    command
+        .args(arguments)
+        .args(HELD)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+fn wait_for_a_start(place: &Place) {
+    wait_for("a handler to start", || {
+        place.path("started").exists() && !place.read("started").is_empty()
+    });
+}
+
+#[test]
+fn signals_work_when_the_reader_of_the_output_has_gone() {
+    for (number, stop, code) in [(1, Signal::SIGINT, 130), (2, Signal::SIGTERM, 0)] {
+        let place = place_with(MANY);
+        let mut child = held(&place, &[])
+            .stdout(closed_pipe())
+            .stderr(closed_pipe())
+            .spawn()
+            .unwrap();
+        wait_for_a_start(&place);
+        signal(&child, stop);
+        place.file("go", "");
+        assert_eq!(code_of(&mut child), Some(code), "run {number}");
+        assert_eq!(place.read("started"), place.read("done"));
+        assert_eq!(place.stats().leased, 0);
+        assert!(place.stats().pending > 0, "it went on to the end");
+    }
+}
+
+/// A pipe that takes nothing more, because its reader has stopped reading.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let size = fcntl(&writer, FcntlArg::F_GETPIPE_SZ).unwrap();
+    let size = usize::try_from(size).unwrap();
+    writer.write_all(&vec![b'x'; size]).unwrap();
+    (reader, writer)
+}
+
+#[test]
+fn a_second_signal_ends_at_once_when_nobody_reads_the_output() {
+    let place = place_with(1);
+    let (_reader, writer) = full_pipe();
+    let mut child = place
+        .command(&["process", "--quiet"])
+        .args(["--", "sh", "-c", "echo $$ > pid; exec sleep 60"])
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    wait_for("the handler", || place.read("pid").ends_with('\n'));
+    signal(&child, Signal::SIGINT);
+    // Signals that come together count as one.
+    wait_for("the end", || {
+        signal(&child, Signal::SIGINT);
+        thread::sleep(Duration::from_millis(50));
+        child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+    wait_for("the handler's end", || kill(handler, None).is_err());
+}
+
+#[test]
+fn sigterm_after_an_orderly_end_is_a_success() {
+    let place = place_with(MANY);
+    let mut child = held(&place, &[]).spawn().unwrap();
+    wait_for_a_start(&place);
+    signal(&child, Signal::SIGTERM);
+    place.file("go", "");
+    assert_eq!(code_of(&mut child), Some(0));
+    assert_eq!(place.read("started"), place.read("done"));
+    assert_eq!(place.stats().leased, 0);
+}
+
+#[test]
+fn sigterm_that_leaves_work_undone_is_none() {
+    // All of it was asked for, and some of it is left.
+    let place = place_with(MANY);
+    let mut child = held(&place, &["--drain"]).spawn().unwrap();
+    wait_for_a_start(&place);
+    signal(&child, Signal::SIGTERM);
+    place.file("go", "");
+    assert_eq!(code_of(&mut child), Some(143));
+    assert!(place.stats().pending > 0);
+
+    // A handler that outlives the grace is cut short.
+    let place = place_with(1);
+    let mut child = place
+        .command(&["process", "--grace", "100ms"])
+        .args(["--", "sh", "-c", "echo x >> started; exec sleep 60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_a_start(&place);
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(code_of(&mut child), Some(143));
+    assert_eq!(place.stats().dead, 0);
+
+    // The rest of the input was not read.
+    let place = Place::new();
+    let mut child = place
+        .command(&["ingest", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(event("a", "t", "{}").as_bytes()).unwrap();
+    wait_for("the message", || {
+        place.path("inbox.db").exists() && place.inbox(&["show", "a"]).code == Some(0)
+    });
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(code_of(&mut child), Some(143));
+}
