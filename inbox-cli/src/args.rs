@@ -75,16 +75,31 @@ pub(crate) struct Global {
         env = "INBOX_STORE",
         hide_env = true,
         default_value = "sqlite://inbox.db",
-        value_name = "URL",
-        value_parser = clap::builder::NonEmptyStringValueParser::new()
+        value_name = "URL"
     )]
     pub(crate) store: String,
-    /// Print JSON for machines
+    /// Print results as JSON, one value on each line
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Leave out summaries, notes and progress
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
+}
+
+impl Global {
+    /// Ends the program when no store is named. Not left to clap, which would look at the variable
+    /// even where --store overrides it, and say nothing of a variable.
+    pub(crate) fn check(&self) {
+        if !self.store.is_empty() {
+            return;
+        }
+        if std::env::var_os("INBOX_STORE").is_some_and(|value| value.is_empty()) {
+            wrong_usage(
+                "the environment variable INBOX_STORE is empty: unset it, or name a store in it",
+            );
+        }
+        wrong_usage("--store is empty: name a store, such as sqlite://inbox.db");
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -258,9 +273,10 @@ pub(crate) struct ProcessingArgs {
     /// How long a message stays with a worker that has vanished
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = lease)]
     pub(crate) lease: Duration,
-    /// End a handler that runs longer than this, and try again later
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) timeout: Option<Duration>,
+    /// End a handler that runs longer than this, and try again later; `none` for no limit [default:
+    /// 30s with --post, 1h with a command]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    pub(crate) timeout: Option<TimeLimit>,
     /// Dead-letter a message after this many attempts
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_attempts: u32,
@@ -271,6 +287,24 @@ pub(crate) struct ProcessingArgs {
     /// seconds more: keep it below what a supervisor waits for (30 s in Kubernetes)
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration)]
     pub(crate) grace: Duration,
+}
+
+/// How long a handler may run; `None` means for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeLimit(Option<Duration>);
+
+impl ProcessingArgs {
+    /// How long a handler of `target` may run. There is a limit unless somebody says otherwise: a
+    /// server that never answers would hold its slot for ever, and with it a message whose lease is
+    /// always renewed.
+    pub(crate) fn time_limit(&self, target: &TargetArgs) -> Option<Duration> {
+        let default = if target.post.is_some() {
+            Duration::from_secs(30)
+        } else {
+            Duration::from_secs(60 * 60)
+        };
+        self.timeout.unwrap_or(TimeLimit(Some(default))).0
+    }
 }
 
 /// Which messages a command means.
@@ -306,22 +340,25 @@ pub(crate) struct ListArgs {
     /// Print at most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
-    /// Go on behind this place, as printed at the end of an earlier list
+    /// Continue after this place, as printed at the end of an earlier list
     #[arg(long, value_name = "PLACE")]
     pub(crate) after: Option<String>,
     /// Latest accepted first
     #[arg(long)]
     pub(crate) newest: bool,
+    /// Say how many match in all, even if every message has to be looked at for it
+    #[arg(long)]
+    pub(crate) total: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The message id
+    /// The message's id, or HANDLER/ID
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Its handler
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    pub(crate) handler: HandlerName,
+    /// Its handler, where several have a message of that id
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
     /// Print the payload alone, byte for byte
     #[arg(long, conflicts_with = "result")]
     pub(crate) payload: bool,
@@ -334,18 +371,19 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub(crate) struct SelectionArgs {
-    /// The message ids
+    /// The messages' ids, or HANDLER/ID
     #[arg(value_name = "ID", group = "which")]
     pub(crate) ids: Vec<String>,
-    /// All messages that the filters mean; dead ones, unless --state says otherwise
+    /// All messages that match the filters; dead ones, unless --state says otherwise
     #[arg(long, group = "which")]
     pub(crate) all: bool,
-    /// The handler of the ids (`default` if not given), or with --all: only this handler
+    /// The handler of the ids, where several have a message of such an id; with --all: only messages
+    /// of this handler
     #[arg(long, value_name = "NAME")]
     pub(crate) handler: Option<HandlerName>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Only say how many it would be (with --all)
+    /// Change nothing, and say how many messages it would be (with --all)
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -542,6 +580,16 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(exact).map_err(|_| "a time cannot be negative".to_owned())
 }
 
+fn time_limit(text: &str) -> Result<TimeLimit, String> {
+    if text == "none" {
+        return Ok(TimeLimit(None));
+    }
+    match duration(text)? {
+        Duration::ZERO => Err("no handler could run; for no limit, say `none`".to_owned()),
+        limit => Ok(TimeLimit(Some(limit))),
+    }
+}
+
 fn lease(text: &str) -> Result<Duration, String> {
     let length = duration(text)?;
     inbox::LeaseTerms::check_length(length).map_err(|e| e.to_string())?;
@@ -565,6 +613,24 @@ mod tests {
         assert!(duration("30").is_err());
         assert!(duration("-5s").is_err());
         assert!(duration("1y").is_err());
+    }
+
+    #[test]
+    fn a_handler_has_a_time_limit_unless_told_otherwise() {
+        let limit = |arguments: &[&str]| {
+            let line = ["inbox", "process"].iter().chain(arguments);
+            match Cli::try_parse_from(line).unwrap().command {
+                Command::Process(args) => args.processing.time_limit(&args.target),
+                other => panic!("{other:?}"),
+            }
+        };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(limit(&["--post", "http://h"]), seconds(30));
+        assert_eq!(limit(&["--", "true"]), seconds(3600));
+        assert_eq!(limit(&["--timeout", "7s", "--", "true"]), seconds(7));
+        assert_eq!(limit(&["--timeout", "none", "--post", "http://h"]), None);
+        assert!(time_limit("0s").is_err());
+        assert!(time_limit("soon").is_err());
     }
 
     #[test]

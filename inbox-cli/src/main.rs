@@ -13,6 +13,7 @@ mod exit;
 mod handler;
 mod input;
 mod interrupt;
+mod lookup;
 mod output;
 mod progress;
 #[cfg(feature = "postgres")]
@@ -39,7 +40,10 @@ fn main() -> ExitCode {
         return run(commands::demo::worker(worker));
     }
     match Cli::try_parse() {
-        Ok(cli) => run(dispatch(cli)),
+        Ok(cli) => {
+            cli.global.check();
+            run(dispatch(cli))
+        }
         Err(said) => ExitCode::from(output::usage(&said)),
     }
 }
@@ -112,7 +116,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         #[cfg(feature = "conformance")]
         Command::Conformance(args) => commands::conformance::run(global, args).await,
         Command::Demo(args) => commands::demo::run(global, args).await,
-        Command::Completions { shell } => commands::completions::run(shell),
+        Command::Completions { shell } => commands::completions::run(global, shell),
     }
 }
 

@@ -215,6 +215,12 @@ fn a_missing_input_file_is_an_error() {
         .inbox(&["ingest", "."])
         .exits(1)
         .complains("it is a folder");
+    place
+        .inbox(&["run", "nowhere.ndjson", "--", "true"])
+        .exits(1)
+        .complains("cannot read nowhere.ndjson");
+    let left = std::fs::read_dir(place.path("")).unwrap().count();
+    assert_eq!(left, 0, "an inbox was made for no input");
 }
 
 #[test]
@@ -279,6 +285,22 @@ fn a_store_that_is_left_out_says_how_to_add_it() {
             assert!(!output.stderr.contains("hunter2"), "{output:?}");
         }
     }
+}
+
+#[test]
+fn an_empty_inbox_store_is_named_as_such() {
+    let place = Place::new();
+    let mut command = place.command(&["stats"]);
+    support::finish(command.env("INBOX_STORE", "").output().unwrap())
+        .exits(2)
+        .complains("the environment variable INBOX_STORE is empty");
+    place
+        .inbox(&["stats", "--store", ""])
+        .exits(2)
+        .complains("--store is empty");
+    // What is given by name counts, whatever the variable says.
+    let mut command = place.command(&["schema", "exists", "--store", "sqlite://a.db"]);
+    support::finish(command.env("INBOX_STORE", "").output().unwrap()).exits(4);
 }
 
 #[test]

@@ -41,6 +41,30 @@ fn lists_page_without_gaps() {
             .exits(0)
             .says("e24")
             .complains("1 of 25 messages; more with --after");
+        // Nothing is counted message by message unless that is asked for.
+        let some = ["list", "--limit", "2", "--kind", "t"];
+        place
+            .inbox(&some)
+            .exits(0)
+            .complains("2 messages; more with --after");
+        let some = ["list", "--limit", "2", "--kind", "t", "--total"];
+        place
+            .inbox(&some)
+            .exits(0)
+            .complains("2 of 25 messages; more with --after");
+        let dead = ["list", "--state", "dead", "--state", "dead"];
+        place.inbox(&dead).exits(0).complains("0 of 0 messages");
+        let twice = [
+            "list", "--limit", "2", "--state", "pending", "--state", "pending",
+        ];
+        place
+            .inbox(&twice)
+            .exits(0)
+            .complains("2 of 25 messages; more");
+        let other = ["list", "--limit", "2", "--handler", "other"];
+        place.inbox(&other).exits(0).complains("0 of 0 messages");
+        let quiet = place.inbox(&["list", "--limit", "1", "-q"]).exits(0);
+        assert_eq!(quiet.stderr, "");
         place
             .inbox(&["list", "--after", "nonsense"])
             .exits(1)
@@ -106,14 +130,162 @@ fn show_and_stats() {
         place
             .inbox(&["show", "b"])
             .exits(4)
-            .complains("no message default/b");
-        place.inbox(&["show", "a", "--handler", "h"]).exits(4);
+            .complains("no message b");
+        place
+            .inbox(&["show", "a", "--handler", "h"])
+            .exits(4)
+            .complains("no message h/a");
         place
             .inbox(&["stats"])
             .exits(0)
             .says("PENDING")
             .says("default");
     });
+}
+
+#[test]
+fn a_message_is_found_without_its_handler_where_there_is_one_only() {
+    on_every_store(|place| {
+        let ingest = |handler: &str, id: &str| {
+            let line = event(id, "t", &format!("\"{handler}\""));
+            let ingest = ["ingest", "-", "--handler", handler];
+            place.inbox_with(&ingest, line.as_bytes()).exits(0);
+        };
+        ingest("mail", "a");
+        ingest("mail", "both");
+        ingest("bill", "both");
+        ingest("bill", "2026/7");
+        ingest("mail", "bill/2026/7");
+        ingest("bill/2026", "8");
+        let payload = |arguments: &[&str]| {
+            let mut line = vec!["show", "--payload"];
+            line.extend(arguments);
+            place.inbox(&line).exits(0).stdout
+        };
+        assert_eq!(payload(&["a"]), "\"mail\"");
+        assert_eq!(payload(&["mail/a"]), "\"mail\"");
+        assert_eq!(payload(&["mail/both"]), "\"mail\"");
+        assert_eq!(payload(&["bill/both"]), "\"bill\"");
+        assert_eq!(payload(&["2026/7"]), "\"bill\"");
+        assert_eq!(payload(&["bill/2026/8"]), "\"bill/2026\"");
+        assert_eq!(payload(&["8"]), "\"bill/2026\"");
+        // With a handler, an id is an id.
+        place
+            .inbox(&["show", "mail/a", "--handler", "mail"])
+            .exits(4);
+        assert_eq!(payload(&["bill/2026/7", "--handler", "mail"]), "\"mail\"");
+
+        for command in ["show", "replay", "discard"] {
+            place
+                .inbox(&[command, "both"])
+                .exits(4)
+                .complains("--handler bill both")
+                .complains("--handler mail both");
+            // One has this id, the other is this handler's.
+            place
+                .inbox(&[command, "bill/2026/7"])
+                .exits(4)
+                .complains("--handler bill 2026/7")
+                .complains("--handler mail bill/2026/7");
+            place.inbox(&[command, "nobody"]).exits(4);
+            place.inbox(&[command, "mail/nobody"]).exits(4);
+            let long = "x".repeat(300);
+            place
+                .inbox(&[command, &long])
+                .exits(1)
+                .complains("300 bytes");
+        }
+        let ids = ["discard", "mail/both", "8", "both", "--json"];
+        let output = place.inbox(&ids).exits(4);
+        let told = &output.json()[0];
+        assert_eq!(
+            (&told["discarded"], &told["refused"]),
+            (&2.into(), &1.into())
+        );
+        assert_eq!(told["refusals"][0]["id"], "both");
+        place.inbox(&["replay", "8"]).exits(0);
+        let state = |arguments: &[&str]| {
+            let mut line = vec!["show", "--json"];
+            line.extend(arguments);
+            place.inbox(&line).exits(0).json()[0]["state"].clone()
+        };
+        assert_eq!(state(&["mail/both"]), "discarded");
+        assert_eq!(state(&["bill/both"]), "pending");
+        assert_eq!(state(&["8"]), "pending");
+    });
+}
+
+#[test]
+fn json_has_the_payload_and_the_result() {
+    on_every_store(|place| {
+        let bytes =
+            r#"{"specversion":"1.0","id":"bytes","source":"s","type":"t","data_base64":"/wA="}"#;
+        let input = event("text", "t", "{\"ä\":1}") + bytes;
+        place
+            .inbox_with(&["ingest", "-"], input.as_bytes())
+            .exits(0);
+        let show = |id: &str| {
+            place
+                .inbox(&["show", id, "--json"])
+                .exits(0)
+                .json()
+                .remove(0)
+        };
+        let text = show("text");
+        assert_eq!(text["payload"], "{\"ä\":1}");
+        assert!(text["payload_base64"].is_null() && text["result"].is_null());
+        let bytes = show("bytes");
+        assert!(bytes["payload"].is_null());
+        assert_eq!(bytes["payload_base64"], "/wA=");
+        for bytes_alone in ["--payload", "--result"] {
+            place
+                .inbox(&["show", "text", bytes_alone, "--json"])
+                .exits(2);
+        }
+    });
+}
+
+/// Whatever a command prints on standard output is JSON, a value on each line.
+#[test]
+fn every_command_obeys_json() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    for (arguments, exit, has_output) in [
+        (&["schema", "ddl"][..], 0, true),
+        (&["schema", "exists"], 4, true),
+        (&["schema", "version"], 4, true),
+        (&["schema", "create"], 0, true),
+        (&["schema", "migrate"], 0, true),
+        (&["schema", "exists"], 0, true),
+        (&["schema", "version"], 0, true),
+        (&["stats"], 0, false),
+        (&["list"], 0, false),
+        (&["ingest", "in.ndjson"], 0, true),
+        (&["run", "in.ndjson", "--", "sh", "-c", "exit 65"], 4, true),
+        (&["stats"], 0, true),
+        (&["list"], 0, true),
+        (&["show", "a"], 0, true),
+        (&["show", "b"], 4, false),
+        (&["replay", "--all", "--dry-run"], 0, true),
+        (&["discard", "--all", "--dry-run"], 0, true),
+        (&["replay", "a", "b"], 4, true),
+        (&["process", "--drain", "--", "true"], 0, true),
+        (&["discard", "a"], 4, true),
+        (&["replay", "--all"], 0, true),
+        (&["discard", "--all"], 0, true),
+        (&["purge", "--older-than", "0s"], 0, true),
+    ] {
+        let mut line = vec!["--json"];
+        line.extend(arguments);
+        let output = place.inbox(&line).exits(exit);
+        assert_eq!(!output.stdout.is_empty(), has_output, "{arguments:?}");
+        assert!(output.json().iter().all(serde_json::Value::is_object));
+    }
+    // A script for a shell is none of it.
+    place
+        .inbox(&["completions", "bash", "--json"])
+        .exits(2)
+        .complains("no JSON");
 }
 
 #[test]

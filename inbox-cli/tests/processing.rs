@@ -8,12 +8,15 @@
 mod support;
 
 use std::{
-    io::{Read, Write},
+    io::{BufRead as _, BufReader, Read, Write},
     net::TcpListener,
+    process::Stdio,
+    sync::Arc,
     thread,
     time::Duration,
 };
 
+use inbox::{AfterDead, CancellationToken, Context, Failure, HandlerName, Processor, Router};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -380,6 +383,108 @@ fn http_answers_decide() {
         "{first}"
     );
     assert!(first.ends_with("{\"a\":1}"), "{first}");
+}
+
+#[test]
+fn a_server_that_never_answers_does_not_hold_a_slot_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    // Connections are taken by the system, and nothing is ever read from them.
+    let place = Place::new();
+    place.file("in.ndjson", events(6));
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--timeout",
+            "1s",
+            "--max-attempts",
+            "1",
+            "--post",
+            &url,
+        ])
+        .exits(4);
+    assert_eq!(place.stats().dead, 6);
+    // Without --timeout there is a limit, too.
+    for command in ["run", "process"] {
+        place
+            .inbox(&[command, "--help"])
+            .exits(0)
+            .says("30s with --post, 1h with a command");
+    }
+}
+
+#[test]
+fn draining_says_what_it_waits_for() {
+    // What a process says on standard error until `expected` is among it.
+    let said = |place: &Place, expected: &str| {
+        let mut child = place
+            .command(&["process", "--drain", "--", "true"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.next().unwrap().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(line.contains(expected), "no {expected:?} in {line:?}");
+        assert!(!line.contains("under a lease"), "{line:?}");
+    };
+
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    let retry = ["--retry-delay", "1h", "--", "false"];
+    let mut failing = place
+        .command(&["run", "in.ndjson"])
+        .args(retry)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for("the first attempt", || {
+        place.path("inbox.db").exists()
+            && place
+                .inbox(&["show", "a", "--json"])
+                .json()
+                .first()
+                .is_some_and(|message| message["attempts_finished"] == 1)
+    });
+    failing.kill().unwrap();
+    failing.wait().unwrap();
+    said(
+        &place,
+        "waiting for 1 message pending, not due yet or behind another",
+    );
+
+    // Due, but behind a dead message that an application has let block its key.
+    let place = Place::new();
+    let input = [1, 2].map(|n| {
+        format!("{{\"specversion\":\"1.0\",\"id\":\"{n}\",\"source\":\"s\",\"type\":\"t\",\"key\":\"k\"}}\n")
+    });
+    place
+        .inbox_with(
+            &["ingest", "-", "--ordering-field", "key"],
+            input.concat().as_bytes(),
+        )
+        .exits(0);
+    let url = format!("sqlite://{}", place.path("inbox.db").display());
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let store = inbox::connect(&url).await.unwrap();
+        let handler = HandlerName::new("default").unwrap();
+        let dies = |_: Context| async { Err::<(), _>(Failure::dead("no")) };
+        let processor = Processor::builder(Arc::clone(&store))
+            .router(Router::new(handler).on("t", dies))
+            .after_dead(AfterDead::Block)
+            .build()
+            .unwrap();
+        let shutdown = CancellationToken::new();
+        processor.run_until_idle(shutdown).await.unwrap();
+        store.close().await;
+    });
+    said(
+        &place,
+        "A dead message blocks the ordering key `k` until it is replayed or discarded",
+    );
 }
 
 /// One request, headers and body.

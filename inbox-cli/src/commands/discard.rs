@@ -1,13 +1,14 @@
 //! `inbox discard`, and what it shares with `inbox replay`: going over ids or a whole filter.
 
 use anyhow::Result;
-use inbox::{Filter, HandlerName, Inbox, Intervention, Key, MessageId, Progress, Slice, State};
+use inbox::{Filter, Inbox, Intervention, Key, Progress, Slice, State};
 use serde_json::json;
 
 use crate::{
     args::{DiscardArgs, Global, SelectionArgs},
     commands::list,
     exit::Exit,
+    lookup::{Found, Lookup, which_one},
     output, store,
 };
 
@@ -58,7 +59,7 @@ pub(crate) async fn intervene(
     many: impl AsyncFn(&dyn Inbox, &Filter, &Slice) -> inbox::Result<Progress>,
 ) -> Result<Exit> {
     let mut changed = 0;
-    let mut refused = 0;
+    let mut refusals = Vec::new();
     if selection.all {
         let mut filter = list::filter(selection.handler, states, selection.filter);
         if selection.dry_run {
@@ -66,7 +67,11 @@ pub(crate) async fn intervene(
                 filter.states.push(State::Dead);
             }
             let number = store.count(&filter).await?;
-            output::line(format!("{} {}", output::messages(number), verb.would))?;
+            if global.json {
+                output::json(&json!({ "dry_run": true, verb.done: number }))?;
+            } else {
+                output::line(format!("{} {}", output::messages(number), verb.would))?;
+            }
             return Ok(Exit::Ok);
         }
         let mut slice = Slice {
@@ -82,37 +87,49 @@ pub(crate) async fn intervene(
             slice.after = progress.next;
         }
     } else {
-        let handler = match selection.handler {
-            Some(handler) => handler,
-            None => HandlerName::new("default")?,
-        };
-        for id in &selection.ids {
-            let key = Key::new(handler.clone(), MessageId::new(id)?);
-            let problem = match one(store, &key).await? {
-                Intervention::Done => {
-                    changed += 1;
-                    continue;
-                }
-                Intervention::NotFound => "there is no such message".to_owned(),
-                Intervention::WrongState(state) => {
-                    format!("it is {state}; {}", (verb.wrong_state)(state))
-                }
-                Intervention::PayloadDropped => {
-                    "its payload was dropped after processing; give a new one with --payload"
-                        .to_owned()
-                }
+        let mut lookup = Lookup::new(store, selection.handler);
+        for id in selection.ids {
+            let outcome = match lookup.find(&id).await? {
+                Found::One(key) => problem(verb, one(store, &key).await?),
+                Found::Nothing => problem(verb, Intervention::NotFound),
+                Found::Several(choices) => Err(which_one(&choices)),
             };
-            refused += 1;
-            output::note(format_args!(
-                "{}: {problem}",
-                output::cell(&key.to_string(), usize::MAX)
-            ));
+            match outcome {
+                Ok(()) => changed += 1,
+                Err(problem) => {
+                    let id_as_text = output::cell(&id, usize::MAX);
+                    output::note(format_args!("{id_as_text}: {problem}"));
+                    refusals.push(json!({ "id": id, "reason": problem }));
+                }
+            }
         }
     }
     if global.json {
-        output::json(&json!({ verb.done: changed, "refused": refused }))?;
+        output::json(&json!({
+            verb.done: changed,
+            "refused": refusals.len(),
+            "refusals": refusals,
+        }))?;
     } else if !global.quiet {
         output::line(format!("{} {}", output::messages(changed), verb.done))?;
     }
-    Ok(if refused == 0 { Exit::Ok } else { Exit::No })
+    Ok(if refusals.is_empty() {
+        Exit::Ok
+    } else {
+        Exit::No
+    })
+}
+
+/// Why an intervention was not made, if it was not.
+fn problem(verb: &Verb, outcome: Intervention) -> Result<(), String> {
+    Err(match outcome {
+        Intervention::Done => return Ok(()),
+        Intervention::NotFound => "there is no such message".to_owned(),
+        Intervention::WrongState(state) => {
+            format!("it is {state}; {}", (verb.wrong_state)(state))
+        }
+        Intervention::PayloadDropped => {
+            "its payload was dropped after processing; give a new one with --payload".to_owned()
+        }
+    })
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::{Global, IngestArgs, InputArgs},
     exit::Exit,
-    input::{self, Refusals},
+    input::{self, Reader, Refusals},
     interrupt, output, progress, store,
 };
 
@@ -28,11 +28,17 @@ pub(crate) struct Ingested {
 }
 
 pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
+    let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;
     let token = interrupt::token()?;
     let (stored, _) = watch::channel(());
-    let input = &args.input;
-    let ingested = ingest(global, store, input, &args.handlers, token.clone(), stored).await?;
+    let work = Ingest {
+        reader,
+        args: &args.input,
+        handlers: &args.handlers,
+        stored,
+    };
+    let ingested = work.run(global, store, token.clone()).await?;
     if global.json {
         output::json(&json!({
             "accepted": ingested.accepted,
@@ -51,52 +57,62 @@ pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
     Ok(interrupt::exit(&token, ingested.exit()))
 }
 
-/// Stores the input for `handlers`, and signals each batch on `stored`, which closes at the end.
-pub(crate) async fn ingest(
-    global: &Global,
-    store: Arc<dyn Inbox>,
-    args: &InputArgs,
-    handlers: &[HandlerName],
-    shutdown: CancellationToken,
-    stored: watch::Sender<()>,
-) -> Result<Ingested> {
-    let refusals = Arc::new(Refusals::default());
-    let first = handlers
-        .first()
-        .ok_or_else(|| anyhow!("no handler to store for"))?;
-    let limit = store.capabilities().payload_limit;
-    let mut source = input::open(args, first, limit, Arc::clone(&refusals)).await?;
-    let bar = progress::counter(global, "messages stored");
-    // Counted batch by batch, so that the figures are right when reading ends with an error.
-    let counts = Arc::new(Mutex::new((0, 0)));
-    let (counter, counted) = (bar.clone(), Arc::clone(&counts));
-    let receiver = Receiver::builder(store)
-        .batch_size(args.batch as usize)
-        .fan_out(handlers.iter().cloned())
-        .on_batch(move |batch| {
-            counter.inc(batch.deliveries as u64);
-            let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
-            counts.0 += batch.accepted as u64;
-            counts.1 += batch.duplicates as u64;
-            stored.send_replace(());
+/// An input to be stored for `handlers`. Signals each batch on `stored`, which closes at the end.
+pub(crate) struct Ingest<'a> {
+    pub(crate) reader: Reader,
+    pub(crate) args: &'a InputArgs,
+    pub(crate) handlers: &'a [HandlerName],
+    pub(crate) stored: watch::Sender<()>,
+}
+
+impl Ingest<'_> {
+    pub(crate) async fn run(
+        self,
+        global: &Global,
+        store: Arc<dyn Inbox>,
+        shutdown: CancellationToken,
+    ) -> Result<Ingested> {
+        let refusals = Arc::new(Refusals::default());
+        let first = self
+            .handlers
+            .first()
+            .ok_or_else(|| anyhow!("no handler to store for"))?;
+        let limit = store.capabilities().payload_limit;
+        let mut source =
+            input::messages(self.reader, self.args, first, limit, Arc::clone(&refusals));
+        let bar = progress::counter(global, "messages stored");
+        // Counted batch by batch, so that the figures are right when reading ends with an error.
+        let counts = Arc::new(Mutex::new((0, 0)));
+        let (counter, counted) = (bar.clone(), Arc::clone(&counts));
+        let stored = self.stored;
+        let receiver = Receiver::builder(store)
+            .batch_size(self.args.batch as usize)
+            .fan_out(self.handlers.iter().cloned())
+            .on_batch(move |batch| {
+                counter.inc(batch.deliveries as u64);
+                let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
+                counts.0 += batch.accepted as u64;
+                counts.1 += batch.duplicates as u64;
+                stored.send_replace(());
+            })
+            .build();
+        let result = receiver.run(&mut source, shutdown).await;
+        bar.finish_and_clear();
+        let stopped = match result {
+            Ok(_) => false,
+            Err(ReceiverError::Source(error)) => {
+                output::note(format_args!("stopped at {error}"));
+                true
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let (accepted, duplicates) = *counts.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Ingested {
+            accepted,
+            duplicates,
+            refused: refusals.count() + u64::from(stopped),
         })
-        .build();
-    let result = receiver.run(&mut source, shutdown).await;
-    bar.finish_and_clear();
-    let stopped = match result {
-        Ok(_) => false,
-        Err(ReceiverError::Source(error)) => {
-            output::note(format_args!("stopped at {error}"));
-            true
-        }
-        Err(e) => return Err(e.into()),
-    };
-    let (accepted, duplicates) = *counts.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Ingested {
-        accepted,
-        duplicates,
-        refused: refusals.count() + u64::from(stopped),
-    })
+    }
 }
 
 impl Ingested {

@@ -1,7 +1,9 @@
 //! `inbox list`: messages that a filter means, page by page.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
-use inbox::{Cursor, Filter, HandlerName, Page, Record, State};
+use inbox::{Cursor, Filter, HandlerName, Inbox, Page, Record, State};
 
 use crate::{
     args::{FilterArgs, Global, ListArgs},
@@ -19,7 +21,9 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
         newest_first: args.newest,
         with_payload: false,
     };
+    let is_first = page.after.is_none();
     let listing = store.list(&filter, &page).await?;
+    let is_whole = is_first && listing.next.is_none();
     if global.json {
         for record in &listing.records {
             output::json(&RecordView::from(record))?;
@@ -30,22 +34,63 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     for row in &listing.corrupt {
         output::note(format_args!("corrupt row {}: {}", row.place, row.reason));
     }
-    if !global.quiet && !global.json {
-        let total = store.count(&filter).await?;
-        let more = listing
-            .next
-            .map(|next| format!("; more with --after {next}"))
-            .unwrap_or_default();
-        let shown = listing.records.len() as u64;
-        output::note(format_args!(
-            "{} of {}{more}",
-            output::count(shown),
-            output::messages(total)
-        ));
-    } else if let Some(next) = listing.next {
-        output::note(format_args!("more with --after {next}"));
+    if global.quiet {
+        return Ok(Exit::Ok);
     }
+    let more = listing
+        .next
+        .as_ref()
+        .map(|next| format!("more with --after {next}"));
+    if global.json {
+        if let Some(more) = more {
+            output::note(more);
+        }
+        return Ok(Exit::Ok);
+    }
+    let shown = listing.records.len() as u64;
+    let total = if args.total {
+        Some(store.count(&filter).await?)
+    } else if is_whole {
+        Some(shown + listing.corrupt.len() as u64)
+    } else {
+        total(store.as_ref(), &filter).await?
+    };
+    let mut footer = match total {
+        Some(total) => format!("{} of {}", output::count(shown), output::messages(total)),
+        None => output::messages(shown),
+    };
+    if let Some(more) = more {
+        footer.push_str("; ");
+        footer.push_str(&more);
+    }
+    output::note(footer);
     Ok(Exit::Ok)
+}
+
+/// How many messages `filter` means, if that can be said without looking at each of them.
+async fn total(store: &dyn Inbox, filter: &Filter) -> inbox::Result<Option<u64>> {
+    let by_handler_and_state = Filter {
+        handler: filter.handler.clone(),
+        states: filter.states.clone(),
+        ..Filter::default()
+    };
+    if *filter != by_handler_and_state {
+        return Ok(None);
+    }
+    let statistics = store.statistics().await?;
+    let handlers = statistics
+        .handlers
+        .iter()
+        .filter(|counts| filter.handler.as_ref().is_none_or(|h| *h == counts.handler));
+    let states: BTreeSet<State> = match filter.states.as_slice() {
+        [] => State::ALL.into_iter().collect(),
+        states => states.iter().copied().collect(),
+    };
+    Ok(Some(
+        handlers
+            .flat_map(|counts| states.iter().map(|state| counts.count(*state)))
+            .sum(),
+    ))
 }
 
 fn print(records: &[Record]) -> Result<()> {

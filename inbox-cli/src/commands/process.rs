@@ -12,8 +12,8 @@ use std::{
 use anyhow::Result;
 use async_trait::async_trait;
 use inbox::{
-    Completion, Context, Failure, Handler, HandlerName, Inbox, Processor, RetryPolicy, Router,
-    Summary,
+    Completion, Context, Failure, Filter, Handler, HandlerName, HandlerStatistics, Inbox,
+    OrderingKey, Page, Processor, RetryPolicy, Router, State, Summary,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -34,7 +34,8 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     let token = interrupt::token()?;
     let bar = progress::counter(global, "handlers run");
     let handler = Arc::new(Counted::new(handler, bar.clone(), token.clone()));
-    let processor = processor(&store, Arc::clone(&handler), &args.processing)?;
+    let limit = args.processing.time_limit(&args.target);
+    let processor = processor(&store, Arc::clone(&handler), &args.processing, limit)?;
     let summary = if args.drain {
         let name = args.processing.handler.clone();
         let waiting = say_what_it_waits_for(global, Arc::clone(&store), name, bar.clone());
@@ -53,13 +54,7 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     };
     bar.finish_and_clear();
     if global.json {
-        output::json(&json!({
-            "processed": summary.processed,
-            "retried": summary.retried,
-            "dead": summary.dead,
-            "released": summary.released,
-            "lease_lost": summary.lease_lost,
-        }))?;
+        output::json(&figures(&summary))?;
     } else if !global.quiet {
         output::line(sentence(&summary))?;
     }
@@ -71,11 +66,23 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     })
 }
 
+/// What happened, for machines.
+pub(crate) fn figures(summary: &Summary) -> serde_json::Value {
+    json!({
+        "processed": summary.processed,
+        "retried": summary.retried,
+        "dead": summary.dead,
+        "released": summary.released,
+        "lease_lost": summary.lease_lost,
+    })
+}
+
 /// A processor as the command line describes it.
 pub(crate) fn processor(
     store: &Arc<dyn Inbox>,
     handler: Arc<Counted>,
     args: &ProcessingArgs,
+    limit: Option<Duration>,
 ) -> Result<Processor> {
     let router = Router::new(args.handler.clone()).fallback_handler(handler);
     let retry = RetryPolicy::default()
@@ -87,7 +94,7 @@ pub(crate) fn processor(
         .lease(args.lease)
         .retry(retry)
         .drain_limit(args.grace);
-    if let Some(limit) = args.timeout {
+    if let Some(limit) = limit {
         builder = builder.handler_timeout(limit);
     }
     Ok(builder.build()?)
@@ -111,19 +118,60 @@ pub(crate) async fn say_what_it_waits_for(
         let Ok(statistics) = store.statistics().await else {
             continue;
         };
-        let Some(counts) = statistics.handlers.iter().find(|h| h.handler == handler) else {
+        let mine = statistics.handlers.iter().find(|h| h.handler == handler);
+        let Some(counts) = mine.filter(|counts| counts.backlog() > 0) else {
             continue;
         };
-        bar.suspend(|| {
-            output::note(format_args!(
-                "waiting for {} under a lease (running here, or left by a worker that is gone) \
-                 and {} due later",
-                output::messages(counts.leased),
-                output::messages(counts.pending),
+        let mut waiting = waits_for(counts);
+        if counts.pending > 0
+            && let Some(key) = blocked_key(store.as_ref(), &handler).await
+        {
+            waiting.push_str(&format!(
+                ". A dead message blocks the ordering key `{}` until it is replayed or discarded",
+                output::cell(key.as_str(), 80)
             ));
-        });
+        }
+        bar.suspend(|| output::note(waiting));
         return std::future::pending().await;
     }
+}
+
+/// What a processor with nothing to run waits for. Whether a message is due is the store's to say.
+fn waits_for(counts: &HandlerStatistics) -> String {
+    let leased = output::messages(counts.leased);
+    let pending = output::messages(counts.pending);
+    let mut parts = Vec::new();
+    if counts.leased > 0 {
+        parts.push(format!(
+            "{leased} under a lease (running here or elsewhere, or left by a worker that is gone)"
+        ));
+    }
+    match counts.lag {
+        _ if counts.pending == 0 => {}
+        Some(lag) => parts.push(format!(
+            "{pending} pending, due for up to {}",
+            output::duration(lag)
+        )),
+        None => parts.push(format!(
+            "{pending} pending, not due yet or behind another one of the same ordering key"
+        )),
+    }
+    format!("waiting for {}", parts.join(" and "))
+}
+
+/// An ordering key of `handler` that a dead message blocks, looked for among the first dead ones.
+async fn blocked_key(store: &dyn Inbox, handler: &HandlerName) -> Option<OrderingKey> {
+    let dead = Filter {
+        states: vec![State::Dead],
+        handler: Some(handler.clone()),
+        ..Filter::default()
+    };
+    let listing = store.list(&dead, &Page::first(Page::MAX)).await.ok()?;
+    let mut blocking = listing
+        .records
+        .into_iter()
+        .filter(|r| r.blocks_ordering_key);
+    blocking.next()?.ordering_key
 }
 
 /// What happened, in one line.
@@ -201,5 +249,30 @@ impl Drop for Run<'_> {
         if !self.has_ended && self.of.shutdown.is_cancelled() {
             self.of.cut_short.fetch_add(1, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_waits_for_is_said_as_it_is() {
+        let counts = |pending, leased, lag: Option<u64>| HandlerStatistics {
+            pending,
+            leased,
+            lag: lag.map(Duration::from_secs),
+            ..HandlerStatistics::empty(HandlerName::new("h").unwrap())
+        };
+        assert_eq!(
+            waits_for(&counts(2, 0, Some(75))),
+            "waiting for 2 messages pending, due for up to 1m 15s"
+        );
+        assert_eq!(
+            waits_for(&counts(1, 1, None)),
+            "waiting for 1 message under a lease (running here or elsewhere, or left by a worker \
+             that is gone) and 1 message pending, not due yet or behind another one of the same \
+             ordering key"
+        );
     }
 }

@@ -4,38 +4,38 @@ use std::{slice, sync::Arc};
 
 use anyhow::Result;
 use inbox::Summary;
-use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
     args::{Global, RunArgs},
     commands::{
-        ingest::{self, Ingested},
+        ingest::{Ingest, Ingested},
         process::{self, Counted},
     },
     exit::Exit,
-    handler, interrupt, output, progress, store,
+    handler, input, interrupt, output, progress, store,
 };
 
 pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
     let handler = handler::from_args(&args.target)?;
+    let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;
     let token = interrupt::token()?;
     let bar = progress::counter(global, "handlers run");
     let handler = Arc::new(Counted::new(handler, bar.clone(), token.clone()));
-    let processor = process::processor(&store, handler, &args.processing)?;
+    let limit = args.processing.time_limit(&args.target);
+    let processor = process::processor(&store, handler, &args.processing, limit)?;
 
     // Processing begins with the first batch and ends when the input has ended and everything
     // stored is final.
     let (stored, mut batches) = watch::channel(());
-    let ingesting = ingest::ingest(
-        global,
-        Arc::clone(&store),
-        &args.input,
-        slice::from_ref(&args.processing.handler),
-        token.clone(),
+    let ingest = Ingest {
+        reader,
+        args: &args.input,
+        handlers: slice::from_ref(&args.processing.handler),
         stored,
-    );
+    };
+    let ingesting = ingest.run(global, Arc::clone(&store), token.clone());
     let processing = async {
         let mut total = Summary::default();
         loop {
@@ -50,7 +50,16 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
             }
         }
     };
-    let (ingested, processed) = tokio::join!(ingesting, processing);
+    let waiting = process::say_what_it_waits_for(
+        global,
+        Arc::clone(&store),
+        args.processing.handler.clone(),
+        bar.clone(),
+    );
+    let (ingested, processed) = tokio::select! {
+        both = async { tokio::join!(ingesting, processing) } => both,
+        never = waiting => match never {},
+    };
     bar.finish_and_clear();
     let (ingested, processed) = (ingested?, processed?);
     report(global, &ingested, &processed)?;
@@ -71,14 +80,11 @@ fn add(total: &mut Summary, run: &Summary) {
 
 fn report(global: &Global, ingested: &Ingested, processed: &Summary) -> Result<()> {
     if global.json {
-        return output::json(&json!({
-            "accepted": ingested.accepted,
-            "duplicates": ingested.duplicates,
-            "refused": ingested.refused,
-            "processed": processed.processed,
-            "retried": processed.retried,
-            "dead": processed.dead,
-        }));
+        let mut figures = process::figures(processed);
+        figures["accepted"] = ingested.accepted.into();
+        figures["duplicates"] = ingested.duplicates.into();
+        figures["refused"] = ingested.refused.into();
+        return output::json(&figures);
     }
     if global.quiet {
         return Ok(());

@@ -15,7 +15,12 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
     match command {
         SchemaCommand::Ddl => {
             check_is_built(url)?;
-            output::line(inbox::ddl(url)?.trim_end())?;
+            let ddl = inbox::ddl(url)?;
+            if global.json {
+                output::json(&json!({ "ddl": ddl }))?;
+            } else {
+                output::line(ddl.trim_end())?;
+            }
         }
         SchemaCommand::Exists => {
             let exists = match connect(&without_creating(url)).await {
@@ -34,7 +39,11 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
         SchemaCommand::Create => {
             let store = connect(url).await?;
             store.create().await?;
-            say(global, &format!("the inbox at {} is set up", shown(url)))?;
+            if global.json {
+                output::json(&json!({ "version": store.expected_version() }))?;
+            } else {
+                say(global, &format!("the inbox at {} is set up", shown(url)))?;
+            }
         }
         SchemaCommand::Migrate => {
             let store = connect(url).await?;

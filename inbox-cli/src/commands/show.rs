@@ -1,22 +1,42 @@
 //! `inbox show`: all about one message.
 
 use anyhow::{Result, bail};
-use inbox::{Key, MessageId, Record, State};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use inbox::{Record, State};
+use serde::Serialize;
 
 use crate::{
-    args::{Global, ShowArgs},
+    args::{Global, ShowArgs, wrong_usage},
     exit::Exit,
+    lookup::{Found, Lookup, which_one},
     output::{self, RecordView},
     store,
 };
 
 pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
-    let key = Key::new(args.handler, MessageId::new(&args.id)?);
+    if global.json && (args.payload || args.result) {
+        wrong_usage("--payload and --result print bytes as they are; --json alone has both");
+    }
     let store = store::open(&global.store).await?;
-    let Some(record) = store.get(&key).await? else {
+    let found = Lookup::new(store.as_ref(), args.handler)
+        .find(&args.id)
+        .await?;
+    let name = match &found {
+        Found::One(key) => key.to_string(),
+        Found::Nothing => args.id,
+        Found::Several(choices) => {
+            output::note(which_one(choices));
+            return Ok(Exit::No);
+        }
+    };
+    let record = match &found {
+        Found::One(key) => store.get(key).await?,
+        _ => None,
+    };
+    let Some(record) = record else {
         output::note(format_args!(
             "no message {}",
-            output::cell(&key.to_string(), usize::MAX)
+            output::cell(&name, usize::MAX)
         ));
         return Ok(Exit::No);
     };
@@ -28,11 +48,38 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
     } else if args.result {
         output::bytes(record.result.as_deref().unwrap_or_default())?;
     } else if global.json {
-        output::json(&RecordView::from(&record))?;
+        let (payload, payload_base64) = text_or_base64(record.payload.as_deref());
+        let (result, result_base64) = text_or_base64(record.result.as_deref());
+        output::json(&Whole {
+            record: RecordView::from(&record),
+            payload,
+            payload_base64,
+            result,
+            result_base64,
+        })?;
     } else {
         print(&record)?;
     }
     Ok(Exit::Ok)
+}
+
+/// A record with its bytes, for machines: as text where they are UTF-8, in base64 otherwise.
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    record: RecordView<'a>,
+    payload: Option<&'a str>,
+    payload_base64: Option<String>,
+    result: Option<&'a str>,
+    result_base64: Option<String>,
+}
+
+fn text_or_base64(bytes: Option<&[u8]>) -> (Option<&str>, Option<String>) {
+    match bytes.map(std::str::from_utf8) {
+        None => (None, None),
+        Some(Ok(text)) => (Some(text), None),
+        Some(Err(_)) => (None, bytes.map(|bytes| BASE64.encode(bytes))),
+    }
 }
 
 fn print(record: &Record) -> Result<()> {

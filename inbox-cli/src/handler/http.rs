@@ -25,12 +25,13 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn new(url: &str) -> Result<Self> {
-        let url: Url = url
+        let url = url
             .parse()
-            .unwrap_or_else(|e| wrong_usage(format_args!("--post is not a URL: {e}")));
-        if !matches!(url.scheme(), "http" | "https") {
-            wrong_usage("--post must be an http or https URL");
-        }
+            .ok()
+            .filter(|url: &Url| matches!(url.scheme(), "http" | "https"));
+        let Some(url) = url else {
+            wrong_usage("--post must be an http or https URL, such as http://localhost:8080/hook");
+        };
         // Fails only when another part of the process has installed one; then that one serves.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()

@@ -20,16 +20,12 @@ use crate::args::InputArgs;
 /// and escapes is covered by the factor below.
 const ENVELOPE: usize = 128 * 1024;
 
-type Reader = Box<dyn AsyncBufRead + Send + Unpin>;
+pub(crate) type Reader = Box<dyn AsyncBufRead + Send + Unpin>;
 
-/// Opens the input that the command line names. `payload_limit` is the store's, in bytes.
-pub(crate) async fn open(
-    args: &InputArgs,
-    handler: &inbox::HandlerName,
-    payload_limit: usize,
-    refusals: Arc<Refusals>,
-) -> Result<NdjsonSource<Reader>> {
-    let reader: Reader = if args.file == Path::new("-") {
+/// Opens the input that the command line names. To be done before the store is opened: a mistyped
+/// name must not leave an empty inbox behind.
+pub(crate) async fn open(args: &InputArgs) -> Result<Reader> {
+    Ok(if args.file == Path::new("-") {
         Box::new(BufReader::new(tokio::io::stdin()))
     } else {
         let file = tokio::fs::File::open(&args.file)
@@ -42,14 +38,24 @@ pub(crate) async fn open(
             args.file.display()
         );
         Box::new(BufReader::with_capacity(256 * 1024, file))
-    };
+    })
+}
+
+/// The messages of an input, for `handler`. `payload_limit` is the store's, in bytes.
+pub(crate) fn messages(
+    reader: Reader,
+    args: &InputArgs,
+    handler: &inbox::HandlerName,
+    payload_limit: usize,
+    refusals: Arc<Refusals>,
+) -> NdjsonSource<Reader> {
     let line_limit = payload_limit.saturating_mul(2).saturating_add(ENVELOPE);
-    Ok(NdjsonSource::new(
+    NdjsonSource::new(
         Lines::new(reader, line_limit),
         Format::new(args),
         handler.clone(),
         payload_limit,
         args.strict,
         refusals,
-    ))
+    )
 }
