@@ -134,8 +134,8 @@ pub(crate) enum Command {
     /// Set the inbox up, or check that it is
     #[command(subcommand)]
     Schema(SchemaCommand),
-    /// Check the store against the inbox contract, case by case
-    #[cfg(feature = "conformance")]
+    /// Check the store against the inbox contract, case by case (in builds with the feature
+    /// `conformance`)
     #[command(after_help = CONFORMANCE_HELP)]
     Conformance(ConformanceArgs),
     /// Watch an inbox survive duplicates, failures and killed workers, on real webhooks
@@ -171,7 +171,6 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, after Retry-After if given";
 
-#[cfg(feature = "conformance")]
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
 a file beside that one; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
@@ -187,8 +186,11 @@ database, with --store mysql://… in new tables. They are dropped in the end, a
 allowed to create and drop them. It does not play on Redis, which has no transactions, nor on
 MongoDB.";
 
-#[cfg(feature = "conformance")]
 #[derive(Debug, Args)]
+#[cfg_attr(
+    not(feature = "conformance"),
+    expect(dead_code, reason = "told to install another build")
+)]
 pub(crate) struct ConformanceArgs {
     /// Only cases whose name contains this, such as `ordering` or `purge`
     #[arg(value_name = "CASE", default_value = "", hide_default_value = true)]

@@ -115,6 +115,8 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Schema(command) => commands::schema::run(global, &command).await,
         #[cfg(feature = "conformance")]
         Command::Conformance(args) => commands::conformance::run(global, args).await,
+        #[cfg(not(feature = "conformance"))]
+        Command::Conformance(_) => Err(store::left_out("run the suite", "conformance")),
         Command::Demo(args) => commands::demo::run(global, args).await,
         Command::Completions { shell } => commands::completions::run(global, shell),
     }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use inbox::{ErrorKind, Inbox};
 
 /// How long the end of the process may wait for servers.
@@ -138,12 +138,17 @@ pub(crate) fn check_is_built(url: &str) -> Result<()> {
     };
     match kind.name_and_missing_feature() {
         (_, None) => Ok(()),
-        (name, Some(feature)) => bail!(
-            "this build of inbox cannot use {name}: it was built without the feature `{feature}`. \
-             From the source tree, `cargo install --path inbox-cli --features {feature}` installs \
-             one that can; `--features all` adds every store"
-        ),
+        (name, Some(feature)) => Err(left_out(&format!("use {name}"), feature)),
     }
+}
+
+/// Says that this build cannot do something, and how to get one that can.
+pub(crate) fn left_out(what: &str, feature: &str) -> anyhow::Error {
+    anyhow!(
+        "this build of inbox cannot {what}: it was built without the feature `{feature}`. From the \
+         source tree, `cargo install --path inbox-cli --features {feature}` installs one that can; \
+         `--features all` adds everything"
+    )
 }
 
 fn is_file(url: &str) -> bool {

@@ -411,6 +411,16 @@ fn completions_for_every_shell() {
     }
 }
 
+#[cfg(not(feature = "conformance"))]
+#[test]
+fn a_build_without_the_suite_says_how_to_add_it() {
+    Place::new()
+        .inbox(&["conformance"])
+        .exits(1)
+        .complains("cargo install --path inbox-cli --features conformance");
+}
+
+#[cfg(feature = "conformance")]
 #[test]
 fn conformance_of_a_built_in_store_is_reported() {
     let place = Place::new();
