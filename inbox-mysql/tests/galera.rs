@@ -126,7 +126,7 @@ async fn a_callers_session_waits_as_before(url: &str) {
         let settled = store.settle_in(&mut transaction, &settled).await.unwrap();
         assert_eq!(settled, [Settled::Done]);
         store.commit(transaction).await.unwrap();
-        let left: i64 = sqlx::query_scalar("SELECT @@SESSION.wsrep_sync_wait")
+        let left: i64 = sqlx::query_scalar("SELECT CAST(@@SESSION.wsrep_sync_wait AS SIGNED)")
             .fetch_one(&pool)
             .await
             .unwrap();

@@ -144,7 +144,9 @@ impl Tested {
         let url = urls.first().cloned().unwrap_or_default();
         let mut place = Place::at(url).await.map_err(Unable::failed)?;
         for other in urls.iter().skip(1) {
-            see_databases(other).await.map_err(Unable::failed)?;
+            see_database(other, &place.database)
+                .await
+                .map_err(Unable::failed)?;
         }
         let most = Duration::from_secs(if settings.disrupted { 4 } else { 20 });
         let proxy = match settings.operation_timeout {
@@ -178,13 +180,18 @@ impl Tested {
     }
 }
 
-/// Waits until a node of a cluster has the databases that other nodes have made.
-async fn see_databases(url: &str) -> sqlx::Result<()> {
-    let mut node = connect_options(url, None).connect().await?;
-    sqlx::raw_sql("SET SESSION wsrep_sync_wait = 1; SHOW DATABASES")
-        .execute(&mut node)
-        .await?;
-    node.close().await
+/// Waits until a node of a cluster has a database that another node has made. Connections to it do not
+/// wait by themselves.
+async fn see_database(url: &str, database: &str) -> sqlx::Result<()> {
+    let mut tries = 0;
+    loop {
+        match connect_options(url, Some(database)).connect().await {
+            Ok(node) => return node.close().await,
+            Err(error) if tries == 300 => return Err(error),
+            Err(_) => tries += 1,
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[async_trait]
