@@ -56,8 +56,14 @@
 //! # }
 //! ```
 //!
-//! Of two transactions that record one key, the second waits for the first; then, under read
-//! committed, it sees the duplicate and stays usable.
+//! [`open`] begins at read committed. Of two transactions that record one key, the second waits for
+//! the first; then it sees the duplicate and stays usable. In transactions of the caller's own at
+//! stricter levels, whatever has changed since their first statement is a `Conflict`, never a wrong
+//! answer.
+//!
+//! [`commit`](inbox_api::Transactional::commit) answers `Ok` only if the transaction is the one that
+//! was opened and no statement in it has failed, which PostgreSQL's own `COMMIT` does not say. The
+//! question goes along with the commit: it costs no round trip.
 //!
 //! **Cancellation.** No future of this crate leaves a transaction open when it is dropped. The
 //! driver's own `Pool::begin` may (in sqlx 0.9.0); [`open`] begins in a task of its own for that
@@ -99,6 +105,13 @@
 //!
 //! A pooler's words are looked at in one case: PgBouncer's refusal of transactions in statement
 //! mode has the code of its outages, and is `Unsupported`.
+//!
+//! # Isolation levels
+//! Each operation needs read committed, to see what was committed before it got its locks. Where
+//! `default_transaction_isolation` of the database, the role or the pool says something else, each
+//! operation is put into a transaction that states its level. That takes three round trips instead
+//! of one; `options=-c default_transaction_isolation=read\ committed` in the URL (percent-encoded)
+//! saves them where no pooler stands between.
 //!
 //! # Poolers
 //! Nothing depends on the state of a session, so a pooler in transaction mode works. PgBouncer
@@ -165,7 +178,13 @@
 //! for a whole batch. It is one round trip and one transaction, works through poolers, sees what
 //! was committed before it got its locks, and pins its plans: a plan that was made while a table was
 //! empty must not read all of it once it has grown. All times come from `inbox_now()`, the server's
-//! clock. Locks are taken in one order everywhere (keys of messages, then ordering keys, then rows,
+//! clock. A claim that had to step over thousands of index entries of messages that are no longer
+//! there (vacuum may not remove them while any transaction holds a snapshot: a dump, a report, a
+//! replication slot) is the last for a while to do so: the next ones of the same store start where
+//! it ended. What becomes claimable with an earlier due time in another process is found by a look
+//! from the front, after twenty times the time that one takes and ten seconds at most.
+//!
+//! Locks are taken in one order everywhere (keys of messages, then ordering keys, then rows,
 //! each sorted), so that the store's operations do not deadlock with each other.
 //!
 //! # Retention
@@ -206,7 +225,9 @@
 //!
 //! [`open`]: inbox_api::Transactional::open
 
+mod chunks;
 mod error;
+mod front;
 mod leash;
 mod names;
 mod operate;

@@ -100,8 +100,8 @@ fn after(operation: &'static str, cursor: Option<&Cursor>, start: i64) -> Result
     })
 }
 
-fn number(operation: &'static str, answer: &[PgRow]) -> Result<u64> {
-    let first = answer.first().map(|row| row.try_get::<i64, _>(0));
+fn number(operation: &'static str, answer: &[PgRow], column: usize) -> Result<u64> {
+    let first = answer.first().map(|row| row.try_get::<i64, _>(column));
     let number = first.transpose().map_err(in_operation(operation))?;
     Ok(number.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
 }
@@ -156,6 +156,8 @@ impl PostgresStore {
         arguments: PgArguments,
     ) -> Result<Vec<i64>> {
         let answer = self.run(operation, on, text, arguments).await?;
+        // The next message of an ordering key may have been due for long.
+        self.inner.front.forget();
         numbers(operation, &answer)
     }
 
@@ -180,24 +182,23 @@ impl PostgresStore {
             .with(with_payload_only)
             .with(self.inner.work.notifications)
             .finish()?;
-        let changed = self
-            .change(
-                operation,
-                On::PoolPlannedAnew,
-                meaning.text(texts),
-                arguments,
-            )
+        let text = meaning.text(texts);
+        let answer = self
+            .run(operation, On::PoolPlannedAnew, text, arguments)
             .await?;
-        // Fewer than asked for may also mean that others changed some of them at the same time;
-        // those are not to be changed any more.
-        let full = changed.len() >= slice.limit as usize;
+        self.inner.front.forget();
+        let mapped = in_operation(operation);
+        let (mut chosen, mut last): (i32, Option<i64>) = (0, None);
+        if let Some(row) = answer.first() {
+            chosen = row.try_get(1).map_err(mapped)?;
+            last = row.try_get(2).map_err(mapped)?;
+        }
+        // Whether the end is reached shows in how many were found. Of those, others may have
+        // changed some at the same time, which are not to be changed any more.
+        let full = u32::try_from(chosen).is_ok_and(|chosen| chosen >= slice.limit);
         Ok(Progress {
-            changed: changed.len() as u64,
-            next: changed
-                .iter()
-                .max()
-                .filter(|_| full)
-                .map(|last| Cursor::from(*last)),
+            changed: numbers(operation, &answer)?.len() as u64,
+            next: last.filter(|_| full).map(Cursor::from),
         })
     }
 }
@@ -276,7 +277,7 @@ impl Operate for PostgresStore {
         let answer = self
             .run(OPERATION, On::PoolPlannedAnew, text, arguments)
             .await?;
-        number(OPERATION, &answer)
+        number(OPERATION, &answer, 0)
     }
 
     async fn statistics(&self) -> Result<Statistics> {
@@ -381,20 +382,30 @@ impl Operate for PostgresStore {
             left = left.saturating_sub(u32::try_from(purged).unwrap_or(u32::MAX));
         }
         let older_than = overdue(partitions, expired);
+        if expired.state() == State::Dead {
+            // One that blocks its ordering key lets the next message through.
+            self.inner.front.forget();
+        }
         while left > 0 {
             let limit = left.min(PURGE_SLICE);
             let arguments = Arguments::new(OPERATION)
                 .with(i16::from(expired.state().code()))
                 .with(micros(older_than))
                 .with(i32::try_from(limit).unwrap_or(i32::MAX))
+                .with(self.inner.work.notifications)
                 .finish()?;
             let text = &self.inner.work.statements.purge;
             let started = std::time::Instant::now();
             let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
-            let slice = number(OPERATION, &answer)?;
+            let (found, slice) = (
+                number(OPERATION, &answer, 0)?,
+                number(OPERATION, &answer, 1)?,
+            );
             purged += slice;
-            left -= limit;
-            if slice < u64::from(limit) {
+            left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
+            // Those found whose ordering key somebody else is changing are still there, and would
+            // be found again.
+            if found < u64::from(limit) || slice == 0 {
                 break;
             }
             // Rests as long as it worked, so that the server is never busy with it alone; also behind
@@ -425,10 +436,11 @@ impl Operate for PostgresStore {
                 .with(micros(expired.older_than()))
                 .with(some.iter().map(|k| k.handler.as_str()).collect::<Vec<_>>())
                 .with(some.iter().map(|k| k.id.as_str()).collect::<Vec<_>>())
+                .with(self.inner.work.notifications)
                 .finish()?;
             let text = &self.inner.work.statements.purge_keys;
             let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
-            purged += number(OPERATION, &answer)?;
+            purged += number(OPERATION, &answer, 0)?;
         }
         if let (Some(partitions), false) = (&self.inner.options.partitions, keys.is_empty()) {
             self.keep_partitions(OPERATION, partitions).await?;

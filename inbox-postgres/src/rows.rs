@@ -9,7 +9,7 @@ use inbox_api::{
 };
 use sqlx::{Row as _, postgres::PgRow};
 
-use crate::time::Instant;
+use crate::{front::Seen, time::Instant};
 
 type Decoded<T> = std::result::Result<T, String>;
 
@@ -73,13 +73,36 @@ pub(crate) fn located(locator: u64) -> (i64, bool) {
     )
 }
 
+/// The last row of `claim.sql`, which says how it went.
+pub(crate) fn seen(row: &PgRow, ordered: bool) -> sqlx::Result<Option<Seen>> {
+    if row.try_get::<i64, _>(0)? != 0 {
+        return Ok(None);
+    }
+    let last: Option<Instant> = row.try_get(7)?;
+    Ok(Some(Seen {
+        taken: u32::try_from(row.try_get::<i32, _>(9)?).unwrap_or_default(),
+        last: last.map(|last| last.0),
+        steps: row.try_get(8)?,
+        instant: row.try_get::<Instant, _>(11)?.0,
+        ordered,
+    }))
+}
+
 /// The number and token of a claimed row: all that is needed to set it aside.
 pub(crate) fn hold(row: &PgRow) -> sqlx::Result<(i64, i64)> {
     Ok((row.try_get(0)?, row.try_get(8)?))
 }
 
+fn has_message(row: &PgRow) -> Decoded<()> {
+    let handler: Option<&str> = column(row, 1, "handler")?;
+    handler
+        .map(drop)
+        .ok_or_else(|| "its message is missing".into())
+}
+
 /// A row of `claim.sql`.
 pub(crate) fn leased(row: &PgRow) -> Decoded<Leased> {
+    has_message(row)?;
     let message = Message::new(
         text(row, 1, "handler")?,
         text(row, 2, "id")?,
@@ -156,6 +179,7 @@ pub(crate) fn begun(row: &PgRow, key: &Key) -> Decoded<Leased> {
 
 /// A row of `list.sql` and its like.
 pub(crate) fn record(row: &PgRow) -> Decoded<Record> {
+    has_message(row)?;
     let seq: i64 = column(row, 0, "seq")?;
     let stored = State::from_code(i64::from(column::<i16>(row, 9, "state")?))
         .ok_or("state is out of range")?;

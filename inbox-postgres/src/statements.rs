@@ -42,6 +42,12 @@ const PARTITION_FUNCTIONS: &[(&str, &str)] = &[
     ("forget", include_str!("sql/forget.sql")),
 ];
 
+/// With which SQLSTATE functions refuse to run by themselves at another isolation level.
+pub(crate) const NOT_READ_COMMITTED: &str = "IB001";
+
+/// Marks the caller's transaction as one that this store has been used in; see `commit`.
+const MARK: &str = "pg_catalog.set_config('inbox.transaction', 'on', true)";
+
 /// How many numbers a partition has. Single messages draw a thousand each, so that is ten thousand
 /// million of them; and there are numbers for 900,000 partitions.
 const PARTITION_WIDTH: &str = "10000000000000";
@@ -160,6 +166,12 @@ impl Names {
         }
         text = text
             .replace(
+                "{read_committed}",
+                &include_str!("sql/read_committed.sql")
+                    .trim_end()
+                    .replace("{refusal}", NOT_READ_COMMITTED),
+            )
+            .replace(
                 "{fold_sometimes}",
                 include_str!("sql/fold_sometimes.sql").trim_end(),
             )
@@ -222,11 +234,13 @@ const PARTITION_LOCK: u32 = 0x1b0c_0003;
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
+    pub(crate) receive_in: SqlStr,
     pub(crate) claim: SqlStr,
     pub(crate) settle: SqlStr,
+    pub(crate) settle_in: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) begin: SqlStr,
-    pub(crate) record: SqlStr,
+    pub(crate) record_in: SqlStr,
     pub(crate) get: SqlStr,
     pub(crate) list: ByStates,
     pub(crate) list_newest: ByStates,
@@ -290,32 +304,39 @@ impl Statements {
         };
         let eligible = include_str!("sql/eligible.sql");
         let key = "ARRAY(SELECT seq FROM {keys} WHERE handler = $1 AND id = $2)";
+        let receive =
+            format!("{{fn:receive}}($1, $2, $3, $4, $5, $6, {payloads}, $8, $9, $10, $11, $12)");
+        let settle = "{fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+        // The rows that are chosen are in order of their numbers.
+        let slice = |call: &str| {
+            by_states(&format!(
+                "SELECT {call}, cardinality(chosen), chosen[cardinality(chosen)]
+                 FROM (SELECT ARRAY({eligible}) AS chosen OFFSET 0) AS slice"
+            ))
+        };
         Self {
-            receive: names.expand(&format!(
-                "SELECT {{fn:receive}}($1, $2, $3, $4, $5, $6, {payloads}, $8, $9, $10, $11, $12)"
-            )),
-            claim: names.expand("SELECT * FROM {fn:claim}($1, $2, $3, $4)"),
-            settle: names
-                .expand("SELECT * FROM {fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"),
+            receive: names.expand(&format!("SELECT {receive}")),
+            receive_in: names.expand(&format!("SELECT {receive}, {MARK}")),
+            claim: names
+                .expand("SELECT * FROM {fn:claim}($1, $2, $3, $4, coalesce($5, '-infinity'))"),
+            settle: names.expand(&format!("SELECT * FROM {settle}")),
+            settle_in: names.expand(&format!("SELECT s.*, {MARK} FROM {settle} AS s")),
             extend: names.expand("SELECT * FROM {fn:extend}($1, $2, $3)"),
             begin: names.expand(&format!(
                 "SELECT * FROM {{fn:begin}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11)",
                 payload("$7")
             )),
-            record: names.expand(&format!(
-                "SELECT * FROM {{fn:record}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11, $12)",
+            record_in: names.expand(&format!(
+                "SELECT r.*, {MARK}
+                 FROM {{fn:record}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11, $12) AS r",
                 payload("$7")
             )),
             get: names.expand(include_str!("sql/get.sql")),
             list: list(">", "ASC"),
             list_newest: list("<", "DESC"),
             count: by_states(include_str!("sql/count.sql")),
-            replay_slice: by_states(&format!(
-                "SELECT {{fn:replay}}(ARRAY({eligible}), $3, NULL, $13)"
-            )),
-            discard_slice: by_states(&format!(
-                "SELECT {{fn:discard}}(ARRAY({eligible}), $3, $13)"
-            )),
+            replay_slice: slice("{fn:replay}(chosen, $3, NULL, $13)"),
+            discard_slice: slice("{fn:discard}(chosen, $3, $13)"),
             replay: names.expand(&format!(
                 "SELECT {{fn:replay}}({key}, ARRAY[2, 3, 4]::smallint[], {}, $4)",
                 payload("$3")
@@ -325,8 +346,8 @@ impl Statements {
             )),
             statistics: names.expand("SELECT * FROM {fn:statistics}()"),
             expired: names.expand(include_str!("sql/expired.sql")),
-            purge: names.expand("SELECT {fn:purge}($1, $2, $3)"),
-            purge_keys: names.expand("SELECT {fn:purge_keys}($1, $2, $3, $4)"),
+            purge: names.expand("SELECT * FROM {fn:purge}($1, $2, $3, $4)"),
+            purge_keys: names.expand("SELECT {fn:purge_keys}($1, $2, $3, $4, $5)"),
             partition_upkeep: names.expand("SELECT {fn:partition_upkeep}($1)"),
             drop_partition: names.expand("SELECT {fn:drop_partition}($1, $2, $3)"),
             forget: names.expand("SELECT * FROM {fn:forget}($1)"),

@@ -1,6 +1,7 @@
 //! The store: connections, and the working side.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -15,20 +16,22 @@ use inbox_api::{
     Subscription, Wakeups,
 };
 use sqlx::{
-    Connection as _, PgConnection, PgPool, Postgres, SqlStr, Transaction,
+    Connection as _, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr,
+    Transaction,
     postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow},
 };
 use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     error::{before, in_operation, is_data_exception, is_stale, may_be_schema, sqlstate},
+    front::Front,
     leash::{Leash, OrClose, no_answer},
     options::PostgresOptions,
     rows, schema,
     sqlstate::LIMIT_EXCEEDED,
-    statements::Names,
+    statements::{NOT_READ_COMMITTED, Names},
     wakeups::{Listener, Subscribed},
-    work::{Arguments, Repetition, Work},
+    work::{Arguments, Repetition, Settle, Work},
 };
 
 /// A connection that was idle for longer is tried before it is used.
@@ -44,6 +47,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the functions and set-up need, whatever the default is: to see what was committed before
 /// they got their locks.
 pub(crate) const READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// The same, with the mark that ends with the transaction and that `commit` asks for.
+const MARKED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL inbox.transaction = 'on'";
 
 /// An inbox in a PostgreSQL database. Clones share its connections.
 ///
@@ -65,12 +71,15 @@ pub(crate) struct Inner {
     pub(crate) options: PostgresOptions,
     pub(crate) names: Names,
     pub(crate) work: Work,
+    pub(crate) front: Front,
     pub(crate) pool: PgPool,
     /// Whether the pool is closed with the store.
     owns_pool: bool,
     listener: Mutex<Weak<Listener>>,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
+    /// Whether connections begin transactions at another level than read committed unless told to.
+    stricter: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -169,12 +178,14 @@ impl PostgresStore {
         Self {
             inner: Arc::new(Inner {
                 work: Work::new(&options, &names),
+                front: Front::default(),
                 names,
                 options,
                 pool,
                 owns_pool,
                 listener: Mutex::new(Weak::new()),
                 checked: AtomicBool::new(false),
+                stricter: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
             }),
         }
@@ -238,16 +249,17 @@ impl PostgresStore {
             .await
             .map_err(before(operation))?;
         self.check(operation, connection).await?;
-        let query = sqlx::query_with(sql.clone(), arguments);
-        let answer = if self.inner.options.prepared_statements {
-            query.persistent(persistent).fetch_all(connection).await
+        let prepared = self.inner.options.prepared_statements;
+        let query = sqlx::query_with(sql.clone(), arguments).persistent(prepared && persistent);
+        let answer = if prepared && !self.inner.stricter.load(Ordering::Relaxed) {
+            query.fetch_all(connection).await
         } else {
-            // The driver sends a statement and its arguments in two steps then, between which a
-            // pooler may change the server's connection, unless in a transaction.
+            // To say at which isolation level it runs. And without prepared statements, the driver
+            // sends a statement and its arguments in two steps, between which a pooler may change
+            // the server's connection, unless in a transaction.
             let connection = leash.transaction_begins().map_err(before(operation))?;
             let begun = connection.begin_with(READ_COMMITTED).await;
             let mut transaction = begun.map_err(before(operation))?;
-            let query = query.persistent(false);
             let answer = match query.fetch_all(&mut *transaction).await {
                 Ok(rows) => transaction.commit().await.map(|()| rows),
                 Err(error) => transaction.rollback().await.and(Err(error)),
@@ -275,12 +287,37 @@ impl PostgresStore {
     async fn check(&self, operation: &'static str, connection: &mut PgConnection) -> Result<()> {
         if !self.inner.checked.load(Ordering::Relaxed) {
             schema::check_version(operation, connection, &self.inner).await?;
+            self.learn_isolation(operation, connection).await?;
             self.inner.checked.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
+    /// Whether single statements run at the level that they need, or have to be put into
+    /// transactions that say so. Functions refuse other levels, should the default change.
+    async fn learn_isolation(
+        &self,
+        operation: &'static str,
+        connection: &mut PgConnection,
+    ) -> Result<()> {
+        let sql = "SELECT pg_catalog.current_setting('default_transaction_isolation')";
+        let mapped = before(operation);
+        let row = sqlx::raw_sql(sql)
+            .fetch_one(connection)
+            .await
+            .map_err(mapped)?;
+        let stricter = row.try_get::<&str, _>(0).map_err(mapped)? != "read committed";
+        self.inner.stricter.store(stricter, Ordering::Relaxed);
+        Ok(())
+    }
+
     fn failed(&self, operation: &'static str, error: sqlx::Error) -> Error {
+        if sqlstate(&error).as_deref() == Some(NOT_READ_COMMITTED) {
+            // The default has changed since. From now on each transaction says what it needs.
+            self.inner.stricter.store(true, Ordering::Relaxed);
+            let context = "the connection's default isolation level has changed";
+            return Error::new(ErrorKind::Conflict, operation, context).with_source(error);
+        }
         if sqlstate(&error).is_some_and(|code| may_be_schema(&code)) {
             // The next operation looks again.
             self.inner.checked.store(false, Ordering::Relaxed);
@@ -288,7 +325,7 @@ impl PostgresStore {
         in_operation(operation)(error)
     }
 
-    /// A transaction that outlives this call.
+    /// A transaction that outlives this call, marked for `commit` to recognise.
     pub(crate) async fn begin_transaction(
         &self,
         operation: &'static str,
@@ -296,7 +333,7 @@ impl PostgresStore {
         self.check_open(operation)?;
         let beginning = async {
             let connection = self.inner.pool.acquire().await.map_err(before(operation))?;
-            let begun = Transaction::begin(connection, None).await;
+            let begun = Transaction::begin(connection, Some(MARKED.into_sql_str())).await;
             begun.map_err(before(operation))
         };
         self.in_time(operation, beginning)
@@ -330,7 +367,7 @@ impl PostgresStore {
                     let arguments = work.receive(operation, messages, chunk, false)?;
                     let on = On::Transaction(&mut *connection);
                     let answer = self
-                        .run(operation, on, &work.statements.receive, arguments)
+                        .run(operation, on, &work.statements.receive_in, arguments)
                         .await?;
                     Work::received(operation, &answer, chunk, &mut receipts)?;
                 }
@@ -393,20 +430,38 @@ impl PostgresStore {
     pub(crate) async fn settle_on(
         &self,
         operation: &'static str,
-        on: On<'_>,
+        mut on: On<'_>,
         settlements: &[Settlement],
         repetition: Repetition,
     ) -> Result<Vec<Settled>> {
         let work = &self.inner.work;
         let settle = work.settle(settlements);
-        let mut answer = Vec::new();
-        if !settle.is_empty() {
-            let arguments = work.settle_arguments(operation, &settle)?;
-            answer = self
-                .run(operation, on, &work.statements.settle, arguments)
-                .await?;
+        let mut standing = HashSet::with_capacity(settlements.len());
+        let mut sent = false;
+        for chunk in settle.chunks() {
+            let alone = matches!(on, On::Pool);
+            let arguments = work.settle_arguments(operation, chunk, settle.any_ordered, alone)?;
+            let (on, text) = match &mut on {
+                On::Transaction(connection) => {
+                    (On::Transaction(connection), &work.statements.settle_in)
+                }
+                _ => (On::Pool, &work.statements.settle),
+            };
+            let answer = self
+                .run(operation, on, text, arguments)
+                .await
+                // What was sent before is settled, unless the caller's transaction holds it.
+                .map_err(|error| match alone && sent {
+                    true => error.with_effect(Effect::Unknown),
+                    false => error,
+                })?;
+            standing.extend(Settle::standing(operation, chunk, &answer, repetition)?);
+            sent = true;
+            if settle.any_ordered || settle.any_released() {
+                self.inner.front.forget();
+            }
         }
-        settle.settled(operation, &answer, settlements, repetition)
+        Ok(settle.settled(&standing, settlements))
     }
 
     /// Makes rows that cannot be read dead, under the leases that the claim has just given them.
@@ -434,6 +489,7 @@ impl PostgresStore {
             .with(true)
             .with(false)
             .with(work.notifications)
+            .with(true)
             .finish()?;
         self.run("claim", On::Pool, &work.statements.settle, arguments)
             .await?;
@@ -489,18 +545,19 @@ impl Store for PostgresStore {
         if request.handlers.is_empty() || request.limit == 0 {
             return Ok(Claims::default());
         }
-        let work = &self.inner.work;
+        let (work, front) = (&self.inner.work, &self.inner.front);
+        let since = front.of(request);
+        let arguments = work.claim(request, since)?;
         let answer = self
-            .run(
-                "claim",
-                On::Pool,
-                &work.statements.claim,
-                work.claim(request)?,
-            )
+            .run("claim", On::Pool, &work.statements.claim, arguments)
             .await?;
         let mut claims = Claims::default();
         let mut unreadable = Vec::new();
-        for row in &answer {
+        let (answer, last) = match answer.split_last() {
+            Some((last, rows)) => (rows, Some(last)),
+            None => (answer.as_slice(), None),
+        };
+        for row in answer {
             match rows::leased(row) {
                 Ok(leased) => claims.leased.push(leased),
                 Err(reason) => {
@@ -511,6 +568,15 @@ impl Store for PostgresStore {
                     unreadable.push((seq, token, reason));
                 }
             }
+        }
+        let ordered = claims
+            .leased
+            .iter()
+            .any(|l| l.message.ordering_key().is_some());
+        if let Some(last) = last
+            && let Some(seen) = rows::seen(last, ordered).map_err(in_operation("claim"))?
+        {
+            front.learn(request, since, &seen);
         }
         if !unreadable.is_empty() {
             self.set_aside(&unreadable).await?;

@@ -15,15 +15,13 @@ use sqlx::{
 };
 
 use crate::{
+    chunks::{CHUNK_BYTES, Filling, bytes_of, bytes_of_outcome},
     error::in_operation,
     options::{PayloadType, PostgresOptions},
     rows,
     statements::{Names, Statements},
     time::{Instant, micros},
 };
-
-/// The payload bytes that one statement takes. PostgreSQL takes no message over 1 GB.
-const CHUNK_BYTES: usize = 256 * 1024 * 1024;
 
 /// Statements and settings, without a connection.
 #[derive(Debug)]
@@ -76,6 +74,9 @@ fn given<T>(each: impl Iterator<Item = Option<T>>) -> Option<Vec<Option<T>>> {
 
 /// Messages of one statement, by their places in the input.
 pub(crate) type Chunk = Vec<usize>;
+
+/// A settlement as it is sent: row and token of its lease, and what becomes of it.
+type Sent<'a> = ((i64, i64), &'a Outcome);
 
 impl Work {
     pub(crate) fn new(options: &PostgresOptions, names: &Names) -> Self {
@@ -153,10 +154,14 @@ impl Work {
     /// Which messages are refused, and the others in chunks. The first copy of a key is the one
     /// that counts.
     pub(crate) fn lay_out(&self, messages: &[Message]) -> (Vec<Receipt>, Vec<Chunk>) {
+        self.lay_out_within(messages, CHUNK_BYTES)
+    }
+
+    fn lay_out_within(&self, messages: &[Message], limit: usize) -> (Vec<Receipt>, Vec<Chunk>) {
         let mut receipts = Vec::with_capacity(messages.len());
         let mut chunks: Vec<Chunk> = Vec::new();
         let mut seen = HashSet::with_capacity(messages.len());
-        let mut bytes = 0;
+        let mut filling = Filling::within(limit);
         for (place, message) in messages.iter().enumerate() {
             if let Err(invalid) = self.check(message) {
                 receipts.push(Receipt::Refused(invalid));
@@ -166,13 +171,10 @@ impl Work {
             if !seen.insert(message.key()) {
                 continue;
             }
-            bytes += message.payload().len();
+            let begins = filling.overflows(bytes_of(message));
             match chunks.last_mut() {
-                Some(chunk) if bytes <= CHUNK_BYTES => chunk.push(place),
-                _ => {
-                    chunks.push(vec![place]);
-                    bytes = message.payload().len();
-                }
+                Some(chunk) if !begins => chunk.push(place),
+                _ => chunks.push(vec![place]),
             }
         }
         (receipts, chunks)
@@ -240,7 +242,8 @@ impl Work {
         Ok(())
     }
 
-    pub(crate) fn claim(&self, request: &ClaimRequest) -> Result<PgArguments> {
+    /// `since`: from when on messages are looked for, in microseconds since 1970.
+    pub(crate) fn claim(&self, request: &ClaimRequest, since: Option<i64>) -> Result<PgArguments> {
         let mut handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
         handlers.sort_unstable();
         handlers.dedup();
@@ -249,6 +252,7 @@ impl Work {
             .with(i32::try_from(request.limit).unwrap_or(i32::MAX))
             .with(micros(request.terms.length()))
             .with(request.terms.worker().as_str())
+            .with(since.map(Instant))
             .finish()
     }
 
@@ -273,18 +277,25 @@ impl Work {
         let row = only(OPERATION, answer)?;
         let places: Option<Vec<i64>> = row.try_get(0).map_err(mapped)?;
         let until: Instant = row.try_get(1).map_err(mapped)?;
+        let kept_places: Option<Vec<i64>> = row.try_get(2).map_err(mapped)?;
+        let kept_until: Option<Vec<Instant>> = row.try_get(3).map_err(mapped)?;
         let mut sorted: Vec<(i64, i64)> = leases.iter().map(held).collect();
         sorted.sort_unstable();
         sorted.dedup();
-        let standing = chosen(&sorted, places);
+        let mut ends: HashMap<(i64, i64), Instant> = chosen(&sorted, places)
+            .into_iter()
+            .map(|held| (held, until))
+            .collect();
+        let kept = kept_places.into_iter().flatten();
+        for (place, until) in kept.zip(kept_until.into_iter().flatten()) {
+            let kept = chosen(&sorted, Some(vec![place]));
+            ends.extend(kept.into_iter().map(|held| (held, until)));
+        }
         Ok(leases
             .iter()
-            .map(|lease| {
-                if standing.contains(&held(lease)) {
-                    Extended::Until(from_micros(until.0))
-                } else {
-                    Extended::LeaseLost
-                }
+            .map(|lease| match ends.get(&held(lease)) {
+                Some(until) => Extended::Until(from_micros(until.0)),
+                None => Extended::LeaseLost,
             })
             .collect())
     }
@@ -418,9 +429,10 @@ impl Work {
     pub(crate) fn settle_arguments(
         &self,
         operation: &'static str,
-        settle: &Settle<'_>,
+        outcomes: &[Sent<'_>],
+        any_ordered: bool,
+        alone: bool,
     ) -> Result<PgArguments> {
-        let outcomes = &settle.outcomes;
         let any = |test: fn(&Outcome) -> bool| outcomes.iter().any(|(_, outcome)| test(outcome));
         // Columns without a value are sent as NULL rather than as arrays of NULLs.
         let delays = any(|o| matches!(o, Outcome::Retry { .. })).then(|| {
@@ -472,14 +484,15 @@ impl Work {
             .with(errors)
             .with(blocking)
             .with(results)
-            .with(settle.any_ordered)
+            .with(any_ordered)
             .with(self.drop_processed_payloads)
             .with(self.notifications)
+            .with(alone)
             .finish()
     }
 }
 
-fn each<'a, T>(outcomes: &[((i64, i64), &'a Outcome)], value: impl Fn(&'a Outcome) -> T) -> Vec<T> {
+fn each<'a, T>(outcomes: &[Sent<'a>], value: impl Fn(&'a Outcome) -> T) -> Vec<T> {
     outcomes.iter().map(|(_, outcome)| value(outcome)).collect()
 }
 
@@ -546,8 +559,9 @@ fn reason(row: &PgRow) -> sqlx::Result<String> {
 /// Settlements, checked and sorted.
 pub(crate) struct Settle<'a> {
     refused: HashMap<usize, Invalid>,
-    outcomes: Vec<((i64, i64), &'a Outcome)>,
-    any_ordered: bool,
+    outcomes: Vec<Sent<'a>>,
+    /// Whether any lease is on a message with an ordering key.
+    pub(crate) any_ordered: bool,
 }
 
 /// What it means that a lease was settled before.
@@ -559,31 +573,53 @@ pub(crate) enum Repetition {
     Lost,
 }
 
-impl Settle<'_> {
-    /// Whether there is anything to send.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.outcomes.is_empty()
+impl<'a> Settle<'a> {
+    /// Whether any message is handed back, to be due since when it was.
+    pub(crate) fn any_released(&self) -> bool {
+        self.outcomes
+            .iter()
+            .any(|(_, outcome)| matches!(outcome, Outcome::Release))
+    }
+
+    /// What to send, as so many statements as it takes.
+    pub(crate) fn chunks(&self) -> Vec<&[Sent<'a>]> {
+        self.chunks_within(CHUNK_BYTES)
+    }
+
+    fn chunks_within(&self, limit: usize) -> Vec<&[Sent<'a>]> {
+        let mut filling = Filling::within(limit);
+        if let Some((_, first)) = self.outcomes.first() {
+            filling.overflows(bytes_of_outcome(first));
+        }
+        self.outcomes
+            .chunk_by(|_, (_, outcome)| !filling.overflows(bytes_of_outcome(outcome)))
+            .collect()
+    }
+
+    /// Those of the leases in `chunk` that stood.
+    pub(crate) fn standing(
+        operation: &'static str,
+        chunk: &[Sent<'_>],
+        answer: &[PgRow],
+        repetition: Repetition,
+    ) -> Result<HashSet<(i64, i64)>> {
+        let mapped = in_operation(operation);
+        let row = only(operation, answer)?;
+        let sorted: Vec<_> = chunk.iter().map(|(held, _)| *held).collect();
+        let mut standing = chosen(&sorted, row.try_get(0).map_err(mapped)?);
+        if matches!(repetition, Repetition::Done) {
+            standing.extend(chosen(&sorted, row.try_get(1).map_err(mapped)?));
+        }
+        Ok(standing)
     }
 
     /// The answers, in order of the input.
     pub(crate) fn settled(
         mut self,
-        operation: &'static str,
-        answer: &[PgRow],
+        standing: &HashSet<(i64, i64)>,
         settlements: &[Settlement],
-        repetition: Repetition,
-    ) -> Result<Vec<Settled>> {
-        let mapped = in_operation(operation);
-        let mut standing = HashSet::new();
-        if !self.is_empty() {
-            let row = only(operation, answer)?;
-            let sorted: Vec<_> = self.outcomes.iter().map(|(held, _)| *held).collect();
-            standing = chosen(&sorted, row.try_get(0).map_err(mapped)?);
-            if matches!(repetition, Repetition::Done) {
-                standing.extend(chosen(&sorted, row.try_get(1).map_err(mapped)?));
-            }
-        }
-        Ok(settlements
+    ) -> Vec<Settled> {
+        settlements
             .iter()
             .enumerate()
             .map(|(place, settlement)| {
@@ -595,7 +631,7 @@ impl Settle<'_> {
                     Settled::LeaseLost
                 }
             })
-            .collect())
+            .collect()
     }
 }
 
@@ -605,3 +641,6 @@ pub(crate) fn key_arguments(operation: &'static str, key: &Key) -> Arguments {
         .with(key.handler.as_str())
         .with(key.id.as_str())
 }
+
+#[cfg(test)]
+mod tests;

@@ -404,3 +404,109 @@ async fn a_purged_key_that_is_accepted_anew_is_fenced_from_its_old_life() {
     assert_eq!(settled, inbox_api::Settled::LeaseLost);
     assert_eq!(get(store, "1").await.state, State::Leased);
 }
+
+/// What `record_in` adds to the counts is summed up, whoever commits it.
+#[tokio::test]
+async fn records_alone_do_not_make_the_counts_grow() {
+    const RECORDS: i64 = 20_000;
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    place
+        .run(&format!(
+            "SELECT {{schema}}.inbox_record('h', n::text, 'k', NULL, NULL, '{{}}', '', NULL, NULL,
+                 NULL, false, false)
+             FROM generate_series(1, {RECORDS}) AS n"
+        ))
+        .await
+        .unwrap();
+    let rows: i64 = place
+        .value("SELECT count(*) FROM {schema}.inbox_tally")
+        .await;
+    // Once in 500 times on average.
+    assert!(rows < RECORDS / 2, "{rows} rows for {RECORDS} records");
+    let recorded = store.statistics().await.unwrap().count(State::Processed);
+    assert_eq!(recorded, RECORDS.unsigned_abs());
+    let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 10);
+    let rows: i64 = place
+        .value("SELECT count(*) FROM {schema}.inbox_tally")
+        .await;
+    assert_eq!(rows, 1, "each purge sums up");
+    check::check_consistent(&ready).await;
+}
+
+#[tokio::test]
+async fn without_notifications_no_operation_notifies() {
+    let Some(ready) = ready_with(|options| options.notifications(false)).await else {
+        return;
+    };
+    let (place, store) = (&ready.place, &ready.store);
+    let mut listener = sqlx::postgres::PgListener::connect(&place.url)
+        .await
+        .unwrap();
+    let channel = format!("{}.inbox", place.schema);
+    listener.listen(&channel).await.unwrap();
+    let blocked = |id: &str| ordered(id, id);
+    for id in ["purged", "archived", "discarded", "replayed"] {
+        let _ = store
+            .receive(&[blocked(id), ordered(&format!("{id} next"), id)])
+            .await
+            .unwrap();
+    }
+    let leases: Vec<_> = claim(store, 10)
+        .await
+        .into_iter()
+        .map(|l| l.lease)
+        .collect();
+    assert_eq!(leases.len(), 4);
+    settle(store, &leases[0], dead(AfterDead::Block)).await;
+    let expired = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 1);
+    settle(store, &leases[1], dead(AfterDead::Block)).await;
+    let purged = store.purge_archived(&expired, &[key("archived")]).await;
+    assert_eq!(purged.unwrap(), 1);
+    settle(store, &leases[2], dead(AfterDead::Block)).await;
+    let _ = store.discard(&key("discarded")).await.unwrap();
+    settle(store, &leases[3], dead(AfterDead::Block)).await;
+    let _ = store.replay(&key("replayed"), None).await.unwrap();
+    let leases = claim(store, 10).await;
+    assert_eq!(leases.len(), 4);
+    for leased in &leases {
+        settle(store, &leased.lease, retry(Duration::ZERO)).await;
+    }
+    let sql = format!("NOTIFY \"{channel}\", 'the first'");
+    common::execute(&place.url, &sql).await.unwrap();
+    assert_eq!(listener.recv().await.unwrap().payload(), "the first");
+}
+
+/// What a restore or a hand at the tables may leave: a state without its message.
+#[tokio::test]
+async fn a_message_that_is_missing_is_reported_once_and_set_aside() {
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    let _ = store
+        .receive(&[message("missing"), message("there")])
+        .await
+        .unwrap();
+    place
+        .run("DELETE FROM {schema}.inbox_message WHERE id = 'missing'")
+        .await
+        .unwrap();
+    let claims = store.claim(&request(10)).await.unwrap();
+    assert_eq!(ids(&claims.leased), ["there"]);
+    assert_eq!(claims.corrupt.len(), 1);
+    assert!(claims.corrupt[0].reason.contains("missing"), "{claims:?}");
+    place.advance(2 * LENGTH).await;
+    let claims = store.claim(&request(10)).await.unwrap();
+    assert_eq!((claims.leased.len(), claims.corrupt.len()), (1, 0));
+    let dead = Filter {
+        states: vec![State::Dead],
+        ..Filter::default()
+    };
+    let listing = store.list(&dead, &Page::first(10)).await.unwrap();
+    assert_eq!((listing.records.len(), listing.corrupt.len()), (0, 1));
+    assert_eq!(store.statistics().await.unwrap().count(State::Dead), 1);
+    let expired = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 1);
+    check::check_consistent(&ready).await;
+}

@@ -258,6 +258,8 @@ async fn at_stricter_levels_the_second_conflicts_rather_than_misses_a_duplicate(
                 .await
                 .unwrap();
             write(&place, transaction, order).await.unwrap();
+            let sent = [message(&order.to_string())];
+            let _ = store.receive_in(transaction, &sent).await.unwrap();
         }
         store.commit(other).await.unwrap();
         match store.commit(reading).await {

@@ -5,6 +5,7 @@ mod beside_sql;
 mod client;
 mod depth;
 mod processors;
+mod snapshot;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -45,6 +46,9 @@ enum Part {
     Retained,
     /// Claim and settle at the head of a backlog
     Pending,
+    /// Claims while a transaction that was open all along keeps what was processed from being
+    /// cleared away
+    Snapshot,
     /// Throughput of one to eight processors on one inbox
     Processors,
 }
@@ -72,6 +76,9 @@ pub(crate) async fn measure(
             }
             Part::Pending => {
                 depth::measure(report, &mut server, options, shape, depth::PENDING).await?;
+            }
+            Part::Snapshot => {
+                snapshot::measure(report, &mut server, options, shape).await?;
             }
             Part::Processors => {
                 processors::measure(report, &mut server, options, shape).await?;

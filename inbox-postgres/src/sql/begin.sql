@@ -24,13 +24,19 @@ DECLARE
     runs boolean;
     standing record;
 BEGIN
+    {read_committed}
     FOR attempt IN 1 .. 100 LOOP
         {store_one}
         IF found_seq IS NOT NULL THEN
+            stored_at := instant;
             IF new_ordering_key IS NOT NULL THEN
                 SELECT k.fresh INTO head
                 FROM {fn:lock_keys}(ARRAY[new_handler], ARRAY[new_ordering_key]) AS k;
             END IF;
+            -- Both may have waited for a transaction of somebody else's. The lease begins now.
+            instant := {fn:now}();
+            stamp := (extract(epoch FROM instant) * 1000000)::bigint;
+            lease_end := instant + lease * interval '1 microsecond';
             runs := head AND due <= instant;
             INSERT INTO {work} (
                 seq, visible_at, due_at, token, started, finished, replays, state, claimable,
@@ -53,7 +59,6 @@ BEGIN
                 new_token := stamp;
                 attempts_started := 1;
                 attempts_finished := 0;
-                stored_at := instant;
             ELSIF due > instant THEN
                 answer := 'busy';
                 until := due;

@@ -13,6 +13,7 @@ DECLARE
     changed bigint[];
     promoted bigint := 0;
 BEGIN
+    {read_committed}
     -- From the messages, which do not change: a key that is emptied and filled again meanwhile is
     -- locked all the same.
     SELECT array_agg(m.handler), array_agg(m.ordering_key)

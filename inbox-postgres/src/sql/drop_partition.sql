@@ -15,10 +15,7 @@ DECLARE
     current bigint;
     candidate bigint;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'partitions are dropped under read committed only'
-            USING ERRCODE = 'feature_not_supported';
-    END IF;
+    {read_committed}
     IF NOT pg_try_advisory_xact_lock({partition_lock}) THEN
         RETURN false;
     END IF;

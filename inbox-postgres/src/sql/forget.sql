@@ -14,6 +14,7 @@ DECLARE
     ids text[];
     seqs bigint[];
 BEGIN
+    {read_committed}
     forgotten := 0;
     worked := false;
     stuck := false;

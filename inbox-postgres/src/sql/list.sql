@@ -11,7 +11,8 @@ SELECT * FROM (
         SELECT {columns}, s.blocks, s.visible_at, s.token, clock.instant,
             CASE WHEN $12 THEN {payload_out} END, NULL::bytea
         FROM clock, {work} AS s
-        CROSS JOIN LATERAL (SELECT * FROM {message} AS m WHERE m.seq = s.seq OFFSET 0) AS m
+        -- One without its message is reported.
+        LEFT JOIN LATERAL (SELECT * FROM {message} AS m WHERE m.seq = s.seq OFFSET 0) AS m ON true
         WHERE $10 AND s.seq {beyond} $1 AND {work_states}
           AND {filter}
         ORDER BY s.seq {direction} LIMIT $2

@@ -8,9 +8,10 @@ AS $$
 BEGIN
     RETURN QUERY
     INSERT INTO {ordering} AS o (handler, ordering_key, changes)
-    SELECT DISTINCT k.handler, k.ordering_key, 1
+    -- By bytes, like every other sort of keys, whatever the database's collation.
+    SELECT DISTINCT k.handler COLLATE "C", k.ordering_key COLLATE "C", 1
     FROM unnest(handlers, ordering_keys) AS k (handler, ordering_key)
-    ORDER BY k.handler, k.ordering_key
+    ORDER BY 1, 2
     ON CONFLICT (handler, ordering_key) DO UPDATE SET changes = o.changes + 1
     RETURNING o.handler, o.ordering_key, o.changes = 1;
 END

@@ -14,6 +14,7 @@ DECLARE
     began timestamptz;
     made boolean := false;
 BEGIN
+    {read_committed}
     IF NOT (
         SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class AS c
         WHERE c.oid = '{message}'::regclass

@@ -1,7 +1,10 @@
 -- Deletes up to `wanted` messages that have been in a final state for `age` microseconds, the
--- longest finished first, passing over those that somebody else is working on. Returns how many.
-CREATE OR REPLACE FUNCTION {fn:purge}(final_state smallint, age bigint, wanted integer)
-RETURNS bigint
+-- longest finished first, passing over those that somebody else is working on. Returns how many it
+-- found, and how many of them it could delete.
+CREATE OR REPLACE FUNCTION {fn:purge}(
+    final_state smallint, age bigint, wanted integer, wake boolean,
+    OUT chosen bigint, OUT purged bigint
+)
 {pinned}
 AS $$
 #variable_conflict use_column
@@ -9,6 +12,7 @@ DECLARE
     finished_before timestamptz := {fn:now}() - age * interval '1 microsecond';
     old bigint[];
 BEGIN
+    {read_committed}
     IF final_state = 3 THEN
         SELECT array_agg(seq) INTO old
         FROM (
@@ -17,7 +21,9 @@ BEGIN
             ORDER BY w.finished_at, w.seq LIMIT wanted
             FOR UPDATE SKIP LOCKED
         ) AS w;
-        RETURN {fn:purge_dead}(old);
+        chosen := coalesce(cardinality(old), 0);
+        purged := {fn:purge_dead}(old, wake);
+        RETURN;
     END IF;
     SELECT array_agg(seq) INTO old
     FROM (
@@ -26,6 +32,7 @@ BEGIN
         ORDER BY d.finished_at, d.seq LIMIT wanted
         FOR UPDATE SKIP LOCKED
     ) AS d;
-    RETURN {fn:purge_done}(final_state, old);
+    chosen := coalesce(cardinality(old), 0);
+    purged := {fn:purge_done}(final_state, old);
 END
 $$;

@@ -1,6 +1,6 @@
 -- Deletes dead messages that the caller has locked, but for those that block an ordering key which
 -- somebody else is changing. Returns how many.
-CREATE OR REPLACE FUNCTION {fn:purge_dead}(old bigint[]) RETURNS bigint
+CREATE OR REPLACE FUNCTION {fn:purge_dead}(old bigint[], wake boolean) RETURNS bigint
 {pinned}
 AS $$
 #variable_conflict use_column
@@ -32,14 +32,15 @@ BEGIN
         WHERE m.seq = ANY (ARRAY[g.seq])
         RETURNING m.handler, m.id
     ), {forget_keys}finished AS (
-        DELETE FROM {work} WHERE seq = ANY (purged)
+        DELETE FROM {work} WHERE seq = ANY (purged) RETURNING handler
     )
     INSERT INTO {tally} (handler, dead)
-    SELECT handler, -count(*) FROM gone GROUP BY handler;
+    SELECT handler, -count(*) FROM finished GROUP BY handler;
+    PERFORM {fn:fold}();
 
     IF unblocked_handlers IS NOT NULL THEN
         PERFORM {fn:lock_keys}(unblocked_handlers, unblocked_keys);
-        IF {fn:rehead}(unblocked_handlers, unblocked_keys) > 0 THEN
+        IF {fn:rehead}(unblocked_handlers, unblocked_keys) > 0 AND wake THEN
             PERFORM pg_notify('{channel}', '');
         END IF;
     END IF;

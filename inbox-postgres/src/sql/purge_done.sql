@@ -21,6 +21,7 @@ BEGIN
         GROUP BY handler
     )
     SELECT count(*) INTO purged FROM gone;
+    PERFORM {fn:fold}();
     RETURN purged;
 END
 $$;

@@ -1,7 +1,7 @@
 -- Deletes those of the given messages that have been in a final state for `age` microseconds.
 -- Returns how many.
 CREATE OR REPLACE FUNCTION {fn:purge_keys}(
-    final_state smallint, age bigint, handlers text[], ids text[]
+    final_state smallint, age bigint, handlers text[], ids text[], wake boolean
 ) RETURNS bigint
 {pinned}
 AS $$
@@ -19,6 +19,7 @@ DECLARE
     );
     old bigint[];
 BEGIN
+    {read_committed}
     IF final_state = 3 THEN
         SELECT array_agg(seq) INTO old
         FROM (
@@ -26,7 +27,7 @@ BEGIN
             WHERE w.seq = ANY (named) AND w.state = 3 AND w.finished_at <= finished_before
             FOR UPDATE SKIP LOCKED
         ) AS w;
-        RETURN {fn:purge_dead}(old);
+        RETURN {fn:purge_dead}(old, wake);
     END IF;
     SELECT array_agg(d.seq) INTO old
     FROM unnest(named) AS g (seq)

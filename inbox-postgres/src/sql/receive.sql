@@ -23,6 +23,9 @@ DECLARE
     locked_keys text[];
     fresh boolean[];
 BEGIN
+    IF alone THEN
+        {read_committed}
+    END IF;
     SELECT array_agg(nextval('{sequence}')) INTO blocks
     FROM generate_series(0, (cardinality(ids) - 1) / 1000);
 
@@ -86,9 +89,7 @@ BEGIN
     IF wake AND stored IS NOT NULL THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
-    IF alone THEN
-        {fold_sometimes}
-    END IF;
+    {fold_sometimes}
     RETURN stored;
 END
 $$;

@@ -33,6 +33,7 @@ BEGIN
                 )
                 VALUES (found_seq, due, instant, stamp, 1, 1, 0, 2, new_result);
                 INSERT INTO {tally} (handler, processed) VALUES (new_handler, 1);
+                {fold_sometimes}
                 IF drop_payload THEN
                     UPDATE {message} SET payload = NULL WHERE seq = found_seq;
                 END IF;
@@ -62,6 +63,23 @@ BEGIN
         SELECT m.seq INTO found_seq FROM {keys} AS m
         WHERE m.handler = new_handler AND m.id = new_id;
         CONTINUE WHEN found_seq IS NULL;
+
+        -- Without a lock, which would last as long as the caller's transaction: whoever holds the
+        -- message must not have to wait for it.
+        SELECT w.state, w.visible_at, w.claimable, w.last_error INTO standing
+        FROM {work} AS w WHERE w.seq = found_seq;
+        IF standing.state = 3 THEN
+            answer := 'dead';
+            reason := standing.last_error;
+        ELSIF standing.visible_at > {fn:now}() THEN
+            answer := 'busy';
+            until := standing.visible_at;
+        ELSIF NOT standing.claimable THEN
+            answer := 'blocked';
+        END IF;
+        IF answer IS NOT NULL THEN
+            RETURN;
+        END IF;
 
         -- Its ordering key before its work row, as everywhere.
         SELECT m.ordering_key INTO stored_key
@@ -100,6 +118,7 @@ BEGIN
                 VALUES (
                     new_handler, -(standing.state = 0)::integer, -(standing.state = 1)::integer, 1
                 );
+                {fold_sometimes}
                 IF drop_payload THEN
                     UPDATE {message} SET payload = NULL WHERE seq = found_seq;
                 END IF;

@@ -11,6 +11,25 @@ DECLARE
     overtaken bigint[];
     empty tid[];
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- What is seen may be older than the lock on the keys. Everything that decides below is
+        -- locked first, which fails if it has changed since.
+        PERFORM FROM unnest(handlers, ordering_keys) AS k (handler, ordering_key)
+        CROSS JOIN LATERAL (
+            SELECT FROM {work} AS w
+            WHERE w.handler = k.handler AND w.ordering_key = k.ordering_key
+              AND w.ordering_key IS NOT NULL AND (w.state < 2 OR w.blocks)
+            ORDER BY w.seq LIMIT 1
+            FOR UPDATE
+        ) AS head;
+        PERFORM FROM unnest(handlers, ordering_keys) AS k (handler, ordering_key)
+        CROSS JOIN LATERAL (
+            SELECT FROM {work} AS w
+            WHERE w.handler = k.handler AND w.ordering_key = k.ordering_key
+              AND w.ordering_key IS NOT NULL AND w.claimable
+            FOR UPDATE
+        ) AS current;
+    END IF;
     LOOP
         SELECT array_agg(head.seq) FILTER (WHERE head.state = 0 AND current.seq IS NULL),
             array_agg(current.seq) FILTER (WHERE current.state = 0 AND current.seq <> head.seq),

@@ -13,6 +13,7 @@ DECLARE
     ordered_keys text[];
     replayed bigint[];
 BEGIN
+    {read_committed}
     SELECT array_agg(m.handler), array_agg(m.ordering_key)
     INTO ordered_handlers, ordered_keys
     FROM unnest(seqs) AS g (seq)

@@ -1,7 +1,8 @@
 -- Ends leases. The arrays are in order of numbers, which is the one order in which rows are
 -- locked. Outcomes: 0 release, 1 retry after a delay (in microseconds), 2 processed, 3 dead.
 -- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
--- that were settled before and not claimed since.
+-- that were settled before and not claimed since. `alone`: not within a longer transaction of the
+-- caller's.
 --
 -- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
 -- only to be found by its number. The number is compared as an array's element, which leaves the
@@ -9,7 +10,7 @@
 CREATE OR REPLACE FUNCTION {fn:settle}(
     seqs bigint[], tokens bigint[], outcomes smallint[], delays bigint[], errors text[],
     blocking boolean[], results bytea[],
-    any_ordered boolean, drop_payloads boolean, wake boolean,
+    any_ordered boolean, drop_payloads boolean, wake boolean, alone boolean,
     OUT applied bigint[], OUT repeated bigint[]
 )
 {pinned}
@@ -23,6 +24,9 @@ DECLARE
     returned boolean;
     one record;
 BEGIN
+    IF alone THEN
+        {read_committed}
+    END IF;
     -- One processed message, as inline use settles it: what follows takes twice as long to set up
     -- as to run for one. A lease that does not stand, or an ordering key, is left to it.
     IF cardinality(seqs) = 1 AND outcomes[1] = 2 AND NOT any_ordered AND NOT drop_payloads THEN
@@ -145,6 +149,23 @@ BEGIN
               )
               OR EXISTS (SELECT FROM {done} AS d WHERE d.seq = g.seq AND d.token = g.token)
           );
+        -- What this transaction sees may be older than a lease that it does not find. Tokens only
+        -- grow, so one that is lost or settled by what is seen is so for good.
+        IF current_setting('transaction_isolation') <> 'read committed' AND EXISTS (
+            SELECT FROM unnest(seqs, tokens) WITH ORDINALITY AS g (seq, token, place)
+            WHERE g.place <> ALL (coalesce(applied, '{}'))
+              AND NOT EXISTS (
+                  SELECT FROM {work} AS w
+                  WHERE w.seq = g.seq
+                    AND (w.token > g.token OR (w.token = g.token AND w.state <> 1))
+              )
+              AND NOT EXISTS (
+                  SELECT FROM {done} AS d WHERE d.seq = g.seq AND d.token >= g.token
+              )
+        ) THEN
+            RAISE EXCEPTION 'a lease is younger than what the transaction sees'
+                USING ERRCODE = 'serialization_failure';
+        END IF;
     END IF;
     IF wake AND (returned OR promoted > 0) THEN
         PERFORM pg_notify('{channel}', '');

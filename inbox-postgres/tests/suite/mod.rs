@@ -6,14 +6,17 @@
 )]
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use async_trait::async_trait;
 use conformance_tests::{
-    AnyTransactions, BoxError, BusinessWrites, CASES, Corruption, Fixture, Harness, Need, Offered,
-    Restart, SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy,
+    AnyTransactions, BoxError, BusinessWrites, CASES, Corruption, Fixture, Harness, Mishap, Need,
+    Offered, Restart, SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy,
 };
 use inbox_api::{Inbox, Key, Schema as _};
 use inbox_postgres::{PostgresOptions, PostgresStore};
@@ -199,6 +202,8 @@ impl Fixture for Tested {
     }
 }
 
+static NEXT_TABLE: AtomicU32 = AtomicU32::new(0);
+
 /// A table of the handler's own.
 struct Effects {
     url: String,
@@ -218,6 +223,37 @@ impl BusinessWrites<sqlx::Transaction<'static, Postgres>> for Effects {
             .persistent(false)
             .execute(&mut **transaction)
             .await?;
+        Ok(())
+    }
+
+    async fn mishap(
+        &self,
+        transaction: &mut sqlx::Transaction<'static, Postgres>,
+        mishap: Mishap,
+    ) -> Offered<()> {
+        let sql = match mishap {
+            Mishap::FailedStatement => {
+                format!("INSERT INTO {} (note) VALUES (NULL)", self.table)
+            }
+            // As the server breaks a deadlock up.
+            Mishap::RolledBackByServer => {
+                "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'deadlock_detected'; END $$".to_owned()
+            }
+            Mishap::Commit => "COMMIT".to_owned(),
+            Mishap::RollBack => "ROLLBACK".to_owned(),
+            Mishap::SchemaChange => {
+                let number = NEXT_TABLE.fetch_add(1, Ordering::Relaxed);
+                let name = self.table.replace("effects", &format!("own_{number}"));
+                format!("CREATE TABLE {name} (note text)")
+            }
+        };
+        let fails = matches!(mishap, Mishap::FailedStatement | Mishap::RolledBackByServer);
+        let done = sqlx::raw_sql(AssertSqlSafe(sql))
+            .execute(&mut **transaction)
+            .await;
+        if done.is_err() != fails {
+            return Err(Unable::failed(format!("{mishap:?}: {done:?}")));
+        }
         Ok(())
     }
 
