@@ -482,7 +482,7 @@ register! { $
         a_held_message_costs_the_others_nothing:
             "While a transaction holds a message, claims, extensions and settlements of others go on.",
         a_lease_is_measured_from_when_it_is_handed_out:
-            "A claim that had to wait hands out leases of the whole length.",
+            "A claim or begin that had to wait hands out leases of the whole length.",
         a_transaction_whose_lease_is_renewed_commits_once:
             "A handler's transaction commits once, however long it takes, while its lease is renewed.",
         a_transaction_may_outlast_an_unclaimed_lease:

@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox_api::{Extended, Lease, Recorded, Settled, Settlement, State, StoreExt as _};
+use inbox_api::{Begun, Extended, Lease, Recorded, Settled, Settlement, State, StoreExt as _};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Need, Unable},
     place::{
-        Context, HANDLER, LONG, Place, TOLERANCE, claim, ids, message, numbered, ordered, processed,
+        Context, HANDLER, LONG, Place, TOLERANCE, claim, ids, message, numbered, ordered,
+        processed, terms,
     },
     transactions::{AnyTransaction, AnyTransactions},
 };
@@ -161,39 +162,59 @@ fn end(lease: &Lease) -> Settlement {
     }
 }
 
-/// Defect: a lease that is measured from when the claim was asked for has run out, or nearly so,
-/// when a claim that had to wait hands it out.
+/// After so long, an operation that has not answered waits for the transaction.
+const WAITING: Duration = Duration::from_secs(2);
+
+/// Lets the clock pass under an operation that waits for an open transaction, if it does. Whether
+/// it does.
+async fn waits<T>(place: &Place, operation: &tokio::task::JoinHandle<T>) -> CaseResult<bool> {
+    tokio::time::sleep(WAITING).await;
+    let waits = !operation.is_finished();
+    if waits {
+        place.fixture.advance_clock(LONG / 2).await?;
+    }
+    Ok(waits)
+}
+
+/// Defect: a lease that is measured from when a claim or a begin was asked for has run out, or
+/// nearly so, when the lock is free and it is handed out.
 pub(crate) async fn a_lease_is_measured_from_when_it_is_handed_out(cx: Context) -> CaseResult {
     let (place, transactions) = transactional(&cx).await?;
     place.need_clock()?;
-    let held = message("held")?;
-    place.accept(&held).await?;
-    place.accept(&message("other")?).await?;
+    let (held, other) = (message("held")?, message("other")?);
+    place.accept_all(&[held.clone(), other.clone()]).await?;
     let mut transaction = transactions.open().await?;
     let _ = transaction.record(&held, None).await?;
     let inbox = Arc::clone(&place.inbox);
     let claiming = tokio::spawn(async move { claim(&*inbox, HANDLER, 1, LONG).await });
-    // Where a claim waits for the transaction, it does so by now.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let waits = !claiming.is_finished();
-    if waits {
-        place.fixture.advance_clock(LONG / 2).await?;
-    }
+    let waited = waits(&place, &claiming).await?;
     transaction.commit().await?;
     let leased = claiming.await??;
     same("claimed", &ids(&leased), &vec!["other".into()])?;
-    if waits {
-        for leased in &leased {
-            is_whole(
-                &place,
-                "a claim that waited for a transaction",
-                &leased.lease,
-                LONG,
-            )
-            .await?;
-        }
+    for leased in leased.iter().filter(|_| waited) {
+        let what = "a claim that waited for a transaction";
+        is_whole(&place, what, &leased.lease, LONG).await?;
     }
-    Ok(())
+
+    let new = message("new")?;
+    let mut transaction = transactions.open().await?;
+    let _ = transaction.record(&new, None).await?;
+    let (inbox, terms) = (Arc::clone(&place.inbox), terms(LONG)?);
+    let beginning = tokio::spawn(async move { inbox.begin(&new, &terms).await });
+    let waited = waits(&place, &beginning).await?;
+    transaction.roll_back().await?;
+    match beginning.await? {
+        Ok(Begun::Run(leased)) if waited => {
+            let what = "a begin that waited for a transaction";
+            is_whole(&place, what, &leased.lease, LONG).await
+        }
+        // It may have given up in favour of the transaction.
+        Ok(Begun::Run(_) | Begun::Busy { .. }) => Ok(()),
+        Err(error) if error.is_retryable() => Ok(()),
+        answer => Err(Unmet::Failed(format!(
+            "begin of a message whose record was rolled back: saw {answer:?}"
+        ))),
+    }
 }
 
 /// How long handlers take, in tenths of their lease.
