@@ -349,7 +349,7 @@ fn a_newer_inbox_is_refused_with_both_versions() {
     runtime.block_on(async {
         let url = format!("sqlite://{}", place.path("inbox.db").display());
         let pool = sqlx::SqlitePool::connect(&url).await.unwrap();
-        sqlx::query("UPDATE inbox_meta SET version = 7")
+        sqlx::query("UPDATE inbox_meta SET version = 7, works_from = 7")
             .execute(&pool)
             .await
             .unwrap();
