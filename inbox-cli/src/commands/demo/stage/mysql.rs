@@ -71,7 +71,8 @@ impl Stage for OnMysql {
             .execute(&mut *transaction)
             .await
             .context("cannot set up the table of effects")?;
-        Ok(self.store.commit(transaction).await?)
+        // CREATE TABLE has committed by itself, so there is no transaction to commit.
+        Ok(self.store.roll_back(transaction).await?)
     }
 
     async fn write(
