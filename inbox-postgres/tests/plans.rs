@@ -275,6 +275,7 @@ impl Measured {
                 SELECT 100000000 + n, now() - interval '1 hour', 'h', 'many ' || n, 'k',
                     CASE WHEN n > {MANY} * 2 THEN 'many ' || n % 100 END, '{{}}', 'x'
                 FROM generate_series(1, {MANY} * 3) AS n;
+                SELECT setval('{{schema}}.inbox_seq', 200000000);
 
                 INSERT INTO {{schema}}.inbox_done
                     (seq, due_at, finished_at, token, started, finished, replays, state)
