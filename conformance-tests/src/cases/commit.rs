@@ -141,10 +141,14 @@ impl Scene<'_> {
                 !done && (self.when == When::After || !noted),
                 format!("failed without effect ({error})"),
             ),
-            // What was done before the mishap belongs together; what was done after it may stand
-            // alone, which the unknown effect says.
+            // What was done before the mishap belongs together. What was done after it must not
+            // stand alone: the message would count as handled, and the handler's work be undone.
             Err(error) => (
-                self.when == When::After || done == noted,
+                if self.when == When::After {
+                    !done
+                } else {
+                    done == noted
+                },
                 format!("failed ({error})"),
             ),
         };
