@@ -178,11 +178,9 @@
 //! for a whole batch. It is one round trip and one transaction, works through poolers, sees what
 //! was committed before it got its locks, and pins its plans: a plan that was made while a table was
 //! empty must not read all of it once it has grown. All times come from `inbox_now()`, the server's
-//! clock. A claim that had to step over thousands of index entries of messages that are no longer
-//! there (vacuum may not remove them while any transaction holds a snapshot: a dump, a report, a
-//! replication slot) is the last for a while to do so: the next ones of the same store start where
-//! it ended. What becomes claimable with an earlier due time in another process is found by a look
-//! from the front, after twenty times the time that one takes and ten seconds at most.
+//! clock. While any transaction holds a snapshot (a dump, a report, a replication slot), vacuum
+//! may not remove the index entries of what was processed since, and each claim steps over them:
+//! keep such transactions short.
 //!
 //! Locks are taken in one order everywhere (keys of messages, then ordering keys, then rows,
 //! each sorted), so that the store's operations do not deadlock with each other.
@@ -227,7 +225,6 @@
 
 mod chunks;
 mod error;
-mod front;
 mod leash;
 mod names;
 mod operate;

@@ -156,8 +156,6 @@ impl PostgresStore {
         arguments: PgArguments,
     ) -> Result<Vec<i64>> {
         let answer = self.run(operation, on, text, arguments).await?;
-        // The next message of an ordering key may have been due for long.
-        self.inner.front.forget();
         numbers(operation, &answer)
     }
 
@@ -186,7 +184,6 @@ impl PostgresStore {
         let answer = self
             .run(operation, On::PoolPlannedAnew, text, arguments)
             .await?;
-        self.inner.front.forget();
         let mapped = in_operation(operation);
         let (mut chosen, mut last): (i32, Option<i64>) = (0, None);
         if let Some(row) = answer.first() {
@@ -382,10 +379,6 @@ impl Operate for PostgresStore {
             left = left.saturating_sub(u32::try_from(purged).unwrap_or(u32::MAX));
         }
         let older_than = overdue(partitions, expired);
-        if expired.state() == State::Dead {
-            // One that blocks its ordering key lets the next message through.
-            self.inner.front.forget();
-        }
         while left > 0 {
             let limit = left.min(PURGE_SLICE);
             let arguments = Arguments::new(OPERATION)

@@ -9,7 +9,7 @@ use inbox_api::{
 };
 use sqlx::{Row as _, postgres::PgRow};
 
-use crate::{front::Seen, time::Instant};
+use crate::time::Instant;
 
 type Decoded<T> = std::result::Result<T, String>;
 
@@ -71,21 +71,6 @@ pub(crate) fn located(locator: u64) -> (i64, bool) {
         i64::try_from(locator >> 1).unwrap_or(i64::MAX),
         locator & 1 == 1,
     )
-}
-
-/// The last row of `claim.sql`, which says how it went.
-pub(crate) fn seen(row: &PgRow, ordered: bool) -> sqlx::Result<Option<Seen>> {
-    if row.try_get::<i64, _>(0)? != 0 {
-        return Ok(None);
-    }
-    let last: Option<Instant> = row.try_get(7)?;
-    Ok(Some(Seen {
-        taken: u32::try_from(row.try_get::<i32, _>(9)?).unwrap_or_default(),
-        last: last.map(|last| last.0),
-        steps: row.try_get(8)?,
-        instant: row.try_get::<Instant, _>(11)?.0,
-        ordered,
-    }))
 }
 
 /// The number and token of a claimed row: all that is needed to set it aside.

@@ -317,8 +317,7 @@ impl Statements {
         Self {
             receive: names.expand(&format!("SELECT {receive}")),
             receive_in: names.expand(&format!("SELECT {receive}, {MARK}")),
-            claim: names
-                .expand("SELECT * FROM {fn:claim}($1, $2, $3, $4, coalesce($5, '-infinity'))"),
+            claim: names.expand("SELECT * FROM {fn:claim}($1, $2, $3, $4)"),
             settle: names.expand(&format!("SELECT * FROM {settle}")),
             settle_in: names.expand(&format!("SELECT s.*, {MARK} FROM {settle} AS s")),
             extend: names.expand("SELECT * FROM {fn:extend}($1, $2, $3)"),

@@ -24,7 +24,6 @@ use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     error::{before, in_operation, is_data_exception, is_stale, may_be_schema, sqlstate},
-    front::Front,
     leash::{Leash, OrClose, no_answer},
     options::PostgresOptions,
     rows, schema,
@@ -71,7 +70,6 @@ pub(crate) struct Inner {
     pub(crate) options: PostgresOptions,
     pub(crate) names: Names,
     pub(crate) work: Work,
-    pub(crate) front: Front,
     pub(crate) pool: PgPool,
     /// Whether the pool is closed with the store.
     owns_pool: bool,
@@ -92,6 +90,21 @@ pub(crate) enum On<'a> {
     PoolPlannedAnew,
     /// In a transaction of the caller's.
     Transaction(&'a mut PgConnection),
+}
+
+/// Fails outside of a transaction. What follows would commit by itself there, and a message whose
+/// work was rolled back would count as handled.
+async fn is_in_transaction(operation: &'static str, connection: &mut PgConnection) -> Result<()> {
+    const PROBE: &str = "SAVEPOINT inbox_probe; RELEASE SAVEPOINT inbox_probe";
+    const NO_TRANSACTION: &str = "25P01";
+    match sqlx::raw_sql(PROBE).execute(connection).await {
+        Ok(_) => Ok(()),
+        Err(error) if sqlstate(&error).as_deref() == Some(NO_TRANSACTION) => {
+            let context = "the transaction is not there any more: a statement in it has ended it";
+            Err(Error::new(ErrorKind::Conflict, operation, context).with_source(error))
+        }
+        Err(error) => Err(before(operation)(error)),
+    }
 }
 
 impl PostgresStore {
@@ -178,7 +191,6 @@ impl PostgresStore {
         Self {
             inner: Arc::new(Inner {
                 work: Work::new(&options, &names),
-                front: Front::default(),
                 names,
                 options,
                 pool,
@@ -223,6 +235,7 @@ impl PostgresStore {
             On::Transaction(connection) => connection,
         };
         let work = async {
+            is_in_transaction(operation, connection).await?;
             self.check(operation, connection).await?;
             sqlx::query_with(sql.clone(), arguments)
                 .persistent(self.inner.options.prepared_statements)
@@ -457,9 +470,6 @@ impl PostgresStore {
                 })?;
             standing.extend(Settle::standing(operation, chunk, &answer, repetition)?);
             sent = true;
-            if settle.any_ordered || settle.any_released() {
-                self.inner.front.forget();
-            }
         }
         Ok(settle.settled(&standing, settlements))
     }
@@ -545,19 +555,14 @@ impl Store for PostgresStore {
         if request.handlers.is_empty() || request.limit == 0 {
             return Ok(Claims::default());
         }
-        let (work, front) = (&self.inner.work, &self.inner.front);
-        let since = front.of(request);
-        let arguments = work.claim(request, since)?;
+        let work = &self.inner.work;
+        let arguments = work.claim(request)?;
         let answer = self
             .run("claim", On::Pool, &work.statements.claim, arguments)
             .await?;
         let mut claims = Claims::default();
         let mut unreadable = Vec::new();
-        let (answer, last) = match answer.split_last() {
-            Some((last, rows)) => (rows, Some(last)),
-            None => (answer.as_slice(), None),
-        };
-        for row in answer {
+        for row in &answer {
             match rows::leased(row) {
                 Ok(leased) => claims.leased.push(leased),
                 Err(reason) => {
@@ -568,15 +573,6 @@ impl Store for PostgresStore {
                     unreadable.push((seq, token, reason));
                 }
             }
-        }
-        let ordered = claims
-            .leased
-            .iter()
-            .any(|l| l.message.ordering_key().is_some());
-        if let Some(last) = last
-            && let Some(seen) = rows::seen(last, ordered).map_err(in_operation("claim"))?
-        {
-            front.learn(request, since, &seen);
         }
         if !unreadable.is_empty() {
             self.set_aside(&unreadable).await?;

@@ -242,8 +242,7 @@ impl Work {
         Ok(())
     }
 
-    /// `since`: from when on messages are looked for, in microseconds since 1970.
-    pub(crate) fn claim(&self, request: &ClaimRequest, since: Option<i64>) -> Result<PgArguments> {
+    pub(crate) fn claim(&self, request: &ClaimRequest) -> Result<PgArguments> {
         let mut handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
         handlers.sort_unstable();
         handlers.dedup();
@@ -252,7 +251,6 @@ impl Work {
             .with(i32::try_from(request.limit).unwrap_or(i32::MAX))
             .with(micros(request.terms.length()))
             .with(request.terms.worker().as_str())
-            .with(since.map(Instant))
             .finish()
     }
 
@@ -574,13 +572,6 @@ pub(crate) enum Repetition {
 }
 
 impl<'a> Settle<'a> {
-    /// Whether any message is handed back, to be due since when it was.
-    pub(crate) fn any_released(&self) -> bool {
-        self.outcomes
-            .iter()
-            .any(|(_, outcome)| matches!(outcome, Outcome::Release))
-    }
-
     /// What to send, as so many statements as it takes.
     pub(crate) fn chunks(&self) -> Vec<&[Sent<'a>]> {
         self.chunks_within(CHUNK_BYTES)

@@ -365,68 +365,6 @@ async fn no_operation_reads_more_with_a_backlog_and_a_history() {
     check_filled(&measured).await;
 }
 
-/// What was processed while somebody holds a snapshot, which nothing can clear away.
-#[tokio::test]
-async fn a_claim_does_not_step_over_what_was_processed_under_a_snapshot() {
-    const PROCESSED: usize = 20_000;
-    let Some(server) = own_server_with(&["autovacuum=off"]) else {
-        return;
-    };
-    let mut measured = Measured::new(server.url()).await;
-    let mut reporting = connection(server.url()).await.unwrap();
-    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
-    sqlx::raw_sql(begin).execute(&mut reporting).await.unwrap();
-    for _ in 0..PROCESSED / 1000 {
-        let batch = measured.fresh(1000);
-        let _ = measured.store.receive(&batch).await.unwrap();
-        let leases = measured.claimed(1000).await;
-        assert_eq!(leases.len(), 1000);
-        measured.settle_as(&leases, &processed()).await;
-    }
-    // Also of what is leased, once the leases would have run out.
-    measured.place.advance(2 * LENGTH).await;
-    // Finds out how much there is, and where it ends.
-    assert_eq!(measured.claimed(100).await.len(), 0);
-    for limit in [100, 100, 1, 100] {
-        let batch = measured.fresh(100);
-        let _ = measured.store.receive(&batch).await.unwrap();
-        let before = measured.counters().await.rows;
-        let leases = measured.claimed(limit).await;
-        assert_eq!(leases.len(), limit as usize);
-        let read = measured.counters().await.rows - before;
-        // A look that is due is one claim of many.
-        let again = measured.counters().await.rows;
-        let rest = measured.claimed(100).await;
-        let read = read.min(measured.counters().await.rows - again);
-        assert!(read < 2000, "{read} rows for a claim of {limit}");
-        measured.settle_as(&leases, &processed()).await;
-        measured.settle_as(&rest, &processed()).await;
-    }
-
-    // Another process lets a message go that was due long ago.
-    let other = measured.place.other().await;
-    let _ = other.receive(&[message("returned")]).await.unwrap();
-    let lease = claim_one(&other).await;
-    measured
-        .place
-        .run("UPDATE {schema}.inbox_work SET due_at = due_at - interval '1 day'")
-        .await
-        .unwrap();
-    settle(&other, &lease, inbox_api::Outcome::Release).await;
-    let started = std::time::Instant::now();
-    while measured.claimed(100).await.is_empty() {
-        assert!(
-            started.elapsed() < Duration::from_secs(60),
-            "it is not found"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    sqlx::raw_sql("COMMIT")
-        .execute(&mut reporting)
-        .await
-        .unwrap();
-}
-
 /// The SQL that fills the tables makes an inbox as the store would.
 async fn check_filled(measured: &Measured) {
     assert_eq!(check::broken_rules(&measured.place).await, [""; 0]);

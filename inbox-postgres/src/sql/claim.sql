@@ -1,16 +1,11 @@
 -- Leases up to `wanted` messages that are due, and returns them with their payloads, in the order
 -- of `chosen`: each step walks the one before it, and a sort here would copy every payload.
 --
--- Only messages that are due since `since`, the earliest unless '-infinity', are looked for. The last
--- row, of number 0, says how it went: as `accepted_at` the latest due time of the messages that were
--- taken, as `token` how many index entries were read, as `started` how many messages were taken, as
--- `lease_until` when the claim began.
---
 -- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
 -- only to be found by its number. The number is compared as an array's element, which leaves the
 -- planner no choice but the index.
 CREATE OR REPLACE FUNCTION {fn:claim}(
-    handlers text[], wanted integer, lease bigint, worker text, since timestamptz
+    handlers text[], wanted integer, lease bigint, worker text
 ) RETURNS TABLE (
     seq bigint, handler text, id text, kind text, content_type text, ordering_key text,
     headers text, accepted_at timestamptz, token bigint, started integer, finished integer,
@@ -28,8 +23,8 @@ DECLARE
 BEGIN
     {read_committed}
     IF cardinality(handlers) > 1 THEN
-        -- How many of the longest due messages are each handler's, so that no more rows than
-        -- wanted are locked.
+        -- How many of the longest due messages are each handler's. Those that others hold do not
+        -- count: messages of one handler that a transaction holds must not keep those of another.
         SELECT array_agg(share ORDER BY place) INTO shares
         FROM (
             SELECT h.place, count(first.seq)::integer AS share
@@ -40,8 +35,9 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT w.handler, w.visible_at, w.seq FROM {work} AS w
                     WHERE w.handler = g.handler AND w.claimable AND w.state = 0
-                      AND w.visible_at >= since AND w.visible_at <= instant
+                      AND w.visible_at <= instant
                     ORDER BY w.visible_at, w.seq LIMIT wanted
+                    FOR UPDATE SKIP LOCKED
                 ) AS w
                 ORDER BY w.visible_at, w.seq LIMIT wanted
             ) AS first ON first.handler = h.handler
@@ -56,7 +52,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
             WHERE w.handler = h.handler AND w.claimable AND w.state = 1
-              AND w.visible_at >= since AND w.visible_at <= instant
+              AND w.visible_at <= instant
             ORDER BY w.visible_at, w.seq LIMIT wanted
             FOR UPDATE SKIP LOCKED
         ) AS w
@@ -66,7 +62,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
             WHERE w.handler = h.handler AND w.claimable AND w.state = 0
-              AND w.visible_at >= since AND w.visible_at <= instant
+              AND w.visible_at <= instant
             ORDER BY w.visible_at, w.seq LIMIT h.share
             FOR UPDATE SKIP LOCKED
         ) AS w
@@ -95,12 +91,7 @@ BEGIN
         FROM {message} AS m
         WHERE m.seq = l.seq
         OFFSET 0
-    ) AS m ON true
-    UNION ALL
-    SELECT 0, NULL, NULL, NULL, NULL, NULL, NULL, max(c.visible_at),
-        pg_stat_get_xact_tuples_returned('{schema}."{prefix}_claim"'::regclass),
-        count(*)::integer, NULL, instant, NULL
-    FROM chosen AS c;
+    ) AS m ON true;
 
     {fold_sometimes}
 END
