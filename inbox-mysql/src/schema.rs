@@ -341,6 +341,16 @@ fn incomplete(
     )
 }
 
+/// Fails unless an inbox of the expected version is there, and whole.
+pub(crate) async fn check_whole(
+    operation: &'static str,
+    connection: &mut MySqlConnection,
+    options: &MySqlOptions,
+) -> Result<()> {
+    check_version(operation, connection, options).await?;
+    whole::check(operation, connection, options).await
+}
+
 /// Fails unless an inbox of the expected version is there.
 pub(crate) async fn check_version(
     operation: &'static str,
@@ -354,7 +364,7 @@ pub(crate) async fn check_version(
     match found {
         Found::Version { version, oldest } if works_with(version, oldest) => {
             match difference(&expected(options), &present) {
-                None => whole::check(operation, connection, options).await,
+                None => Ok(()),
                 Some((table, line)) => Err(incomplete(operation, inbox, version, table, line)),
             }
         }

@@ -30,7 +30,7 @@ use crate::{
     settle::{Detail, Ending, Settling},
     statements::Names,
     wakeups::Signal,
-    work::{Held, Known, Order, Work, held},
+    work::{Held, Known, Whose, Work, held},
 };
 
 const CONNECT: &str = "connect";
@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub(crate) connections: Connections,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
+    /// The same of the form of its tables only.
+    form_checked: AtomicBool,
     /// Counts operations that add to the tally.
     tallied: AtomicU32,
 }
@@ -133,6 +135,7 @@ impl MySqlStore {
                 front: Front::default(),
                 connections,
                 checked: AtomicBool::new(false),
+                form_checked: AtomicBool::new(false),
                 // Processes that do little each, and many at once, take their turns.
                 tallied: AtomicU32::new(fastrand::u32(..FOLD_ONE_IN)),
             }),
@@ -302,8 +305,24 @@ impl MySqlStore {
         if self.inner.checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        schema::check_version(operation, connection, &self.inner.work.options).await?;
+        schema::check_whole(operation, connection, &self.inner.work.options).await?;
         self.inner.checked.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The same in a transaction of the caller's, whose isolation level may be any: only the look at
+    /// the tables' form. What compares rows would see those of others half-done, or lock them.
+    pub(crate) async fn check_within(
+        &self,
+        operation: &'static str,
+        connection: &mut MySqlConnection,
+    ) -> Result<()> {
+        let inner = &self.inner;
+        if inner.checked.load(Ordering::Relaxed) || inner.form_checked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        schema::check_version(operation, connection, &inner.work.options).await?;
+        inner.form_checked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -366,23 +385,11 @@ impl Store for MySqlStore {
         let mut script = self.script(Access::Write);
         // The locks of what is known last for as long as one transaction of the store's.
         let none = Known::default();
-        let order = Order::OfAcceptance;
-        let mut receiving = work.receive(&mut script, messages, &none, order, secrecy);
+        let receiving = work.receive(&mut script, messages, &none, Whose::Own, secrecy);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
-            match self
-                .run_up_to(1, OPERATION, until, Access::Write, script)
-                .await
-            {
-                Err(error) if error.kind() == ErrorKind::Conflict => {
-                    let mut script = self.script(Access::Write);
-                    let order = Order::OfKeys;
-                    receiving = work.receive(&mut script, messages, &none, order, secrecy);
-                    self.run(OPERATION, until, Access::Write, script).await?
-                }
-                outcome => outcome?,
-            }
+            self.run(OPERATION, until, Access::Write, script).await?
         };
         let receipts = receiving
             .receipts(messages, &answers)

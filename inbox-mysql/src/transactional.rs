@@ -21,7 +21,7 @@ use crate::{
     script::{Answers, COMMIT, Form, Script, Secrecy},
     settle::{Detail, Settling},
     store::MySqlStore,
-    work::{Known, Order},
+    work::{Known, Whose},
 };
 
 /// Payloads, results and headers are bound here: a transaction may be of the caller's own pool,
@@ -141,7 +141,7 @@ impl Transactional for MySqlStore {
         let answers = self.run_in(OPERATION, until, transaction, script).await?;
         let known = Known::of(&answers, &places).map_err(in_operation(OPERATION))?;
         let mut script = Script::within(&self.now(), &IS_THERE);
-        let receiving = work.receive(&mut script, messages, &known, Order::OfKeys, SECRECY);
+        let receiving = work.receive(&mut script, messages, &known, Whose::Callers, SECRECY);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
@@ -212,7 +212,7 @@ impl MySqlStore {
         script.fixed("SET @inbox_tallied = LAST_INSERT_ID()");
         script.end();
         let running = async {
-            self.check(operation, transaction).await?;
+            self.check_within(operation, transaction).await?;
             script
                 .run(transaction, server.max_packet, server.form())
                 .await

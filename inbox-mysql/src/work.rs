@@ -41,15 +41,13 @@ pub(crate) struct Work {
     pub(crate) server: Server,
 }
 
-/// In which order the rows of a batch are inserted, and so numbered. Those of one ordering key are
-/// numbered in the order of the batch either way.
+/// Whose transaction messages are stored in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// In the order of the batch.
-    OfAcceptance,
-    /// In one order for everybody, so that batches with the same keys wait for each other instead
-    /// of deadlocking.
-    OfKeys,
+pub(crate) enum Whose {
+    /// The store's own, at `READ COMMITTED`.
+    Own,
+    /// The caller's, at any isolation level.
+    Callers,
 }
 
 /// What a receive's answers mean.
@@ -204,7 +202,7 @@ impl Work {
         script: &mut Script,
         messages: &[Message],
         known: &Known,
-        order: Order,
+        whose: Whose,
         secrecy: Secrecy,
     ) -> Receiving {
         let mut receiving = Receiving {
@@ -229,7 +227,7 @@ impl Work {
         self.lock_keys(script, &keys);
         if !wanted.is_empty() {
             let ordered = !keys.is_empty();
-            receiving.stored = Some(self.store(script, &wanted, ordered, order, secrecy));
+            receiving.stored = Some(self.store(script, &wanted, ordered, whose, secrecy));
             receiving.wanted = wanted.iter().map(|(place, _)| *place).collect();
         }
         self.rehead(script, &keys);
@@ -282,21 +280,15 @@ impl Work {
         script: &mut Script,
         messages: &[(usize, &Message)],
         ordered: bool,
-        order: Order,
+        whose: Whose,
         secrecy: Secrecy,
     ) -> Stored {
         Self::begin_batch(script);
-        let mut sorted: Vec<_> = messages.iter().map(|(_, message)| *message).collect();
-        if order == Order::OfKeys {
-            // Not those with ordering keys: these keys are locked, and their messages are numbered as
-            // they are inserted.
-            sorted.sort_by_key(|message| match message.ordering_key() {
-                None => (false, Some(message.key())),
-                Some(_) => (true, None),
-            });
-            self.store_as_text(script, &sorted, secrecy);
-        } else {
-            let mut rest = sorted.as_slice();
+        let in_order: Vec<_> = messages.iter().map(|(_, message)| *message).collect();
+        // In the order of the batch, in which they are numbered. Batches with the same keys in other
+        // orders may deadlock then, and are stored again.
+        let mut rest = in_order.as_slice();
+        if whose == Whose::Own {
             for rows in BOUND_ROWS {
                 while let Some((some, others)) = rest.split_at_checked(rows)
                     && let Some(statement) = self.bound_rows(some)
@@ -306,12 +298,12 @@ impl Work {
                     rest = others;
                 }
             }
-            self.store_as_text(script, rest, secrecy);
         }
+        self.store_as_text(script, rest, secrecy);
         let most = messages.len() as i64;
-        let (storing, counted) = match (messages, order) {
+        let (storing, counted) = match (messages, whose) {
             ([_], _) => (&self.sql.one, self.queue(script, &self.sql.one)),
-            (some, Order::OfKeys) if some.len() <= self.most_numbers() => {
+            (some, Whose::Callers) if some.len() <= self.most_numbers() => {
                 script.fixed("SET @inbox_seqs = NULL");
                 script.fixed(&self.sql.list_stored);
                 (&self.sql.listed, self.queue(script, &self.sql.listed))
