@@ -92,13 +92,12 @@ const CODES: &[Row] = &[
         Undone,
         "the database's encoding cannot hold a text; it has to be UTF8",
     ),
-    // The one check that a row can fail: a partition that takes its number. A receive that took so
-    // long that its partition has been dropped meanwhile.
+    // The one check that a row can fail: a partition that takes its number.
     (
         "23514",
         Conflict,
         Undone,
-        "the message's partition was dropped meanwhile",
+        "no partition takes the message's number",
     ),
     (
         "25006",

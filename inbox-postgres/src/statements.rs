@@ -68,6 +68,11 @@ const LAYOUTS: &[(&str, &str, &str)] = &[
         include_str!("sql/store_one_partitioned.sql"),
     ),
     (
+        "{keep_partition}",
+        "",
+        include_str!("sql/keep_partition.sql"),
+    ),
+    (
         "{forget_key}",
         "",
         include_str!("sql/forget_key_partitioned.sql"),

@@ -25,6 +25,7 @@ DECLARE
     standing record;
 BEGIN
     {read_committed}
+    {keep_partition}
     FOR attempt IN 1 .. 100 LOOP
         {store_one}
         IF found_seq IS NOT NULL THEN
@@ -33,7 +34,7 @@ BEGIN
                 SELECT k.fresh INTO head
                 FROM {fn:lock_keys}(ARRAY[new_handler], ARRAY[new_ordering_key]) AS k;
             END IF;
-            -- Both may have waited for a transaction of somebody else's. The lease begins now.
+            -- Both may have waited for another transaction. The lease begins now.
             instant := {fn:now}();
             stamp := (extract(epoch FROM instant) * 1000000)::bigint;
             lease_end := instant + lease * interval '1 microsecond';

@@ -26,6 +26,7 @@ BEGIN
     IF alone THEN
         {read_committed}
     END IF;
+    {keep_partition}
     SELECT array_agg(nextval('{sequence}')) INTO blocks
     FROM generate_series(0, (cardinality(ids) - 1) / 1000);
 

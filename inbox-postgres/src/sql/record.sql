@@ -19,6 +19,7 @@ DECLARE
     stored_key text;
     standing record;
 BEGIN
+    {keep_partition}
     FOR attempt IN 1 .. 100 LOOP
         {store_one}
         IF found_seq IS NOT NULL THEN
@@ -64,7 +65,7 @@ BEGIN
         WHERE m.handler = new_handler AND m.id = new_id;
         CONTINUE WHEN found_seq IS NULL;
 
-        -- Without a lock, which would last as long as the caller's transaction: whoever holds the
+        -- Without a lock, which would last as long as the caller's transaction: who holds the
         -- message must not have to wait for it.
         SELECT w.state, w.visible_at, w.claimable, w.last_error INTO standing
         FROM {work} AS w WHERE w.seq = found_seq;

@@ -263,38 +263,67 @@ async fn an_open_transaction_holds_its_partition_up() {
     check(&ready).await;
 }
 
-/// It drew its numbers before its partition was closed, and stores only when it is dropped.
+/// What waits for a drop draws its number afterwards, so that it is not one of a partition that is
+/// gone.
 #[tokio::test]
-async fn a_receive_that_is_overtaken_by_a_drop_can_be_repeated() {
-    let Some(ready) = partitioned().await else {
-        return;
-    };
-    let Ready { place, store } = &ready;
-    receive(store, &messages("m", 1)).await;
-    process_all(store).await;
-    next_partition(store).await;
-    place.advance(2 * HOUR).await;
-    assert_eq!(sweep(store, State::Processed).await, 1);
-    next_partition(store).await;
-    assert!(!partitions(place).await.contains(&0));
-    let current: i64 = place
-        .value("SELECT last_value FROM {schema}.inbox_seq")
+async fn a_drop_overtakes_nobody() {
+    for operation in ["receive", "begin", "record"] {
+        let Some(ready) = partitioned().await else {
+            return;
+        };
+        let Ready { place, store } = &ready;
+        next_partition(store).await;
+        let mut dropping = connection(&place.url).await.unwrap();
+        let run = async |dropping: &mut PgConnection, sql: &str| {
+            let sql = sqlx::AssertSqlSafe(place.sql(sql));
+            sqlx::raw_sql(sql).execute(dropping).await.unwrap();
+        };
+        run(
+            &mut dropping,
+            "BEGIN; LOCK TABLE ONLY {schema}.inbox_message, ONLY {schema}.inbox_done",
+        )
         .await;
-    place
-        .run("SELECT setval('{schema}.inbox_seq', 500000)")
-        .await
-        .unwrap();
-    let sent = message("late");
-    let error = store.receive_one(&sent).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    let error = store.begin(&sent, &terms()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    place
-        .run(&format!("SELECT setval('{{schema}}.inbox_seq', {current})"))
-        .await
-        .unwrap();
-    assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
-    check(&ready).await;
+        let overtaken = tokio::spawn({
+            let (store, sent) = (store.clone(), message(operation));
+            async move {
+                match operation {
+                    "receive" => {
+                        assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted)
+                    }
+                    "begin" => assert!(matches!(
+                        store.begin(&sent, &terms()).await.unwrap(),
+                        Begun::Run(_)
+                    )),
+                    _ => {
+                        let mut transaction = store.open().await.unwrap();
+                        let recorded = store
+                            .record_in(&mut transaction, &sent, None)
+                            .await
+                            .unwrap();
+                        assert_eq!(recorded, Recorded::First);
+                        store.commit(transaction).await.unwrap();
+                    }
+                }
+            }
+        });
+        let waiting = format!(
+            "SELECT count(*) FROM pg_locks AS l WHERE NOT l.granted
+             AND l.relation = '{}'::regclass",
+            place.sql("{schema}.inbox_message")
+        );
+        while place.value::<i64>(&waiting).await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        run(
+            &mut dropping,
+            "SELECT setval('{schema}.inbox_seq', 10000000000000, false);
+             ALTER TABLE {schema}.inbox_message DETACH PARTITION {schema}.inbox_message_0;
+             ALTER TABLE {schema}.inbox_done DETACH PARTITION {schema}.inbox_done_0;
+             COMMIT",
+        )
+        .await;
+        overtaken.await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

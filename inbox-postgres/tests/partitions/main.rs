@@ -25,6 +25,7 @@ use inbox_api::{
     Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
+use sqlx::PgConnection;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
