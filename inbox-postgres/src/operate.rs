@@ -396,7 +396,7 @@ impl Operate for PostgresStore {
             );
             purged += slice;
             left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
-            // Those found whose ordering key somebody else is changing are still there, and would
+            // Those found whose ordering key others are changing are still there, and would
             // be found again.
             if found < u64::from(limit) || slice == 0 {
                 break;

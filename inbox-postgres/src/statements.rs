@@ -45,9 +45,6 @@ const PARTITION_FUNCTIONS: &[(&str, &str)] = &[
 /// With which SQLSTATE functions refuse to run by themselves at another isolation level.
 pub(crate) const NOT_READ_COMMITTED: &str = "IB001";
 
-/// Marks the caller's transaction as one that this store has been used in; see `commit`.
-const MARK: &str = "pg_catalog.set_config('inbox.transaction', 'on', true)";
-
 /// How many numbers a partition has. Single messages draw a thousand each, so that is ten thousand
 /// million of them; and there are numbers for 900,000 partitions.
 const PARTITION_WIDTH: &str = "10000000000000";
@@ -239,13 +236,11 @@ const PARTITION_LOCK: u32 = 0x1b0c_0003;
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
-    pub(crate) receive_in: SqlStr,
     pub(crate) claim: SqlStr,
     pub(crate) settle: SqlStr,
-    pub(crate) settle_in: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) begin: SqlStr,
-    pub(crate) record_in: SqlStr,
+    pub(crate) record: SqlStr,
     pub(crate) get: SqlStr,
     pub(crate) list: ByStates,
     pub(crate) list_newest: ByStates,
@@ -309,9 +304,6 @@ impl Statements {
         };
         let eligible = include_str!("sql/eligible.sql");
         let key = "ARRAY(SELECT seq FROM {keys} WHERE handler = $1 AND id = $2)";
-        let receive =
-            format!("{{fn:receive}}($1, $2, $3, $4, $5, $6, {payloads}, $8, $9, $10, $11, $12)");
-        let settle = "{fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         // The rows that are chosen are in order of their numbers.
         let slice = |call: &str| {
             by_states(&format!(
@@ -320,19 +312,19 @@ impl Statements {
             ))
         };
         Self {
-            receive: names.expand(&format!("SELECT {receive}")),
-            receive_in: names.expand(&format!("SELECT {receive}, {MARK}")),
+            receive: names.expand(&format!(
+                "SELECT {{fn:receive}}($1, $2, $3, $4, $5, $6, {payloads}, $8, $9, $10, $11, $12)"
+            )),
             claim: names.expand("SELECT * FROM {fn:claim}($1, $2, $3, $4)"),
-            settle: names.expand(&format!("SELECT * FROM {settle}")),
-            settle_in: names.expand(&format!("SELECT s.*, {MARK} FROM {settle} AS s")),
+            settle: names
+                .expand("SELECT * FROM {fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"),
             extend: names.expand("SELECT * FROM {fn:extend}($1, $2, $3)"),
             begin: names.expand(&format!(
                 "SELECT * FROM {{fn:begin}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11)",
                 payload("$7")
             )),
-            record_in: names.expand(&format!(
-                "SELECT r.*, {MARK}
-                 FROM {{fn:record}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11, $12) AS r",
+            record: names.expand(&format!(
+                "SELECT * FROM {{fn:record}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11, $12)",
                 payload("$7")
             )),
             get: names.expand(include_str!("sql/get.sql")),

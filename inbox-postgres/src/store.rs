@@ -92,12 +92,14 @@ pub(crate) enum On<'a> {
     Transaction(&'a mut PgConnection),
 }
 
-/// Fails outside of a transaction. What follows would commit by itself there, and a message whose
-/// work was rolled back would count as handled.
-async fn is_in_transaction(operation: &'static str, connection: &mut PgConnection) -> Result<()> {
-    const PROBE: &str = "SAVEPOINT inbox_probe; RELEASE SAVEPOINT inbox_probe";
+/// Marks a transaction as one that this store is used in, for [`commit`](inbox_api::Transactional).
+/// Fails outside of one: what follows would commit by itself there, and a message whose work was
+/// rolled back would count as handled.
+async fn enter(operation: &'static str, connection: &mut PgConnection) -> Result<()> {
+    const ENTER: &str = "SAVEPOINT inbox_probe; RELEASE SAVEPOINT inbox_probe; \
+                         SET LOCAL inbox.transaction = 'on'";
     const NO_TRANSACTION: &str = "25P01";
-    match sqlx::raw_sql(PROBE).execute(connection).await {
+    match sqlx::raw_sql(ENTER).execute(connection).await {
         Ok(_) => Ok(()),
         Err(error) if sqlstate(&error).as_deref() == Some(NO_TRANSACTION) => {
             let context = "the transaction is not there any more: a statement in it has ended it";
@@ -235,7 +237,7 @@ impl PostgresStore {
             On::Transaction(connection) => connection,
         };
         let work = async {
-            is_in_transaction(operation, connection).await?;
+            enter(operation, connection).await?;
             self.check(operation, connection).await?;
             sqlx::query_with(sql.clone(), arguments)
                 .persistent(self.inner.options.prepared_statements)
@@ -380,7 +382,7 @@ impl PostgresStore {
                     let arguments = work.receive(operation, messages, chunk, false)?;
                     let on = On::Transaction(&mut *connection);
                     let answer = self
-                        .run(operation, on, &work.statements.receive_in, arguments)
+                        .run(operation, on, &work.statements.receive, arguments)
                         .await?;
                     Work::received(operation, &answer, chunk, &mut receipts)?;
                 }
@@ -454,14 +456,12 @@ impl PostgresStore {
         for chunk in settle.chunks() {
             let alone = matches!(on, On::Pool);
             let arguments = work.settle_arguments(operation, chunk, settle.any_ordered, alone)?;
-            let (on, text) = match &mut on {
-                On::Transaction(connection) => {
-                    (On::Transaction(connection), &work.statements.settle_in)
-                }
-                _ => (On::Pool, &work.statements.settle),
+            let on = match &mut on {
+                On::Transaction(connection) => On::Transaction(connection),
+                _ => On::Pool,
             };
             let answer = self
-                .run(operation, on, text, arguments)
+                .run(operation, on, &work.statements.settle, arguments)
                 .await
                 // What was sent before is settled, unless the caller's transaction holds it.
                 .map_err(|error| match alone && sent {

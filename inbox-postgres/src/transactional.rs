@@ -62,7 +62,8 @@ fn not_committed(error: sqlx::Error) -> Error {
 /// and repeated: a duplicate, a lease that was handed out or renewed, an ordering key that has moved
 /// on. A handler at these levels has to be done before its lease is renewed.
 ///
-/// [`commit`](Transactional::commit) checks, without a further round trip, that the transaction is
+/// Each call here first makes sure that there is a transaction, which takes a round trip.
+/// [`commit`](Transactional::commit) checks, without a further one, that the transaction is
 /// still the one that was opened and that no statement in it has failed. A transaction of the
 /// caller's own is recognised from its first call of this store on; one in which this store was never
 /// used is refused. What cannot be noticed is a handler that ends its transaction and begins another
@@ -124,7 +125,7 @@ impl Transactional for PostgresStore {
         let arguments = work.record(message, result.as_ref())?;
         let on = On::Transaction(transaction);
         let answer = self
-            .run(OPERATION, on, &work.statements.record_in, arguments)
+            .run(OPERATION, on, &work.statements.record, arguments)
             .await
             .map_err(|error| self.payload_error(OPERATION, error))?;
         Work::recorded(&answer)

@@ -1,4 +1,4 @@
-//! While somebody else's transaction holds a message: what waits, what passes it, and what is answered.
+//! While another transaction holds a message: what waits, what passes it, and what is answered.
 // The lint configuration spares `#[test]` functions, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

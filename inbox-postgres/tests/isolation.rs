@@ -241,7 +241,7 @@ async fn keys_are_locked_in_one_order_whatever_the_collation() {
         .receive(&[ordered("1", "B"), ordered("2", "a")])
         .await
         .unwrap();
-    // Whoever holds the first by bytes keeps others from locking the second.
+    // The holder of the first by bytes keeps others from locking the second.
     let mut holding = store.open().await.unwrap();
     let _ = store
         .receive_in(&mut holding, &[ordered("3", "B")])

@@ -405,7 +405,7 @@ async fn a_purged_key_that_is_accepted_anew_is_fenced_from_its_old_life() {
     assert_eq!(get(store, "1").await.state, State::Leased);
 }
 
-/// What `record_in` adds to the counts is summed up, whoever commits it.
+/// What `record_in` adds to the counts is summed up, whether the store commits it or the caller.
 #[tokio::test]
 async fn records_alone_do_not_make_the_counts_grow() {
     const RECORDS: i64 = 20_000;

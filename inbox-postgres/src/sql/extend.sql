@@ -1,5 +1,5 @@
 -- Makes leases run for `lease` microseconds from now. Returns the places, counted from 1, of those
--- that stood, and the new end. A row that somebody else holds is passed over, since the others
+-- that stood, and the new end. A row that another transaction holds is passed over, since the others
 -- must not run out meanwhile: `kept` are the places of those whose lease has not, `kept_until` their
 -- ends.
 CREATE OR REPLACE FUNCTION {fn:extend}(

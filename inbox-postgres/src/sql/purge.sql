@@ -1,5 +1,5 @@
 -- Deletes up to `wanted` messages that have been in a final state for `age` microseconds, the
--- longest finished first, passing over those that somebody else is working on. Returns how many it
+-- longest finished first, passing over those that others are working on. Returns how many it
 -- found, and how many of them it could delete.
 CREATE OR REPLACE FUNCTION {fn:purge}(
     final_state smallint, age bigint, wanted integer, wake boolean,
