@@ -296,7 +296,7 @@ pub(crate) struct ProcessingArgs {
 pub(crate) struct TimeLimit(Option<Duration>);
 
 impl ProcessingArgs {
-    /// How long a handler of `target` may run. There is a limit unless somebody says otherwise: a
+    /// How long a handler of `target` may run. There is a limit unless `none` is given: a
     /// server that never answers would hold its slot for ever, and with it a message whose lease is
     /// always renewed.
     pub(crate) fn time_limit(&self, target: &TargetArgs) -> Option<Duration> {

@@ -18,7 +18,7 @@ use crate::{
 
 const VERSION: u32 = 1;
 /// The oldest build, by its version, that works with what this one sets up. A newer one that only adds
-/// what older ones can do without leaves it as it is, so that they go on beside it.
+/// what older ones can do without leaves it as it is, so that they go on working.
 const OLDEST: u32 = 1;
 const MARKER: &str = "inbox.mysql";
 /// Begins the lines of an index's columns; no column's name does.

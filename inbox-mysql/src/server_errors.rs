@@ -168,7 +168,7 @@ const CLASSES: &[Class] = &[
         "the server could not read or write its files",
         &[1024, 1026, 1810, 1811],
     ),
-    // Somebody has to allow it.
+    // A permission has to be granted.
     class(
         Denied,
         Nothing,
@@ -181,7 +181,7 @@ const CLASSES: &[Class] = &[
         Denied,
         Nothing,
         "the server refuses connections from this host",
-        // Blocked after many errors, until somebody flushes the hosts; not allowed.
+        // Blocked after many errors, until the hosts are flushed; not allowed.
         &[1129, 1130],
     ),
     class(
@@ -216,7 +216,7 @@ const CLASSES: &[Class] = &[
         // Kill, table, column, specific, routine, specific; refused by an audit plugin or a firewall.
         &[1095, 1142, 1143, 1227, 1370, 3164, 6038, 6444],
     ),
-    // Somebody has to set it up.
+    // It has to be set up.
     class(
         SchemaMissing,
         Nothing,

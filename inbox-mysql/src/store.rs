@@ -181,18 +181,6 @@ impl MySqlStore {
         operation: &'static str,
         until: Instant,
         access: Access,
-        script: Script,
-    ) -> Result<Answers> {
-        self.run_up_to(TRIES, operation, until, access, script)
-            .await
-    }
-
-    async fn run_up_to(
-        &self,
-        most: u32,
-        operation: &'static str,
-        until: Instant,
-        access: Access,
         mut script: Script,
     ) -> Result<Answers> {
         script.commit();
@@ -208,7 +196,7 @@ impl MySqlStore {
             }
             let longest = Duration::from_millis(1 << tries.min(7)).min(LONGEST_PAUSE);
             let again = Instant::now() + longest.mul_f64(fastrand::f64());
-            if error.kind() != ErrorKind::Conflict || tries == most || again >= until {
+            if error.kind() != ErrorKind::Conflict || tries == TRIES || again >= until {
                 return Err(error);
             }
             tokio::time::sleep_until(again).await;

@@ -175,12 +175,12 @@ impl Work {
     pub(crate) fn check_message(&self, message: &Message) -> Result<(), Invalid> {
         let headers = message.headers();
         // Without any it is no more than what is set aside for a message in any case.
-        let beside = if headers.is_empty() {
+        let other_bytes = if headers.is_empty() {
             0
         } else {
             headers.to_json().len()
         };
-        self.check_payload(message.payload(), beside)
+        self.check_payload(message.payload(), other_bytes)
     }
 
     /// Adds a look for the keys of `messages` to `script`: see [`Self::store_one`].

@@ -173,7 +173,7 @@ fn work_without_its_message_is_corrupt_and_set_aside() {
         assert_eq!(leased[0].message.id().as_str(), "3");
         settle(&store, &leased[0].lease, processed()).await;
         assert_eq!(place.number("SELECT COUNT(*) FROM inbox_work").await, 0);
-        // Another process works beside them.
+        // Another process works at the same time.
         let other = place.other().await;
         assert!(other.exists().await.unwrap());
         accept(&other, &[message("4")]).await;

@@ -97,7 +97,7 @@ fn odd_settings_change_nothing_on_mysql() {
     }
 }
 
-/// On a server that also differs in its isolation level, the third beside the default and that of the
+/// On a server that also differs in its isolation level, the third after the default and that of the
 /// odd settings, and in what becomes of a transaction whose statement waits for a lock in vain.
 #[test]
 fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
@@ -508,7 +508,7 @@ fn changed_columns_indexes_and_engines_are_noticed() {
     });
 }
 
-/// A process of this build beside newer ones, which have added what it can do without.
+/// A process of this build next to newer ones, which have added what it can do without.
 #[test]
 fn a_newer_inbox_is_used_as_far_as_it_allows() {
     on_each(async |place, _| {

@@ -39,7 +39,7 @@
 //! whole `.dump` that is loaded into a file without the inbox, and a copy of the file together with
 //! its `-wal` that was made while nobody wrote. A copy without the `-wal` lacks the latest
 //! transactions, which nobody can tell from the file. A dump that is loaded into an inbox which was set
-//! up already, or without all of its tables, is refused by whoever opens it next: triggers have met
+//! up already, or without all of its tables, is refused by the next store that opens it: triggers have met
 //! its messages, and those that were processed would be pending again.
 //!
 //! What was received behind a backup is gone with its loss, and what was processed behind it is

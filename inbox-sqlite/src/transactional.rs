@@ -157,7 +157,7 @@ async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> 
 /// [`commit`](Transactional::commit) fails when a statement has ended the transaction before: as
 /// `Other`, with an unknown effect, since what came behind it may be durable. For a transaction of
 /// the caller's that begins with the first call that it is given to; one that was given to none is
-/// refused. Whoever commits with the driver itself is not told.
+/// refused. A caller who commits with the driver itself is not told.
 #[async_trait]
 impl Transactional for SqliteStore {
     type Transaction = Transaction<'static, Sqlite>;

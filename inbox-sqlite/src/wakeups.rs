@@ -130,12 +130,12 @@ async fn watch_file(
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the connection for wake-ups failed; connecting anew");
+                tracing::warn!(%error, "the connection for wake-ups failed; connecting again");
                 let _ = connection.close().await;
-                let Some(anew) = reconnect(&look.options, &mut stop).await else {
+                let Some(reconnected) = reconnect(&look.options, &mut stop).await else {
                     return;
                 };
-                (connection, seen) = anew;
+                (connection, seen) = reconnected;
                 signal.raise();
             }
         }

@@ -552,10 +552,10 @@ async fn a_suspect_is_alone_among_the_messages_of_its_own_handler_only() {
     assert_eq!(spy.crash(1).await.len(), 1);
     let other = HandlerName::new("other").unwrap();
     let others = (0..30).map(|id| message(id).for_handler(other.clone()));
-    spy.receive_all(others.chain([message("beside")])).await;
+    spy.receive_all(others.chain([message("neighbour")])).await;
     let suspect = Gated::default();
-    let beside = Arc::new(AtomicUsize::new(0));
-    let (gated, counted) = (Arc::new(suspect.handler()), beside.clone());
+    let neighbour = Arc::new(AtomicUsize::new(0));
+    let (gated, counted) = (Arc::new(suspect.handler()), neighbour.clone());
     let routed = router(move |context: Context| {
         let (gated, counted) = (gated.clone(), counted.clone());
         async move {
@@ -577,12 +577,12 @@ async fn a_suspect_is_alone_among_the_messages_of_its_own_handler_only() {
     suspect.begun(1).await;
     eventually("others are served", async || handled.load(SeqCst) == 30).await;
     // All that could run has run; what shares the suspect's handler has not, or ran before it.
-    let before = beside.load(SeqCst);
+    let before = neighbour.load(SeqCst);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(beside.load(SeqCst), before);
+    assert_eq!(neighbour.load(SeqCst), before);
     suspect.go.cancel();
     eventually("all", async || spy.count(State::Processed).await == 32).await;
-    assert_eq!(beside.load(SeqCst), 1);
+    assert_eq!(neighbour.load(SeqCst), 1);
     running.stop().await.unwrap();
 }
 

@@ -1,5 +1,5 @@
 //! Claims of 100 while a transaction holds a snapshot from before all messages were processed, so that
-//! nothing of them can be cleared away, beside claims on an empty inbox.
+//! nothing of them can be cleared away, compared with claims on an empty inbox.
 
 use std::{
     sync::Arc,
@@ -78,7 +78,7 @@ pub(crate) async fn measure(
     Ok(())
 }
 
-/// For each run, how long a claim took on average, looks from the front included.
+/// For each run, how long a claim took on average.
 async fn claims(store: &Arc<PostgresStore>, shape: Shape, runs: u32) -> Result<Vec<Duration>> {
     let mut client = Client::new(store.clone(), shape)?;
     let mut times = Vec::new();

@@ -41,7 +41,7 @@ impl Abandoned {
         };
         let leased = match self.store.begin(&message, &terms).await? {
             Begun::Run(leased) => *leased,
-            // Somebody is at it after all, or it is not due.
+            // It is being worked on after all, or it is not due.
             _ => return Ok(false),
         };
         // By the store's clock, as `due` is.

@@ -145,7 +145,7 @@ impl Context {
     /// drain limit costs the message no attempt, nor does being dropped for it.
     ///
     /// In [`in_transaction`](crate::in_transaction) it does not fire for a lease that has run out:
-    /// there the commit finds out whether somebody else has taken the message.
+    /// there the commit finds out whether another worker has taken the message.
     #[must_use]
     pub fn cancellation(&self) -> &CancellationToken {
         &self.0.cancellation
