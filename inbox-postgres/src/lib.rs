@@ -178,9 +178,17 @@
 //! for a whole batch. It is one round trip and one transaction, works through poolers, sees what
 //! was committed before it got its locks, and pins its plans: a plan that was made while a table was
 //! empty must not read all of it once it has grown. All times come from `inbox_now()`, the server's
-//! clock. While any transaction holds a snapshot (a dump, a report, a replication slot), vacuum
-//! may not remove the index entries of what was processed since, and each claim steps over them:
-//! keep such transactions short.
+//! clock.
+//!
+//! While any transaction holds a snapshot (a dump, a report, a replication slot), vacuum may not
+//! remove the index entries of what was processed since. Claims do not step over them: each store
+//! asks now and then, in a round trip before a claim, what can be claimed first and which
+//! transactions are running, and once these are over its claims start there. Two things are not
+//! covered. A transaction that writes, wherever on the server, keeps the start from moving on for as
+//! long as it is open. And messages that become claimable after they were due (the next ones of
+//! ordering keys, released ones) are in an index of their own, which is read from its front. What
+//! becomes claimable earlier than a clock has said before, because it was set back, is found within
+//! ten seconds, or twenty times as long as it takes to step over all entries.
 //!
 //! Locks are taken in one order everywhere (keys of messages, then ordering keys, then rows,
 //! each sorted), so that the store's operations do not deadlock with each other.
@@ -225,6 +233,7 @@
 
 mod chunks;
 mod error;
+mod front;
 mod leash;
 mod names;
 mod operate;

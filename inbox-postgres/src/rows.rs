@@ -9,7 +9,7 @@ use inbox_api::{
 };
 use sqlx::{Row as _, postgres::PgRow};
 
-use crate::time::Instant;
+use crate::{front::Seen, time::Instant};
 
 type Decoded<T> = std::result::Result<T, String>;
 
@@ -71,6 +71,21 @@ pub(crate) fn located(locator: u64) -> (i64, bool) {
         i64::try_from(locator >> 1).unwrap_or(i64::MAX),
         locator & 1 == 1,
     )
+}
+
+/// Where the claims of one handler may start; see [`crate::front`].
+pub(crate) fn seen(row: &PgRow) -> sqlx::Result<Seen> {
+    let micros = |index| {
+        let at: sqlx::Result<Option<Instant>> = row.try_get(index);
+        Ok::<_, sqlx::Error>(at?.map(|at| at.0))
+    };
+    Ok(Seen {
+        first_pending: micros(0)?,
+        first_leased: micros(1)?,
+        instant: row.try_get::<Instant, _>(2)?.0,
+        running: row.try_get(3)?,
+        next: row.try_get(4)?,
+    })
 }
 
 /// The number and token of a claimed row: all that is needed to set it aside.

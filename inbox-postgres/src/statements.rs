@@ -19,6 +19,7 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("lock_keys_of", include_str!("sql/lock_keys_of.sql")),
     ("rehead", include_str!("sql/rehead.sql")),
     ("receive", include_str!("sql/receive.sql")),
+    ("front", include_str!("sql/front.sql")),
     ("claim", include_str!("sql/claim.sql")),
     ("settle", include_str!("sql/settle.sql")),
     ("extend", include_str!("sql/extend.sql")),
@@ -236,6 +237,7 @@ const PARTITION_LOCK: u32 = 0x1b0c_0003;
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
+    pub(crate) front: SqlStr,
     pub(crate) claim: SqlStr,
     pub(crate) settle: SqlStr,
     pub(crate) extend: SqlStr,
@@ -315,7 +317,8 @@ impl Statements {
             receive: names.expand(&format!(
                 "SELECT {{fn:receive}}($1, $2, $3, $4, $5, $6, {payloads}, $8, $9, $10, $11, $12)"
             )),
-            claim: names.expand("SELECT * FROM {fn:claim}($1, $2, $3, $4)"),
+            front: names.expand("SELECT * FROM {fn:front}($1, $2, $3)"),
+            claim: names.expand("SELECT * FROM {fn:claim}($1, $2, $3, $4, $5, $6)"),
             settle: names
                 .expand("SELECT * FROM {fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"),
             extend: names.expand("SELECT * FROM {fn:extend}($1, $2, $3)"),

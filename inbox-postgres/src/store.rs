@@ -24,6 +24,7 @@ use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
     error::{before, in_operation, is_data_exception, is_stale, may_be_schema, sqlstate},
+    front::Front,
     leash::{Leash, OrClose, no_answer},
     options::PostgresOptions,
     rows, schema,
@@ -70,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) options: PostgresOptions,
     pub(crate) names: Names,
     pub(crate) work: Work,
+    front: Front,
     pub(crate) pool: PgPool,
     /// Whether the pool is closed with the store.
     owns_pool: bool,
@@ -193,6 +195,7 @@ impl PostgresStore {
         Self {
             inner: Arc::new(Inner {
                 work: Work::new(&options, &names),
+                front: Front::default(),
                 names,
                 options,
                 pool,
@@ -474,6 +477,23 @@ impl PostgresStore {
         Ok(settle.settled(&standing, settlements))
     }
 
+    async fn claim_rows(&self, request: &ClaimRequest, handlers: &[&str]) -> Result<Vec<PgRow>> {
+        const OPERATION: &str = "claim";
+        let (work, front) = (&self.inner.work, &self.inner.front);
+        if let Some(look) = front.look(handlers) {
+            let arguments = work.front(handlers, &look.since)?;
+            let text = &work.statements.front;
+            let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
+            let seen: sqlx::Result<Vec<_>> = answer.iter().map(rows::seen).collect();
+            front.learn(handlers, &look, &seen.map_err(before(OPERATION))?);
+        }
+        let arguments = work.claim(request, handlers, &front.since(handlers))?;
+        let text = &work.statements.claim;
+        let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
+        front.took(answer.len());
+        Ok(answer)
+    }
+
     /// Makes rows that cannot be read dead, under the leases that the claim has just given them.
     async fn set_aside(&self, rows: &[(i64, i64, String)]) -> Result<()> {
         let work = &self.inner.work;
@@ -555,11 +575,17 @@ impl Store for PostgresStore {
         if request.handlers.is_empty() || request.limit == 0 {
             return Ok(Claims::default());
         }
+        let mut handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
+        handlers.sort_unstable();
+        handlers.dedup();
+        let answer = match self.claim_rows(request, &handlers).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.inner.front.forget();
+                return Err(error);
+            }
+        };
         let work = &self.inner.work;
-        let arguments = work.claim(request)?;
-        let answer = self
-            .run("claim", On::Pool, &work.statements.claim, arguments)
-            .await?;
         let mut claims = Claims::default();
         let mut unreadable = Vec::new();
         for row in &answer {

@@ -17,6 +17,7 @@ use sqlx::{
 use crate::{
     chunks::{CHUNK_BYTES, Filling, bytes_of, bytes_of_outcome},
     error::in_operation,
+    front::Since,
     options::{PayloadType, PostgresOptions},
     rows,
     statements::{Names, Statements},
@@ -64,6 +65,14 @@ impl Arguments {
     pub(crate) fn finish(self) -> Result<PgArguments> {
         self.failed.map_or(Ok(self.list), Err)
     }
+}
+
+fn handlers_since(handlers: &[&str], since: &[Since]) -> Arguments {
+    let times = |of: fn(&Since) -> i64| since.iter().map(|s| Instant(of(s))).collect::<Vec<_>>();
+    Arguments::new("claim")
+        .with(handlers)
+        .with(times(|since| since.pending))
+        .with(times(|since| since.leased))
 }
 
 /// What no message of a batch has, such as a due time, is not sent as an array of nothing.
@@ -242,12 +251,18 @@ impl Work {
         Ok(())
     }
 
-    pub(crate) fn claim(&self, request: &ClaimRequest) -> Result<PgArguments> {
-        let mut handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
-        handlers.sort_unstable();
-        handlers.dedup();
-        Arguments::new("claim")
-            .with(handlers)
+    /// Before a claim, to learn where it may start.
+    pub(crate) fn front(&self, handlers: &[&str], since: &[Since]) -> Result<PgArguments> {
+        handlers_since(handlers, since).finish()
+    }
+
+    pub(crate) fn claim(
+        &self,
+        request: &ClaimRequest,
+        handlers: &[&str],
+        since: &[Since],
+    ) -> Result<PgArguments> {
+        handlers_since(handlers, since)
             .with(i32::try_from(request.limit).unwrap_or(i32::MAX))
             .with(micros(request.terms.length()))
             .with(request.terms.worker().as_str())

@@ -14,6 +14,8 @@ CREATE OR REPLACE FUNCTION {fn:begin}(
 {pinned}
 AS $$
 DECLARE
+    -- Before the time: see `front.sql`.
+    number xid8 := pg_current_xact_id();
     instant timestamptz := {fn:now}();
     due timestamptz := greatest(
         instant, coalesce(new_due_at, instant + delay * interval '1 microsecond')
@@ -90,7 +92,7 @@ BEGIN
                 until := instant + lease * interval '1 microsecond';
                 stamp := (extract(epoch FROM instant) * 1000000)::bigint;
                 UPDATE {work} AS w
-                SET state = 1, visible_at = until, token = greatest(w.token + 1, stamp),
+                SET state = 1, late = false, visible_at = until, token = greatest(w.token + 1, stamp),
                     started = w.started + 1, worker = holder
                 WHERE w.seq = found_seq
                 RETURNING w.token, w.started, w.finished

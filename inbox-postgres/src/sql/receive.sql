@@ -13,6 +13,8 @@ CREATE OR REPLACE FUNCTION {fn:receive}(
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- Before the time: see `front.sql`.
+    number xid8 := pg_current_xact_id();
     instant timestamptz := {fn:now}();
     blocks bigint[];
     stored integer[];

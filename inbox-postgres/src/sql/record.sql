@@ -9,6 +9,8 @@ CREATE OR REPLACE FUNCTION {fn:record}(
 {pinned}
 AS $$
 DECLARE
+    -- Before the time: see `front.sql`.
+    number xid8 := pg_current_xact_id();
     instant timestamptz := {fn:now}();
     due timestamptz := greatest(
         instant, coalesce(new_due_at, instant + delay * interval '1 microsecond')

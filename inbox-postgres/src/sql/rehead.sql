@@ -56,11 +56,11 @@ BEGIN
         EXIT WHEN overtaken IS NULL;
         -- An earlier message is back. A claim does not wait for the key's lock and may just have
         -- leased the later one, which then stays first; so look again.
-        UPDATE {work} SET claimable = false WHERE seq = ANY (overtaken) AND state = 0;
+        UPDATE {work} SET claimable = false, late = false WHERE seq = ANY (overtaken) AND state = 0;
     END LOOP;
 
     IF heads IS NOT NULL THEN
-        UPDATE {work} SET claimable = true WHERE seq = ANY (heads);
+        UPDATE {work} SET claimable = true, late = true WHERE seq = ANY (heads);
     END IF;
     IF empty IS NOT NULL THEN
         DELETE FROM {ordering} WHERE ctid = ANY (empty);

@@ -8,6 +8,8 @@ CREATE OR REPLACE FUNCTION {fn:replay}(
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- Before the time: see `front.sql`.
+    number xid8 := pg_current_xact_id();
     instant timestamptz := {fn:now}();
     ordered_handlers text[];
     ordered_keys text[];

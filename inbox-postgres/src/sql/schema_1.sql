@@ -30,6 +30,9 @@ CREATE TABLE {work} (
     state smallint NOT NULL,
     -- Not held up by an earlier message of its ordering key; true for leased ones.
     claimable boolean NOT NULL,
+    -- Pending, and became claimable after it was due: released, or next of its ordering key. Others
+    -- become claimable no later than they are due, which is what `front.sql` rests on.
+    late boolean NOT NULL DEFAULT false,
     -- Dead, and later messages of its ordering key wait for an operator.
     blocks boolean NOT NULL,
     handler text COLLATE "C" NOT NULL,
@@ -41,7 +44,8 @@ CREATE TABLE {work} (
 
 -- What a claim reads, and where leases that have run out are found.
 CREATE INDEX "{prefix}_claim" ON {work} (handler, state, visible_at, seq)
-    WHERE claimable;
+    WHERE claimable AND NOT late;
+CREATE INDEX "{prefix}_late" ON {work} (handler, visible_at, seq) WHERE late;
 
 -- The unfinished messages of each ordering key, the earliest first.
 CREATE INDEX "{prefix}_open" ON {work} (handler, ordering_key, seq)

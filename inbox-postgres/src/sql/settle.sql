@@ -17,6 +17,8 @@ CREATE OR REPLACE FUNCTION {fn:settle}(
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- Before the time: see `front.sql`.
+    number xid8 := pg_current_xact_id();
     instant timestamptz;
     ordered_handlers text[];
     ordered_keys text[];
@@ -108,6 +110,7 @@ BEGIN
             UPDATE {work} AS w
             SET state = CASE WHEN h.outcome = 3 THEN 3 ELSE 0 END,
                 claimable = h.outcome < 2,
+                late = h.outcome = 0,
                 blocks = h.outcome = 3 AND h.blocks AND h.ordering_key IS NOT NULL,
                 due_at = due.at,
                 visible_at = due.at,

@@ -25,21 +25,27 @@ BEGIN
     ) AS c
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM {work} AS w
-        WHERE w.handler = c.handler AND w.claimable AND w.state = 1 AND w.visible_at <= current
+        WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1 AND w.visible_at <= current
     ) AS lost
     LEFT JOIN LATERAL (
         SELECT first.visible_at, m.accepted_at
         FROM (
             (
                 SELECT w.visible_at, w.seq FROM {work} AS w
-                WHERE w.handler = c.handler AND w.claimable AND w.state = 0
+                WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 0
                   AND w.visible_at <= current
                 ORDER BY w.visible_at, w.seq LIMIT 1
             )
             UNION ALL
             (
                 SELECT w.visible_at, w.seq FROM {work} AS w
-                WHERE w.handler = c.handler AND w.claimable AND w.state = 1
+                WHERE w.handler = c.handler AND w.late AND w.visible_at <= current
+                ORDER BY w.visible_at, w.seq LIMIT 1
+            )
+            UNION ALL
+            (
+                SELECT w.visible_at, w.seq FROM {work} AS w
+                WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
                   AND w.visible_at <= current
                 ORDER BY w.visible_at, w.seq LIMIT 1
             )

@@ -59,6 +59,9 @@ SELECT rule || ': ' || n FROM (
     UNION ALL
     SELECT 'leased and not claimable', count(*) FROM work WHERE state = 1 AND NOT claimable
     UNION ALL
+    SELECT 'late, but not claimable or not pending', count(*)
+    FROM work WHERE late AND (state <> 0 OR NOT claimable)
+    UNION ALL
     SELECT 'a block without an ordering key or a death', count(*) FROM work
     WHERE blocks AND (ordering_key IS NULL OR state <> 3)
     UNION ALL

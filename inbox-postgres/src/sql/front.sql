@@ -1,0 +1,44 @@
+-- For each handler, in their order: since when the longest due message is due, and when the first
+-- lease ran out that has, of those since `pending_since` and `leased_since`; and when that was so,
+-- while which transactions were running (none below `running`, none from `next`). Once those are all
+-- over, claims need not look at anything earlier than both.
+--
+-- The index entries of messages that were claimed stay until vacuum removes them, which it may not
+-- while anybody's snapshot is older. What this rests on: whoever makes an entry has a transaction
+-- number before it asks for the time, and enters nothing earlier than that. So what is not seen here
+-- and earlier than `instant` is of a transaction that was running then, with a number below `next`.
+CREATE OR REPLACE FUNCTION {fn:front}(
+    handlers text[], pending_since timestamptz[], leased_since timestamptz[]
+) RETURNS TABLE (
+    first_pending timestamptz, first_leased timestamptz, instant timestamptz, running bigint,
+    next bigint
+)
+{pinned}
+AS $$
+#variable_conflict use_column
+DECLARE
+    current timestamptz := {fn:now}();
+BEGIN
+    {read_committed}
+    RETURN QUERY
+    SELECT
+        (
+            SELECT w.visible_at FROM {work} AS w
+            WHERE w.handler = h.handler AND w.claimable AND NOT w.late AND w.state = 0
+              AND w.visible_at >= h.pending_since AND w.visible_at <= current
+            ORDER BY w.visible_at LIMIT 1
+        ),
+        (
+            SELECT w.visible_at FROM {work} AS w
+            WHERE w.handler = h.handler AND w.claimable AND NOT w.late AND w.state = 1
+              AND w.visible_at >= h.leased_since AND w.visible_at <= current
+            ORDER BY w.visible_at LIMIT 1
+        ),
+        current,
+        pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+        pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+    FROM unnest(handlers, pending_since, leased_since)
+        WITH ORDINALITY AS h (handler, pending_since, leased_since, place)
+    ORDER BY h.place;
+END
+$$;
