@@ -13,6 +13,7 @@ pub(crate) mod identity;
 pub(crate) mod leases;
 pub(crate) mod look;
 pub(crate) mod model;
+pub(crate) mod moments;
 pub(crate) mod ordering;
 pub(crate) mod outage;
 pub(crate) mod replay;

@@ -246,6 +246,24 @@ register! { $
         the_longest_due_come_first:
             "Messages are handed out in the order in which they became claimable.",
     }
+    moments (moments) {
+        a_lease_runs_to_its_end_and_no_further:
+            "A lease of any length ends at the moment that was answered: its message is claimable then, and not before.",
+        an_extension_runs_to_its_end_and_no_further:
+            "An extension of any length ends at the moment that was answered, not before and not after.",
+        a_delay_ends_when_it_should:
+            "A message with a delay of any length is claimable when that has passed since the call, and not before.",
+        a_due_time_is_kept:
+            "A message with a due time, however far ahead, is claimable from that moment on, and not before.",
+        a_retry_comes_when_it_should:
+            "A retry after a delay of any length is claimable when that has passed since the call, and not before.",
+        stamps_are_of_the_call:
+            "Times of acceptance, of ends and of replays are those of the call, to the millisecond.",
+        retention_counts_from_the_end:
+            "A purge takes a message once it has been final for the given age, counted from its end, and not before.",
+        ages_count_from_acceptance:
+            "Filters by age count from acceptance, to the moment.",
+    }
     retry (retry) {
         a_retry_waits: "A retry is handed out no sooner than after its delay.",
         a_retry_after_nothing_is_due_at_once: "A retry without a delay is due at once.",

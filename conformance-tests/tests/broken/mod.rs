@@ -2,6 +2,7 @@
 //! thing.
 
 mod claiming;
+mod lengths;
 mod operating;
 mod receiving;
 mod settling;
@@ -27,6 +28,10 @@ use inbox_memory::{MemoryOptions, MemoryStore};
 
 pub(crate) use {
     claiming::{CrashNotCounted, LocalClock, NoRecovery, TwoBeginners},
+    lengths::{
+        OtherAges, OtherDelays, OtherExtensions, OtherLeases, OtherRetries, capped, early,
+        in_seconds,
+    },
     operating::{
         LoopingSlices, PagingByOffset, PurgeForgetsEarly, PurgeTakesPending, ReplayKeepsAttempts,
         SlicesEndEarly,
