@@ -23,6 +23,7 @@ pub(crate) mod schema;
 pub(crate) mod silence;
 pub(crate) mod slices;
 pub(crate) mod statistics;
+pub(crate) mod texts;
 pub(crate) mod time;
 pub(crate) mod transactions;
 pub(crate) mod wakeups;

@@ -137,6 +137,18 @@ register! { $
             "A lease that was never drawn changes nothing, whatever its numbers.",
         errors_do_not_show_payloads: "An error is one line and never shows a payload.",
     }
+    texts (texts) {
+        a_payload_keeps_every_byte:
+            "A payload is bytes, whatever its content type says: nothing parses it and writes it anew.",
+        begin_keeps_all_of_a_message:
+            "begin stores and hands out all of a message: kind, content type, headers, ordering key and payload.",
+        headers_are_not_trimmed_or_folded:
+            "Names and values of headers keep spaces, case, line ends and what looks like numbers.",
+        kinds_are_compared_whole:
+            "Kinds are kept and compared whole: case, spaces and beginnings distinguish.",
+        ordering_keys_are_compared_whole:
+            "Ordering keys are compared whole: case, spaces and the last of 255 bytes distinguish.",
+    }
     duplicates (duplicates) {
         while_pending: "A redelivery of a pending message is a duplicate and changes nothing.",
         while_leased: "A redelivery of a leased message is a duplicate and changes nothing.",
@@ -199,6 +211,8 @@ register! { $
         tokens_grow_across_a_replay: "Tokens grow across a replay, although attempts start again.",
         tokens_grow_across_a_purge: "Tokens grow across a purge and a new life of the key.",
         a_repeated_settlement_is_done: "A repeated settlement answers Done and changes nothing.",
+        a_repetition_changes_nothing_whatever_it_says:
+            "A settlement repeated with whatever outcome answers Done and changes nothing.",
         settling_twice_in_one_batch_counts_once:
             "Of two settlements of one lease in one batch the first counts.",
         a_stale_lease_affects_only_itself:
@@ -232,6 +246,7 @@ register! { $
         each_lease_has_its_own_length:
             "A lease runs for the length asked for, from now by the store's clock.",
         a_claim_serves_several_handlers: "One claim serves several handlers and no others.",
+        a_handler_named_twice_is_one: "A handler that a claim names twice counts once.",
         a_claim_keeps_to_its_limit: "A claim takes no more than its limit, the longest due first.",
     }
     time (time) {
@@ -270,6 +285,8 @@ register! { $
         a_retry_waits_for_every_process:
             "A retry's delay is persisted: it holds for every process.",
         the_last_error_is_kept: "The last error is kept, also after success.",
+        errors_of_retries_are_cut:
+            "The error of a retry is cut and cleaned as the reason of a death is.",
         a_final_message_has_its_reason_and_time:
             "A dead message keeps its reason and when it died.",
     }
@@ -336,6 +353,7 @@ register! { $
             "A replay can edit the payload; all else of the message stays.",
         an_edited_payload_keeps_to_the_limit:
             "An edited payload over the limit is invalid and changes nothing.",
+        an_empty_payload_can_be_given: "A replay can give an empty payload, which is a payload.",
         a_dropped_payload_needs_a_new_one:
             "A message whose payload was dropped can be replayed only with a new one.",
         two_replays_at_once_count_once:
@@ -374,6 +392,8 @@ register! { $
         a_replayed_message_is_not_purged: "A replayed message is not purged.",
         what_would_be_purged_can_be_had_first:
             "What a purge would delete can be had first, with payloads and results.",
+        what_is_expired_keeps_to_its_limit:
+            "A listing of what would be purged keeps to its limit, the longest finished first.",
         only_what_was_archived_is_purged:
             "Nothing is deleted that the archiver has not taken, or that has changed since.",
         two_purgers_share_the_work:
@@ -529,6 +549,8 @@ register! { $
             "An outage is never a duplicate, and sending again is safe.",
         writes_fail_as_retryable:
             "During an outage writes fail as retryable, and work again afterwards.",
+        every_operation_says_so:
+            "During an outage every operation fails as retryable: nothing is answered with nothing.",
         what_was_accepted_before_is_still_there:
             "What was accepted before an outage is worked on after it.",
         a_closed_store_is_unavailable:

@@ -77,7 +77,7 @@ macro_rules! caught {
         #[test]
         fn there_are_enough_broken_stores() {
             let ids = [$($id,)*];
-            assert!(ids.len() >= 14, "{ids:?}");
+            assert!(ids.len() >= 60, "{ids:?}");
         }
     };
 }
@@ -129,5 +129,49 @@ caught! {
     retry_in_whole_seconds: broken::OtherRetries(broken::in_seconds) => "moments::a_retry_comes_when_it_should",
     retry_of_an_hour_at_most: broken::OtherRetries(broken::capped) => "moments::a_retry_comes_when_it_should",
     purge_early: broken::OtherAges(broken::early) => "moments::retention_counts_from_the_end",
+    payloads_parsed_as_json: broken::Rewrites(broken::parsed_json)
+        => "texts::a_payload_keeps_every_byte",
+    payloads_without_byte_order_mark: broken::Rewrites(broken::without_byte_order_mark)
+        => "texts::a_payload_keeps_every_byte",
+    payloads_with_plain_line_ends: broken::Rewrites(broken::with_plain_line_ends)
+        => "texts::a_payload_keeps_every_byte",
+    trimmed_payloads: broken::Rewrites(broken::trimmed)
+        => "texts::a_payload_keeps_every_byte",
+    headers_in_lower_case: broken::Rewrites(broken::with_headers_in_lower_case)
+        => "texts::headers_are_not_trimmed_or_folded",
+    trimmed_headers: broken::Rewrites(broken::with_trimmed_headers)
+        => "texts::headers_are_not_trimmed_or_folded",
+    trimmed_kinds: broken::Rewrites(broken::with_a_trimmed_kind)
+        => "texts::kinds_are_compared_whole",
+    kinds_in_lower_case: broken::Rewrites(broken::with_a_kind_in_lower_case)
+        => "texts::kinds_are_compared_whole",
+    kinds_by_their_beginning: broken::KindByPrefix
+        => "texts::kinds_are_compared_whole",
+    ordering_keys_cut_at_64_bytes: broken::Rewrites(broken::with_a_short_ordering_key)
+        => "texts::ordering_keys_are_compared_whole",
+    begin_without_content_type: broken::BeginRewrites(broken::without_content_type)
+        => "texts::begin_keeps_all_of_a_message",
+    begin_that_parses_json: broken::BeginRewrites(broken::parsed_json)
+        => "texts::begin_keeps_all_of_a_message",
+    begin_that_trims_headers: broken::BeginRewrites(broken::with_trimmed_headers)
+        => "texts::begin_keeps_all_of_a_message",
+    empty_payload_taken_for_none: broken::EmptyIsNone => "replay::an_empty_payload_can_be_given",
+    listing_of_the_expired_without_limit: broken::ExpiredWithoutLimit
+        => "retention::what_is_expired_keeps_to_its_limit",
+    claims_by_handler: broken::ClaimsByHandler => "leases::a_handler_named_twice_is_one",
+    claim_that_is_blind_to_an_outage: broken::Blind("claim") => "outage::every_operation_says_so",
+    extend_that_is_blind_to_an_outage: broken::Blind("extend") => "outage::every_operation_says_so",
+    settle_that_is_blind_to_an_outage: broken::Blind("settle") => "outage::every_operation_says_so",
+    get_that_is_blind_to_an_outage: broken::Blind("get") => "outage::every_operation_says_so",
+    list_that_is_blind_to_an_outage: broken::Blind("list") => "outage::every_operation_says_so",
+    count_that_is_blind_to_an_outage: broken::Blind("count") => "outage::every_operation_says_so",
+    statistics_that_is_blind_to_an_outage: broken::Blind("statistics") => "outage::every_operation_says_so",
+    replay_that_is_blind_to_an_outage: broken::Blind("replay") => "outage::every_operation_says_so",
+    replay_slice_that_is_blind_to_an_outage: broken::Blind("replay_slice") => "outage::every_operation_says_so",
+    discard_that_is_blind_to_an_outage: broken::Blind("discard") => "outage::every_operation_says_so",
+    discard_slice_that_is_blind_to_an_outage: broken::Blind("discard_slice") => "outage::every_operation_says_so",
+    purge_that_is_blind_to_an_outage: broken::Blind("purge") => "outage::every_operation_says_so",
+    expired_that_is_blind_to_an_outage: broken::Blind("expired") => "outage::every_operation_says_so",
+    purge_archived_that_is_blind_to_an_outage: broken::Blind("purge_archived") => "outage::every_operation_says_so",
     outage_as_duplicate: broken::OutageAsDuplicate => "outage::an_outage_is_never_a_duplicate",
 }

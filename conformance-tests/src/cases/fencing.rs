@@ -5,8 +5,8 @@ use std::time::Duration;
 use inbox_api::{Expired, Extended, Leased, Outcome, Settled, Settlement, State, StoreExt};
 
 use crate::{
-    check::{CaseResult, ensure, same},
-    place::{Context, LONG, Place, dead, message, numbered, processed, retry},
+    check::{CaseResult, Unmet, ensure, same},
+    place::{Context, LONG, Place, claim, dead, message, message_for, numbered, processed, retry},
 };
 
 /// A message whose first lease ran out and that is held under a second one.
@@ -171,6 +171,38 @@ pub(crate) async fn a_repeated_settlement_is_done(cx: Context) -> CaseResult {
         &place.record(sent.key()).await?,
         &before,
     )
+}
+
+pub(crate) async fn a_repetition_changes_nothing_whatever_it_says(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let outcomes = [
+        processed(),
+        Outcome::Processed {
+            result: Some("result".into()),
+        },
+        retry(LONG),
+        dead("gave up"),
+        Outcome::Release,
+    ];
+    for (n, first) in outcomes.iter().enumerate() {
+        let sent = message_for(&format!("handler {n}"), "1")?;
+        place.accept(&sent).await?;
+        let leased = claim(&*place.inbox, sent.handler().as_str(), 1, LONG).await?;
+        let Some(leased) = leased.first() else {
+            return Err(Unmet::Failed("claim: saw that nothing is due".into()));
+        };
+        place.finish(leased, first.clone()).await?;
+        let before = place.record(sent.key()).await?;
+        for second in &outcomes {
+            place.finish(leased, second.clone()).await?;
+            same(
+                &format!("the record settled as {first:?}, then repeated as {second:?}"),
+                &place.record(sent.key()).await?,
+                &before,
+            )?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) async fn settling_twice_in_one_batch_counts_once(cx: Context) -> CaseResult {

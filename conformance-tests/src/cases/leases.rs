@@ -6,7 +6,7 @@ use inbox_api::{ErrorKind, Extended, Filter, LeaseTerms, State, StoreExt, Worker
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, LONG, close, ids, message, numbered, processed, retry, terms},
+    place::{Context, HANDLER, LONG, close, ids, message, numbered, processed, retry, terms},
 };
 
 pub(crate) async fn a_lease_hides_its_message(cx: Context) -> CaseResult {
@@ -248,6 +248,29 @@ pub(crate) async fn a_claim_serves_several_handlers(cx: Context) -> CaseResult {
         &claimed,
         &vec!["1".into(), "2".into(), "4".into()],
     )
+}
+
+pub(crate) async fn a_handler_named_twice_is_one(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(5)?).await?;
+    let handler = inbox_api::HandlerName::new(HANDLER)?;
+    let mut claimed = Vec::new();
+    for expected in [3, 2, 0] {
+        let request = inbox_api::ClaimRequest {
+            handlers: vec![handler.clone(); 3],
+            limit: 3,
+            terms: terms(LONG)?,
+        };
+        let claims = inbox_api::Store::claim(&*place.inbox, &request).await?;
+        same(
+            "how many a claim of 3 took that names one handler three times",
+            &claims.leased.len(),
+            &expected,
+        )?;
+        claimed.extend(ids(&claims.leased));
+    }
+    let expected: Vec<_> = numbered(5)?.iter().map(|m| m.id().to_string()).collect();
+    same("claimed in all", &claimed, &expected)
 }
 
 pub(crate) async fn a_claim_keeps_to_its_limit(cx: Context) -> CaseResult {

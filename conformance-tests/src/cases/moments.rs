@@ -2,10 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use inbox_api::{
-    Begun, Due, Expired, Extended, Filter, LeaseTerms, Message, Operate as _, State, Store as _,
-    StoreExt as _,
-};
+use inbox_api::{Begun, Due, Expired, Extended, Filter, LeaseTerms, Message, State, StoreExt as _};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},

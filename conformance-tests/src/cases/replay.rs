@@ -119,6 +119,26 @@ pub(crate) async fn a_replay_can_edit_the_payload(cx: Context) -> CaseResult {
     )
 }
 
+pub(crate) async fn an_empty_payload_can_be_given(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Dead).await?;
+    same(
+        "replay with an empty payload",
+        &place.replay(sent.key(), Some(Bytes::new())).await?,
+        &Intervention::Done,
+    )?;
+    let record = place.record(sent.key()).await?;
+    same("payload as stored", &record.payload, &Some(Bytes::new()))?;
+    same("payload length as stored", &record.payload_bytes, &Some(0))?;
+    let leased = place.claim_one().await?;
+    same(
+        "payload as claimed",
+        leased.message.payload(),
+        &Bytes::new(),
+    )
+}
+
 pub(crate) async fn an_edited_payload_keeps_to_the_limit(cx: Context) -> CaseResult {
     let settings = Settings {
         payload_limit: Some(1000),

@@ -217,6 +217,35 @@ pub(crate) async fn what_would_be_purged_can_be_had_first(cx: Context) -> CaseRe
     same("records older than a minute", &none.records.len(), &0)
 }
 
+pub(crate) async fn what_is_expired_keeps_to_its_limit(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let all = numbered(4)?;
+    place.accept_all(&all).await?;
+    let leased = place.claim_up_to(10, LONG).await?;
+    // Not in the order of their acceptance.
+    for n in [2, 0, 3, 1] {
+        place.finish(&leased[n], processed()).await?;
+        place.pass(Duration::from_millis(20)).await?;
+    }
+    for (limit, expected) in [
+        (0, vec![]),
+        (1, vec![2]),
+        (3, vec![2, 0, 3]),
+        (10, vec![2, 0, 3, 1]),
+    ] {
+        let what = expired(State::Processed, Duration::ZERO, limit)?;
+        let records = place.expired(&what).await?.records;
+        let listed: Vec<_> = records.iter().map(|record| &record.key).collect();
+        let expected: Vec<_> = expected.iter().map(|n: &usize| all[*n].key()).collect();
+        same(
+            &format!("the first {limit} of what would be purged"),
+            &listed,
+            &expected,
+        )?;
+    }
+    Ok(())
+}
+
 /// Nothing is deleted that the archiver has not taken.
 pub(crate) async fn only_what_was_archived_is_purged(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Attempts, Outcome, Record, State};
+use inbox_api::{Attempts, MAX_ERROR_BYTES, Outcome, Record, State};
 
 use crate::{
     check::{CaseResult, ensure, same},
@@ -100,6 +100,29 @@ pub(crate) async fn the_last_error_is_kept(cx: Context) -> CaseResult {
         &record.last_error.as_deref(),
         &Some("second"),
     )
+}
+
+pub(crate) async fn errors_of_retries_are_cut(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_one().await?;
+    let text = format!("nul \0 {}", "ä".repeat(MAX_ERROR_BYTES));
+    let outcome = Outcome::Retry {
+        after: Duration::ZERO,
+        error: text.clone(),
+    };
+    place.finish(&leased, outcome).await?;
+    let expected = inbox_api::error_text(&text).into_owned();
+    let stored = place.record(sent.key()).await?.last_error;
+    ensure!(
+        stored.as_deref() == Some(expected.as_str()),
+        "error of {} bytes: expected it cut to {} bytes without NUL, saw {:?} bytes",
+        text.len(),
+        expected.len(),
+        stored.map(|text| text.len())
+    );
+    Ok(())
 }
 
 pub(crate) async fn a_final_message_has_its_reason_and_time(cx: Context) -> CaseResult {

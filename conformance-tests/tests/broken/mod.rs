@@ -6,6 +6,7 @@ mod lengths;
 mod operating;
 mod receiving;
 mod settling;
+mod texts;
 
 use std::{
     sync::{
@@ -41,6 +42,12 @@ pub(crate) use {
         LosesBatchMember, Overwrites, StatusInKey,
     },
     settling::{Overtakes, RetryAtOnce, UnfencedExtend, UnfencedSettle, WorkerNameAsFence},
+    texts::{
+        BeginRewrites, EmptyIsNone, KindByPrefix, Rewrites, parsed_json, trimmed,
+        with_a_kind_in_lower_case, with_a_short_ordering_key, with_a_trimmed_kind,
+        with_headers_in_lower_case, with_plain_line_ends, with_trimmed_headers,
+        without_byte_order_mark, without_content_type,
+    },
 };
 
 /// What a broken store does differently. Every method passes through unless a defect replaces it.
@@ -115,6 +122,19 @@ pub(crate) trait Defect: Send + Sync + 'static {
         inner.purge(expired).await
     }
 
+    async fn count(&self, inner: &MemoryStore, filter: &Filter) -> Result<u64> {
+        inner.count(filter).await
+    }
+
+    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+        inner.expired(expired).await
+    }
+
+    /// The operation that answers with nothing while the store is away.
+    fn blind(&self) -> &'static str {
+        ""
+    }
+
     /// What a receive answers while the store is away.
     fn away(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
         let _ = messages;
@@ -136,6 +156,44 @@ impl Defect for OutageAsDuplicate {
     }
 }
 
+/// An operation answers with nothing when it cannot ask.
+pub(crate) struct Blind(pub(crate) &'static str);
+
+impl Defect for Blind {
+    fn blind(&self) -> &'static str {
+        self.0
+    }
+}
+
+/// A limit that a listing does not keep to.
+pub(crate) struct ExpiredWithoutLimit;
+
+#[async_trait]
+impl Defect for ExpiredWithoutLimit {
+    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+        let all = Expired::new(expired.state(), expired.older_than(), 1000).unwrap();
+        inner.expired(&all).await
+    }
+}
+
+/// Asks for each handler by itself.
+pub(crate) struct ClaimsByHandler;
+
+#[async_trait]
+impl Defect for ClaimsByHandler {
+    async fn claim(&self, inner: &MemoryStore, request: &ClaimRequest) -> Result<Claims> {
+        let mut claims = Claims::default();
+        for handler in &request.handlers {
+            let request = ClaimRequest {
+                handlers: vec![handler.clone()],
+                ..request.clone()
+            };
+            claims.leased.extend(inner.claim(&request).await?.leased);
+        }
+        Ok(claims)
+    }
+}
+
 fn unavailable(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, "the store is away")
 }
@@ -147,7 +205,11 @@ pub(crate) struct Broken<D> {
     is_away: AtomicBool,
 }
 
-impl<D> Broken<D> {
+impl<D: Defect> Broken<D> {
+    fn is_blind(&self, operation: &str) -> bool {
+        self.is_away.load(Ordering::SeqCst) && self.defect.blind() == operation
+    }
+
     fn check(&self, operation: &'static str) -> Result<&MemoryStore> {
         if self.is_away.load(Ordering::SeqCst) {
             return Err(unavailable(operation));
@@ -170,14 +232,23 @@ impl<D: Defect> Store for Broken<D> {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        if self.is_blind("claim") {
+            return Ok(Claims::default());
+        }
         self.defect.claim(self.check("claim")?, request).await
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>> {
+        if self.is_blind("settle") {
+            return Ok(vec![Settled::LeaseLost; batch.len()]);
+        }
         self.defect.settle(self.check("settle")?, batch).await
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        if self.is_blind("extend") {
+            return Ok(vec![Extended::LeaseLost; leases.len()]);
+        }
         self.defect
             .extend(self.check("extend")?, leases, length)
             .await
@@ -228,51 +299,90 @@ impl<D: Defect> Schema for Broken<D> {
 #[async_trait]
 impl<D: Defect> Operate for Broken<D> {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
+        if self.is_blind("get") {
+            return Ok(None);
+        }
         self.defect.get(self.check("get")?, key).await
     }
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
+        if self.is_blind("list") {
+            return Ok(Listing::default());
+        }
         self.defect.list(self.check("list")?, filter, page).await
     }
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
-        self.check("count")?.count(filter).await
+        if self.is_blind("count") {
+            return Ok(0);
+        }
+        self.defect.count(self.check("count")?, filter).await
     }
 
     async fn statistics(&self) -> Result<Statistics> {
+        if self.is_blind("statistics") {
+            return Ok(Statistics::default());
+        }
         self.check("statistics")?.statistics().await
     }
 
     async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
+        if self.is_blind("replay") {
+            return Ok(Intervention::NotFound);
+        }
         self.defect
             .replay(self.check("replay")?, key, payload)
             .await
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        if self.is_blind("replay_slice") {
+            return Ok(Progress {
+                changed: 0,
+                next: None,
+            });
+        }
         let inner = self.check("replay_slice")?;
         self.defect.replay_slice(inner, filter, slice).await
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
+        if self.is_blind("discard") {
+            return Ok(Intervention::NotFound);
+        }
         self.check("discard")?.discard(key).await
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        if self.is_blind("discard_slice") {
+            return Ok(Progress {
+                changed: 0,
+                next: None,
+            });
+        }
         self.defect
             .discard_slice(self.check("discard_slice")?, filter, slice)
             .await
     }
 
     async fn purge(&self, expired: &Expired) -> Result<u64> {
+        if self.is_blind("purge") {
+            return Ok(0);
+        }
         self.defect.purge(self.check("purge")?, expired).await
     }
 
     async fn expired(&self, expired: &Expired) -> Result<Listing> {
-        self.check("expired")?.expired(expired).await
+        if self.is_blind("expired") {
+            return Ok(Listing::default());
+        }
+        self.defect.expired(self.check("expired")?, expired).await
     }
 
     async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+        if self.is_blind("purge_archived") {
+            return Ok(0);
+        }
         self.check("purge_archived")?
             .purge_archived(expired, keys)
             .await
