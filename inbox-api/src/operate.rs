@@ -254,6 +254,10 @@ pub struct HandlerStatistics {
     pub dead: u64,
     /// Messages that an operator discarded.
     pub discarded: u64,
+    /// Those of the dead that hold their ordering keys up: see [`Record::blocks_ordering_key`].
+    /// What waits behind them is pending and never due, so neither lag nor age shows it. It waits
+    /// until they are replayed, discarded or purged.
+    pub blocking: u64,
     /// How long ago the longest-due claimable message was accepted; `None` when none is due.
     pub oldest_due_age: Option<Duration>,
     /// For how long the longest-due claimable message has been due; `None` when none is due.
@@ -271,6 +275,7 @@ impl HandlerStatistics {
             processed: 0,
             dead: 0,
             discarded: 0,
+            blocking: 0,
             oldest_due_age: None,
             lag: None,
         }
@@ -307,6 +312,12 @@ impl Statistics {
     #[must_use]
     pub fn count(&self, state: State) -> u64 {
         self.handlers.iter().map(|h| h.count(state)).sum()
+    }
+
+    /// Dead messages that hold ordering keys up, over all handlers.
+    #[must_use]
+    pub fn blocking(&self) -> u64 {
+        self.handlers.iter().map(|h| h.blocking).sum()
     }
 
     /// The longest time for which any message has been due.

@@ -88,13 +88,14 @@ impl Entry {
         }
     }
 
+    /// Whether it is dead and holds its ordering key up.
+    pub(crate) fn blocks(&self) -> bool {
+        matches!(self.standing, Standing::Dead { blocks: true, .. })
+    }
+
     /// Whether later messages of its ordering key have to wait for it.
     pub(crate) fn is_open(&self) -> bool {
-        match self.standing {
-            Standing::Pending | Standing::Leased { .. } => true,
-            Standing::Dead { blocks, .. } => blocks,
-            Standing::Processed { .. } | Standing::Discarded { .. } => false,
-        }
+        matches!(self.standing, Standing::Pending | Standing::Leased { .. }) || self.blocks()
     }
 
     /// Takes the lease, under a new token, and counts the attempt as started. The caller has

@@ -7,6 +7,7 @@
 //!   of their ordering key are not here, and so cost a claim nothing.
 //! - `leases`: the leased entries, by the end of their lease.
 //! - `finished`: the final entries of each state, by the time at which they became final.
+//! - `blocking`: how many dead entries hold up their ordering key.
 //! - `lines`: for each ordering key with open entries, who is waiting and who is being served.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,6 +24,7 @@ pub(crate) struct Index {
     due: BTreeSet<Moment>,
     leases: BTreeSet<Moment>,
     finished: BTreeMap<State, BTreeSet<Moment>>,
+    blocking: usize,
     lines: HashMap<OrderingKey, Line>,
 }
 
@@ -64,6 +66,7 @@ impl Index {
                 .or_default()
                 .remove(&(at, entry.seq));
         }
+        self.blocking -= usize::from(entry.blocks());
         match &entry.ordering_key {
             None => {
                 if entry.standing == Standing::Pending {
@@ -94,6 +97,7 @@ impl Index {
                 .or_default()
                 .insert((at, entry.seq));
         }
+        self.blocking += usize::from(entry.blocks());
         let due_at = (entry.standing == Standing::Pending).then_some(entry.due_at);
         let Some(key) = &entry.ordering_key else {
             self.due.insert((due_at?, entry.seq));
@@ -152,6 +156,11 @@ impl Index {
         self.leases.range(..=(now, i64::MAX)).count()
     }
 
+    /// How many dead entries hold up their ordering key.
+    pub(crate) fn blocking(&self) -> usize {
+        self.blocking
+    }
+
     /// How many entries are in a final state.
     pub(crate) fn finished(&self, state: State) -> usize {
         self.finished.get(&state).map_or(0, BTreeSet::len)
@@ -172,6 +181,7 @@ impl Index {
         self.due.is_empty()
             && self.leases.is_empty()
             && self.finished.values().all(BTreeSet::is_empty)
+            && self.blocking == 0
             && self.lines.is_empty()
     }
 }

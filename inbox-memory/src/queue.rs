@@ -215,6 +215,7 @@ impl Queue {
             processed: finished(State::Processed),
             dead: finished(State::Dead),
             discarded: finished(State::Discarded),
+            blocking: self.index.blocking() as u64,
             lag: oldest.map(|(at, _)| since(at)),
             oldest_due_age: oldest
                 .and_then(|(_, seq)| self.entries.get(&seq))

@@ -48,7 +48,7 @@ impl Entry {
             worker: self.worker.clone(),
             finished_at: self.finished().map(|(_, at)| from_micros(at)),
             last_error: self.last_error.clone(),
-            blocks_ordering_key: matches!(self.standing, Standing::Dead { blocks: true, .. }),
+            blocks_ordering_key: self.blocks(),
             result: self.result().filter(|_| with_payload),
             cursor: Cursor::from(self.seq),
         }

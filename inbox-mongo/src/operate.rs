@@ -193,7 +193,11 @@ fn handler_statistics(
     statistics.pending = count(State::Pending) + run_out;
     statistics.leased = leased - run_out;
     statistics.processed = count(State::Processed);
-    statistics.dead = count(State::Dead);
+    statistics.blocking = states
+        .get(&i64::from(segments::BLOCKING))
+        .copied()
+        .unwrap_or(0);
+    statistics.dead = count(State::Dead) + statistics.blocking;
     statistics.discarded = count(State::Discarded);
     let first = oldest.get_array("oldest").ok();
     let first = first.and_then(|oldest| oldest.first()?.as_document());

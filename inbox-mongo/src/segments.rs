@@ -45,6 +45,8 @@ pub(crate) const OPEN: i64 = 60_000_000;
 /// How long after that its counts may be kept, in microseconds: twice what the server gives a
 /// transaction unless it is told otherwise.
 pub(crate) const GRACE: i64 = 120_000_000;
+/// What a dead message that holds up its ordering key is counted as, in the place of its state.
+pub(crate) const BLOCKING: i32 = 5;
 /// So many open segments are remembered before those that are closed are forgotten.
 const REMEMBERED: usize = 1000;
 
@@ -337,12 +339,13 @@ pub(crate) async fn count(on: &mut On<'_>) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Counts by segment, handler and state; with the earliest expiry if that is wanted. Sequence
+/// Counts by segment, handler and state, [`BLOCKING`] among them; with the earliest expiry if that is wanted. Sequence
 /// numbers never change, so a scan by them meets each message once.
 fn counting(ranges: Vec<Document>, with_expiry: bool) -> Vec<Document> {
     let segment = doc! { "$floor": { "$divide": ["$seq", SIZE] } };
+    let state = doc! { "$cond": [{ "$eq": ["$blocks", true] }, BLOCKING, "$state"] };
     let mut group = doc! {
-        "_id": { "segment": segment, "handler": "$handler", "state": "$state" },
+        "_id": { "segment": segment, "handler": "$handler", "state": state },
         "count": { "$sum": 1 },
     };
     if with_expiry {

@@ -204,7 +204,7 @@ fn handler_statistics(handler: HandlerName, row: &PgRow) -> sqlx::Result<Handler
     let count = |index: usize| -> sqlx::Result<u64> {
         Ok(u64::try_from(row.try_get::<i64, _>(index)?).unwrap_or(0))
     };
-    let now = row.try_get::<Instant, _>(9)?.0;
+    let now = row.try_get::<Instant, _>(10)?.0;
     let age = |index: usize| -> sqlx::Result<Option<Duration>> {
         let since: Option<Instant> = row.try_get(index)?;
         Ok(since.map(|since| {
@@ -218,8 +218,9 @@ fn handler_statistics(handler: HandlerName, row: &PgRow) -> sqlx::Result<Handler
     statistics.processed = count(3)?;
     statistics.dead = count(4)?;
     statistics.discarded = count(5)?;
-    statistics.lag = age(7)?;
-    statistics.oldest_due_age = age(8)?;
+    statistics.blocking = count(7)?;
+    statistics.lag = age(8)?;
+    statistics.oldest_due_age = age(9)?;
     Ok(statistics)
 }
 

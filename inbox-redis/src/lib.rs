@@ -99,7 +99,7 @@
 //! | `…:log` | stream | a part of a batch by its first number: field, kind, content type, headers of each message |
 //! | `…:body` | hash | field → the same and the payload of a single message, until it is dropped |
 //! | `…:errors`, `…:results` | hash | field → last error, result |
-//! | `…:counts` | hash | handler, state → how many |
+//! | `…:counts` | hash | handler, state → how many; as state 5, how many dead ones hold up their ordering key |
 //! | `…:due:HANDLER`, `…:run_due:HANDLER` | sorted set | what is pending and not blocked, by due time and number |
 //! | `…:leased:HANDLER`, `…:run_leased:HANDLER` | sorted set | what is leased, by the lease's end and number |
 //! | `…:open:HANDLER` | sorted set | what is unfinished and has an ordering key, by key and number |

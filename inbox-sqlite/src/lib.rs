@@ -113,8 +113,8 @@
 //!   key, and the head of each ordering key. A partial index over them, in order of due times and
 //!   ends of leases, is all that a claim reads; a blocked message is not in it. A unique partial
 //!   index makes two heads of one key impossible.
-//! - `inbox_count` holds the number of messages by handler and state, so that statistics count
-//!   nothing.
+//! - `inbox_count` holds the number of messages by handler and state, so that statistics count only
+//!   leases that have run out, and dead letters that hold up an ordering key, each in its index.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, the oldest one that
 //!   builds may know to work with it, and the revision of its triggers.
 //!

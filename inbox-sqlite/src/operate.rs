@@ -444,6 +444,7 @@ fn handler_statistics(
     statistics.processed = count(3)?;
     statistics.dead = count(4)?;
     statistics.discarded = count(5)?;
+    statistics.blocking = count(9)?;
     statistics.lag = age(7)?;
     statistics.oldest_due_age = age(8)?;
     Ok(statistics)

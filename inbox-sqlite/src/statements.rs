@@ -180,6 +180,7 @@ mod tests {
                 &[
                     "INDEX inbox_claim",
                     "INDEX inbox_leased (handler=? AND lease_until<?)",
+                    "COVERING INDEX inbox_blocking (handler=?)",
                 ],
             ),
             (&s.replay, &["INTEGER PRIMARY KEY"]),

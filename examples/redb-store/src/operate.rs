@@ -18,8 +18,8 @@ use crate::{
     error::Failure,
     rows::{Decoded, Stage, StateRow, decode},
     tables::{
-        COUNT, FINISHED, KEY, LEASE, MESSAGE, PAYLOAD, READY, RESULT, STATE, come, finished_by,
-        seq_of,
+        BLOCKING, COUNT, FINISHED, KEY, LEASE, MESSAGE, PAYLOAD, READY, RESULT, STATE, come,
+        finished_by, seq_of,
     },
     work::{Work, corrupt_row},
 };
@@ -183,13 +183,15 @@ impl Operate for RedbStore {
             for entry in transaction.open_table(COUNT)?.iter()? {
                 let (place, count) = entry?;
                 let (name, code) = place.value();
-                // Names and states that do not read have no place in the answer.
-                let state = State::from_code(i64::from(code));
-                if let (Ok(name), Some(state)) = (HandlerName::new(name), state) {
-                    let handler = handlers
-                        .entry(name.clone())
-                        .or_insert_with(|| HandlerStatistics::empty(name));
-                    *count_of(handler, state) = count.value();
+                // Names and codes that do not read have no place in the answer.
+                let Ok(name) = HandlerName::new(name) else {
+                    continue;
+                };
+                let handler = handlers
+                    .entry(name.clone())
+                    .or_insert_with(|| HandlerStatistics::empty(name));
+                if let Some(counted) = count_of(handler, code) {
+                    *counted = count.value();
                 }
             }
             let mut handlers: Vec<_> = handlers.into_values().collect();
@@ -425,14 +427,17 @@ fn discard(work: &mut Work<'_>, before: &StateRow) -> Result<Intervention, Failu
     Ok(Intervention::Done)
 }
 
-fn count_of(handler: &mut HandlerStatistics, state: State) -> &mut u64 {
-    match state {
+fn count_of(handler: &mut HandlerStatistics, code: u8) -> Option<&mut u64> {
+    if code == BLOCKING {
+        return Some(&mut handler.blocking);
+    }
+    Some(match State::from_code(i64::from(code))? {
         State::Pending => &mut handler.pending,
         State::Leased => &mut handler.leased,
         State::Processed => &mut handler.processed,
         State::Dead => &mut handler.dead,
         State::Discarded => &mut handler.discarded,
-    }
+    })
 }
 
 /// Counts leases that have run out as pending, and adds how far the handler is behind. Looks at

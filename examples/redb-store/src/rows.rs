@@ -74,12 +74,14 @@ impl Stage {
         }
     }
 
+    /// Whether the message is dead and holds up its ordering key.
+    pub(crate) fn blocks(self) -> bool {
+        matches!(self, Self::Dead { blocks: true, .. })
+    }
+
     /// Whether later messages of its ordering key have to wait for this one.
     pub(crate) fn is_open(self) -> bool {
-        matches!(
-            self,
-            Self::Pending | Self::Leased { .. } | Self::Dead { blocks: true, .. }
-        )
+        matches!(self, Self::Pending | Self::Leased { .. }) || self.blocks()
     }
 }
 
@@ -168,7 +170,7 @@ impl StateRow {
             worker: self.worker.clone(),
             finished_at: self.stage.finished_at().map(from_micros),
             last_error: self.last_error.clone(),
-            blocks_ordering_key: matches!(self.stage, Stage::Dead { blocks: true, .. }),
+            blocks_ordering_key: self.stage.blocks(),
             result,
             cursor: Cursor::from(self.seq),
         }

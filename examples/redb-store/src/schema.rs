@@ -11,7 +11,7 @@ use crate::{
     RedbStore,
     error::Failure,
     rows::{StateRow, decode},
-    tables::{COUNT, DESCRIPTION, META, STATE, Tables},
+    tables::{BLOCKING, COUNT, DESCRIPTION, META, STATE, Tables},
 };
 
 const MARKER: &str = "inbox on redb";
@@ -110,9 +110,15 @@ fn to_version_2(transaction: &WriteTransaction) -> Result<(), Failure> {
         let (_, bytes) = entry?;
         // A row that does not read is left as it is, and counted nowhere.
         if let Ok(row) = decode::<StateRow>("state", Some(bytes)) {
-            let place = (row.key.handler.as_str(), row.stage.state().code());
-            let count = counts.get(place)?.map_or(0, |count| count.value());
-            counts.insert(place, count + 1)?;
+            let blocking = row.stage.blocks().then_some(BLOCKING);
+            for code in [Some(row.stage.state().code()), blocking]
+                .into_iter()
+                .flatten()
+            {
+                let place = (row.key.handler.as_str(), code);
+                let count = counts.get(place)?.map_or(0, |count| count.value());
+                counts.insert(place, count + 1)?;
+            }
         }
     }
     Ok(())

@@ -39,8 +39,12 @@ pub(crate) const LINE: TableDefinition<'_, (&str, &str, u8, i64), Option<i64>> =
 /// Final messages by state and time: purging takes the first rows of a range.
 pub(crate) const FINISHED: TableDefinition<'_, (u8, i64, i64), ()> =
     TableDefinition::new("finished");
-/// How many messages of a handler are stored in a state, so that statistics count nothing.
+/// How many messages of a handler are stored in a state, so that statistics count nothing. Also
+/// how many of the dead hold up their ordering key, as [`BLOCKING`].
 pub(crate) const COUNT: TableDefinition<'_, (&str, u8), u64> = TableDefinition::new("count");
+
+/// Stands for a state's code in [`COUNT`]; no state has it.
+pub(crate) const BLOCKING: u8 = u8::MAX;
 
 /// Under lease: first in its line even when a replay has put an earlier message back behind it.
 pub(crate) const HELD: u8 = 0;
@@ -62,7 +66,7 @@ pub(crate) const DESCRIPTION: [(&str, &str); 12] = [
         "(handler, ordering key, 0 held | 1 waiting, seq) -> due at, if pending",
     ),
     ("finished", "(state code, finished at, seq) -> ()"),
-    ("count", "(handler, state code) -> u64"),
+    ("count", "(handler, state code | 255 blocking) -> u64"),
 ];
 
 /// All tables of one write transaction.

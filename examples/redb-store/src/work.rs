@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     error::Failure,
     rows::{Decoded, MessageRow, Stage, StateRow, decode},
-    tables::{HELD, Tables, WAITING, come, seq_of, unique},
+    tables::{BLOCKING, HELD, Tables, WAITING, come, seq_of, unique},
 };
 
 pub(crate) struct Work<'t> {
@@ -235,8 +235,8 @@ impl<'t> Work<'t> {
             };
             self.replace(&before, &after)?;
         } else {
-            self.count(candidate.handler, candidate.stored_as, -1)?;
-            self.count(candidate.handler, State::Dead, 1)?;
+            self.count(candidate.handler, candidate.stored_as.code(), -1)?;
+            self.count(candidate.handler, State::Dead.code(), 1)?;
             self.is_changed = true;
         }
         // Whatever its row says: what has been set aside is not found again.
@@ -267,7 +267,7 @@ impl<'t> Work<'t> {
     /// place may be about to change.
     fn take_from_indexes(&mut self, row: &StateRow) -> Result<(), Failure> {
         let handler = row.key.handler.as_str();
-        self.count(handler, row.stage.state(), -1)?;
+        self.count_row(row, -1)?;
         if let Stage::Leased { until } = row.stage {
             self.tables.lease.remove((handler, until, row.seq))?;
         }
@@ -292,7 +292,7 @@ impl<'t> Work<'t> {
     /// Puts a message into the indexes as it stands, and lets the head of its line come due.
     fn put_into_indexes(&mut self, row: &StateRow) -> Result<(), Failure> {
         let handler = row.key.handler.as_str();
-        self.count(handler, row.stage.state(), 1)?;
+        self.count_row(row, 1)?;
         if let Stage::Leased { until } = row.stage {
             self.tables.lease.insert((handler, until, row.seq), ())?;
         }
@@ -333,8 +333,16 @@ impl<'t> Work<'t> {
     }
 
     /// Counts one message more or less. A handler without messages leaves no row behind.
-    fn count(&mut self, handler: &str, state: State, change: i64) -> Result<(), Failure> {
-        let place = (handler, state.code());
+    fn count_row(&mut self, row: &StateRow, change: i64) -> Result<(), Failure> {
+        let handler = row.key.handler.as_str();
+        if row.stage.blocks() {
+            self.count(handler, BLOCKING, change)?;
+        }
+        self.count(handler, row.stage.state().code(), change)
+    }
+
+    fn count(&mut self, handler: &str, code: u8, change: i64) -> Result<(), Failure> {
+        let place = (handler, code);
         let counts = &mut self.tables.count;
         let was = counts.get(place)?.map_or(0, |count| count.value());
         match was.saturating_add_signed(change) {

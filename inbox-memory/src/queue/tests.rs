@@ -63,6 +63,7 @@ fn check(queue: &Queue, now: i64) {
             }
             _ => {}
         }
+        counted.blocking += u64::from(entry.blocks());
         match entry.shown(now) {
             State::Pending => counted.pending += 1,
             State::Leased => counted.leased += 1,
@@ -81,6 +82,7 @@ fn check(queue: &Queue, now: i64) {
             }
             let lag = first.map(|(at, _)| Duration::from_micros((now - at).unsigned_abs()));
             assert_eq!(statistics.lag, lag);
+            assert_eq!(statistics.blocking, counted.blocking);
         }
     }
 }

@@ -56,7 +56,8 @@ CREATE TABLE IF NOT EXISTS {dead} (
     finished_at BIGINT NOT NULL,
     blocks TINYINT NOT NULL,
     PRIMARY KEY (seq),
-    KEY expired (finished_at, seq)
+    KEY expired (finished_at, seq),
+    KEY blocking (blocks, handler)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The messages that are processed (state 2) or discarded (state 4).

@@ -5,7 +5,11 @@ SELECT c.handler, c.backlog, c.processed, c.dead, c.discarded,
         SELECT COUNT(*) FROM {work} AS l FORCE INDEX (claim)
         WHERE l.handler = c.handler AND l.queue = 1 AND l.visible_at > @inbox_now
     ),
-    p.visible_at, p.seq, pm.accepted_at, l.visible_at, l.seq, lm.accepted_at
+    p.visible_at, p.seq, pm.accepted_at, l.visible_at, l.seq, lm.accepted_at,
+    (
+        SELECT COUNT(*) FROM {dead} AS d FORCE INDEX (blocking)
+        WHERE d.blocks = 1 AND d.handler = c.handler
+    )
 FROM (
     SELECT t.handler, SUM(t.backlog) AS backlog, SUM(t.processed) AS processed,
         SUM(t.dead) AS dead, SUM(t.discarded) AS discarded,

@@ -59,6 +59,9 @@ CREATE UNIQUE INDEX "{prefix}_head" ON {work} (handler, ordering_key)
 CREATE INDEX "{prefix}_dead" ON {work} (seq) WHERE state = 3;
 CREATE INDEX "{prefix}_perished" ON {work} (finished_at, seq) WHERE state = 3;
 
+-- Dead letters that hold up their ordering key, to be counted by themselves.
+CREATE INDEX "{prefix}_blocking" ON {work} (handler) WHERE blocks;
+
 -- The messages that are finished. States: 2 processed, 4 discarded.
 CREATE TABLE {done} (
     seq bigint PRIMARY KEY,

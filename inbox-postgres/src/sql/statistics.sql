@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION {fn:statistics}()
 RETURNS TABLE (
     handler text, pending bigint, leased bigint, processed bigint, dead bigint,
-    discarded bigint, lost bigint, due_since timestamptz, accepted_at timestamptz,
+    discarded bigint, lost bigint, blocking bigint, due_since timestamptz, accepted_at timestamptz,
     instant timestamptz
 )
 {pinned}
@@ -14,7 +14,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, lost.n,
-        due.visible_at, due.accepted_at, current
+        blocking.n, due.visible_at, due.accepted_at, current
     FROM (
         SELECT t.handler, sum(t.pending)::bigint AS pending, sum(t.leased)::bigint AS leased,
             sum(t.processed)::bigint AS processed, sum(t.dead)::bigint AS dead,
@@ -27,6 +27,9 @@ BEGIN
         SELECT count(*) AS n FROM {work} AS w
         WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1 AND w.visible_at <= current
     ) AS lost
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS n FROM {work} AS w WHERE w.handler = c.handler AND w.blocks
+    ) AS blocking
     LEFT JOIN LATERAL (
         SELECT first.visible_at, m.accepted_at
         FROM (

@@ -113,6 +113,7 @@ for n, one in ipairs(list) do
         finish(s, DEAD)
         open = one.flag == 1 and s.okey ~= nil
         set_flag(s, BLOCKS, open)
+        if open then count(handler, BLOCKING, 1) end
         if one.outcome == CORRUPT then
           s.token = math.max(s.token + 1, now)
           s.started = math.max(s.started - 1, 0)

@@ -24,6 +24,7 @@ impl Sum {
         statistics.processed += row.unsigned()?;
         statistics.dead += row.unsigned()?;
         statistics.discarded += row.unsigned()?;
+        statistics.blocking += row.unsigned()?;
         let lost = row.unsigned()?;
         statistics.pending += pending + lost;
         statistics.leased += leased.saturating_sub(lost);

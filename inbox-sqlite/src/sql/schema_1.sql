@@ -62,6 +62,10 @@ CREATE INDEX {inbox}_final ON {inbox}_state (state, finished_at, seq)
 CREATE INDEX {inbox}_dead ON {inbox}_state (seq)
     WHERE state = 3;
 
+-- Dead letters that hold up their ordering key, to be counted by themselves.
+CREATE INDEX {inbox}_blocking ON {inbox}_state (handler)
+    WHERE blocks = 1;
+
 -- Messages by handler and stored state, so that statistics never count rows.
 CREATE TABLE {inbox}_count (
     handler TEXT NOT NULL,

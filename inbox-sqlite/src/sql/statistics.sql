@@ -1,6 +1,6 @@
 -- ?1 now. The message that has been due for longest stands at the head of the claim index.
 SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, c.lost,
-    d.visible_at, m.accepted_at
+    d.visible_at, m.accepted_at, c.blocking
 FROM (
     SELECT n.handler,
         sum(iif(n.state = 0, n.n, 0)) AS pending,
@@ -12,6 +12,10 @@ FROM (
             SELECT count(*) FROM {inbox}_state AS l
             WHERE l.state = 1 AND l.handler = n.handler AND l.lease_until <= ?1
         ) AS lost,
+        (
+            SELECT count(*) FROM {inbox}_state AS b
+            WHERE b.blocks = 1 AND b.handler = n.handler
+        ) AS blocking,
         (
             SELECT q.seq FROM {inbox}_state AS q
             WHERE q.claimable = 1 AND q.handler = n.handler AND q.visible_at <= ?1

@@ -5,6 +5,8 @@ local meta, ids, log, body, errors, results, counts, dead = unpack(KEYS, 1, 8)
 local done = {[2] = KEYS[9], [3] = KEYS[10], [4] = KEYS[11]}
 local late, statics, fences, runs, blobs, staged, staging = unpack(KEYS, 12, 18)
 local PENDING, LEASED, PROCESSED, DEAD, DISCARDED, GUARD = 0, 1, 2, 3, 4, 9
+-- What dead messages that hold up their ordering key are counted as, too.
+local BLOCKING = 5
 local HAS_ERROR, HAS_RESULT, BLOCKS = 1, 2, 4
 local call = redis.call
 

@@ -172,5 +172,8 @@ end
 
 -- Takes a final state back. Its number stays in the stream, where it means nothing any more.
 local function unfinish(s)
-  if s.state == DEAD then call('ZREM', dead, s.key) end
+  if s.state == DEAD then
+    call('ZREM', dead, s.key)
+    if s.flags >= BLOCKS then count(handler_of(s.key), BLOCKING, -1) end
+  end
 end
