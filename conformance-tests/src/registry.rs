@@ -425,6 +425,9 @@ register! { $
         lag_and_age_grow_with_waiting: "Lag and age are those of the longest-due message.",
         a_leased_message_is_no_lag: "A leased message is no lag until its lease runs out.",
         a_blocked_message_is_no_lag: "A message behind another of its ordering key is no lag.",
+        a_blocked_key_shows: "Dead messages that hold up their ordering key have a number of their own.",
+        a_blocked_key_shows_until_it_goes_on:
+            "That number falls when they are replayed, discarded or purged, one by one or many.",
         a_finished_backlog_has_no_lag: "Final messages are neither backlog nor lag.",
     }
     schema (schema) {

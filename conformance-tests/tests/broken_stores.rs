@@ -173,5 +173,7 @@ caught! {
     purge_that_is_blind_to_an_outage: broken::Blind("purge") => "outage::every_operation_says_so",
     expired_that_is_blind_to_an_outage: broken::Blind("expired") => "outage::every_operation_says_so",
     purge_archived_that_is_blind_to_an_outage: broken::Blind("purge_archived") => "outage::every_operation_says_so",
+    blocked_keys_counted_once_and_for_all: broken::NeverUnblocked::default()
+        => "statistics::a_blocked_key_shows_until_it_goes_on",
     outage_as_duplicate: broken::OutageAsDuplicate => "outage::an_outage_is_never_a_duplicate",
 }

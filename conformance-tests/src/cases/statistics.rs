@@ -7,8 +7,8 @@ use inbox_api::{Due, Filter, HandlerStatistics, State};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     place::{
-        Context, HANDLER, LONG, Place, TOLERANCE, dead, message, message_for, numbered, ordered,
-        processed, retry,
+        Context, HANDLER, LONG, Place, TOLERANCE, dead, dead_blocking, message, message_for,
+        numbered, ordered, processed, retry,
     },
 };
 
@@ -175,6 +175,94 @@ pub(crate) async fn a_blocked_message_is_no_lag(cx: Context) -> CaseResult {
         &(blocked.pending, blocked.lag),
         &(1, None),
     )
+}
+
+/// Dead and blocking, each on a key of its own, with another message behind it.
+async fn blocked(place: &Place, ids: &[&str]) -> CaseResult {
+    for id in ids {
+        place.accept(&ordered(id, id)?).await?;
+        let leased = place.claim_one().await?;
+        place.finish(&leased, dead_blocking("gave up")).await?;
+        place.accept(&ordered(&format!("behind {id}"), id)?).await?;
+    }
+    Ok(())
+}
+
+async fn blocking(place: &Place, expected: u64, when: &str) -> CaseResult {
+    same(
+        &format!("dead messages that block, {when}"),
+        &of(place, HANDLER).await?.blocking,
+        &expected,
+    )
+}
+
+pub(crate) async fn a_blocked_key_shows(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_in(&message("d")?, State::Dead).await?;
+    place.accept(&message("u")?).await?;
+    let unordered = place.claim_one().await?;
+    place.finish(&unordered, dead_blocking("gave up")).await?;
+    place.accept(&ordered("c", "c")?).await?;
+    let passed = place.claim_one().await?;
+    place.finish(&passed, dead("gave up")).await?;
+    blocking(&place, 0, "while nothing is held up").await?;
+    blocked(&place, &["1", "2"]).await?;
+    place
+        .accept_in(&message_for("other", "1")?, State::Dead)
+        .await?;
+    let shown = of(&place, HANDLER).await?;
+    same(
+        "dead, those of them that block, pending, lag",
+        &(shown.dead, shown.blocking, shown.pending, shown.lag),
+        &(5, 2, 2, None),
+    )?;
+    same(
+        "of another handler",
+        &of(&place, "other").await?.blocking,
+        &0,
+    )?;
+    same("of all", &place.statistics().await?.blocking(), &2)
+}
+
+pub(crate) async fn a_blocked_key_shows_until_it_goes_on(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let ids = ["1", "2", "3", "4", "5", "6"];
+    blocked(&place, &ids).await?;
+    blocking(&place, 6, "of six keys").await?;
+    let key = |id: &str| -> CaseResult<_> { Ok(ordered(id, id)?.key().clone()) };
+    let _ = place.replay(&key("1")?, None).await?;
+    blocking(&place, 5, "after a replay").await?;
+    let again = place.claim_one().await?;
+    place.finish(&again, dead_blocking("gave up")).await?;
+    place.finish(&again, dead_blocking("gave up")).await?;
+    blocking(&place, 6, "after a second death, told twice").await?;
+    let _ = place.discard(&key("1")?).await?;
+    let _ = place.discard(&key("1")?).await?;
+    blocking(&place, 5, "after a discard").await?;
+    let _ = place.replay(&key("1")?, None).await?;
+    blocking(&place, 5, "after a replay of what was discarded").await?;
+    let one = |id: &str| -> CaseResult<_> {
+        Ok(Filter {
+            states: vec![State::Dead],
+            ordering_key: Some(inbox_api::OrderingKey::new(id)?),
+            ..Filter::default()
+        })
+    };
+    let slice = inbox_api::Slice {
+        after: None,
+        limit: 10,
+    };
+    let _ = place.replay_slice(&one("2")?, &slice).await?;
+    blocking(&place, 4, "after a replay of many").await?;
+    let _ = place.discard_slice(&one("3")?, &slice).await?;
+    blocking(&place, 3, "after a discard of many").await?;
+    let expired = inbox_api::Expired::new(State::Dead, Duration::ZERO, 1)?;
+    let _ = place.purge_archived(&expired, &[key("5")?]).await?;
+    blocking(&place, 2, "after a purge of what was archived").await?;
+    let _ = place.purge(&expired).await?;
+    blocking(&place, 1, "after a purge").await?;
+    let _ = place.purge(&expired).await?;
+    blocking(&place, 0, "after a purge of the last").await
 }
 
 pub(crate) async fn a_finished_backlog_has_no_lag(cx: Context) -> CaseResult {

@@ -34,8 +34,8 @@ pub(crate) use {
         in_seconds,
     },
     operating::{
-        LoopingSlices, PagingByOffset, PurgeForgetsEarly, PurgeTakesPending, ReplayKeepsAttempts,
-        SlicesEndEarly,
+        LoopingSlices, NeverUnblocked, PagingByOffset, PurgeForgetsEarly, PurgeTakesPending,
+        ReplayKeepsAttempts, SlicesEndEarly,
     },
     receiving::{
         CheckThenInsert, DuplicateFailsBatch, FoldsCase, FoldsTrailingSpace, KeyWithoutHandler,
@@ -133,6 +133,10 @@ pub(crate) trait Defect: Send + Sync + 'static {
     /// The operation that answers with nothing while the store is away.
     fn blind(&self) -> &'static str {
         ""
+    }
+
+    async fn statistics(&self, inner: &MemoryStore) -> Result<Statistics> {
+        inner.statistics().await
     }
 
     /// What a receive answers while the store is away.
@@ -323,7 +327,7 @@ impl<D: Defect> Operate for Broken<D> {
         if self.is_blind("statistics") {
             return Ok(Statistics::default());
         }
-        self.check("statistics")?.statistics().await
+        self.defect.statistics(self.check("statistics")?).await
     }
 
     async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {

@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    Attempts, ClaimRequest, Claims, Cursor, Expired, Filter, Intervention, Key, Listing, Operate,
-    Page, Progress, Record, Result, Slice, State, Store,
+    Attempts, ClaimRequest, Claims, Cursor, Expired, Filter, HandlerName, Intervention, Key,
+    Listing, Operate, Page, Progress, Record, Result, Slice, State, Statistics, Store,
 };
 use inbox_memory::MemoryStore;
 
@@ -176,5 +176,23 @@ impl Defect for SlicesEndEarly {
             progress.next = None;
         }
         Ok(progress)
+    }
+}
+
+/// A tally of dead messages that block, from which nobody takes those that do so no more.
+#[derive(Default)]
+pub(crate) struct NeverUnblocked(Mutex<HashMap<HandlerName, u64>>);
+
+#[async_trait]
+impl Defect for NeverUnblocked {
+    async fn statistics(&self, inner: &MemoryStore) -> Result<Statistics> {
+        let mut statistics = inner.statistics().await?;
+        let mut seen = self.0.lock().unwrap();
+        for handler in &mut statistics.handlers {
+            let most = seen.entry(handler.handler.clone()).or_default();
+            *most = handler.blocking.max(*most);
+            handler.blocking = *most;
+        }
+        Ok(statistics)
     }
 }
