@@ -19,11 +19,13 @@
 //! | `inbox_settle_seconds` | histogram | | time of a settlement, per batch, repetitions included |
 //! | `inbox_backlog` | gauge | `handler` | messages pending or leased, from the backlog monitor |
 //! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
+//! | `inbox_blocking_dead` | gauge | `handler` | dead messages that hold up their ordering key until they are replayed, discarded or purged |
 //! | `inbox_unserved_backlog` | gauge | `handler` | messages pending or leased of handler names that this processor does not serve; trouble when no other does either |
 //!
 //! The backlog monitor sets its gauges at every look, to zero for handlers that have no messages
 //! any more. Messages behind a dead one that blocks their ordering key are in the backlog and not
-//! in the lag, since nothing can be done about them before an operator intervenes.
+//! in the lag, since nothing can be done about them before an operator intervenes:
+//! `inbox_blocking_dead` is what to be woken by.
 
 use crate::{HandlerName, HandlerStatistics, State, receiver::BatchReport};
 
@@ -126,7 +128,9 @@ pub(crate) fn backlog(statistics: &HandlerStatistics) {
         clippy::cast_precision_loss,
         reason = "a gauge holds a floating-point number"
     )]
-    metrics::gauge!("inbox_backlog", "handler" => handler.clone()).set(statistics.backlog() as f64);
+    let (backlog, blocking) = (statistics.backlog() as f64, statistics.blocking as f64);
+    metrics::gauge!("inbox_backlog", "handler" => handler.clone()).set(backlog);
+    metrics::gauge!("inbox_blocking_dead", "handler" => handler.clone()).set(blocking);
     metrics::gauge!("inbox_lag_seconds", "handler" => handler).set(lag);
 }
 

@@ -250,6 +250,25 @@ mod counted {
         assert_eq!(value("inbox_lag_seconds billing"), Some(0));
     }
 
+    /// A dead message that holds up its ordering key.
+    async fn block_a_key(store: &dyn inbox::Inbox) {
+        use inbox::StoreExt as _;
+
+        let key = inbox::OrderingKey::new("k").unwrap();
+        let poison = message(4).with_ordering_key(key);
+        let worker = inbox::WorkerName::new("w").unwrap();
+        let terms = inbox::LeaseTerms::new(Duration::from_secs(9), worker).unwrap();
+        let inbox::Begun::Run(leased) = store.begin(&poison, &terms).await.unwrap() else {
+            panic!("it is new");
+        };
+        let outcome = inbox::Outcome::Dead {
+            reason: "poison".into(),
+            after: inbox::AfterDead::Block,
+        };
+        let settled = store.settle_one(&leased.lease, outcome).await.unwrap();
+        assert_eq!(settled, inbox::Settled::Done);
+    }
+
     #[test]
     fn gauges_of_handlers_that_vanish_go_to_zero_and_unserved_ones_have_their_own() {
         let book = Book::default();
@@ -265,6 +284,7 @@ mod counted {
                 spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
                 let other = inbox::HandlerName::new("other").unwrap();
                 let all = [message(1), message(2), message(3).for_handler(other)];
+                block_a_key(&*spy.inner).await;
                 spy.receive_all(all.clone()).await;
                 let router = Router::new(billing()).on("x", |_: Context| async { Ok(()) });
                 let every = Duration::from_secs(1);
@@ -276,16 +296,20 @@ mod counted {
                 let check = async {
                     tokio::time::sleep(every * 3).await;
                     assert_eq!(gauge("inbox_backlog billing"), Some(2.0));
+                    assert_eq!(gauge("inbox_blocking_dead billing"), Some(1.0));
                     assert_eq!(gauge("inbox_unserved_backlog other"), Some(1.0));
                     for message in &all {
                         let _ = spy.inner.discard(message.key()).await.unwrap();
                     }
-                    let expired = inbox::Expired::new(inbox::State::Discarded, Duration::ZERO, 100);
-                    spy.inner.purge(&expired.unwrap()).await.unwrap();
+                    for state in [inbox::State::Discarded, inbox::State::Dead] {
+                        let expired = inbox::Expired::new(state, Duration::ZERO, 100);
+                        spy.inner.purge(&expired.unwrap()).await.unwrap();
+                    }
                     let statistics = spy.inner.statistics().await.unwrap();
                     assert!(statistics.handlers.is_empty());
                     tokio::time::sleep(every * 3).await;
                     assert_eq!(gauge("inbox_backlog billing"), Some(0.0));
+                    assert_eq!(gauge("inbox_blocking_dead billing"), Some(0.0));
                     assert_eq!(gauge("inbox_unserved_backlog other"), Some(0.0));
                     shutdown.cancel();
                 };

@@ -17,6 +17,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
                 "processed": handler.processed,
                 "dead": handler.dead,
                 "discarded": handler.discarded,
+                "blocking": handler.blocking,
                 "oldest_due_age_seconds": handler.oldest_due_age.map(|d| d.as_secs_f64()),
                 "lag_seconds": handler.lag.map(|d| d.as_secs_f64()),
             }))?;
@@ -34,6 +35,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
         "processed",
         "dead",
         "discarded",
+        "blocking",
         "behind",
     ]);
     for handler in &statistics.handlers {
@@ -44,6 +46,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
             output::count(handler.processed),
             output::count(handler.dead),
             output::count(handler.discarded),
+            output::count(handler.blocking),
             handler.lag.map_or_else(|| "-".to_owned(), output::duration),
         ]);
     }
