@@ -38,6 +38,7 @@
 //! ```
 
 mod answer;
+mod memory;
 mod transaction;
 
 use std::{fmt, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
@@ -50,6 +51,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use answer::{Cause, ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicate};
 pub use transaction::consume_in_transaction;
+
+use memory::{Memory, Running, Unrecorded};
 
 use crate::{
     AfterDead, Begun, Effect, Error, Extended, Hooks, Lease, LeaseTerms, Leased, Message, Outcome,
@@ -65,7 +68,9 @@ use crate::{
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
 ///
-/// Cloning is cheap; clones share the store.
+/// Cloning is cheap; clones share the store, and the knowledge of what runs. Use one in a process:
+/// when the store was away for longer than a lease, it does not run what it runs already or has
+/// finished, which another cannot know.
 #[derive(Clone)]
 pub struct InlineConsumer {
     store: Patient,
@@ -75,6 +80,7 @@ pub struct InlineConsumer {
     on_duplicate: OnDuplicate,
     on_busy: OnBusy,
     hooks: Option<Arc<dyn Hooks>>,
+    memory: Memory,
 }
 
 impl InlineConsumer {
@@ -96,6 +102,7 @@ impl InlineConsumer {
             on_duplicate: OnDuplicate::default(),
             on_busy: OnBusy::Wait(Duration::from_secs(10)),
             hooks: None,
+            memory: Memory::default(),
         }
     }
 
@@ -211,6 +218,7 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
         E: fmt::Display,
     {
+        self.record_first(message).await?;
         let leased = match self.begin(message, gone).await? {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
@@ -227,13 +235,13 @@ impl InlineConsumer {
             return self.bury(&leased).await;
         }
         let held = leased.clone();
-        let lease = &held.lease;
+        let here = self.memory.run(&held.lease);
         let running = async move { handler(leased).await };
         let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
         let ended = tokio::select! {
             biased;
             ended = &mut running => ended,
-            () = self.keep(lease) => {
+            () = self.keep(&held.lease, &here) => {
                 self.lost(&held);
                 return Err(ConsumeError::LeaseLost);
             }
@@ -266,11 +274,14 @@ impl InlineConsumer {
         loop {
             // After a lost reply the lease may be ours without our holding its token; asking
             // again would only find the message busy.
-            let begun = (|| self.store.begin(message, &self.terms))
-                .retry(a_few_times())
-                .when(|error| error.is_retryable() && error.effect() == Effect::None)
-                .await
-                .map_err(ConsumeError::Store)?;
+            let begun = match self.memory.running(message.key()) {
+                Some(until) => Begun::Busy { until },
+                None => (|| self.store.begin(message, &self.terms))
+                    .retry(a_few_times())
+                    .when(|error| error.is_retryable() && error.effect() == Effect::None)
+                    .await
+                    .map_err(ConsumeError::Store)?,
+            };
             let left = patience.saturating_sub(began.elapsed());
             if !matches!(begun, Begun::Busy { .. } | Begun::Blocked) || left.is_zero() {
                 return Ok(begun);
@@ -288,13 +299,16 @@ impl InlineConsumer {
     }
 
     /// Renews the lease until it is lost; never returns otherwise.
-    async fn keep(&self, lease: &Lease) {
+    async fn keep(&self, lease: &Lease, here: &Running) {
         let length = self.terms.length();
         let mut pause = length / 3;
         loop {
             tokio::time::sleep(pause).await;
             pause = match self.store.extend_one(lease, length).await {
-                Ok(Extended::Until(_)) => length / 3,
+                Ok(Extended::Until(until)) => {
+                    here.renewed(until);
+                    length / 3
+                }
                 Ok(Extended::LeaseLost) => return,
                 Err(error) => {
                     tracing::warn!(key = %lease.key, %error, "lease not renewed; trying again");
@@ -324,8 +338,24 @@ impl InlineConsumer {
                 let refused = invalid.in_operation("settle");
                 Err(ConsumeError::Unrecorded(Some(refused)))
             }
-            Err(error) => Err(ConsumeError::Unrecorded(Some(error))),
+            Err(error) => {
+                self.memory.keep(lease, result);
+                Err(ConsumeError::Unrecorded(Some(error)))
+            }
         }
+    }
+
+    /// What was finished here and could not be recorded is, before the store is asked whether it
+    /// may run: its lease has run out perhaps, which matters only once another worker has claimed it.
+    async fn record_first<E>(&self, message: &Message) -> Result<(), ConsumeError<E>> {
+        let Some(Unrecorded { lease, result }) = self.memory.unrecorded(message.key()) else {
+            return Ok(());
+        };
+        let settled = self.settle(&lease, Outcome::Processed { result }).await;
+        let settled = settled.map_err(ConsumeError::Store)?;
+        self.memory.forget(&lease);
+        tracing::info!(key = %lease.key, ?settled, "completion recorded late");
+        Ok(())
     }
 
     /// Settles a failed attempt. When even that fails the lease runs out by itself.

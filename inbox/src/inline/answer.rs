@@ -138,8 +138,9 @@ pub enum ConsumeError<E> {
     /// out. The handler was dropped.
     #[error("the lease was lost while the handler ran")]
     LeaseLost,
-    /// The handler ran to completion, but that is not known to be recorded, so it may run again:
-    /// the store could not be reached, or (`None`) somebody else had taken the message over.
+    /// The handler ran to completion, but that is not known to be recorded: the store could not be
+    /// reached, or (`None`) another worker had taken the message over. The next delivery to this
+    /// consumer records it first; elsewhere, once the lease has run out, the handler may run again.
     #[error("the handler completed, but that could not be recorded")]
     Unrecorded(#[source] Option<Error>),
     /// The store failed before the handler could run.

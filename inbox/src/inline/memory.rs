@@ -1,0 +1,181 @@
+//! What a consumer runs, and what it has finished and the store does not know of.
+//!
+//! A lease that ran out during an outage would let a redelivery run what runs here already, or
+//! has just been done. Other processes cannot know; this one can.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+
+use crate::{FencingToken, Key, Lease};
+
+/// So many completions are kept for their next delivery, and so many bytes of their results. The
+/// oldest go first.
+const MOST: usize = 10_000;
+const MOST_BYTES: usize = 64 << 20;
+
+#[derive(Clone, Default)]
+pub(super) struct Memory(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// Under which token, and until when by the store's clock.
+    running: HashMap<Key, (FencingToken, SystemTime)>,
+    unrecorded: VecDeque<Unrecorded>,
+    /// Of their results.
+    bytes: usize,
+}
+
+/// What was finished under a lease.
+#[derive(Clone)]
+pub(super) struct Unrecorded {
+    pub(super) lease: Lease,
+    pub(super) result: Option<Bytes>,
+}
+
+impl Unrecorded {
+    fn bytes(&self) -> usize {
+        self.result.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+impl Memory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when a message is leased that runs here.
+    pub(super) fn running(&self, key: &Key) -> Option<SystemTime> {
+        self.state().running.get(key).map(|(_, until)| *until)
+    }
+
+    /// Takes note that a message runs here, for as long as the answer lives.
+    pub(super) fn run(&self, lease: &Lease) -> Running {
+        let held = (lease.token, lease.until);
+        self.state().running.insert(lease.key.clone(), held);
+        Running {
+            memory: self.clone(),
+            key: lease.key.clone(),
+            token: lease.token,
+        }
+    }
+
+    /// Keeps a completion that could not be recorded.
+    pub(super) fn keep(&self, lease: &Lease, result: Option<Bytes>) {
+        let unrecorded = Unrecorded {
+            lease: lease.clone(),
+            result,
+        };
+        let mut state = self.state();
+        state.bytes += unrecorded.bytes();
+        state.unrecorded.push_back(unrecorded);
+        while state.unrecorded.len() > MOST || state.bytes > MOST_BYTES {
+            let Some(oldest) = state.unrecorded.pop_front() else {
+                break;
+            };
+            state.bytes -= oldest.bytes();
+        }
+    }
+
+    /// The completion of a message that could not be recorded.
+    pub(super) fn unrecorded(&self, key: &Key) -> Option<Unrecorded> {
+        let state = self.state();
+        let mut kept = state.unrecorded.iter();
+        kept.find(|kept| kept.lease.key == *key).cloned()
+    }
+
+    /// The completion under this lease is recorded, or was overtaken.
+    pub(super) fn forget(&self, lease: &Lease) {
+        let mut state = self.state();
+        let is_it =
+            |kept: &Unrecorded| kept.lease.key == lease.key && kept.lease.token == lease.token;
+        if let Some(place) = state.unrecorded.iter().position(is_it)
+            && let Some(gone) = state.unrecorded.remove(place)
+        {
+            state.bytes -= gone.bytes();
+        }
+    }
+}
+
+/// A message that runs here.
+pub(super) struct Running {
+    memory: Memory,
+    key: Key,
+    token: FencingToken,
+}
+
+impl Running {
+    pub(super) fn renewed(&self, until: SystemTime) {
+        if let Some(held) = self.memory.state().running.get_mut(&self.key)
+            && held.0 == self.token
+        {
+            held.1 = until;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.memory.state();
+        if let Some((token, _)) = state.running.get(&self.key)
+            && *token == self.token
+        {
+            state.running.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HandlerName, MessageId};
+
+    fn lease(id: usize, token: i64) -> Lease {
+        let id = MessageId::new(id.to_string()).unwrap();
+        Lease {
+            key: Key::new(HandlerName::new("h").unwrap(), id),
+            token: FencingToken::new(token),
+            locator: 0,
+            until: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_by_number_and_bytes() {
+        let memory = Memory::default();
+        for n in 0..MOST + 5 {
+            memory.keep(&lease(n, 1), None);
+        }
+        assert!(memory.unrecorded(&lease(4, 1).key).is_none());
+        assert!(memory.unrecorded(&lease(5, 1).key).is_some());
+        let large = Bytes::from(vec![0; MOST_BYTES / 2]);
+        for n in [1, 2, 3] {
+            memory.keep(&lease(n, 2), Some(large.clone()));
+        }
+        let kept = [1, 2, 3].map(|n| memory.unrecorded(&lease(n, 2).key).is_some());
+        assert_eq!(kept, [false, true, true]);
+        for n in [2, 3] {
+            memory.forget(&lease(n, 2));
+        }
+        let state = memory.state();
+        assert_eq!((state.unrecorded.len(), state.bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_lease_is_forgotten_by_its_token_only() {
+        let memory = Memory::default();
+        memory.keep(&lease(1, 1), None);
+        memory.forget(&lease(1, 2));
+        assert!(memory.unrecorded(&lease(1, 1).key).is_some());
+        let first = memory.run(&lease(1, 1));
+        let second = memory.run(&lease(1, 2));
+        drop(first);
+        assert!(memory.running(&lease(1, 1).key).is_some());
+        drop(second);
+        assert!(memory.running(&lease(1, 1).key).is_none());
+    }
+}
