@@ -140,6 +140,7 @@ mod settle;
 mod statements;
 mod store;
 mod transactional;
+mod turns;
 mod wakeups;
 mod work;
 

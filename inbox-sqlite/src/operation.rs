@@ -22,7 +22,9 @@ use crate::{
 };
 
 /// In milliseconds. Short at first, as SQLite's own.
-const PAUSES: [u64; 8] = [1, 2, 5, 10, 15, 20, 25, 50];
+const PAUSES: [u64; 6] = [1, 2, 5, 10, 15, 20];
+/// The last of them.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// What is left is too short for another attempt.
 const TOO_LITTLE: Duration = Duration::from_millis(2);
 /// How many steps of SQLite's virtual machine pass between two looks at the clock.
@@ -52,9 +54,9 @@ impl Pauses {
         if left < TOO_LITTLE {
             return false;
         }
-        let pause = PAUSES.get(self.next).or(PAUSES.last()).copied();
+        let pause = PAUSES.get(self.next).copied();
         self.next += 1;
-        let pause = Duration::from_millis(pause.unwrap_or_default());
+        let pause = pause.map_or(LONGEST_PAUSE, Duration::from_millis);
         sleep(pause.min(left / 2)).await;
         true
     }

@@ -30,6 +30,7 @@ use crate::{
     options::SqliteOptions,
     schema,
     settle::Repetition,
+    turns::Turns,
     wakeups::{Signal, Subscribed, Watchers},
     work::Work,
 };
@@ -69,6 +70,7 @@ pub(crate) struct Inner {
     /// One connection: SQLite has one writer at a time, and waiting here is fair and costs
     /// nothing, where waiting for SQLite's own lock is polling.
     writer: SqlitePool,
+    pub(crate) turns: Arc<Turns>,
     readers: SqlitePool,
     watchers: Mutex<Watchers>,
     /// Whether an inbox of the right version was found there.
@@ -90,12 +92,18 @@ impl SqliteStore {
         options.check()?;
         let path = options.absolute_path();
         check_file(&path, options.create_if_missing)?;
+        let turns = Arc::<Turns>::default();
+        let turned = turns.clone();
         let writer = pool(&options, 1)
             // Closes rather than trusts a connection that comes back within a transaction, as one
             // that SQLite has rolled back by itself (on a full disk), after which sqlx would never
             // begin another. A dropped one may not have been rolled back yet.
-            .after_release(|connection, _| {
+            .after_release(move |connection, _| {
+                let rest = turned.rest();
                 Box::pin(async move {
+                    if !rest.is_zero() {
+                        tokio::time::sleep(rest).await;
+                    }
                     if connection.is_in_transaction() {
                         connection.ping().await?;
                     }
@@ -117,6 +125,7 @@ impl SqliteStore {
                 options,
                 signal: Signal::new(),
                 writer,
+                turns,
                 readers,
                 watchers: Mutex::default(),
                 checked: AtomicBool::new(false),

@@ -163,8 +163,17 @@ impl Transactional for SqliteStore {
     type Transaction = Transaction<'static, Sqlite>;
 
     async fn open(&self) -> Result<Self::Transaction> {
-        self.run("open", |until| self.begin_with("open", OPEN, until))
-            .await
+        const OPERATION: &str = "open";
+        let turns = &self.inner.turns;
+        let open = async {
+            let _turn = turns.wait().await;
+            let opened = self.run(OPERATION, |until| self.begin_with(OPERATION, OPEN, until));
+            let opened = opened.await?;
+            turns.opened();
+            Ok(opened)
+        };
+        let until = deadline(self.inner.options.operation_timeout);
+        in_time(OPERATION, until, open).await
     }
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {

@@ -47,6 +47,9 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// ([`exclusive_transactions`](crate::Capabilities::exclusive_transactions), on SQLite), handlers
 /// run one after the other whatever the concurrency. None can be claimed by others meanwhile, so
 /// a handler may take longer than its lease, which is not renewed until the transaction ends.
+/// Messages that wait for their turn are renewed between transactions; with several processes on
+/// one file, let the lease be several times as long as a handler takes, or one that waits may be
+/// taken over, which costs it an attempt.
 ///
 /// On SQLite; on another database only the types and the SQL differ:
 ///
