@@ -1,5 +1,6 @@
 //! Inboxes on a real PostgreSQL server, with a table of effects beside each.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helper")]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of test binaries")]
 
 use std::{
