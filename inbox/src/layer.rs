@@ -255,7 +255,9 @@ impl<S, X> Layer<S> for InboxLayer<X> {
 ///
 /// It is ready when the inner service is. A request that turns out to be a duplicate gives the
 /// readiness back unused. An error of the inner service is recorded as a failed attempt and
-/// returned; a panic is recorded and goes on. A response whose completion could not be recorded
+/// returned; a panic is recorded and goes on. So it is at the last attempt, too: an error has the
+/// service's type, and cannot say more; the next copy is answered with [`Answer::Dead`]. Where
+/// callers are to know at once, answer failures by a response: see [`Exchange::gave_up`]. A response whose completion could not be recorded
 /// is returned all the same, and a warning logged: the next copy of the request may run again.
 pub struct InboxService<S, X> {
     inner: S,

@@ -413,3 +413,18 @@ async fn the_response_of_the_last_attempt_says_so() {
     let response = service.oneshot(Ask("1")).await.unwrap();
     assert_eq!(response, "given up: fail (fail)");
 }
+
+/// The service's error is all that can be returned with its type; the next copy learns the rest.
+#[tokio::test]
+async fn an_error_of_the_last_attempt_is_returned_and_the_next_copy_finds_it_dead() {
+    let (inbox, store, _) = layer().await;
+    let consumer = consumer(store, Duration::from_secs(30)).retry(policy(1));
+    let service = InboxLayer::new(consumer, Texts).layer(service_fn(async |_: Ask| {
+        Err::<String, _>("no funds".to_owned())
+    }));
+    let error = service.clone().oneshot(Ask("1")).await.unwrap_err();
+    assert_eq!(error, "no funds");
+    assert_eq!(state(&inbox, "1").await, Some(State::Dead));
+    let next = service.oneshot(Ask("1")).await.unwrap();
+    assert_eq!(next, "dead: no funds");
+}
