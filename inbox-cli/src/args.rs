@@ -124,6 +124,7 @@ pub(crate) enum Command {
     /// Show one message
     Show(ShowArgs),
     /// Count messages by handler and state, and show how far behind each handler is
+    #[command(after_help = STATS_HELP)]
     Stats,
     /// Make dead (or other final) messages pending again
     Replay(ReplayArgs),
@@ -170,6 +171,11 @@ message's own headers as inbox-header-<name>) and an idempotency-key:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, after Retry-After if given";
+
+const STATS_HELP: &str = "\
+blocking  dead messages that hold up the later ones of their ordering key. Those wait, and are not
+          behind, until the dead one is replayed, discarded or purged
+behind    how long the longest-due message has been due";
 
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
