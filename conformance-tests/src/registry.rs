@@ -518,6 +518,10 @@ register! { $
             "A commit fails when the handler has rolled the transaction back by itself.",
         a_schema_change_commits_all_or_fails_it:
             "A commit after the handler changed the schema is Ok only if the transaction is whole.",
+        a_step_that_waited_in_vain_commits_all_or_nothing:
+            "A commit after a step that another transaction kept from its end is Ok only if all of it is there.",
+        a_step_that_is_dropped_commits_all_or_nothing:
+            "A commit after a step that was dropped at any await point commits all of the step or nothing of it.",
     }
     holding (holding) {
         a_held_message_costs_the_others_nothing:

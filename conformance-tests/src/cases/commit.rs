@@ -7,6 +7,10 @@ use std::{fmt, sync::Arc};
 
 use inbox_api::{Effect, Message, Receipt, Recorded, Settled, Settlement, State, StoreExt as _};
 
+pub(crate) use super::interrupted::{
+    a_step_that_is_dropped_commits_all_or_nothing,
+    a_step_that_waited_in_vain_commits_all_or_nothing,
+};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Mishap, Need, Unable},
