@@ -138,7 +138,7 @@ impl Work {
         terms: &LeaseTerms,
         secrecy: Secrecy,
     ) -> Places {
-        let stored = self.store_one(script, message, None, secrecy);
+        let stored = self.store_one(script, message, false, secrecy);
         self.find_locked(script, message.key());
         script.read_time();
         let mut take = Statement::new(self.sql.expand(
@@ -159,16 +159,21 @@ impl Work {
         }
     }
 
+    /// Adds a look for a key to `script`, which answers with its row: see [`Self::store_one`].
+    pub(crate) fn look_for_one(&self, script: &mut Script, key: &Key) -> usize {
+        script.add(self.find_into("seq", key))
+    }
+
     /// Adds a record to `script`.
     pub(crate) fn record(
         &self,
         script: &mut Script,
         message: &Message,
         result: Option<&Bytes>,
+        known: bool,
         secrecy: Secrecy,
     ) -> Places {
-        let look = self.find_into("seq", message.key());
-        let stored = self.store_one(script, message, Some(look), secrecy);
+        let stored = self.store_one(script, message, known, secrecy);
         self.find_locked(script, message.key());
         script.all(&self.sql.lock_keys);
         script.fixed("SET @inbox_taken = NULL");

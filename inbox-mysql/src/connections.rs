@@ -12,7 +12,7 @@ use std::{
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
 use sqlx::{
-    ConnectOptions as _, Connection as _, Executor as _, MySql, MySqlConnection, MySqlPool,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, MySql, MySqlConnection, MySqlPool,
     mysql::{MySqlConnectOptions, MySqlPoolOptions},
     pool::PoolConnection,
 };
@@ -24,15 +24,35 @@ use crate::error::without_effect;
 const TRUSTED: Duration = Duration::from_secs(1);
 /// The longest that such a look may take.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
+/// The most seconds that the servers take as a limit for waits.
+const LONGEST_LOCK_WAIT: u64 = 31_536_000;
 /// How long between two tries to replace a connection that does not answer.
 const BETWEEN_RENEWALS: Duration = Duration::from_secs(1);
 
 /// What is set for a session of the store's own, once: a transaction that the server has rolled back
 /// is not followed by another one that nobody has begun, and it is known to be one of these.
-const OWN_SESSION: &str = "SET SESSION autocommit = 1, SESSION completion_type = 0, @inbox_own = 1";
-/// In a Galera cluster, also: what other nodes have answered before is seen by this session.
-const OWN_SESSION_IN_CLUSTER: &str = "SET SESSION autocommit = 1, SESSION completion_type = 0, \
-                                      SESSION wsrep_sync_wait = 1, @inbox_own = 1";
+/// Waits for locks, also those of DDL, end before the operation does: the server would go on waiting for
+/// one that nobody waits for any more, and hold what the transaction has locked.
+fn own_session(lock_wait: Duration, galera: bool) -> String {
+    let seconds = lock_wait.as_secs();
+    let mut session = format!(
+        "SET SESSION autocommit = 1, SESSION completion_type = 0, \
+         SESSION innodb_lock_wait_timeout = {seconds}, SESSION lock_wait_timeout = {seconds}, \
+         @inbox_own = 1"
+    );
+    if galera {
+        // What other nodes have answered before is seen by this session.
+        session.push_str(", SESSION wsrep_sync_wait = 1");
+    }
+    session
+}
+
+/// The longest wait for a lock: whole seconds, at least one, and less than the limit where that is
+/// possible.
+fn lock_wait(limit: Duration) -> Duration {
+    let below = limit.saturating_sub(Duration::from_millis(500)).as_secs();
+    Duration::from_secs(below.clamp(1, LONGEST_LOCK_WAIT))
+}
 
 /// The connections of a store.
 pub(crate) struct Connections {
@@ -50,7 +70,7 @@ pub(crate) struct Connections {
 /// encrypted connection in order takes an answer, too. Another one takes its place, and it is dropped.
 struct Own {
     connect: MySqlConnectOptions,
-    session: &'static str,
+    session: Arc<str>,
     limit: Duration,
     closed: AtomicBool,
 }
@@ -58,7 +78,8 @@ struct Own {
 impl Own {
     async fn renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
         let mut other = self.connect.connect().await?;
-        other.execute(self.session).await?;
+        let session = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&self.session)));
+        session.execute(&mut other).await?;
         *connection = other;
         Ok(())
     }
@@ -100,14 +121,10 @@ impl Connections {
         limit: Duration,
         galera: bool,
     ) -> Self {
-        let session = if galera {
-            OWN_SESSION_IN_CLUSTER
-        } else {
-            OWN_SESSION
-        };
+        let session: Arc<str> = own_session(lock_wait(limit), galera).into();
         let own = Arc::new(Own {
             connect: connect.clone(),
-            session,
+            session: Arc::clone(&session),
             limit,
             closed: AtomicBool::new(false),
         });
@@ -117,8 +134,10 @@ impl Connections {
             .acquire_timeout(limit)
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
+                let session = Arc::clone(&session);
                 Box::pin(async move {
-                    connection.execute(session).await?;
+                    let session = sqlx::raw_sql(AssertSqlSafe(session));
+                    session.execute(connection).await?;
                     Ok(())
                 })
             })
@@ -160,6 +179,11 @@ impl Connections {
 
     pub(crate) fn are_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The longest that a statement waits for a lock.
+    pub(crate) fn lock_wait(&self) -> Duration {
+        lock_wait(self.limit)
     }
 
     /// When an operation that is called now has to have answered.

@@ -11,6 +11,9 @@ use crate::server_errors;
 /// Also of routines, which the store does not have.
 pub(crate) const NO_SUCH_SAVEPOINT: u16 = 1305;
 
+/// Of a subquery that stands for one value.
+pub(crate) const SEVERAL_ROWS: u16 = 1242;
+
 /// The server's error number, when the error is the server's.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     let error = error.as_database_error()?;

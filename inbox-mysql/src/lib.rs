@@ -167,6 +167,7 @@ mod server;
 mod server_errors;
 mod settle;
 mod statements;
+mod step;
 mod store;
 mod transactional;
 mod wakeups;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     error::{in_operation, without_effect},
     options::{MySqlOptions, PayloadColumn},
-    script::{Access, Script, Statement, hex},
+    script::{Access, Script, Sets, Statement, hex},
     statements::{Names, TABLES},
     store::MySqlStore,
     whole,
@@ -415,7 +415,7 @@ impl MySqlStore {
                         .map_err(mapped)?;
                 }
                 let mut mark = Script::default();
-                mark.begin(Access::Write, false);
+                mark.begin(Access::Write, Sets::default());
                 mark.fixed(&set_version(&Names::new(options)));
                 mark.commit();
                 let server = &self.inner.work.server;

@@ -16,6 +16,8 @@ use sqlx::{
     query::Query,
 };
 
+use crate::step;
+
 /// What the server may send beside a packet's text, and what the packet itself takes.
 pub(crate) const PACKET_OVERHEAD: usize = 4096;
 
@@ -23,7 +25,7 @@ pub(crate) const PACKET_OVERHEAD: usize = 4096;
 pub(crate) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
 
 /// The same, for giving up.
-const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
+pub(crate) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
 
 /// Payloads in text are doubled when they have to be written in hexadecimal; from this size on
 /// they are bound instead.
@@ -38,8 +40,6 @@ pub(crate) struct Statement {
     repeats: bool,
     /// Whether it answers with rows.
     selects: bool,
-    /// The place of an earlier statement; if that has answered with rows, this one is left out.
-    unless: Option<usize>,
 }
 
 impl Statement {
@@ -51,7 +51,6 @@ impl Statement {
             text,
             bound: Vec::new(),
             repeats: false,
-            unless: None,
         }
     }
 
@@ -126,12 +125,6 @@ impl Statement {
         self
     }
 
-    /// Leaves the statement out if the one at that place of the script answers with rows.
-    pub(crate) fn unless(mut self, place: Option<usize>) -> Self {
-        self.unless = place;
-        self
-    }
-
     pub(crate) fn append(&mut self, other: Self) -> &mut Self {
         self.text.push_str(&other.text);
         self.bound.extend(other.bound);
@@ -200,6 +193,16 @@ pub(crate) fn hex(bytes: &[u8], into: &mut String) {
     }
 }
 
+/// What a transaction of the store's sets for itself in a session of another pool. Sessions of the
+/// store's own are set up once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sets {
+    /// Whether its reads wait for what other nodes have answered.
+    pub(crate) waits_for_nodes: bool,
+    /// The longest wait for a lock, in seconds.
+    pub(crate) lock_wait: Option<u64>,
+}
+
 /// What a transaction does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -215,10 +218,16 @@ const WAIT_FOR_NODES: &str = "SET @inbox_waits = @@SESSION.wsrep_sync_wait, SESS
 const WAIT_AS_BEFORE: &str = "SET SESSION wsrep_sync_wait = COALESCE(@inbox_waits, @@SESSION.wsrep_sync_wait), \
      @inbox_waits = NULL";
 
+/// Gives the session back its own limit for waits, once there is nothing left to wait for.
+const LOCK_WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = \
+                                   CAST(COALESCE(@inbox_lock_wait, \
+                                   @@SESSION.innodb_lock_wait_timeout) AS UNSIGNED), \
+                                   @inbox_lock_wait = NULL";
+
 /// Frees what lists take in the session's memory, and what they hold.
 const FORGET_LISTS: &str = "SET @inbox_claimed = NULL, @inbox_held = NULL, @inbox_keys = NULL, \
                             @inbox_ids = NULL, @inbox_picked = NULL, @inbox_rows = NULL, @inbox_seqs = NULL, \
-                            @inbox_settled = NULL";
+                            @inbox_seen = NULL, @inbox_settled = NULL";
 
 /// Lists from this size on, in bytes, are not left in a session.
 const LARGE_LIST: usize = 64 * 1024;
@@ -235,6 +244,8 @@ pub(crate) struct Script {
     within: bool,
     /// Whether the session's reads wait for other nodes during the script only.
     waits_for_nodes: bool,
+    /// Whether the session waits for locks for no longer than this, during the script only.
+    limits_waits: bool,
     /// Whether it leaves much in session variables, or what nobody else should see.
     forgets_lists: bool,
 }
@@ -277,6 +288,12 @@ impl Answers {
         row.and_then(|row| row.try_get_unchecked(1).ok()) == Some(1_i64)
     }
 
+    /// Of such a script, too: whether the session is one of the store's own.
+    pub(crate) fn session_is_own(&self) -> bool {
+        let row = self.rows(self.now_at).first();
+        row.and_then(|row| row.try_get_unchecked(2).ok()) == Some(1_i64)
+    }
+
     /// The number in the first column of the first row.
     pub(crate) fn number(&self, place: usize) -> sqlx::Result<i64> {
         let row = self.rows(place).first().ok_or(sqlx::Error::RowNotFound)?;
@@ -298,7 +315,8 @@ impl Script {
         }
         script.fixed(&format!("SET @inbox_now = {now}"));
         script.now_at = script.fixed(
-            "SELECT @inbox_now, @@SESSION.autocommit = 0 OR @@SESSION.completion_type = 'CHAIN'",
+            "SELECT @inbox_now, @@SESSION.autocommit = 0 OR @@SESSION.completion_type = 'CHAIN', \
+             COALESCE(@inbox_own, 0)",
         );
         script
     }
@@ -306,12 +324,12 @@ impl Script {
     /// A script that is a transaction of its own, [ended](Self::commit) by its last statement,
     /// whatever the server's and the session's defaults: isolation level, autocommit and
     /// chaining of transactions.
-    pub(crate) fn transaction(now: &str, access: Access, waits_for_nodes: bool) -> Self {
+    pub(crate) fn transaction(now: &str, access: Access, sets: Sets) -> Self {
         let mut script = Self {
             now: now.to_owned(),
             ..Self::default()
         };
-        script.begin(access, waits_for_nodes);
+        script.begin(access, sets);
         script.read_time();
         script
     }
@@ -324,19 +342,27 @@ impl Script {
         self.now_at = self.fixed("SELECT @inbox_now");
     }
 
-    pub(crate) fn begin(&mut self, access: Access, waits_for_nodes: bool) {
-        self.waits_for_nodes = waits_for_nodes;
+    pub(crate) fn begin(&mut self, access: Access, sets: Sets) {
+        self.waits_for_nodes = sets.waits_for_nodes;
+        self.limits_waits = sets.lock_wait.is_some();
         // What somebody may have left open on the connection.
         self.fixed(ROLLBACK);
-        if waits_for_nodes {
+        if sets.waits_for_nodes {
             self.fixed(WAIT_FOR_NODES);
+        }
+        if let Some(seconds) = sets.lock_wait {
+            self.fixed(&format!(
+                "SET @inbox_lock_wait = @@SESSION.innodb_lock_wait_timeout, \
+                 SESSION innodb_lock_wait_timeout = \
+                 CAST(LEAST(@@SESSION.innodb_lock_wait_timeout, {seconds}) AS UNSIGNED)"
+            ));
         }
         self.fixed(match access {
             Access::Write => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
             Access::Read => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY",
         });
         self.fixed("START TRANSACTION");
-        if waits_for_nodes {
+        if sets.waits_for_nodes {
             self.fixed(WAIT_AS_BEFORE);
         }
     }
@@ -351,6 +377,9 @@ impl Script {
         if self.forgets_lists {
             self.fixed(FORGET_LISTS);
         }
+        if self.limits_waits {
+            self.fixed(LOCK_WAIT_AS_BEFORE);
+        }
     }
 
     pub(crate) fn is_within(&self) -> bool {
@@ -364,20 +393,25 @@ impl Script {
 
     /// Leaves the session as it was after a statement has failed.
     pub(crate) async fn give_up(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
-        let mut text = ROLLBACK.to_owned();
-        for (wanted, statement) in [
+        let as_before = [
             (self.waits_for_nodes, WAIT_AS_BEFORE),
+            (self.limits_waits, LOCK_WAIT_AS_BEFORE),
             (self.forgets_lists, FORGET_LISTS),
-        ] {
-            if wanted {
-                text.push_str(";\n");
-                text.push_str(statement);
-            }
+        ];
+        let wanted = as_before.iter().filter(|(wanted, _)| *wanted);
+        let mut texts = vec![ROLLBACK];
+        texts.extend(wanted.map(|(_, text)| *text));
+        send(connection, &texts).await
+    }
+
+    /// Undoes a step within a transaction of which a statement has failed.
+    pub(crate) async fn undo(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        let mut texts = Vec::with_capacity(3);
+        if self.forgets_lists {
+            texts.push(FORGET_LISTS);
         }
-        sqlx::raw_sql(AssertSqlSafe(text))
-            .execute(connection)
-            .await?;
-        Ok(())
+        texts.extend(step::UNDO);
+        send(connection, &texts).await
     }
 
     pub(crate) fn add(&mut self, statement: Statement) -> usize {
@@ -418,16 +452,10 @@ impl Script {
         for statement in &self.statements {
             let full = packet.text.len() + statement.text.len() + PACKET_OVERHEAD > max_packet;
             let alone = form == Form::Compound && (statement.selects || statement.text == COMMIT);
-            let depends = statement.unless.is_some();
-            if full || alone || depends || !statement.bound.is_empty() {
+            if full || alone || !statement.bound.is_empty() {
                 std::mem::take(&mut packet)
                     .send(connection, form, &mut rows)
                     .await?;
-            }
-            let answered = |place: usize| rows.get(place).is_some_and(|rows| !rows.is_empty());
-            if statement.unless.is_some_and(answered) {
-                rows.push(Vec::new());
-                continue;
             }
             if alone {
                 packet.add(statement);
@@ -447,6 +475,12 @@ impl Script {
             now_at: self.now_at,
         })
     }
+}
+
+/// Sends statements in one packet, which ends at the first that fails.
+async fn send(connection: &mut MySqlConnection, texts: &[&str]) -> sqlx::Result<()> {
+    let packet = sqlx::raw_sql(AssertSqlSafe(texts.join(";\n")));
+    packet.execute(connection).await.map(drop)
 }
 
 /// Statements without bound values, to be sent at once.

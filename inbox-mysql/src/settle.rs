@@ -84,6 +84,13 @@ impl<'a> Settling<'a> {
         Self { endings, refused }
     }
 
+    /// Whether any of it is to be kept from a log of statements.
+    pub(crate) fn has_results(&self) -> bool {
+        let results =
+            |ending: &Ending<'_>| matches!(ending.outcome, Outcome::Processed { result: Some(_) });
+        self.endings.iter().any(results)
+    }
+
     /// The leases that were not there to be settled.
     pub(crate) fn unclear(&self, applied: &Applied) -> Vec<i64> {
         let mut seqs: Vec<_> = self

@@ -51,10 +51,6 @@ const LISTS: [(&str, &str); 7] = [
 // `/*!80000 … */` in the files is for MySQL, which has to be told that a list joined to a table is
 // not to be locked with it; MariaDB does not look into such comments.
 
-const KNOWN: &str = "SELECT m.handler, m.id FROM {ids} AS j \
-                     STRAIGHT_JOIN {message} AS m FORCE INDEX (message_key) \
-                     ON m.handler = UNHEX(j.h) AND m.id = UNHEX(j.k)";
-
 /// MariaDB cuts aggregated JSON at `group_concat_max_len`, which some servers set low. MySQL has
 /// no such limit, and takes this for a comment.
 const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */";
@@ -83,7 +79,7 @@ pub(crate) struct Statements {
     /// `@inbox_seqs` for `listed`.
     pub(crate) list_stored: String,
     /// Those keys of a list that are there.
-    pub(crate) known: String,
+    pub(crate) known: Vec<String>,
     pub(crate) claim_rows: Vec<String>,
     /// The same, of what is there now.
     pub(crate) claim_rows_now: Vec<String>,
@@ -271,7 +267,7 @@ impl Statements {
             beyond: Storing::new(&names, Storing::BEYOND).queue,
             listed: Storing::new(&names, Storing::LISTED),
             list_stored: names.expand(Storing::LIST),
-            known: names.expand(KNOWN),
+            known: file(include_str!("sql/known.sql")),
             claim_rows: file(&claim_rows("")),
             claim_rows_now: file(&claim_rows("\nFOR UPDATE /*!80000 OF w, m */")),
             settle_keys: file(include_str!("sql/settle_keys.sql")),

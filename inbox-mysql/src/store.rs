@@ -25,7 +25,7 @@ use crate::{
     front::Front,
     options::MySqlOptions,
     rows, schema,
-    script::{Access, Answers, Form, Script, Secrecy},
+    script::{Access, Answers, Form, Script, Secrecy, Sets},
     server::Server,
     settle::{Detail, Ending, Settling},
     statements::Names,
@@ -143,12 +143,30 @@ impl MySqlStore {
     }
 
     pub(crate) fn secrecy(&self) -> Secrecy {
-        let room = self.inner.work.server.max_packet >= ROOM_FOR_TEXT;
-        if room && self.inner.connections.are_own() {
+        if self.inner.connections.are_own() {
+            self.secrecy_of_own()
+        } else {
+            Secrecy::Bind
+        }
+    }
+
+    /// In a session of the store's own, which logs no statements.
+    pub(crate) fn secrecy_of_own(&self) -> Secrecy {
+        if self.inner.work.server.max_packet >= ROOM_FOR_TEXT {
             Secrecy::Inline
         } else {
             Secrecy::Bind
         }
+    }
+
+    pub(crate) async fn run_script(
+        &self,
+        script: &Script,
+        connection: &mut MySqlConnection,
+    ) -> sqlx::Result<Answers> {
+        let server = &self.inner.work.server;
+        let (max_packet, form) = (server.max_packet, server.form());
+        script.run(connection, max_packet, form).await
     }
 
     /// The server's time, as SQL.
@@ -158,15 +176,22 @@ impl MySqlStore {
         Names::new(options).expand(&format!("{{now}} + {offset}"))
     }
 
-    /// Whether reads have to wait for what other nodes of a cluster have answered. The store's own
-    /// sessions do so by themselves.
-    fn waits_for_nodes(&self) -> bool {
-        self.inner.work.server.galera && !self.inner.connections.are_own()
+    /// What a transaction of the store's sets in its session. Reads have to wait for what other nodes
+    /// of a cluster have answered, and waits for locks end before the operation does.
+    fn sets(&self) -> Sets {
+        let connections = &self.inner.connections;
+        if connections.are_own() {
+            return Sets::default();
+        }
+        Sets {
+            waits_for_nodes: self.inner.work.server.galera,
+            lock_wait: Some(connections.lock_wait().as_secs()),
+        }
     }
 
     /// A transaction of its own.
     pub(crate) fn script(&self, access: Access) -> Script {
-        Script::transaction(&self.now(), access, self.waits_for_nodes())
+        Script::transaction(&self.now(), access, self.sets())
     }
 
     /// When an operation that is called now has to have answered.
@@ -186,6 +211,7 @@ impl MySqlStore {
         script.commit();
         let mut tries = 1;
         loop {
+            let begun = Instant::now();
             let error = match self.run_once(operation, until, access, &script).await {
                 Ok(answers) => return Ok(answers),
                 Err(error) => error,
@@ -196,7 +222,11 @@ impl MySqlStore {
             }
             let longest = Duration::from_millis(1 << tries.min(7)).min(LONGEST_PAUSE);
             let again = Instant::now() + longest.mul_f64(fastrand::f64());
-            if error.kind() != ErrorKind::Conflict || tries == TRIES || again >= until {
+            // Another try may wait for the same lock, and would leave its session waiting.
+            let wait = self.inner.connections.lock_wait();
+            let in_vain = begun.elapsed() >= wait && again + wait > until;
+            let conflict = error.kind() == ErrorKind::Conflict;
+            if !conflict || in_vain || tries == TRIES || again >= until {
                 return Err(error);
             }
             tokio::time::sleep_until(again).await;
@@ -229,11 +259,7 @@ impl MySqlStore {
             Access::Write => Effect::Unknown,
         };
         let work = async {
-            let server = &self.inner.work.server;
-            let error = match script
-                .run(connection, server.max_packet, server.form())
-                .await
-            {
+            let error = match self.run_script(script, connection).await {
                 Ok(answers) => return Ok(Ok(answers)),
                 Err(error) => error,
             };
@@ -259,7 +285,12 @@ impl MySqlStore {
         connection: &mut MySqlConnection,
     ) -> Result<()> {
         let mut script = Script::default();
-        script.begin(Access::Read, self.waits_for_nodes());
+        // It waits for no lock.
+        let sets = Sets {
+            lock_wait: None,
+            ..self.sets()
+        };
+        script.begin(Access::Read, sets);
         self.run_all(operation, connection, &script).await
     }
 

@@ -13,30 +13,24 @@ use inbox_api::{
     Transactional,
 };
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, SqlSafeStr as _, Transaction};
-use tokio::time::Instant;
 
 use crate::{
     connections::too_late,
     error::{NO_SUCH_SAVEPOINT, in_operation, number, without_effect},
-    script::{Answers, COMMIT, Form, Script, Secrecy},
+    script::{Answers, COMMIT, Form, ROLLBACK, Script, Secrecy},
     settle::{Detail, Settling},
+    step::{self, FORGET, IS_FINISHED, IS_THERE, Step, is_marked, unbroken, unfinished},
     store::MySqlStore,
     work::{Known, Whose},
 };
 
-/// Payloads, results and headers are bound here: a transaction may be of the caller's own pool,
-/// whose options may let the driver log statements.
-const SECRECY: Secrecy = Secrecy::Bind;
-
 const BEGIN: &str = "ROLLBACK AND NO CHAIN NO RELEASE;\n\
                      SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\n\
                      START TRANSACTION;\n\
-                     SET @inbox_tallied = NULL;\n\
+                     SET @inbox_tallied = NULL, @inbox_unfinished = NULL;\n\
                      SAVEPOINT inbox_begun";
 /// Fails unless the transaction is the one that [`BEGIN`] has begun.
 const IS_AS_BEGUN: &str = "RELEASE SAVEPOINT inbox_begun";
-/// Fail unless there is a transaction.
-const IS_THERE: [&str; 2] = ["SAVEPOINT inbox_probe", "RELEASE SAVEPOINT inbox_probe"];
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
 /// caller began on a pool of their own, on the same database, does as well as one from
@@ -94,7 +88,7 @@ impl Transactional for MySqlStore {
     async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "commit";
         let until = self.until();
-        let committing = self.commit_whole(OPERATION, &mut transaction);
+        let committing = unbroken(OPERATION, self.commit_whole(OPERATION, &mut transaction));
         let committed = self
             .inner
             .connections
@@ -110,14 +104,14 @@ impl Transactional for MySqlStore {
         Ok(())
     }
 
-    async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
+    async fn roll_back(&self, mut transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "roll_back";
-        let rolling_back = async {
-            transaction
-                .rollback()
-                .await
-                .map_err(without_effect(OPERATION))
-        };
+        let rolling_back = unbroken(OPERATION, async {
+            // The driver sends another ROLLBACK behind it, which finds nothing to do.
+            let texts = AssertSqlSafe(format!("{ROLLBACK};\n{FORGET}"));
+            let rolled_back = sqlx::raw_sql(texts).execute(&mut *transaction).await;
+            rolled_back.map(drop).map_err(without_effect(OPERATION))
+        });
         let until = self.until();
         self.inner
             .connections
@@ -130,26 +124,27 @@ impl Transactional for MySqlStore {
         transaction: &mut Self::Transaction,
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
-        const OPERATION: &str = "receive_in";
-        let until = self.until();
         if messages.is_empty() {
             return Ok(Vec::new());
         }
+        const OPERATION: &str = "receive_in";
+        let mapped = in_operation(OPERATION);
         let work = &self.inner.work;
-        let mut script = Script::within(&self.now(), &IS_THERE);
-        let places = work.look_for(&mut script, messages);
-        let answers = self.run_in(OPERATION, until, transaction, script).await?;
-        let known = Known::of(&answers, &places).map_err(in_operation(OPERATION))?;
-        let mut script = Script::within(&self.now(), &IS_THERE);
-        let receiving = work.receive(&mut script, messages, &known, Whose::Callers, SECRECY);
+        let mut step = Step::new(self, OPERATION, transaction);
+        let mut script = step.script();
+        let (places, keys) = work.look_for(&mut script, messages);
+        step::end_if_known(&mut script, keys);
+        let answers = step.go_on(script).await?;
+        let known = Known::of(&answers, &places).map_err(mapped)?;
+        let mut script = step.script();
+        let secrecy = step.secrecy(&answers);
+        let receiving = work.receive(&mut script, messages, &known, Whose::Callers, secrecy);
         let answers = if receiving.is_empty() {
             Answers::default()
         } else {
-            self.run_in(OPERATION, until, transaction, script).await?
+            step.end(script).await?
         };
-        receiving
-            .receipts(messages, &answers)
-            .map_err(in_operation(OPERATION))
+        receiving.receipts(messages, &answers).map_err(mapped)
     }
 
     async fn record_in(
@@ -159,7 +154,6 @@ impl Transactional for MySqlStore {
         result: Option<Bytes>,
     ) -> Result<Recorded> {
         const OPERATION: &str = "record_in";
-        let until = self.until();
         let work = &self.inner.work;
         work.check_message(message)
             .map_err(|invalid| invalid.in_operation(OPERATION))?;
@@ -167,9 +161,15 @@ impl Transactional for MySqlStore {
             work.check_result(result)
                 .map_err(|invalid| invalid.in_operation(OPERATION))?;
         }
-        let mut script = Script::within(&self.now(), &IS_THERE);
-        let places = work.record(&mut script, message, result.as_ref(), SECRECY);
-        let answers = self.run_in(OPERATION, until, transaction, script).await?;
+        let mut step = Step::new(self, OPERATION, transaction);
+        let mut script = step.script();
+        let look = work.look_for_one(&mut script, message.key());
+        let answers = step.go_on(script).await?;
+        let known = !answers.rows(look).is_empty();
+        let secrecy = step.secrecy(&answers);
+        let mut script = step.script();
+        let places = work.record(&mut script, message, result.as_ref(), known, secrecy);
+        let answers = step.end(script).await?;
         work.recorded(&answers, &places)
     }
 
@@ -179,15 +179,21 @@ impl Transactional for MySqlStore {
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
         const OPERATION: &str = "settle_in";
-        let until = self.until();
         let work = &self.inner.work;
         let settling = Settling::new(work, settlements);
-        let mut script = Script::within(&self.now(), &IS_THERE);
-        let places = work.settle(&mut script, &settling.endings, SECRECY, Detail::Each);
+        let mut step = Step::new(self, OPERATION, transaction);
+        let secrecy = if settling.has_results() {
+            let answers = step.go_on(step.script()).await?;
+            step.secrecy(&answers)
+        } else {
+            Secrecy::Inline
+        };
+        let mut script = step.script();
+        let places = work.settle(&mut script, &settling.endings, secrecy, Detail::Each);
         let answers = if places.is_empty() {
             Answers::default()
         } else {
-            self.run_in(OPERATION, until, transaction, script).await?
+            step.end(script).await?
         };
         let applied = work
             .applied(&answers, &places, &settling.endings)
@@ -199,48 +205,6 @@ impl Transactional for MySqlStore {
 }
 
 impl MySqlStore {
-    /// Runs a script within a transaction, if that is still there.
-    async fn run_in(
-        &self,
-        operation: &'static str,
-        until: Instant,
-        transaction: &mut Transaction<'static, MySql>,
-        mut script: Script,
-    ) -> Result<Answers> {
-        let server = &self.inner.work.server;
-        // For the case that the transaction is gone when it is to be committed.
-        script.fixed("SET @inbox_tallied = LAST_INSERT_ID()");
-        script.end();
-        let running = async {
-            self.check_within(operation, transaction).await?;
-            script
-                .run(transaction, server.max_packet, server.form())
-                .await
-                .map_err(|error| {
-                    if number(&error) == Some(NO_SUCH_SAVEPOINT) {
-                        let context = "the transaction is not there any more: the server has \
-                                       rolled it back, or a statement in it has ended it";
-                        Error::new(ErrorKind::Conflict, operation, context).with_source(error)
-                    } else {
-                        without_effect(operation)(error)
-                    }
-                })
-        };
-        let answers = self
-            .inner
-            .connections
-            .in_time(operation, until, Effect::None, running)
-            .await?;
-        if answers.session_begins_transactions() {
-            let context = "this session begins transactions by itself, so that one that the \
-                           server rolls back goes unnoticed: set autocommit=1 and \
-                           completion_type=NO_CHAIN in it";
-            return Err(Error::new(ErrorKind::Unsupported, operation, context));
-        }
-        self.fold_beside();
-        Ok(answers)
-    }
-
     /// Commits the transaction if it is there, in one round trip (on Galera in two).
     async fn commit_whole(
         &self,
@@ -249,23 +213,19 @@ impl MySqlStore {
     ) -> Result<()> {
         let own = self.inner.connections.are_own();
         let tells: &[&str] = if own { &[IS_AS_BEGUN] } else { &IS_THERE };
-        let error = match self.commit_if(tells, connection).await {
+        let error = match self.commit_if(operation, tells, connection).await? {
             Ok(()) => return Ok(()),
-            Err(error) => error,
+            Err(gone) => gone,
         };
-        if number(&error) != Some(NO_SUCH_SAVEPOINT) {
-            return Err(in_operation(operation)(error));
-        }
         // Rare: a transaction of another pool, or one that is gone.
         let (of_own_session, ended_by_commit) = self
             .look_at_session(connection)
             .await
             .map_err(in_operation(operation))?;
         let error = if own && !of_own_session {
-            match self.commit_if(&IS_THERE, connection).await {
+            match self.commit_if(operation, &IS_THERE, connection).await? {
                 Ok(()) => return Ok(()),
-                Err(again) if number(&again) == Some(NO_SUCH_SAVEPOINT) => again,
-                Err(again) => return Err(in_operation(operation)(again)),
+                Err(gone) => gone,
             }
         } else {
             error
@@ -289,28 +249,40 @@ impl MySqlStore {
             .with_source(error))
     }
 
+    /// Commits if all of these tell so, and if no step is left unfinished. `Ok(Err(_))` means that the
+    /// transaction is not there.
     async fn commit_if(
         &self,
+        operation: &'static str,
         tells: &[&str],
         connection: &mut MySqlConnection,
-    ) -> sqlx::Result<()> {
+    ) -> Result<sqlx::Result<()>> {
         let server = &self.inner.work.server;
-        let mut script = Script::default();
-        for tell in tells {
-            script.fixed(tell);
+        let mut scripts = vec![Script::default()];
+        for (n, statement) in tells.iter().chain([&IS_FINISHED, &COMMIT]).enumerate() {
+            // In a cluster, the server may roll back between two statements of one packet.
+            if n > tells.len() && server.form() == Form::Compound {
+                scripts.push(Script::default());
+            }
+            if let Some(script) = scripts.last_mut() {
+                script.fixed(statement);
+            }
         }
-        // In a cluster, the server may roll back between two statements of one packet.
-        if server.form() == Form::Compound {
-            script
-                .run(connection, server.max_packet, Form::Sequence)
-                .await?;
-            script = Script::default();
+        for script in scripts {
+            let ran = script.run(&mut *connection, server.max_packet, Form::Sequence);
+            match ran.await {
+                Ok(_) => {}
+                Err(error) if number(&error) == Some(NO_SUCH_SAVEPOINT) => return Ok(Err(error)),
+                Err(error) if is_marked(&error) => {
+                    // What comes next in this session is another transaction.
+                    let forgotten = sqlx::raw_sql(FORGET).execute(connection).await;
+                    forgotten.map_err(without_effect(operation))?;
+                    return Err(unfinished(operation));
+                }
+                Err(error) => return Err(in_operation(operation)(error)),
+            }
         }
-        script.fixed(COMMIT);
-        script
-            .run(connection, server.max_packet, Form::Sequence)
-            .await?;
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Whether the session is the store's own, and whether what the store did last in the

@@ -183,17 +183,23 @@ impl Work {
         self.check_payload(message.payload(), other_bytes)
     }
 
-    /// Adds a look for the keys of `messages` to `script`: see [`Self::store_one`].
-    pub(crate) fn look_for(&self, script: &mut Script, messages: &[Message]) -> Vec<usize> {
-        let keys = messages.iter().map(Message::key);
-        let pairs = keys.map(|key| (key.handler.as_str(), key.id.as_str()));
-        let lists = self.name_lists("@inbox_ids", pairs).into_iter();
-        lists
-            .map(|list| {
-                script.add(list);
-                script.fixed(&self.sql.known)
-            })
-            .collect()
+    /// Adds a look for the keys of those `messages` that can be stored to `script`: see
+    /// [`Self::store_one`]. Answers with where they are, and how many keys it looks for.
+    pub(crate) fn look_for(
+        &self,
+        script: &mut Script,
+        messages: &[Message],
+    ) -> (Vec<usize>, usize) {
+        let sound = messages.iter().filter(|m| self.check_message(m).is_ok());
+        let keys: BTreeSet<_> = sound
+            .map(|m| (m.handler().as_str(), m.id().as_str()))
+            .collect();
+        let lists = self.name_lists("@inbox_ids", keys.iter().copied());
+        let places = lists.into_iter().map(|list| {
+            script.add(list);
+            script.all(&self.sql.known) + self.sql.known.len() - 1
+        });
+        (places.collect(), keys.len())
     }
 
     /// Adds the storing of `messages` to `script`, but for those that are known.
@@ -494,25 +500,23 @@ impl Work {
         self.store_as_text(script, &[message], secrecy);
     }
 
-    /// For an inline use: stores one message. In a transaction that goes on, `first` looks for its key:
-    /// an insert that meets a known key locks the gap before it, too, and so what others are about to
-    /// store. What the look misses, because it is being stored just now, the insert finds.
+    /// For an inline use: stores one message, unless its key is `known`. In a transaction that goes on, a
+    /// look for it comes first: an insert that meets a known key locks the gap before it, too, and so
+    /// what others are about to store. What the look misses, because it is being stored just now, the
+    /// insert finds.
     pub(crate) fn store_one(
         &self,
         script: &mut Script,
         message: &Message,
-        first: Option<Statement>,
+        known: bool,
         secrecy: Secrecy,
     ) -> Stored {
         let keys: BTreeSet<_> = ordering_key(message).into_iter().collect();
         self.lock_keys(script, &keys);
-        let known = first.map(|look| script.add(look));
         Self::begin_batch(script);
-        let mut insert = Statement::new(self.sql.store_head.as_str());
-        insert.append(self.message_row(message, secrecy));
-        insert.push(&self.sql.store_tail);
-        script.add(insert.unless(known));
-        Self::keep_numbers(script, 1);
+        if !known {
+            self.store_as_text(script, &[message], secrecy);
+        }
         let counted = self.queue(script, &self.sql.one);
         self.count_stored(script, &self.sql.one, &[(0, message)]);
         if !keys.is_empty() {
