@@ -20,7 +20,12 @@ use inbox_api::{
 use inbox_mysql::MySqlStore;
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
 
-const ISOLATIONS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+const ISOLATIONS: [&str; 4] = [
+    "READ UNCOMMITTED",
+    "READ COMMITTED",
+    "REPEATABLE READ",
+    "SERIALIZABLE",
+];
 
 /// A caller's pool.
 async fn pool(place: &Place) -> MySqlPool {
@@ -186,5 +191,149 @@ fn an_old_snapshot_changes_no_answer() {
             .collect();
         ids.sort();
         assert_eq!(ids, ["2", "3", "7", "9", "new"], "{isolation}");
+    });
+}
+
+/// What others have replayed, discarded, purged or claimed since the snapshot is what is settled.
+#[test]
+fn what_others_have_changed_since_is_what_counts() {
+    in_each(async |store, pool, isolation| {
+        let outcomes = [
+            ("processed", processed(), State::Processed),
+            ("dead", dead(AfterDead::Continue), State::Dead),
+            ("blocking", dead(AfterDead::Block), State::Dead),
+            ("retry", retry(), State::Pending),
+            ("release", Outcome::Release, State::Pending),
+        ];
+        for keyed in [false, true] {
+            for (name, outcome, state) in &outcomes {
+                let id = |what: &str| format!("{what} {name} {keyed}");
+                let made = |what: &str| {
+                    if keyed {
+                        ordered(&id(what), &id("key"))
+                    } else {
+                        message(&id(what))
+                    }
+                };
+                // Processed, dead and pending before the snapshot.
+                for (what, end) in [
+                    ("again", processed()),
+                    ("revived", dead(AfterDead::Continue)),
+                ] {
+                    accept(&store, &[made(what)]).await;
+                    settle(&store, &claim_one(&store).await, end).await;
+                }
+                accept(&store, &[made("stale")]).await;
+                let stale = claim_one(&store).await;
+                let mut transaction = snapshot(&pool, isolation).await;
+                // Each of them in another state now.
+                settle(&store, &stale, Outcome::Release).await;
+                for what in ["again", "revived"] {
+                    let _ = store.replay(&key(&id(what)), None).await.unwrap();
+                }
+                let _ = store.discard(&key(&id("stale"))).await.unwrap();
+                accept(&store, &[made("new")]).await;
+                let lease = claim_one(&store).await;
+                let settlements = [
+                    settlement(&stale, processed()),
+                    settlement(&lease, outcome.clone()),
+                ];
+                let settled = store.settle_in(&mut transaction, &settlements).await;
+                let expected = [Settled::LeaseLost, Settled::Done];
+                assert_eq!(settled.unwrap(), expected, "{name}, {keyed}");
+                let discarded = store
+                    .record_in(&mut transaction, &made("stale"), None)
+                    .await;
+                assert_eq!(discarded.unwrap(), Recorded::Discarded, "{name}, {keyed}");
+                store.commit(transaction).await.unwrap();
+                let record = store.get(&lease.key).await.unwrap().unwrap();
+                assert_eq!(record.state, *state, "{name}, {keyed} in {isolation}");
+                // All that is left can be worked on, in its order.
+                if *name == "blocking" {
+                    if keyed {
+                        assert_eq!(claim(&store, 10).await.len(), 0, "{name}");
+                    }
+                    let _ = store.replay(&lease.key, None).await.unwrap();
+                }
+                let mut worked = 0;
+                loop {
+                    let leased = claim(&store, 10).await;
+                    if leased.is_empty() {
+                        break;
+                    }
+                    for leased in leased {
+                        settle(&store, &leased.lease, processed()).await;
+                        worked += 1;
+                    }
+                }
+                let lasting = matches!(*name, "processed" | "dead");
+                assert_eq!(worked, if lasting { 2 } else { 3 }, "{name}, {keyed}");
+            }
+        }
+        let statistics = store.statistics().await.unwrap();
+        assert_eq!(statistics.count(State::Pending), 0, "{isolation}");
+        assert_eq!(statistics.count(State::Leased), 0, "{isolation}");
+        assert_eq!(statistics.count(State::Dead), 2, "{isolation}");
+        assert_eq!(statistics.count(State::Discarded), 10, "{isolation}");
+        assert_eq!(statistics.count(State::Processed), 28, "{isolation}");
+    });
+}
+
+/// Operators beside an open transaction that settles: they wait for its message only, and see what
+/// became of it.
+#[test]
+fn operators_see_what_a_transaction_has_settled() {
+    in_each(async |store, pool, isolation| {
+        for keyed in [false, true] {
+            let made = |what: &str| {
+                let id = format!("{what} {keyed}");
+                if keyed {
+                    ordered(&id, &format!("key of {id}"))
+                } else {
+                    message(&id)
+                }
+            };
+            let id = |what: &str| key(&format!("{what} {keyed}"));
+            let mut transaction = snapshot(&pool, isolation).await;
+            accept(&store, &[made("settled"), made("revived"), made("idle")]).await;
+            let leases = claim(&store, 2).await;
+            let settlements = [
+                settlement(&leases[0].lease, retry()),
+                settlement(&leases[1].lease, dead(AfterDead::Block)),
+            ];
+            let settled = store.settle_in(&mut transaction, &settlements).await;
+            assert_eq!(settled.unwrap(), [Settled::Done, Settled::Done]);
+            // Not kept waiting.
+            let _ = store.discard(&id("idle")).await.unwrap();
+            let _ = store.replay(&id("idle"), None).await.unwrap();
+            let discard = {
+                let (store, key) = (store.clone(), id("settled"));
+                tokio::spawn(async move { store.discard(&key).await })
+            };
+            let replay = {
+                let (store, key) = (store.clone(), id("revived"));
+                tokio::spawn(async move { store.replay(&key, None).await })
+            };
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            store.commit(transaction).await.unwrap();
+            let (discarded, replayed) = (discard.await.unwrap(), replay.await.unwrap());
+            let what = format!("{discarded:?}, {replayed:?} in {isolation}, {keyed}");
+            // They say what is there, whichever came first.
+            let state = store.get(&id("settled")).await.unwrap().unwrap().state;
+            assert!(matches!(state, State::Discarded | State::Pending), "{what}");
+            let state = store.get(&id("revived")).await.unwrap().unwrap().state;
+            assert!(matches!(state, State::Dead | State::Pending), "{what}");
+            let _ = store.replay(&id("revived"), None).await;
+            let _ = store.discard(&id("settled")).await;
+            let left = claim(&store, 10).await;
+            assert_eq!(left.len(), 2, "{what}");
+            for leased in left {
+                settle(&store, &leased.lease, processed()).await;
+            }
+        }
+        let statistics = store.statistics().await.unwrap();
+        assert_eq!(statistics.count(State::Pending), 0, "{isolation}");
+        assert_eq!(statistics.count(State::Discarded), 2, "{isolation}");
+        assert_eq!(statistics.count(State::Processed), 4, "{isolation}");
     });
 }

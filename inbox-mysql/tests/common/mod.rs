@@ -266,3 +266,23 @@ pub fn dead(after: AfterDead) -> Outcome {
         after,
     }
 }
+
+/// How many of the place's sessions wait for a lock.
+pub async fn waiting(place: &Place) -> i64 {
+    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx AS t \
+                   JOIN information_schema.processlist AS p ON p.ID = t.trx_mysql_thread_id \
+                   WHERE t.trx_state = 'LOCK WAIT' AND p.DB = DATABASE()";
+    // The servers renew what they answer only when nobody has asked for a tenth of a second.
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    place.number(waiting).await
+}
+
+/// Until one does.
+pub async fn waits(place: &Place) {
+    for _ in 0..40 {
+        if waiting(place).await > 0 {
+            return;
+        }
+    }
+    panic!("nobody waited for the other transaction");
+}
