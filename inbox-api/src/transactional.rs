@@ -64,6 +64,8 @@ pub trait Transactional: Store {
     /// Implementors MUST fail when that transaction is no longer there, whole:
     /// - the server has rolled it back (a deadlock), or refuses to commit it because a statement
     ///   of the handler's failed: `Conflict`, or what the server said, without effect;
+    /// - one of the methods below failed in it half-way, or its future was dropped there:
+    ///   `Conflict`, or what the server said, without effect;
     /// - the handler has committed it, rolled it back or run a statement that commits by itself
     ///   (DDL in some databases): `Other`, with [`Effect::Unknown`](crate::Effect::Unknown).
     ///

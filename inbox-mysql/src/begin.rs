@@ -138,6 +138,7 @@ impl Work {
         terms: &LeaseTerms,
         secrecy: Secrecy,
     ) -> Places {
+        self.prepare_one(script, message);
         let stored = self.store_one(script, message, false, secrecy);
         self.find_locked(script, message.key());
         script.read_time();
@@ -159,9 +160,11 @@ impl Work {
         }
     }
 
-    /// Adds a look for a key to `script`, which answers with its row: see [`Self::store_one`].
-    pub(crate) fn look_for_one(&self, script: &mut Script, key: &Key) -> usize {
-        script.add(self.find_into("seq", key))
+    /// Prepares a record, and adds a look for its key to `script`, which answers with its row: see
+    /// [`Self::store_one`].
+    pub(crate) fn prepare_record(&self, script: &mut Script, message: &Message) -> usize {
+        self.prepare_one(script, message);
+        script.add(self.find_into("seq", message.key()))
     }
 
     /// Adds a record to `script`.

@@ -64,7 +64,7 @@
 //! message.
 //!
 //! Deadlocks (1213), lock time-outs (1205) and certification failures are tried again a dozen
-//! times and then fail as `Conflict`, with nothing changed. They never look like duplicates:
+//! times, as far as there is time for it, and then fail as `Conflict`, with nothing changed. They never look like duplicates:
 //! whether a message is new is read from the mark of the rows that are there after the insert. A
 //! number that is in use already is no duplicate either, but an error, behind which another one is drawn.
 //!
@@ -74,6 +74,11 @@
 //! closed, and so are those that the pool holds ready: where one is silent, others may be. A
 //! connection that was idle for a second is looked at before it is used, and replaced if it does not
 //! answer within a quarter of the limit, or five seconds.
+//!
+//! The server waits for a lock (`innodb_lock_wait_timeout`) for about a second less, in whole seconds and
+//! for one at least, so that it does not go on waiting for an operation that has ended. On the store's
+//! own connections that holds for the caller's statements in a transaction, too. Sessions of a caller's
+//! pool have their own limit back behind each operation, and within the caller's transactions.
 //!
 //! A transaction has its connection to itself until it ends. On the store's own connections its end,
 //! or its being dropped, gives a silent one up after the limit. A connection of the caller's pool is the

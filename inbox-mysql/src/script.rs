@@ -321,6 +321,20 @@ impl Script {
         script
     }
 
+    /// A script behind that one, at the same time.
+    pub(crate) fn further(now: &str) -> Self {
+        Self {
+            within: true,
+            now: now.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Tells the time that was read before.
+    pub(crate) fn tell_time(&mut self) {
+        self.now_at = self.fixed("SELECT @inbox_now");
+    }
+
     /// A script that is a transaction of its own, [ended](Self::commit) by its last statement,
     /// whatever the server's and the session's defaults: isolation level, autocommit and
     /// chaining of transactions.
@@ -339,7 +353,7 @@ impl Script {
     pub(crate) fn read_time(&mut self) {
         let set = Statement::new(format!("SET @inbox_now = {}", self.now));
         self.add(set);
-        self.now_at = self.fixed("SELECT @inbox_now");
+        self.tell_time();
     }
 
     pub(crate) fn begin(&mut self, access: Access, sets: Sets) {

@@ -104,17 +104,21 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// The next script. The first one begins the step.
+    /// The next script. The first one begins the step. Those behind it have nothing in front that would be
+    /// a packet by itself.
     pub(crate) fn script(&self) -> Script {
-        let mut tells = IS_THERE.to_vec();
-        if !self.begun {
-            tells.extend(BEGIN);
+        let now = self.store.now();
+        if self.begun {
+            return Script::further(&now);
         }
-        Script::within(&self.store.now(), &tells)
+        let [there, still_there] = IS_THERE;
+        let [mark, savepoint] = BEGIN;
+        Script::within(&now, &[there, still_there, mark, savepoint])
     }
 
     /// Runs a script behind which another one follows.
-    pub(crate) async fn go_on(&mut self, script: Script) -> Result<Answers> {
+    pub(crate) async fn go_on(&mut self, mut script: Script) -> Result<Answers> {
+        script.end();
         let answers = self.run(&script).await?;
         self.begun = true;
         if answers.session_begins_transactions() {
@@ -130,7 +134,9 @@ impl<'a> Step<'a> {
     pub(crate) async fn end(mut self, mut script: Script) -> Result<Answers> {
         // For the case that the transaction is gone when it is to be committed.
         script.fixed("SET @inbox_tallied = LAST_INSERT_ID()");
-        script.end();
+        if self.begun {
+            script.tell_time();
+        }
         for statement in END {
             script.fixed(statement);
         }

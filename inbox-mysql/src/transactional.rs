@@ -1,5 +1,7 @@
 //! Recording, receiving and settling inside the caller's own transaction.
 //!
+//! Each step is a [`Step`], which is not left half-done: see there.
+//!
 //! A transaction may be gone before its time: a deadlock makes the server roll all of it back, DDL
 //! commits, and a handler may do either by itself. What follows is then a transaction for each
 //! statement, and the driver knows nothing of it. Savepoints tell: outside of a transaction they
@@ -34,20 +36,31 @@ const IS_AS_BEGUN: &str = "RELEASE SAVEPOINT inbox_begun";
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
 /// caller began on a pool of their own, on the same database, does as well as one from
-/// [`open`](Transactional::open), which is `READ COMMITTED`. In the server's default,
-/// `REPEATABLE READ`, everything stays correct, but the gaps that such a transaction locks make
-/// others wait, and deadlocks more likely.
+/// [`open`](Transactional::open), which is `READ COMMITTED`. At every other level everything stays
+/// correct, too. But in the server's default, `REPEATABLE READ`, the gaps that such a transaction locks
+/// make others wait, and deadlocks more likely; and while a `SERIALIZABLE` one is open, others cannot
+/// store messages whose keys are next to those that it has looked for, and fail as `Conflict` at their
+/// time limit.
 ///
 /// A deadlock or, in a Galera cluster, a conflict with another node's transaction fails as
 /// `Conflict`, at any statement or at the commit; the whole transaction is rolled back then and
 /// has to be done again. Message rows stay locked until the transaction ends: keep it short.
 ///
+/// Behind a step that failed, or whose future was dropped before its end, no other step begins, and
+/// [`commit`](Transactional::commit) fails as `Conflict`, without effect: roll back. The driver's own
+/// `transaction.commit()` knows nothing of it. Behind a failure that the server reported, it commits the
+/// transaction without the step, which was undone. Behind a step that was dropped or that met its time
+/// limit, it may commit the step in parts where that takes several packets: on a caller's pool, with
+/// payloads of more than 256 KiB, or with large batches. The inbox counts as corrupt then. There, the
+/// driver may also have lost count of the server's answers. The next transaction in the same session of
+/// a caller's pool may fail as `Conflict` once, unless the one before was ended by the store.
+///
 /// A handler that goes on behind such a failure, or that ends the transaction itself (by a
 /// statement of DDL, too), writes outside of a transaction from there on. Every method here fails
 /// then, and above all [`commit`](Transactional::commit), which tells it by a savepoint: the names
-/// `inbox_begun` and `inbox_probe` are the store's. Where a transaction of the caller's own pool is
-/// followed by another one in the same session, because the handler begins it, that one passes for
-/// the first. Sessions that begin transactions by themselves (`autocommit=0`,
+/// `inbox_begun`, `inbox_probe` and `inbox_step` are the store's. Where a transaction of the
+/// caller's own pool is followed by another one in the same session, because the handler begins it,
+/// that one passes for the first. Sessions that begin transactions by themselves (`autocommit=0`,
 /// `completion_type=CHAIN`) are refused as `Unsupported` here for that reason; the connections of
 /// [`connect`](MySqlStore::connect) are not concerned.
 #[async_trait]
@@ -163,7 +176,7 @@ impl Transactional for MySqlStore {
         }
         let mut step = Step::new(self, OPERATION, transaction);
         let mut script = step.script();
-        let look = work.look_for_one(&mut script, message.key());
+        let look = work.prepare_record(&mut script, message);
         let answers = step.go_on(script).await?;
         let known = !answers.rows(look).is_empty();
         let secrecy = step.secrecy(&answers);

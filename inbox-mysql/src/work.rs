@@ -500,6 +500,12 @@ impl Work {
         self.store_as_text(script, &[message], secrecy);
     }
 
+    /// What comes before [`Self::store_one`].
+    pub(crate) fn prepare_one(&self, script: &mut Script, message: &Message) {
+        self.lock_keys(script, &ordering_key(message).into_iter().collect());
+        Self::begin_batch(script);
+    }
+
     /// For an inline use: stores one message, unless its key is `known`. In a transaction that goes on, a
     /// look for it comes first: an insert that meets a known key locks the gap before it, too, and so
     /// what others are about to store. What the look misses, because it is being stored just now, the
@@ -512,8 +518,6 @@ impl Work {
         secrecy: Secrecy,
     ) -> Stored {
         let keys: BTreeSet<_> = ordering_key(message).into_iter().collect();
-        self.lock_keys(script, &keys);
-        Self::begin_batch(script);
         if !known {
             self.store_as_text(script, &[message], secrecy);
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{
     Place, accept, claim, claim_one, connect_options, key, message, on_each, ordered, processed,
-    waits,
+    waiting, waits,
 };
 use inbox_api::{
     Begun, ErrorKind, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State,
@@ -248,10 +248,7 @@ fn a_wait_ends_at_the_server_before_the_operation_does() {
                 let kinds = [ErrorKind::Conflict, ErrorKind::Unavailable];
                 assert!(kinds.contains(&error.kind()), "{error}");
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
-                           WHERE trx_state = 'LOCK WAIT'";
-            assert_eq!(place.number(waiting).await, 0);
+            assert_eq!(waiting(&place).await, 0);
             drop(holder);
             let receipt = store.receive_one(&message("6")).await.unwrap();
             assert_eq!(receipt, Receipt::Accepted);

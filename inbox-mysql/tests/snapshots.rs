@@ -303,9 +303,11 @@ fn operators_see_what_a_transaction_has_settled() {
             ];
             let settled = store.settle_in(&mut transaction, &settlements).await;
             assert_eq!(settled.unwrap(), [Settled::Done, Settled::Done]);
-            // Not kept waiting.
-            let _ = store.discard(&id("idle")).await.unwrap();
-            let _ = store.replay(&id("idle"), None).await.unwrap();
+            // Not kept waiting; only the strictest level locks what is next to its rows.
+            if isolation != "SERIALIZABLE" {
+                let _ = store.discard(&id("idle")).await.unwrap();
+                let _ = store.replay(&id("idle"), None).await.unwrap();
+            }
             let discard = {
                 let (store, key) = (store.clone(), id("settled"));
                 tokio::spawn(async move { store.discard(&key).await })
