@@ -238,23 +238,24 @@ fn a_wait_ends_at_the_server_before_the_operation_does() {
         )
         .await;
         let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
-        for store in [store, over.await.unwrap()] {
+        for (n, store) in [store, over.await.unwrap()].iter().enumerate() {
+            let (held, next) = (message(&format!("5 {n}")), message(&format!("6 {n}")));
             // At this level, others cannot store what comes before or after the new message.
             let mut holder = begin(&pool, "SERIALIZABLE").await;
-            let recorded = store.record_in(&mut holder, &message("5"), None).await;
+            let recorded = store.record_in(&mut holder, &held, None).await;
             assert_eq!(recorded.unwrap(), Recorded::First);
             for _ in 0..2 {
-                let error = store.receive_one(&message("5")).await.unwrap_err();
+                let error = store.receive_one(&held).await.unwrap_err();
                 let kinds = [ErrorKind::Conflict, ErrorKind::Unavailable];
                 assert!(kinds.contains(&error.kind()), "{error}");
             }
             assert_eq!(waiting(&place).await, 0);
             drop(holder);
-            let receipt = store.receive_one(&message("6")).await.unwrap();
+            let receipt = store.receive_one(&next).await.unwrap();
             assert_eq!(receipt, Receipt::Accepted);
-            for leased in claim(&store, 10).await {
+            for leased in claim(store, 10).await {
                 let outcome = Outcome::Processed { result: None };
-                common::settle(&store, &leased.lease, outcome).await;
+                common::settle(store, &leased.lease, outcome).await;
             }
         }
         // The pool's sessions are as they were.
