@@ -25,7 +25,8 @@ BEGIN
     ) AS c
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM {work} AS w
-        WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1 AND w.visible_at <= current
+        WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
+          AND w.visible_at <= current
     ) AS lost
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM {work} AS w WHERE w.handler = c.handler AND w.blocks
