@@ -167,7 +167,7 @@ impl Worker {
             process,
             lines: BufReader::new(stdout).lines(),
         };
-        worker.line(READY).await.expect("the worker starts");
+        worker.line(READY).await.unwrap();
         worker
     }
 
@@ -192,7 +192,8 @@ impl Worker {
             seen.killed += 1;
             return;
         };
-        let summary = summary.expect("the worker tells what it did");
+        // Told by every worker that was not killed.
+        let summary = summary.unwrap();
         let numbers = summary
             .split_whitespace()
             .map(|n| n.parse::<u64>().unwrap());
