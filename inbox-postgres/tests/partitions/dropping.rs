@@ -288,7 +288,7 @@ async fn a_drop_overtakes_nobody() {
             async move {
                 match operation {
                     "receive" => {
-                        assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted)
+                        assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
                     }
                     "begin" => assert!(matches!(
                         store.begin(&sent, &terms()).await.unwrap(),
