@@ -478,6 +478,8 @@ register! { $
             "What makes the next of an ordering key claimable wakes subscribers.",
         every_subscription_is_woken: "Every subscription is woken.",
         another_process_is_woken: "Wake-ups reach every process.",
+        another_process_is_woken_by_work_that_comes_back:
+            "Retry, release, replay and the end of the one before wake every process.",
         subscriptions_are_given_or_refused:
             "Subscriptions are given, or refused as unsupported, as the capabilities say.",
     }

@@ -136,6 +136,38 @@ pub(crate) async fn another_process_is_woken(cx: Context) -> CaseResult {
     wakes(&mut *subscription, "a receive by another process").await
 }
 
+/// Defect: other processes learn only of new messages.
+pub(crate) async fn another_process_is_woken_by_work_that_comes_back(cx: Context) -> CaseResult {
+    let place = two_of_a_key(&cx).await?;
+    if place.capabilities().wakeups != Wakeups::EveryProcess {
+        return Err(Unmet::NotChecked(Need::WakeupsAcrossProcesses));
+    }
+    let other = place.fixture.second_connection().await?;
+    for (outcome, cause) in [
+        (retry(Duration::ZERO), "a retry in another process"),
+        (Outcome::Release, "a release in another process"),
+        (
+            processed(),
+            "the one before it being processed in another process",
+        ),
+        (dead("gave up"), "a replay in another process"),
+    ] {
+        let leased = place.claim_one().await?;
+        let replayed = matches!(outcome, Outcome::Dead { .. });
+        if replayed {
+            place.finish(&leased, outcome).await?;
+            let mut subscription = subscribed(&*other).await?;
+            let _ = place.replay(&leased.lease.key, None).await?;
+            wakes(&mut *subscription, cause).await?;
+        } else {
+            let mut subscription = subscribed(&*other).await?;
+            place.finish(&leased, outcome).await?;
+            wakes(&mut *subscription, cause).await?;
+        }
+    }
+    Ok(())
+}
+
 pub(crate) async fn subscriptions_are_given_or_refused(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     let answer = place.subscribe(&[HandlerName::new(HANDLER)?]).await;
