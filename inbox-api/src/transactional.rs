@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Message, Receipt, Result, Settled, Settlement, Store};
+use crate::{Lease, Message, Receipt, Result, Settled, Settlement, Store};
 
 /// The answer to *is this the first time?* inside a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,17 @@ pub trait Transactional: Store {
 
     /// Opens a transaction on a connection of this store, suited to writing.
     async fn open(&self) -> Result<Self::Transaction>;
+
+    /// Opens a transaction for work on messages that this process has leased and goes on renewing.
+    ///
+    /// Where a renewal would make the settlement of its message in this transaction fail,
+    /// implementors MUST see to it here that renewals and the transaction are not in each other's
+    /// way; elsewhere this is [`open`](Self::open). A lease that was lost meanwhile is not an error
+    /// here: its settlement tells.
+    async fn open_for(&self, leases: &[Lease]) -> Result<Self::Transaction> {
+        let _ = leases;
+        self.open().await
+    }
 
     /// Commits. `Ok` means that everything done in the transaction since it was opened is
     /// durable, as one transaction.

@@ -193,7 +193,8 @@ where
     /// Opens a transaction. An outage is no fault of the message and costs it no attempt: it is
     /// waited for, while the processor renews the lease.
     async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
-        let opening = (|| within(STORE_TIMEOUT, "open", self.store.open()))
+        let leases = std::slice::from_ref(&context.leased().lease);
+        let opening = (|| within(STORE_TIMEOUT, "open", self.store.open_for(leases)))
             .retry(through_an_outage())
             .when(Error::is_retryable);
         tokio::select! {
