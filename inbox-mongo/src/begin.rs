@@ -1,10 +1,13 @@
 //! Inline use: may this message's handler run now?
 
-use inbox_api::{Begun, ErrorKind, LeaseTerms, Message, Result, State, from_micros};
+use inbox_api::{
+    Begun, ErrorKind, LeaseTerms, Message, Result, State, duration_micros, from_micros,
+};
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{
-    database::{Database, On, number},
+    database::{Change, Database, On, number},
+    held,
     ordering::{keep_first, rehead},
     rows::{Beginning, document, identifier, leased, stored_state, take_bytes, those},
     stages::{CLAIMABLE, MARKED, code, lease},
@@ -39,7 +42,7 @@ pub(crate) async fn find(on: &mut On<'_>, id: &str) -> Result<Option<Document>> 
         doc! { "$match": those([id]) },
         doc! { "$set": { "now": on.database.now() } },
     ];
-    Ok(on.aggregate(pipeline).await?.pop())
+    Ok(on.look(pipeline).await?.pop())
 }
 
 /// Why a stored message cannot be run now, if so.
@@ -116,8 +119,23 @@ async fn known(
         "visibleAt": { "$lte": number(&found, "now") },
     });
     let pipeline = lease(on.database, terms, claim);
-    let Some(taken) = on.change(filter, pipeline).await? else {
-        return Ok(None);
+    let taken = match on.change(filter, pipeline).await? {
+        Change::Done(taken) => taken,
+        Change::NoneSuch => return Ok(None),
+        Change::Unread => {
+            let own = |found: &Document| found.get_object_id("claim").ok() == Some(claim);
+            let Some(taken) = find(on, id).await?.filter(own) else {
+                return Ok(None);
+            };
+            taken
+        }
+        Change::Held => {
+            let rest = duration_micros(held::REST);
+            let now = number(&found, "now").unwrap_or(0);
+            return Ok(Some(Begun::Busy {
+                until: from_micros(now.saturating_add(rest)),
+            }));
+        }
     };
     if taken.contains_key("orderingKey")
         && !keep_first(on, &[id.to_owned()], claim).await?.is_empty()
@@ -127,7 +145,7 @@ async fn known(
     run(on, taken).map(Some)
 }
 
-/// Stores the message and decides; `None` when somebody else has stored it just now.
+/// Stores the message and decides; `None` when another process has stored it just now.
 async fn new(
     on: &mut On<'_>,
     id: &str,

@@ -1,16 +1,22 @@
 //! Claiming: candidates, a conditional update that takes them, and a look at what was won. Three
 //! requests whatever the batch; a fourth when messages with ordering keys are among them.
 
-use std::{collections::HashMap, sync::atomic::Ordering};
+use std::{
+    collections::HashMap,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
-use inbox_api::{ClaimRequest, Claims, Result, State};
+use inbox_api::{ClaimRequest, Claims, Extended, Lease, Outcome, Result, Settlement, State};
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{
     database::{On, number},
+    held::update_others,
     ordering::{keep_first, rehead},
     rows::{corrupt_row, id_of, leased, those},
     schema::CLAIM_INDEX,
+    settle::{self, Repetition},
     stages::{CLAIMABLE, MARKED, code, lease, set_aside},
     store::Inner,
 };
@@ -19,8 +25,10 @@ use crate::{
 const MOST: u32 = 20_000;
 /// Candidates are at most this many times what was asked for.
 const WIDEST: u32 = 8;
-/// How often candidates are read anew because ordering keys had to be looked at first.
+/// How often candidates are read again because ordering keys had to be looked at first, and how
+/// many at least once there was one.
 const LOOKS: usize = 5;
+const MARKED_AT_ONCE: u32 = 100;
 
 pub(crate) async fn claim(
     inner: &Inner,
@@ -28,6 +36,12 @@ pub(crate) async fn claim(
     request: &ClaimRequest,
 ) -> Result<Claims> {
     let mut on = inner.database.on(operation);
+    if inner.doubtful.load(Ordering::Relaxed) {
+        // Where no majority confirms a lease, the message is handed to nobody, and must not pay for
+        // more than the first such claim.
+        on.confirm().await?;
+        inner.doubtful.store(false, Ordering::Relaxed);
+    }
     let limit = request.limit.min(MOST);
     let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
     let (candidates, now) = candidates(&mut on, request, limit * spread).await?;
@@ -38,6 +52,7 @@ pub(crate) async fn claim(
     }
     on.open(seqs, now).await?;
     let claim = ObjectId::new();
+    let leased_since = Instant::now();
     let mut won = take(&mut on, request, &chosen, now, claim).await?;
     let next = if won.len() * 2 <= chosen.len() {
         (spread * 2).min(WIDEST)
@@ -77,7 +92,60 @@ pub(crate) async fn claim(
         }
     }
     bury(&mut on, &unreadable, claim).await?;
+    if leased_since.elapsed() * 4 > request.terms.length() {
+        renew(&mut on, &mut claims, request.terms.length()).await?;
+    }
     Ok(claims)
+}
+
+/// A lease is as long as it was asked to be from when it is handed out, or nearly so.
+async fn renew(on: &mut On<'_>, claims: &mut Claims, length: Duration) -> Result<()> {
+    let leases = leases(claims);
+    let mut extended = settle::extend(on, &leases, length).await?.into_iter();
+    claims.leased.retain_mut(|leased| match extended.next() {
+        Some(Extended::Until(until)) => {
+            leased.lease.until = until;
+            true
+        }
+        Some(Extended::LeaseLost) | None => false,
+    });
+    Ok(())
+}
+
+fn leases(claims: &Claims) -> Vec<Lease> {
+    let leased = claims.leased.iter();
+    leased.map(|leased| leased.lease.clone()).collect()
+}
+
+/// Hands back what was claimed for a caller who has gone meanwhile.
+pub(crate) async fn hand_back(
+    inner: &Inner,
+    operation: &'static str,
+    claims: &Claims,
+) -> Result<()> {
+    let settlements: Vec<Settlement> = leases(claims)
+        .into_iter()
+        .map(|lease| Settlement {
+            lease,
+            outcome: Outcome::Release,
+        })
+        .collect();
+    if settlements.is_empty() {
+        return Ok(());
+    }
+    let mut on = inner.database.on(operation);
+    let limit = inner.options.payload_limit;
+    let outcomes = settle::settle(
+        &mut on,
+        &settlements,
+        limit,
+        inner.keeping(),
+        Repetition::Done,
+    )
+    .await?;
+    outcomes.rehead(&mut on).await?;
+    inner.wakers.raise();
+    Ok(())
 }
 
 /// The messages that have been waiting for longest, and the server's time. Not only those that are
@@ -93,19 +161,30 @@ async fn candidates(
         [only] => mongodb::bson::Bson::from(*only),
         _ => doc! { "$in": handlers }.into(),
     };
-    let pipeline = vec![
-        doc! { "$match": { "handler": handlers, "lane": { "$gt": 0 } } },
-        doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
-        doc! { "$limit": i64::from(limit) },
-        doc! { "$project": {
-            "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": on.database.now(),
-        } },
-    ];
     let mut looks = 0;
+    let mut limit = limit;
     loop {
-        let found = on
-            .aggregate_in_order_of(CLAIM_INDEX, pipeline.clone())
-            .await?;
+        looks += 1;
+        let mut lane = doc! { "handler": handlers.clone(), "lane": { "$gt": 0 } };
+        let left_out = on.database.left_out.ids();
+        if !left_out.is_empty() {
+            lane.insert("_id", doc! { "$nin": left_out });
+        }
+        let mut pipeline = vec![
+            doc! { "$match": lane },
+            doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
+        ];
+        if looks > LOOKS {
+            // Others go on marking messages. What may be claimed is not to wait for that.
+            pipeline.push(doc! { "$match": { "lane": CLAIMABLE } });
+        }
+        pipeline.extend([
+            doc! { "$limit": i64::from(limit) },
+            doc! { "$project": {
+                "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": on.database.now(),
+            } },
+        ]);
+        let found = on.aggregate(Some(CLAIM_INDEX), pipeline).await?;
         let now = found
             .first()
             .and_then(|first| number(first, "now"))
@@ -114,28 +193,28 @@ async fn candidates(
             .iter()
             .filter(|document| number(document, "lane") == Some(i64::from(MARKED)))
             .collect();
-        looks += 1;
-        if marked.is_empty() || looks > LOOKS {
-            let due = |document: &&Document| {
-                number(document, "lane") == Some(i64::from(CLAIMABLE))
-                    && number(document, "visibleAt").is_some_and(|at| at <= now)
-            };
+        if marked.is_empty() {
+            let due =
+                |document: &&Document| number(document, "visibleAt").is_some_and(|at| at <= now);
             let due = found.iter().filter(due).filter_map(|document| {
                 Some((id_of(document)?.to_owned(), number(document, "seq")?))
             });
             return Ok((due.collect(), now));
         }
-        // Left behind by somebody who crashed, or who is just about to do the same.
-        let ids: Vec<String> = marked
-            .iter()
-            .filter_map(|document| id_of(document).map(str::to_owned))
-            .collect();
-        let marks: Vec<ObjectId> = marked
-            .iter()
-            .filter_map(|document| document.get_object_id("mark").ok())
-            .collect();
+        // Left behind by a process that crashed, or that is just about to do the same.
+        let (ids, marks) = marks_of(&marked);
         rehead(on, &ids, &marks).await?;
+        limit = limit.max(MARKED_AT_ONCE);
     }
+}
+
+/// The identifiers and the marks of marked messages.
+pub(crate) fn marks_of(marked: &[&Document]) -> (Vec<String>, Vec<ObjectId>) {
+    let ids = marked.iter().filter_map(|document| id_of(document));
+    let marks = marked
+        .iter()
+        .filter_map(|document| document.get_object_id("mark").ok());
+    (ids.map(str::to_owned).collect(), marks.collect())
 }
 
 /// A run of candidates, from a random place if there are more than wanted: workers that get into
@@ -158,23 +237,23 @@ async fn take(
     now: i64,
     claim: ObjectId,
 ) -> Result<Vec<Document>> {
-    let mut filter = those(chosen.iter().map(String::as_str));
-    filter.extend(doc! {
-        "lane": CLAIMABLE,
-        "state": { "$in": [code(State::Pending), code(State::Leased)] },
-        // The server's own time, of a moment ago: whoever took it since has moved this.
-        "visibleAt": { "$lte": now },
-    });
     let pipeline = lease(on.database, &request.terms, claim);
-    let updated = on
-        .update(vec![doc! { "q": filter, "u": pipeline, "multi": true }])
-        .await?;
-    if updated.matched == 0 {
+    let taking = |some: &[String]| {
+        let mut filter = those(some.iter().map(String::as_str));
+        filter.extend(doc! {
+            "lane": CLAIMABLE,
+            "state": { "$in": [code(State::Pending), code(State::Leased)] },
+            // The server's own time, of a moment ago: who took it since has moved this.
+            "visibleAt": { "$lte": now },
+        });
+        doc! { "q": filter, "u": pipeline.clone(), "multi": true }
+    };
+    if update_others(on, chosen, taking).await? == Some(0) {
         return Ok(Vec::new());
     }
     let mut filter = those(chosen.iter().map(String::as_str));
     filter.insert("claim", claim);
-    on.aggregate(vec![doc! { "$match": filter }]).await
+    on.look(vec![doc! { "$match": filter }]).await
 }
 
 /// Makes messages that cannot be read dead, under the leases that the claim has just given them.

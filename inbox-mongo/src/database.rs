@@ -3,17 +3,22 @@
 
 use std::time::Duration;
 
-use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
+use inbox_api::{ClockOffset, Effect, Error, ErrorKind, InboxName, Result};
 use mongodb::{
     Client, ClientSession, Collection,
-    action::Aggregate,
     bson::{Bson, Document, RawDocumentBuf, doc},
-    error::ErrorKind as Driver,
-    options::{Acknowledgment, Hint, ReadConcern, ReadPreference, ReturnDocument, WriteConcern},
+    error::{Error as DriverError, ErrorKind as Driver, WriteFailure},
+    options::{
+        Acknowledgment, Hint, ReadConcern, ReadPreference, ReturnDocument, SessionOptions,
+        WriteConcern,
+    },
 };
 
 use crate::{
-    error::{DUPLICATE_KEY, in_operation, in_reply, of_code, reading},
+    error::{DUPLICATE_KEY, TIME_OVER, UNKNOWN_COMMAND, code, in_operation, in_reply, of_code},
+    held::{self, LeftOut},
+    resting::Resting,
+    schema::ID_INDEX,
     segments::{Opened, Opening},
 };
 
@@ -36,8 +41,10 @@ pub(crate) enum Topology {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server {
     pub(crate) topology: Topology,
-    /// FerretDB takes validators and forgets them.
-    pub(crate) keeps_validators: bool,
+    /// FerretDB takes validators and forgets them, and no writes that name an index.
+    pub(crate) is_ferretdb: bool,
+    /// The first two parts of the version.
+    pub(crate) version: (u32, u32),
 }
 
 impl Server {
@@ -50,10 +57,21 @@ impl Server {
         } else {
             Topology::Standalone
         };
+        let mut parts = build
+            .get_str("version")
+            .unwrap_or_default()
+            .split('.')
+            .map(|part| part.parse().unwrap_or(0));
         Self {
             topology,
-            keeps_validators: !build.contains_key("ferretdb"),
+            is_ferretdb: build.contains_key("ferretdb"),
+            version: (parts.next().unwrap_or(0), parts.next().unwrap_or(0)),
         }
+    }
+
+    /// Whether documents can be looked up (`$lookup`) in a collection that is sharded.
+    pub(crate) fn looks_up_shards(&self) -> bool {
+        self.topology != Topology::Sharded || self.version >= (5, 1)
     }
 
     /// Whether it has transactions of several documents, and change streams.
@@ -88,15 +106,10 @@ pub(crate) struct Database {
     pub(crate) inbox: InboxName,
     pub(crate) server: Server,
     pub(crate) opened: Opened,
+    pub(crate) left_out: LeftOut,
+    pub(crate) resting: Resting,
     /// For tests: the time is the server's.
     offset: ClockOffset,
-}
-
-/// What an update did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Updated {
-    pub(crate) matched: u64,
-    pub(crate) modified: u64,
 }
 
 impl Database {
@@ -107,12 +120,16 @@ impl Database {
         inbox: InboxName,
         offset: ClockOffset,
     ) -> Result<Self> {
-        let mapped = reading("connect");
+        let mapped = |error| in_operation("connect")(error).with_effect(Effect::None);
         let database = client.database(name);
-        let hello = database
-            .run_command(doc! { "hello": 1 })
-            .await
-            .map_err(mapped)?;
+        let hello = match database.run_command(doc! { "hello": 1 }).await {
+            // It came with 4.4.2.
+            Err(error) if code(&error) == Some(UNKNOWN_COMMAND) => {
+                database.run_command(doc! { "isMaster": 1 }).await
+            }
+            answer => answer,
+        }
+        .map_err(mapped)?;
         let build = database
             .run_command(doc! { "buildInfo": 1 })
             .await
@@ -126,6 +143,8 @@ impl Database {
             database,
             inbox,
             opened: Opened::default(),
+            left_out: LeftOut::default(),
+            resting: Resting::default(),
             offset,
         })
     }
@@ -171,7 +190,8 @@ impl Database {
             database: self,
             operation,
             opening: None,
-            session: None,
+            session: Session::None,
+            changed: false,
         }
     }
 
@@ -182,12 +202,45 @@ impl Database {
         session: &'a mut ClientSession,
     ) -> On<'a> {
         On {
-            database: self,
-            operation,
-            opening: None,
-            session: Some(session),
+            session: Session::Transaction(session),
+            ..self.on(operation)
         }
     }
+}
+
+enum Session<'a> {
+    None,
+    /// Where members may take over from each other: each read sees at least what the requests
+    /// before it saw and wrote, whichever member answers.
+    Causal(Box<ClientSession>),
+    Transaction(&'a mut ClientSession),
+}
+
+impl Session<'_> {
+    fn get(&mut self) -> Option<&mut ClientSession> {
+        match self {
+            Self::None => None,
+            Self::Causal(session) => Some(session),
+            Self::Transaction(session) => Some(session),
+        }
+    }
+
+    fn is_transaction(&self) -> bool {
+        matches!(self, Self::Transaction(_))
+    }
+}
+
+/// What became of a change of one message.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The message as it is afterwards.
+    Done(Document),
+    /// There is none that is as the filter says.
+    NoneSuch,
+    /// Done, but what it gives was lost.
+    Unread,
+    /// An open transaction holds it.
+    Held,
 }
 
 /// Where and on whose behalf requests are made.
@@ -196,7 +249,9 @@ pub(crate) struct On<'a> {
     pub(crate) operation: &'static str,
     /// The segments that were opened for what follows.
     pub(crate) opening: Option<Opening>,
-    session: Option<&'a mut ClientSession>,
+    session: Session<'a>,
+    /// Whether an earlier request of the operation has changed a message, for good.
+    changed: bool,
 }
 
 impl On<'_> {
@@ -205,151 +260,310 @@ impl On<'_> {
         kind: ErrorKind,
         context: impl Into<std::borrow::Cow<'static, str>>,
     ) -> Error {
-        Error::new(kind, self.operation, context)
+        self.late(Error::new(kind, self.operation, context))
     }
 
-    /// All documents that a pipeline over the messages gives.
-    pub(crate) async fn aggregate(&mut self, pipeline: Vec<Document>) -> Result<Vec<Document>> {
-        let database = self.database;
-        let aggregate = database.messages.aggregate(pipeline);
-        self.all(aggregate).await
+    /// Notes that the operation has changed something.
+    pub(crate) fn has_changed(&mut self) {
+        self.changed = !self.session.is_transaction();
     }
 
-    /// Reads what a server's statistics must not talk it out of: the first documents in the order of
-    /// an index.
-    pub(crate) async fn aggregate_in_order_of(
+    /// An error of the operation: what earlier requests have changed is part of its effect.
+    fn late(&self, error: Error) -> Error {
+        if self.changed {
+            error.with_effect(Effect::Unknown)
+        } else {
+            error
+        }
+    }
+
+    /// The error of a request that changes something.
+    fn failed(&self, error: DriverError) -> Error {
+        self.late(in_operation(self.operation)(error))
+    }
+
+    /// The error of a request that only reads. What fails in a transaction may have ended it.
+    pub(crate) fn failed_to_read(&self, error: DriverError) -> Error {
+        let error = in_operation(self.operation)(error);
+        if self.session.is_transaction() {
+            return error;
+        }
+        self.late(error.with_effect(Effect::None))
+    }
+
+    /// Begins the session of the operation, if there is to be one.
+    async fn begin_session(&mut self) -> Result<()> {
+        if matches!(self.session, Session::None) && self.database.server.replicates() {
+            let options = SessionOptions::builder().causal_consistency(true).build();
+            let session = self.database.client.start_session().with_options(options);
+            let session = session.await.map_err(|error| self.failed_to_read(error))?;
+            self.session = Session::Causal(Box::new(session));
+        }
+        Ok(())
+    }
+
+    /// All documents that a pipeline over the messages gives, which begins with a look at known
+    /// ones.
+    pub(crate) async fn look(&mut self, pipeline: Vec<Document>) -> Result<Vec<Document>> {
+        self.aggregate(Some(ID_INDEX), pipeline).await
+    }
+
+    /// All documents that a pipeline over the messages gives. The name of an index is what a
+    /// server's statistics must not talk it out of.
+    pub(crate) async fn aggregate(
         &mut self,
-        index: &'static str,
+        index: Option<&'static str>,
         pipeline: Vec<Document>,
     ) -> Result<Vec<Document>> {
-        let database = self.database;
-        let aggregate = database.messages.aggregate(pipeline);
-        self.all(aggregate.hint(Hint::Name(index.into()))).await
-    }
-
-    async fn all(&mut self, aggregate: Aggregate<'_>) -> Result<Vec<Document>> {
-        let mapped = reading(self.operation);
-        let mut documents = Vec::new();
-        let aggregate = aggregate.batch_size(AT_ONCE);
-        if let Some(session) = &mut self.session {
-            let mut cursor = aggregate
-                .session(&mut **session)
-                .await
-                .map_err(in_operation(self.operation))?;
-            while cursor
-                .advance(session)
-                .await
-                .map_err(in_operation(self.operation))?
-            {
-                documents.push(cursor.deserialize_current().map_err(mapped)?);
-            }
-        } else {
-            let mut cursor = aggregate
-                .read_concern(ReadConcern::majority())
-                .selection_criteria(ReadPreference::Primary.into())
-                .await
-                .map_err(mapped)?;
-            while cursor.advance().await.map_err(mapped)? {
-                documents.push(cursor.deserialize_current().map_err(mapped)?);
-            }
+        self.begin_session().await?;
+        let mut aggregate = self
+            .database
+            .messages
+            .aggregate(pipeline)
+            .batch_size(AT_ONCE);
+        if let Some(index) = index {
+            aggregate = aggregate.hint(Hint::Name(index.into()));
         }
-        Ok(documents)
+        if !self.session.is_transaction() {
+            aggregate = aggregate
+                .read_concern(ReadConcern::majority())
+                .selection_criteria(ReadPreference::Primary.into());
+        }
+        let read = match self.session.get() {
+            Some(session) => read_all_in(aggregate.session(&mut *session).await, session).await,
+            None => read_all(aggregate.await).await,
+        };
+        read.map_err(|error| self.failed_to_read(error))
     }
 
     /// Inserts what is not there yet, by `_id`; answers which of `documents` were there. In a
     /// transaction such a one is an error, since it ends the transaction.
     pub(crate) async fn insert(&mut self, documents: &[RawDocumentBuf]) -> Result<Vec<usize>> {
+        self.begin_session().await?;
         let insert = self
             .database
             .raw_messages
             .insert_many(documents)
             .ordered(false);
-        let mapped = in_operation(self.operation);
-        let Some(session) = &mut self.session else {
-            let outcome = insert.write_concern(write_concern()).await;
-            let Err(error) = outcome else {
-                return Ok(Vec::new());
+        if let Session::Transaction(session) = &mut self.session {
+            let inserted = insert.session(&mut **session).await;
+            return match inserted {
+                Ok(_) => Ok(Vec::new()),
+                Err(error) => Err(self.failed(error)),
             };
-            let Driver::InsertMany(many) = error.kind.as_ref() else {
-                return Err(mapped(error));
-            };
-            if many.write_concern_error.is_some() {
-                return Err(mapped(error).with_effect(inbox_api::Effect::Unknown));
-            }
-            let mut known = Vec::new();
-            for failure in many.write_errors.iter().flatten() {
-                if failure.code != DUPLICATE_KEY {
-                    return Err(of_code(self.operation, failure.code)
-                        .with_effect(inbox_api::Effect::Unknown));
-                }
-                known.push(failure.index);
-            }
-            return Ok(known);
+        }
+        let insert = insert.write_concern(write_concern());
+        let outcome = match self.session.get() {
+            Some(session) => insert.session(session).await,
+            None => insert.await,
         };
-        insert.session(&mut **session).await.map_err(mapped)?;
-        Ok(Vec::new())
+        let Err(error) = outcome else {
+            self.has_changed();
+            return Ok(Vec::new());
+        };
+        let Driver::InsertMany(many) = error.kind.as_ref() else {
+            return Err(self.failed(error));
+        };
+        if many.write_concern_error.is_some() {
+            return Err(self.failed(error).with_effect(Effect::Unknown));
+        }
+        let mut known = Vec::new();
+        for failure in many.write_errors.iter().flatten() {
+            if failure.code != DUPLICATE_KEY {
+                return Err(of_code(self.operation, failure.code).with_effect(Effect::Unknown));
+            }
+            known.push(failure.index);
+        }
+        if known.len() < documents.len() {
+            self.has_changed();
+        }
+        Ok(known)
     }
 
-    /// Runs update statements in their order, each `{ q, u, multi }`, in as few commands as their
-    /// size allows.
-    pub(crate) async fn update(&mut self, statements: Vec<Document>) -> Result<Updated> {
-        let mut total = Updated::default();
+    /// Runs update statements in their order, each `{ q, u, multi }` and about known messages, in as
+    /// few commands as their size allows. Answers how many messages they met.
+    pub(crate) async fn update(&mut self, statements: Vec<Document>) -> Result<u64> {
+        let matched = self.run_updates(statements, None).await?;
+        Ok(matched.unwrap_or(0))
+    }
+
+    /// The same, but it does not wait long for messages that an open transaction holds. `None` when
+    /// it met one: part of it may have been done then.
+    pub(crate) async fn update_unless_held(
+        &mut self,
+        statements: Vec<Document>,
+        patience: Duration,
+    ) -> Result<Option<u64>> {
+        let transactions = self.database.server.replicates() && !self.session.is_transaction();
+        let patience = transactions.then_some(patience);
+        self.run_updates(statements, patience).await
+    }
+
+    async fn run_updates(
+        &mut self,
+        statements: Vec<Document>,
+        patience: Option<Duration>,
+    ) -> Result<Option<u64>> {
+        let mut matched = 0;
         for chunk in chunks(statements) {
-            let mut command = doc! {
-                "update": self.database.message_collection(),
-                "updates": chunk,
-                "ordered": true,
+            let mut command = self.update_command(chunk);
+            if let Some(patience) = patience {
+                command.insert("maxTimeMS", held::millis(patience));
+            }
+            self.begin_session().await?;
+            let reply = match self.send(&mut command).await {
+                Err(error) if patience.is_some() && code(&error) == Some(TIME_OVER) => {
+                    self.has_changed();
+                    return Ok(None);
+                }
+                reply => reply.map_err(|error| self.failed(error))?,
             };
-            let reply = self.run(&mut command).await?;
-            total.matched += count(&reply, "n");
-            total.modified += count(&reply, "nModified");
+            let met = count(&reply, "n");
+            if met > 0 {
+                self.has_changed();
+            }
+            matched += met;
+            self.confirmed(reply).await?;
         }
         self.open_again_if_late().await?;
-        Ok(total)
+        Ok(Some(matched))
+    }
+
+    /// Names the index by which the messages of a statement are found.
+    fn by_identifier(&self, statement: &mut Document) {
+        if !self.database.server.is_ferretdb {
+            statement.insert("hint", ID_INDEX);
+        }
+    }
+
+    fn update_command(&self, mut statements: Vec<Document>) -> Document {
+        for statement in &mut statements {
+            self.by_identifier(statement);
+        }
+        doc! {
+            "update": self.database.message_collection(),
+            "updates": statements,
+            "ordered": true,
+        }
+    }
+
+    /// The time that a request was given includes the wait for its write concern, for which there
+    /// is no reason to be impatient.
+    async fn confirmed(&mut self, reply: Document) -> Result<()> {
+        let concern = reply.get_document("writeConcernError").ok();
+        if concern.and_then(|concern| number(concern, "code")) == Some(i64::from(TIME_OVER)) {
+            return self.confirm().await;
+        }
+        self.succeeded(reply).map(drop)
+    }
+
+    /// Waits until a majority has everything that was written here so far, by a write that changes
+    /// nothing.
+    pub(crate) async fn confirm(&mut self) -> Result<()> {
+        let nothing = doc! { "q": { "_id": "" }, "u": { "$unset": { "lane": "" } } };
+        let mut command = self.update_command(vec![nothing]);
+        let reply = self.run(&mut command).await?;
+        self.succeeded(reply).map(drop)
     }
 
     /// Deletes what `filter` means; answers how many.
     pub(crate) async fn delete(&mut self, filter: Document) -> Result<u64> {
+        let mut statement = doc! { "q": filter, "limit": 0 };
+        self.by_identifier(&mut statement);
         let mut command = doc! {
             "delete": self.database.message_collection(),
-            "deletes": [{ "q": filter, "limit": 0 }],
+            "deletes": [statement],
         };
-        let deleted = count(&self.run(&mut command).await?, "n");
+        let reply = self.run(&mut command).await?;
+        let deleted = count(&self.succeeded(reply)?, "n");
+        if deleted > 0 {
+            self.has_changed();
+        }
         self.open_again_if_late().await?;
         Ok(deleted)
     }
 
     async fn run(&mut self, command: &mut Document) -> Result<Document> {
-        if self.session.is_none() {
+        self.begin_session().await?;
+        let sent = self.send(command).await;
+        sent.map_err(|error| self.failed(error))
+    }
+
+    async fn send(&mut self, command: &mut Document) -> Result<Document, DriverError> {
+        if !self.session.is_transaction() {
             command.insert("writeConcern", write_concern_document());
         }
         let run = self.database.database.run_command(std::mem::take(command));
-        let reply = match &mut self.session {
-            Some(session) => run.session(&mut **session).await,
+        match self.session.get() {
+            Some(session) => run.session(session).await,
             None => run.await,
         }
-        .map_err(in_operation(self.operation))?;
-        in_reply(self.operation, &reply).map_or(Ok(reply), Err)
     }
 
-    /// Changes the one message that `filter` means, and gives it as it is afterwards.
+    fn succeeded(&self, reply: Document) -> Result<Document> {
+        in_reply(self.operation, &reply).map_or(Ok(reply), |error| Err(self.late(error)))
+    }
+
+    /// Changes the one message that `filter` means, by its identifier. Does not wait long for an
+    /// open transaction that holds it; within a transaction that is a conflict.
     pub(crate) async fn change(
         &mut self,
         filter: Document,
         pipeline: Vec<Document>,
-    ) -> Result<Option<Document>> {
-        let change = self
+    ) -> Result<Change> {
+        self.begin_session().await?;
+        let mut change = self
             .database
             .messages
             .find_one_and_update(filter, pipeline)
             .return_document(ReturnDocument::After);
-        let changed = match &mut self.session {
-            Some(session) => change.session(&mut **session).await,
-            None => change.write_concern(write_concern()).await,
+        if !self.database.server.is_ferretdb {
+            change = change.hint(Hint::Name(ID_INDEX.into()));
         }
-        .map_err(in_operation(self.operation))?;
+        if !self.session.is_transaction() {
+            change = change.write_concern(write_concern());
+            if self.database.server.replicates() {
+                change = change.max_time(held::PATIENCE);
+            }
+        }
+        let changed = match self.session.get() {
+            Some(session) => change.session(session).await,
+            None => change.await,
+        };
+        let changed = match changed {
+            Err(error) if code(&error) == Some(TIME_OVER) => {
+                let written = matches!(
+                    error.kind.as_ref(),
+                    Driver::Write(WriteFailure::WriteConcernError(_))
+                );
+                if !written {
+                    return Ok(Change::Held);
+                }
+                self.has_changed();
+                self.confirm().await?;
+                return Ok(Change::Unread);
+            }
+            changed => changed.map_err(|error| self.failed(error))?,
+        };
+        if changed.is_some() {
+            self.has_changed();
+        }
         self.open_again_if_late().await?;
-        Ok(changed)
+        Ok(changed.map_or(Change::NoneSuch, Change::Done))
+    }
+
+    /// Makes this transaction, and every other that does the same for `name`, conflict: of two that
+    /// run at the same time, one commits.
+    pub(crate) async fn guard(&mut self, name: &str) -> Result<()> {
+        let meta = self.database.meta();
+        let guard = meta
+            .update_one(doc! { "_id": name }, doc! { "$inc": { "held": 1_i64 } })
+            .upsert(true);
+        let held = match self.session.get() {
+            Some(session) => guard.session(session).await,
+            None => guard.write_concern(write_concern()).await,
+        };
+        held.map(drop).map_err(|error| self.failed(error))
     }
 
     /// The first of `count` new sequence numbers, and the time. Never part of a transaction, in
@@ -367,7 +581,7 @@ impl On<'_> {
             .return_document(ReturnDocument::After)
             .write_concern(write_concern())
             .await
-            .map_err(in_operation(self.operation))?;
+            .map_err(|error| self.failed(error))?;
         let (last, now) = drawn
             .and_then(|drawn| Some((number(&drawn, "last")?, number(&drawn, "now")?)))
             .ok_or_else(|| self.no_inbox())?;
@@ -391,11 +605,34 @@ impl On<'_> {
                 "writeConcern": write_concern_document(),
             };
             let reply = self.database.database.run_command(command).await;
-            let reply = reply.map_err(in_operation(self.operation))?;
-            in_reply(self.operation, &reply).map_or(Ok(()), Err)?;
+            self.succeeded(reply.map_err(|error| self.failed(error))?)?;
         }
         Ok(())
     }
+}
+
+/// The documents of a cursor.
+pub(crate) async fn read_all(
+    cursor: Result<mongodb::Cursor<Document>, DriverError>,
+) -> Result<Vec<Document>, DriverError> {
+    let mut cursor = cursor?;
+    let mut documents = Vec::new();
+    while cursor.advance().await? {
+        documents.push(cursor.deserialize_current()?);
+    }
+    Ok(documents)
+}
+
+async fn read_all_in(
+    cursor: Result<mongodb::SessionCursor<Document>, DriverError>,
+    session: &mut ClientSession,
+) -> Result<Vec<Document>, DriverError> {
+    let mut cursor = cursor?;
+    let mut documents = Vec::new();
+    while cursor.advance(session).await? {
+        documents.push(cursor.deserialize_current()?);
+    }
+    Ok(documents)
 }
 
 fn count(reply: &Document, field: &str) -> u64 {
@@ -458,11 +695,12 @@ mod tests {
             let server = Server::read(&hello, &build);
             assert_eq!(server.topology, topology);
             assert_eq!(server.counts_updates(), topology != Topology::Sharded);
-            assert!(server.keeps_validators);
+            assert!(!server.is_ferretdb);
+            assert_eq!(server.version, (7, 0));
         }
         let ferret = doc! { "version": "7.0.77", "ferretdb": { "version": "v2.7.0" } };
         let server = Server::read(&doc! {}, &ferret);
-        assert!(!server.keeps_validators && !server.replicates());
+        assert!(server.is_ferretdb && !server.replicates());
     }
 
     #[test]

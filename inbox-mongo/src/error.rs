@@ -15,6 +15,11 @@ use crate::selection;
 
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
+/// What a request took longer than its `maxTimeMS`, and what the server has no name for.
+pub(crate) const TIME_OVER: i32 = 50;
+pub(crate) const UNKNOWN_COMMAND: i32 = 59;
+/// A look-up in a sharded collection, before MongoDB 5.1.
+pub(crate) const LOOKUP_IN_SHARDS: i32 = 28769;
 /// FerretDB passes its PostgreSQL's SQLSTATE on as that server packs it into a number: 40001, a
 /// serialization failure, and 40P01, a deadlock.
 const SERIALIZATION_FAILURE: i32 = 16_777_220;
@@ -262,7 +267,7 @@ fn by_code(code: i32) -> Class {
             let context = "the server is not the primary, or is starting or stopping";
             return (Unavailable, context.into(), Effect::Unknown);
         }
-        50 | 202 | 262 => {
+        TIME_OVER | 202 | 262 => {
             let context = "the server ran out of time for this";
             return (Unavailable, context.into(), Effect::Unknown);
         }
@@ -270,10 +275,20 @@ fn by_code(code: i32) -> Class {
             let context = "the write concern was not met in time; are enough members up?";
             return (Unavailable, context.into(), Effect::Unknown);
         }
-        11 | 237 | 11601 => {
+        // Also a cursor or a plan that the server gave up.
+        11 | 43 | 175 | 237 | 11601 => {
             let context = "the server interrupted this";
             return (Unavailable, context.into(), Effect::Unknown);
         }
+        133 => (
+            Unavailable,
+            "no member of the replica set or of a shard may be used",
+        ),
+        148 => (
+            Unsupported,
+            "the server reads nothing that a majority has (enableMajorityReadConcern is false), \
+             which this store needs",
+        ),
         13 => (
             Denied,
             "the user lacks a privilege for this; SETUP.md of inbox-mongo has the roles, \
@@ -288,10 +303,12 @@ fn by_code(code: i32) -> Class {
             Invalid,
             "there is a database whose name differs only in upper and lower case; write it so",
         ),
-        // BadValue and IndexNotFound: what claims get that name an index in vain.
+        // BadValue and IndexNotFound: what requests get that name an index in vain, and writes
+        // that are to be journaled where nothing is.
         2 | 27 => (
             Other,
-            "the server refuses the request; if an index is missing, migrate makes it",
+            "the server refuses the request: an index is missing, which migrate makes, or it runs \
+             without a journal (--nojournal), which this store needs",
         ),
         18 | 8000 => (Denied, REFUSED_CREDENTIALS),
         26 => (
@@ -301,6 +318,10 @@ fn by_code(code: i32) -> Class {
         24 | 46 | WRITE_CONFLICT | 225 | 244 | 246 | 251 => {
             (Conflict, "another operation changed the same documents")
         }
+        290 => (
+            Conflict,
+            "the transaction took longer than the server allows (transactionLifetimeLimitSeconds)",
+        ),
         // Of a bulk, some may have been done before.
         SERIALIZATION_FAILURE | DEADLOCK => {
             let context = "the server gave this up in favour of another operation";
@@ -308,7 +329,7 @@ fn by_code(code: i32) -> Class {
         }
         DUPLICATE_KEY => (Conflict, "another operation inserted the same key"),
         146 | 14031 => (Unavailable, "the server is out of memory or disk"),
-        20 | 59 | 115 | 263 | 303 => (Unsupported, "the server does not support this"),
+        20 | UNKNOWN_COMMAND | 115 | 263 | 303 => (Unsupported, "the server does not support this"),
         10334 | 17419 | 17420 => (Invalid, "a document would be over the server's limit"),
         121 => (
             ErrorKind::SchemaVersion,
@@ -341,6 +362,11 @@ mod tests {
             (189, ErrorKind::Unavailable, Effect::Unknown),
             (64, ErrorKind::Unavailable, Effect::Unknown),
             (50, ErrorKind::Unavailable, Effect::Unknown),
+            (43, ErrorKind::Unavailable, Effect::Unknown),
+            (133, ErrorKind::Unavailable, Effect::None),
+            (148, ErrorKind::Unsupported, Effect::None),
+            (175, ErrorKind::Unavailable, Effect::Unknown),
+            (290, ErrorKind::Conflict, Effect::None),
             (112, ErrorKind::Conflict, Effect::None),
             (251, ErrorKind::Conflict, Effect::None),
             (DEADLOCK, ErrorKind::Conflict, Effect::Unknown),

@@ -11,10 +11,12 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{
     begin::find,
+    claim::marks_of,
     database::{On, number},
     filters::Meaning,
     ordering::rehead,
     rows::{corrupt_row, id_of, identifier, record, those},
+    schema::STANDING_INDEX,
     segments,
     stages::{self, CLAIMABLE, code},
     store::{Inner, MongoStore},
@@ -79,7 +81,8 @@ async fn list(on: &mut On<'_>, mut meaning: Meaning, page: &Page) -> Result<List
     if !page.with_payload {
         pipeline.push(doc! { "$unset": ["payload", "result"] });
     }
-    let mut found = on.aggregate(pipeline).await?;
+    // Which index is best depends on the filter; the server has the numbers for that.
+    let mut found = on.aggregate(None, pipeline).await?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let last = found.last().and_then(|last| number(last, "seq"));
@@ -91,7 +94,7 @@ async fn list(on: &mut On<'_>, mut meaning: Meaning, page: &Page) -> Result<List
 async fn count(on: &mut On<'_>, meaning: &Meaning) -> Result<u64> {
     let mut pipeline = meaning.stages(on.database, None);
     pipeline.push(doc! { "$count": "count" });
-    let found = on.aggregate(pipeline).await?;
+    let found = on.aggregate(None, pipeline).await?;
     let count = found.first().and_then(|found| number(found, "count"));
     Ok(count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
 }
@@ -114,12 +117,15 @@ async fn statistics(on: &mut On<'_>) -> Result<Statistics> {
         by_handler.entry(handler).or_default().insert(state, count);
     }
     let run_out = on
-        .aggregate(vec![
-            doc! { "$match": { "state": code(State::Leased) } },
-            doc! { "$set": { "now": on.database.now() } },
-            doc! { "$match": { "$expr": { "$lte": ["$visibleAt", "$now"] } } },
-            doc! { "$group": { "_id": "$handler", "count": { "$sum": 1 } } },
-        ])
+        .aggregate(
+            Some(STANDING_INDEX),
+            vec![
+                doc! { "$match": { "state": code(State::Leased) } },
+                doc! { "$set": { "now": on.database.now() } },
+                doc! { "$match": { "$expr": { "$lte": ["$visibleAt", "$now"] } } },
+                doc! { "$group": { "_id": "$handler", "count": { "$sum": 1 } } },
+            ],
+        )
         .await?;
     let waiting: Vec<&str> = by_handler
         .iter()
@@ -225,11 +231,11 @@ async fn change(
     let mut filter = those(ids.iter().map(String::as_str));
     filter.extend(condition);
     let statement = doc! { "q": filter, "u": pipeline, "multi": true };
-    let updated = on.update(vec![statement]).await?;
-    if updated.matched > 0 && !ordered.is_empty() {
+    let matched = on.update(vec![statement]).await?;
+    if matched > 0 && !ordered.is_empty() {
         rehead(on, ordered, &[mark]).await?;
     }
-    Ok(updated.matched)
+    Ok(matched)
 }
 
 /// What can be replayed.
@@ -321,7 +327,7 @@ async fn change_slice(
     let mut pipeline = meaning.stages(on.database, Some(doc! { "seq": 1 }));
     pipeline.push(doc! { "$limit": i64::from(slice.limit) });
     pipeline.push(doc! { "$project": { "seq": 1, "orderingKey": 1, "now": 1 } });
-    let found = on.aggregate(pipeline).await?;
+    let found = on.aggregate(None, pipeline).await?;
     let Some(last) = found.last() else {
         return Ok(nothing);
     };
@@ -349,22 +355,23 @@ async fn change_slice(
     Ok(Progress { changed, next })
 }
 
-/// The messages that `expired` means, with the time. The condition on the time is not part of
+/// The messages that `expired` means and that were finished after `beyond`, with the time. The condition on the time is not part of
 /// the query: the order is by it.
 async fn longest_finished(
     on: &mut On<'_>,
     expired: &Expired,
     limit: u32,
+    beyond: i64,
     fields: Option<Document>,
 ) -> Result<Vec<Document>> {
     let mut pipeline = vec![
-        doc! { "$match": { "state": code(expired.state()), "finishedAt": { "$gt": 0 } } },
+        doc! { "$match": { "state": code(expired.state()), "finishedAt": { "$gt": beyond } } },
         doc! { "$sort": { "finishedAt": 1 } },
         doc! { "$limit": i64::from(limit) },
         doc! { "$set": { "now": on.database.now() } },
     ];
     pipeline.extend(fields.map(|fields| doc! { "$project": fields }));
-    let mut found = on.aggregate(pipeline).await?;
+    let mut found = on.aggregate(Some(STANDING_INDEX), pipeline).await?;
     let age = duration_micros(expired.older_than());
     found.retain(|document| {
         let times = number(document, "finishedAt").zip(number(document, "now"));
@@ -393,14 +400,28 @@ async fn delete(on: &mut On<'_>, expired: &Expired, ids: &[String], cutoff: i64)
     on.delete(filter).await
 }
 
+/// Looks at the ordering keys of those that a crash has left marked, since a mark is never deleted.
+async fn see_to_marks(on: &mut On<'_>, found: &[Document]) -> Result<()> {
+    let marked: Vec<&Document> = found
+        .iter()
+        .filter(|document| document.contains_key("mark"))
+        .collect();
+    if marked.is_empty() {
+        return Ok(());
+    }
+    let (ids, marks) = marks_of(&marked);
+    rehead(on, &ids, &marks).await
+}
+
 async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
     let mut purged = 0;
     let mut left = expired.limit();
+    let mut beyond = 0;
     while left > 0 {
         let limit = left.min(PURGE_SLICE);
         let started = std::time::Instant::now();
-        let fields = doc! { "seq": 1, "finishedAt": 1, "now": 1 };
-        let found = longest_finished(on, expired, limit, Some(fields)).await?;
+        let fields = doc! { "seq": 1, "finishedAt": 1, "now": 1, "lane": 1, "mark": 1 };
+        let found = longest_finished(on, expired, limit, beyond, Some(fields)).await?;
         let Some(last) = found.last() else {
             break;
         };
@@ -411,11 +432,16 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
             .collect();
         on.open(seqs(&found), number(last, "now").unwrap_or(0))
             .await?;
+        see_to_marks(on, &found).await?;
         let deleted = delete(on, expired, &ids, cutoff).await?;
         purged += deleted;
         left -= limit;
-        if found.len() < limit as usize || deleted == 0 {
+        if found.len() < limit as usize {
             break;
+        }
+        if deleted == 0 {
+            // Others keep changing these, or have deleted them.
+            beyond = cutoff;
         }
         // Rests as long as it worked, so that the server is never busy with it alone; also behind
         // the last, since whoever reaches the limit asks for more.
@@ -429,15 +455,16 @@ async fn purge_archived(on: &mut On<'_>, expired: &Expired, keys: &[Key]) -> Res
     for some in keys.chunks(PURGE_SLICE as usize) {
         let ids: Vec<String> = some.iter().map(identifier).collect();
         let found = on
-            .aggregate(vec![
+            .look(vec![
                 doc! { "$match": those(ids.iter().map(String::as_str)) },
-                doc! { "$project": { "seq": 1, "now": on.database.now() } },
+                doc! { "$project": { "seq": 1, "lane": 1, "mark": 1, "now": on.database.now() } },
             ])
             .await?;
         let Some(now) = found.first().and_then(|found| number(found, "now")) else {
             continue;
         };
         on.open(seqs(&found), now).await?;
+        see_to_marks(on, &found).await?;
         let cutoff = now.saturating_sub(duration_micros(expired.older_than()));
         purged += delete(on, expired, &ids, cutoff).await?;
     }
@@ -553,7 +580,7 @@ impl Operate for MongoStore {
             if expired.limit() == 0 {
                 return Ok(Listing::default());
             }
-            let found = longest_finished(&mut on, &expired, expired.limit(), None).await?;
+            let found = longest_finished(&mut on, &expired, expired.limit(), 0, None).await?;
             Ok(listing(&on, found))
         })
         .await

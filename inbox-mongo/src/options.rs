@@ -12,7 +12,7 @@ use crate::error::refused;
 
 const OPERATION: &str = "options";
 const KEYS: &str = "inbox, payload_limit, drop_processed_payloads, expire_processed_after_s, \
-                    operation_timeout_ms";
+                    operation_timeout_ms, transaction_lifetime_s";
 
 /// The largest payload limit, in bytes: payload, result, headers and the rest share a document,
 /// and a document has at most 16 MiB.
@@ -63,6 +63,7 @@ pub struct MongoOptions {
     pub(crate) drop_processed_payloads: bool,
     pub(crate) expire_processed_after: Option<Duration>,
     pub(crate) operation_timeout: Duration,
+    pub(crate) transaction_lifetime: Duration,
     pub(crate) offset: ClockOffset,
 }
 
@@ -76,6 +77,7 @@ impl Default for MongoOptions {
             drop_processed_payloads: false,
             expire_processed_after: None,
             operation_timeout: Duration::from_secs(30),
+            transaction_lifetime: Duration::from_secs(60),
             offset: ClockOffset::default(),
         }
     }
@@ -174,6 +176,9 @@ impl MongoOptions {
             "expire_processed_after_s" => {
                 self.expire_processed_after = Some(Duration::from_secs(number("seconds")?));
             }
+            "transaction_lifetime_s" => {
+                self.transaction_lifetime = Duration::from_secs(number("seconds")?);
+            }
             "operation_timeout_ms" => {
                 self.operation_timeout = Duration::from_millis(number("milliseconds")?);
             }
@@ -230,6 +235,16 @@ impl MongoOptions {
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.operation_timeout = timeout;
+        self
+    }
+
+    /// How long the server lets a transaction be open, which is its parameter
+    /// `transactionLifetimeLimitSeconds`: 60 seconds unless set. A message on which a handler works
+    /// in a transaction is leased for this long, since renewals and the transaction would be in
+    /// each other's way; after a crash of the worker, another gets it so much later.
+    #[must_use]
+    pub fn transaction_lifetime(mut self, lifetime: Duration) -> Self {
+        self.transaction_lifetime = lifetime;
         self
     }
 
@@ -361,6 +376,7 @@ mod tests {
                 "whole number of milliseconds",
             ),
             ("x/y?operation_timeout_ms=0", "whole number of milliseconds"),
+            ("x/y?transaction_lifetime_s=0", "whole number of seconds"),
             ("x/y?w=1", "w must be majority"),
             ("x/y?journal=false", "journal must be true"),
             (

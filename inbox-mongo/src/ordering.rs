@@ -15,9 +15,10 @@
 //!
 //! The lane is a hint, though, and two processes that look at the same time may leave it on two
 //! messages. What is handed out is decided by [`not_first`], after leasing: a message is kept only
-//! if no other one of its key is leased and it is the earliest open one (or was leased before). Of
-//! two that are leased at the same time, each looks after its own lease was written, so that at
-//! least one sees the other; it is handed back then. Of two in one claim, the earlier is kept.
+//! if no other one of its key is leased and it is the earliest open one. Of two that are leased at
+//! the same time, each looks after its own lease was written, so that at least one sees the other; it
+//! is handed back then. Of two in one claim, the earlier is kept. A lease that was not looked at
+//! before a crash is taken for no more than that: the next one is looked at again.
 
 use std::collections::HashSet;
 
@@ -26,17 +27,21 @@ use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
 use crate::{
     database::{On, number},
+    held,
     rows::{id_of, those},
-    stages::{CLAIMABLE, MARKED, code, demote, hand_back, promote},
+    stages::{CLAIMABLE, MARKED, code, demote, hand_back, promote, unmark},
 };
 
 /// How often a look is repeated because it took the lane from a message.
 const ROUNDS: usize = 8;
 
-/// Joins the open messages of the same key: the earliest (`first`), and those in front that are
-/// claimable or leased (`fronts`).
-fn with_key(collection: &str) -> Vec<Document> {
-    let of_key = |condition: Document| {
+/// Joins the open messages of the same key, but for those `without`: the earliest (`first`), and
+/// those in front that are claimable or leased (`fronts`).
+pub(crate) fn with_key(collection: &str, without: &[&str]) -> Vec<Document> {
+    let of_key = |mut condition: Document| {
+        if !without.is_empty() {
+            condition.insert("_id", doc! { "$nin": without });
+        }
         let mut filter = doc! { "$expr": { "$and": [
             { "$eq": ["$handler", "$$handler"] },
             { "$eq": ["$orderingKey", "$$orderingKey"] },
@@ -52,7 +57,7 @@ fn with_key(collection: &str) -> Vec<Document> {
             "as": name,
         } }
     };
-    let fields = doc! { "$project": { "state": 1, "claim": 1, "renewed": 1 } };
+    let fields = doc! { "$project": { "state": 1, "claim": 1, "seq": 1 } };
     vec![
         join(
             "first",
@@ -119,7 +124,8 @@ impl Moves {
     }
 }
 
-/// Looks at the ordering keys of these marked messages, as the module says.
+/// Looks at the ordering keys of these marked messages, as the module says. Where an open transaction
+/// holds one of them, the marks stay, and a later claim goes on from here.
 pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) -> Result<()> {
     let mut ids = ids.to_vec();
     let mut marks = marks.to_vec();
@@ -132,8 +138,8 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
                 "handler": "$_id.handler", "orderingKey": "$_id.orderingKey",
             } },
         ];
-        pipeline.extend(with_key(&on.database.message_collection()));
-        let keys = on.aggregate(pipeline).await?;
+        pipeline.extend(with_key(&on.database.message_collection(), &[]));
+        let keys = on.look(pipeline).await?;
         let mut moves = Moves::default();
         for key in &keys {
             moves.add(key);
@@ -164,10 +170,17 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
             statements.push(statement(
                 &ids,
                 doc! { "lane": MARKED, "mark": { "$in": marks.clone() } },
-                doc! { "$unset": { "lane": "", "mark": "" } }.into(),
+                unmark().into(),
             ));
         }
-        on.update(statements).await?;
+        if on
+            .update_unless_held(statements, held::PATIENCE)
+            .await?
+            .is_none()
+        {
+            on.database.left_out.add(ids);
+            return Ok(());
+        }
         if settled {
             return Ok(());
         }
@@ -178,16 +191,14 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
     Ok(())
 }
 
-/// Whether a message that is not leased now may be: `renewed` says that it was, until its lease ran
-/// out.
-pub(crate) async fn is_first(on: &mut On<'_>, id: &str, renewed: bool) -> Result<bool> {
+/// Whether a message may be handled now as far as its ordering key goes, though nobody leases it.
+pub(crate) async fn is_first(on: &mut On<'_>, id: &str) -> Result<bool> {
     let mut pipeline = vec![
         doc! { "$match": those([id]) },
         doc! { "$project": { "handler": 1, "orderingKey": 1 } },
     ];
-    pipeline.extend(with_key(&on.database.message_collection()));
-    pipeline.push(doc! { "$set": { "renewed": renewed } });
-    let found = on.aggregate(pipeline).await?;
+    pipeline.extend(with_key(&on.database.message_collection(), &[]));
+    let found = on.look(pipeline).await?;
     Ok(found.first().is_some_and(|message| may_keep(message, None)))
 }
 
@@ -196,11 +207,11 @@ pub(crate) async fn is_first(on: &mut On<'_>, id: &str, renewed: bool) -> Result
 async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<HashSet<String>> {
     let mut pipeline = vec![
         doc! { "$match": those(ids.iter().map(String::as_str)) },
-        doc! { "$project": { "handler": 1, "orderingKey": 1, "renewed": 1 } },
+        doc! { "$project": { "handler": 1, "orderingKey": 1 } },
     ];
-    pipeline.extend(with_key(&on.database.message_collection()));
+    pipeline.extend(with_key(&on.database.message_collection(), &[]));
     let kept: HashSet<String> = on
-        .aggregate(pipeline)
+        .look(pipeline)
         .await?
         .iter()
         .filter(|message| may_keep(message, Some(claim)))
@@ -213,20 +224,46 @@ async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<H
         .collect())
 }
 
-/// `message` has been joined by [`with_key`]. Another one that was leased for the first time by the
-/// same `claim` gives way to it: it is not the earliest.
+/// `message` has been joined by [`with_key`]. Another one that was leased by the same `claim` gives
+/// way to the earliest.
 fn may_keep(message: &Document, claim: Option<ObjectId>) -> bool {
     let own = id_of(message);
-    let renewed = |document: &Document| document.get_bool("renewed").unwrap_or(false);
-    let gives_way = |other: &Document| {
-        claim.is_some() && other.get_object_id("claim").ok() == claim && !renewed(other)
-    };
+    let gives_way =
+        |other: &Document| claim.is_some() && other.get_object_id("claim").ok() == claim;
     let other_leased = joined(message, "fronts")
         .any(|front| id_of(front) != own && is(front, State::Leased) && !gives_way(front));
     let earliest = joined(message, "first")
         .next()
         .is_some_and(|first| id_of(first) == own);
-    !other_leased && (earliest || renewed(message))
+    !other_leased && earliest
+}
+
+/// Whether a message may be recorded as far as its ordering key goes, by what others have done up to
+/// now: a transaction sees only what was there when it began. `mine` are the messages that the
+/// transaction itself has changed; `seq` is that of the message, if it was stored before.
+pub(crate) async fn is_first_now(
+    on: &On<'_>,
+    handler: &str,
+    ordering_key: &str,
+    mine: &[&str],
+    seq: Option<i64>,
+) -> Result<bool> {
+    let mut pipeline = vec![
+        doc! { "$match": { "_id": "sequence" } },
+        doc! { "$project": {
+            "handler": { "$literal": handler }, "orderingKey": { "$literal": ordering_key },
+        } },
+    ];
+    pipeline.extend(with_key(&on.database.message_collection(), mine));
+    let found = on.read_meta(pipeline).await?;
+    Ok(found.first().is_some_and(|key| nobody_precedes(key, seq)))
+}
+
+/// `key` has been joined by [`with_key`], without the message in question.
+fn nobody_precedes(key: &Document, seq: Option<i64>) -> bool {
+    let leased = joined(key, "fronts").any(|front| is(front, State::Leased));
+    let precedes = |other: &Document| seq.is_none_or(|seq| number(other, "seq") < Some(seq));
+    !leased && !joined(key, "first").any(precedes)
 }
 
 /// Hands those of the messages leased by `claim` back that are not the first of their keys, and
@@ -295,42 +332,33 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_recorded_before_what_precedes_it() {
+        let key =
+            |first: Vec<Document>, fronts: Vec<Document>| doc! { "first": first, "fronts": fronts };
+        let mut other = entry("a", State::Pending);
+        other.insert("seq", 7_i64);
+        let leased = entry("a", State::Leased);
+        assert!(nobody_precedes(&key(vec![], vec![]), None));
+        assert!(!nobody_precedes(&key(vec![other.clone()], vec![]), None));
+        assert!(!nobody_precedes(&key(vec![other.clone()], vec![]), Some(8)));
+        assert!(nobody_precedes(&key(vec![other.clone()], vec![]), Some(6)));
+        assert!(!nobody_precedes(&key(vec![other], vec![leased]), Some(6)));
+    }
+
+    #[test]
     fn a_lease_is_kept_only_by_the_first() {
         let claim = ObjectId::new();
         let own = entry("b", State::Leased);
-        let keep = |renewed: bool, first: Document, fronts: Vec<Document>| {
-            let message = doc! {
-                "_id": "b", "renewed": renewed, "first": [first], "fronts": fronts,
-            };
+        let keep = |first: &Document, fronts: Vec<Document>| {
+            let message = doc! { "_id": "b", "first": [first], "fronts": fronts };
             may_keep(&message, Some(claim))
         };
-        let same_claim = |renewed: bool| {
-            let mut other = entry("c", State::Leased);
-            other.extend(doc! { "claim": claim, "renewed": renewed });
-            other
-        };
-        assert!(keep(
-            false,
-            own.clone(),
-            vec![own.clone(), same_claim(false)]
-        ));
-        assert!(!keep(
-            false,
-            own.clone(),
-            vec![own.clone(), same_claim(true)]
-        ));
-        assert!(keep(
-            true,
-            own.clone(),
-            vec![own.clone(), same_claim(false)]
-        ));
-        assert!(keep(false, own.clone(), vec![own.clone()]));
-        assert!(!keep(false, entry("a", State::Pending), vec![own.clone()]));
-        assert!(keep(true, entry("a", State::Pending), vec![own.clone()]));
-        assert!(!keep(
-            true,
-            own.clone(),
-            vec![own, entry("a", State::Leased)]
-        ));
+        let mut same_claim = entry("c", State::Leased);
+        same_claim.insert("claim", claim);
+        let another = entry("c", State::Leased);
+        assert!(keep(&own, vec![own.clone()]));
+        assert!(keep(&own, vec![own.clone(), same_claim]));
+        assert!(!keep(&own, vec![own.clone(), another]));
+        assert!(!keep(&entry("a", State::Pending), vec![own.clone()]));
     }
 }

@@ -1,9 +1,13 @@
 //! Storing messages.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use inbox_api::{Error, ErrorKind, Message, Receipt, Result};
 use mongodb::bson::{RawDocumentBuf, doc, oid::ObjectId};
+use tokio::time::sleep;
 
 use crate::{
     database::On,
@@ -13,8 +17,10 @@ use crate::{
     transactional::Held,
 };
 
-/// How often a delivery to several handlers is begun anew because others store the same.
-const ATTEMPTS: usize = 20;
+/// How long a delivery to several handlers rests before it is begun again because others store the
+/// same, in milliseconds: up to this after the first time, and up to the last of it later.
+const FIRST_REST: u64 = 5;
+const LONGEST_REST: u64 = 200;
 
 /// Answers that need no request, and the messages that do.
 pub(crate) struct Plan {
@@ -94,6 +100,7 @@ pub(crate) async fn receive(
         apart(&mut on, plan).await?
     };
     if !received.ordered.is_empty() {
+        on.has_changed();
         rehead(&mut on, &received.ordered, &[received.mark]).await?;
     }
     inner.wakers.raise();
@@ -112,9 +119,9 @@ async fn apart(on: &mut On<'_>, plan: Plan) -> Result<Received> {
 async fn together(inner: &Inner, operation: &'static str, plan: Plan) -> Result<Received> {
     let mark = ObjectId::new();
     let documents = documents(&inner.database.on(operation), &plan, mark).await?;
-    let mut attempt = 0;
+    let deadline = Instant::now() + inner.options.operation_timeout;
+    let mut longest = FIRST_REST;
     let known = loop {
-        attempt += 1;
         let mut held = Held::open(&inner.database, operation).await?;
         let mut on = inner.database.within(operation, &mut held.session);
         let outcome = match insert_missing(&mut on, &plan, &documents).await {
@@ -126,7 +133,11 @@ async fn together(inner: &Inner, operation: &'static str, plan: Plan) -> Result<
         };
         match outcome {
             Ok(known) => break known,
-            Err(error) if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS => {}
+            // As long as one by itself would wait for the others.
+            Err(error) if error.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
+                sleep(Duration::from_millis(fastrand::u64(1..=longest))).await;
+                longest = (longest * 2).min(LONGEST_REST);
+            }
             Err(error) => return Err(error),
         }
     };
@@ -150,7 +161,7 @@ async fn insert_missing(
 ) -> Result<HashSet<usize>> {
     let identifiers = plan.fresh.iter().map(|fresh| fresh.identifier.as_str());
     let found = on
-        .aggregate(vec![
+        .look(vec![
             doc! { "$match": those(identifiers) },
             doc! { "$project": { "_id": 1 } },
         ])

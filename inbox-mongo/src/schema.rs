@@ -18,15 +18,21 @@ use tokio::time::sleep;
 
 use crate::{
     database::{Database, number, write_concern, write_concern_document},
-    error::{DUPLICATE_KEY, code, in_operation, reading},
+    error::{DUPLICATE_KEY, LOOKUP_IN_SHARDS, code, in_operation, reading},
+    ordering::with_key,
     store::MongoStore,
 };
 
 const VERSION: u32 = 1;
 const MARKER: &str = "inbox.mongo";
 const SCHEMA: &str = "schema";
+/// The index that every collection has.
+pub(crate) const ID_INDEX: &str = "_id_";
 /// The index that claims read.
 pub(crate) const CLAIM_INDEX: &str = "claim";
+pub(crate) const SEQUENCE_INDEX: &str = "sequence";
+pub(crate) const STANDING_INDEX: &str = "standing";
+pub(crate) const ORDERING_INDEX: &str = "ordering";
 
 /// For how long a process may set up before others take over, in microseconds.
 const LOCK_LEASE: i64 = 30_000_000;
@@ -103,12 +109,12 @@ fn indexes() -> Vec<Document> {
             "partialFilterExpression": { "lane": { "$gt": 0 } },
         },
         // Listings.
-        doc! { "name": "sequence", "key": { "seq": 1 } },
+        doc! { "name": SEQUENCE_INDEX, "key": { "seq": 1 } },
         // Counts, and what a purge deletes next.
-        doc! { "name": "standing", "key": { "state": 1, "finishedAt": 1, "handler": 1 } },
+        doc! { "name": STANDING_INDEX, "key": { "state": 1, "finishedAt": 1, "handler": 1 } },
         // The earliest open message of an ordering key.
         doc! {
-            "name": "ordering",
+            "name": ORDERING_INDEX,
             "key": { "handler": 1, "orderingKey": 1, "seq": 1 },
             "partialFilterExpression": { "open": true },
         },
@@ -287,7 +293,7 @@ async fn missing_part(
     }
     let same_validator =
         options.get("validator").map(plain) == Some(Bson::from(validator())).as_ref().map(plain);
-    if database.server.keeps_validators && !same_validator {
+    if !database.server.is_ferretdb && !same_validator {
         return Ok(Some("the validator of the messages"));
     }
     let mut present = Vec::new();
@@ -383,10 +389,10 @@ fn unfinished(operation: &'static str, database: &Database) -> Error {
 pub(crate) async fn check_version(operation: &'static str, database: &Database) -> Result<()> {
     match find(operation, database).await? {
         Found::Version { version, complete } if version == VERSION => {
-            if complete {
-                return Ok(());
+            if !complete {
+                return Err(unfinished(operation, database));
             }
-            Err(unfinished(operation, database))
+            check_shards(operation, database).await
         }
         Found::Version { version, .. } => Err(wrong_version(operation, database, version)),
         Found::Foreign => Err(foreign(operation, database)),
@@ -398,6 +404,31 @@ pub(crate) async fn check_version(operation: &'static str, database: &Database) 
                 database.inbox
             ),
         )),
+    }
+}
+
+/// Fails if the collection of messages is sharded on servers that cannot look messages up there.
+async fn check_shards(operation: &'static str, database: &Database) -> Result<()> {
+    if database.server.looks_up_shards() {
+        return Ok(());
+    }
+    let mut pipeline = vec![doc! { "$match": { "_id": "" } }];
+    pipeline.extend(with_key(&messages(&database.inbox), &[]));
+    match database.messages().aggregate(pipeline).await {
+        Ok(_) => Ok(()),
+        Err(error) if code(&error) == Some(LOOKUP_IN_SHARDS) => {
+            let (major, minor) = database.server.version;
+            Err(Error::new(
+                ErrorKind::Unsupported,
+                operation,
+                format!(
+                    "the messages of the inbox {} are sharded, which needs MongoDB 5.1; this is \
+                     {major}.{minor}",
+                    database.inbox
+                ),
+            ))
+        }
+        Err(error) => Err(reading(operation)(error)),
     }
 }
 
@@ -437,7 +468,7 @@ async fn run(
     }
 }
 
-/// Takes the lock if it is free, by one atomic change of the mark.
+/// Takes the lock if it is free and there is something left to do, by one atomic change of the mark.
 async fn lock(operation: &'static str, database: &Database, holder: ObjectId) -> Result<bool> {
     let now = database.now();
     let held = doc! { "by": holder, "until": { "$add": [now.clone(), LOCK_LEASE] } };
@@ -446,7 +477,7 @@ async fn lock(operation: &'static str, database: &Database, holder: ObjectId) ->
     let marked = database
         .meta()
         .find_one_and_update(
-            doc! { "_id": SCHEMA },
+            doc! { "_id": SCHEMA, "complete": false },
             vec![doc! { "$set": { "lock": { "$cond": [free, held, "$lock"] } } }],
         )
         .return_document(ReturnDocument::After)

@@ -30,12 +30,13 @@ use std::{
 use inbox_api::Result;
 use mongodb::{
     bson::{Bson, Document, doc},
-    options::{ReadConcern, ReadPreference},
+    options::{Hint, ReadConcern, ReadPreference},
 };
 
 use crate::{
-    database::{On, number, write_concern},
-    error::{in_operation, only_duplicates, reading},
+    database::{On, number, read_all, write_concern},
+    error::{in_operation, only_duplicates},
+    schema::{ID_INDEX, SEQUENCE_INDEX},
 };
 
 /// Numbers in a segment.
@@ -198,20 +199,17 @@ impl On<'_> {
         &self,
         pipeline: impl IntoIterator<Item = Document>,
     ) -> Result<Vec<Document>> {
-        let mapped = reading(self.operation);
-        let mut cursor = self
+        let read = self
             .database
             .meta()
             .aggregate(pipeline)
+            .hint(Hint::Name(ID_INDEX.into()))
             .read_concern(ReadConcern::majority())
             .selection_criteria(ReadPreference::Primary.into())
+            .await;
+        read_all(read)
             .await
-            .map_err(mapped)?;
-        let mut found = Vec::new();
-        while cursor.advance().await.map_err(mapped)? {
-            found.push(cursor.deserialize_current().map_err(mapped)?);
-        }
-        Ok(found)
+            .map_err(|error| self.failed_to_read(error))
     }
 }
 
@@ -314,7 +312,10 @@ pub(crate) async fn count(on: &mut On<'_>) -> Result<Counts> {
     standing.kept.iter().for_each(&mut add);
     let filling = standing.open.last().copied();
     let open = on
-        .aggregate(counting(ranges(&standing.open, filling), false))
+        .aggregate(
+            Some(SEQUENCE_INDEX),
+            counting(ranges(&standing.open, filling), false),
+        )
         .await?;
     by_segment(&open).values().for_each(|(parts, _)| add(parts));
     if !standing.closed.is_empty() {
@@ -323,7 +324,9 @@ pub(crate) async fn count(on: &mut On<'_>) -> Result<Counts> {
             .iter()
             .map(|(segment, _)| *segment)
             .collect();
-        let found = on.aggregate(counting(ranges(&numbers, None), true)).await?;
+        let found = on
+            .aggregate(Some(SEQUENCE_INDEX), counting(ranges(&numbers, None), true))
+            .await?;
         let found = by_segment(&found);
         found.values().for_each(|(parts, _)| add(parts));
         keep(on, &standing.closed, &found, now).await?;
@@ -349,7 +352,12 @@ fn counting(ranges: Vec<Document>, with_expiry: bool) -> Vec<Document> {
         "count": { "$sum": 1 },
     };
     if with_expiry {
-        group.insert("expires", doc! { "$min": { "$toLong": "$expireAt" } });
+        group.insert(
+            "expires",
+            doc! { "$min": { "$toLong": {
+                "$ifNull": ["$expireAt", "$expireUnmarked"],
+            } } },
+        );
     }
     let chosen = match ranges.as_slice() {
         [only] => only.clone(),

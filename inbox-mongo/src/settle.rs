@@ -13,6 +13,7 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{
     database::{On, number},
+    held,
     ordering::rehead,
     rows::{id_of, identifier, is_ordered, seq_of, those},
     stages::{self, Keeping, code},
@@ -52,6 +53,18 @@ struct Group<'a, T> {
     ids: Vec<String>,
 }
 
+impl<T> Group<'_, T> {
+    fn statement(&self, ids: &[String], pipeline: Vec<Document>) -> Document {
+        let mut filter = those(ids.iter().map(String::as_str));
+        filter.extend(doc! {
+            "handler": self.handler.as_str(),
+            "token": self.token,
+            "state": code(State::Leased),
+        });
+        doc! { "q": filter, "u": pipeline, "multi": true }
+    }
+}
+
 struct Groups<'a, T> {
     groups: Vec<Group<'a, T>>,
     places: HashMap<(&'a HandlerName, i64), Vec<usize>>,
@@ -88,15 +101,7 @@ impl<'a, T: PartialEq> Groups<'a, T> {
     fn statements(&self, pipeline: impl Fn(&T) -> Vec<Document>) -> Vec<Document> {
         self.groups
             .iter()
-            .map(|group| {
-                let mut filter = those(group.ids.iter().map(String::as_str));
-                filter.extend(doc! {
-                    "handler": group.handler.as_str(),
-                    "token": group.token,
-                    "state": code(State::Leased),
-                });
-                doc! { "q": filter, "u": pipeline(&group.what), "multi": true }
-            })
+            .map(|group| group.statement(&group.ids, pipeline(&group.what)))
             .collect()
     }
 }
@@ -107,9 +112,9 @@ struct Standing(HashMap<String, Document>);
 impl Standing {
     async fn look(on: &mut On<'_>, ids: &HashSet<&str>) -> Result<Self> {
         let found = on
-            .aggregate(vec![
+            .look(vec![
                 doc! { "$match": those(ids.iter().copied()) },
-                doc! { "$project": { "token": 1, "state": 1, "visibleAt": 1 } },
+                doc! { "$project": { "token": 1, "state": 1, "visibleAt": 1, "settledBy": 1 } },
             ])
             .await?;
         Ok(Self(
@@ -118,6 +123,12 @@ impl Standing {
                 .filter_map(|document| Some((id_of(&document)?.to_owned(), document)))
                 .collect(),
         ))
+    }
+
+    /// Whether the settlement `mark` was the last of the message.
+    fn is_settled_by(&self, id: &str, mark: ObjectId) -> bool {
+        let document = self.0.get(id);
+        document.is_some_and(|document| document.get_object_id("settledBy").ok() == Some(mark))
     }
 
     /// The message, if `token` is its newest.
@@ -183,8 +194,13 @@ pub(crate) async fn settle(
         });
     }
     let known: HashSet<&str> = first.iter().map(|(id, _)| *id).collect();
-    let statements =
-        groups.statements(|outcome| stages::settle(on.database, outcome, keeping, mark));
+    // Where the count cannot be relied on, others may claim a message before the look at it.
+    let signature = (!on.database.server.counts_updates()).then_some(mark);
+    let statements = groups.statements(|outcome| {
+        let mut pipeline = stages::settle(on.database, outcome, keeping, mark);
+        pipeline.extend(signature.map(|mark| doc! { "$set": { "settledBy": mark } }));
+        pipeline
+    });
     let before = match repetition {
         Repetition::Done => None,
         Repetition::Lost => Some(Standing::look(on, &known).await?),
@@ -192,8 +208,8 @@ pub(crate) async fn settle(
     let leases = settlements.iter().map(|settlement| &settlement.lease);
     on.open_now(leases.map(|lease| seq_of(lease.locator)))
         .await?;
-    let updated = on.update(statements).await?;
-    let all = updated.matched == first.len() as u64 && on.database.server.counts_updates();
+    let matched = on.update(statements).await?;
+    let all = matched == first.len() as u64 && on.database.server.counts_updates();
     let standing = match &before {
         None if all => None,
         None => Some(Standing::look(on, &known).await?),
@@ -214,7 +230,12 @@ pub(crate) async fn settle(
         let lost = match (repetition, found) {
             (_, None) => false,
             // Afterwards: settled by this, or before.
-            (Repetition::Done, Some(found)) => found.is_none_or(is_leased),
+            (Repetition::Done, Some(found)) => {
+                let by_this = |standing: &Standing| {
+                    signature.is_some_and(|mark| standing.is_settled_by(id, mark))
+                };
+                found.is_none_or(is_leased) && !standing.as_ref().is_some_and(by_this)
+            }
             // Beforehand.
             (Repetition::Lost, Some(found)) => *repeated || !found.is_some_and(is_leased),
         };
@@ -229,28 +250,77 @@ pub(crate) async fn settle(
     })
 }
 
+/// Two requests; none for leases whose renewal rests.
 pub(crate) async fn extend(
     on: &mut On<'_>,
     leases: &[Lease],
     length: Duration,
 ) -> Result<Vec<Extended>> {
+    let resting: Vec<Option<i64>> = leases
+        .iter()
+        .map(|lease| on.database.resting.until(lease, length))
+        .collect();
+    let asked: Vec<Lease> = leases
+        .iter()
+        .zip(&resting)
+        .filter(|(_, resting)| resting.is_none())
+        .map(|(lease, _)| lease.clone())
+        .collect();
+    let pipeline = stages::extend(on.database, length);
+    let mut extended = renew(on, &asked, pipeline).await?.into_iter();
+    let until = |resting: Option<i64>| resting.or_else(|| extended.next().flatten());
+    Ok(resting
+        .into_iter()
+        .map(until)
+        .map(|until| {
+            until.map_or(Extended::LeaseLost, |until| {
+                Extended::Until(from_micros(until))
+            })
+        })
+        .collect())
+}
+
+/// Makes leases last for `length` from now at least. Answers until when, for those that still stand.
+pub(crate) async fn prolong(
+    on: &mut On<'_>,
+    leases: &[Lease],
+    length: Duration,
+) -> Result<Vec<Option<i64>>> {
+    let pipeline = stages::prolong(on.database, length);
+    renew(on, leases, pipeline).await
+}
+
+/// Two requests. A message that an open transaction holds keeps the lease that it has.
+async fn renew(
+    on: &mut On<'_>,
+    leases: &[Lease],
+    pipeline: Vec<Document>,
+) -> Result<Vec<Option<i64>>> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
     let ids: Vec<String> = leases.iter().map(|lease| identifier(&lease.key)).collect();
     let mut groups = Groups::new();
     for (lease, id) in leases.iter().zip(&ids) {
         groups.add(lease, id.clone(), ());
     }
-    let pipeline = stages::extend(on.database, length);
-    on.update(groups.statements(|()| pipeline.clone())).await?;
+    let statements = groups.statements(|()| pipeline.clone());
+    if on
+        .update_unless_held(statements, held::PATIENCE)
+        .await?
+        .is_none()
+    {
+        for group in &groups.groups {
+            let part = |ids: &[String]| group.statement(ids, pipeline.clone());
+            held::update_others(on, &group.ids, part).await?;
+        }
+    }
     let standing = Standing::look(on, &ids.iter().map(String::as_str).collect()).await?;
-    let until = |lease: &Lease, id: &String| {
+    let until = |(lease, id): (&Lease, &String)| {
         let found = standing
             .of(id, lease.token.get())
             .filter(|found| is_leased(found))?;
-        Some(from_micros(number(found, "visibleAt")?))
+        number(found, "visibleAt")
     };
-    Ok(leases
-        .iter()
-        .zip(&ids)
-        .map(|(lease, id)| until(lease, id).map_or(Extended::LeaseLost, Extended::Until))
-        .collect())
+    Ok(leases.iter().zip(&ids).map(until).collect())
 }

@@ -53,9 +53,6 @@ pub(crate) fn lease(database: &Database, terms: &LeaseTerms, claim: ObjectId) ->
     let length = duration_micros(terms.length());
     vec![doc! { "$set": {
         "state": code(State::Leased),
-        // Whether it was leased before: then it is the first of its ordering key, whatever else
-        // has become pending meanwhile.
-        "renewed": { "$eq": ["$state", code(State::Leased)] },
         "token": next_token(&now),
         "started": add("started", 1),
         "worker": literal(terms.worker().as_str()),
@@ -93,7 +90,10 @@ pub(crate) fn settle(
             }
             if let Some(age) = keeping.expire_after {
                 let millis = duration_micros(age).div_euclid(1000);
-                set.insert("expireAt", doc! { "$add": ["$$NOW", millis] });
+                let at = doc! { "$add": ["$$NOW", millis] };
+                // The server must not delete a mark: what it stands for would never be done.
+                set.insert("expireAt", if_ordered("$$REMOVE", at.clone()));
+                set.insert("expireUnmarked", if_ordered(at, "$$REMOVE"));
             }
             set
         }
@@ -172,6 +172,17 @@ pub(crate) fn promote() -> Vec<Document> {
     vec![doc! { "$set": { "lane": CLAIMABLE, "mark": "$$REMOVE", "visibleAt": "$dueAt" } }]
 }
 
+/// Takes the mark from a message whose ordering key was looked at. From now on it may expire.
+pub(crate) fn unmark() -> Vec<Document> {
+    let either = doc! { "$ifNull": ["$expireUnmarked", "$expireAt"] };
+    vec![doc! { "$set": {
+        "expireAt": { "$cond": [{ "$gt": [either.clone(), null] }, either, "$$REMOVE"] },
+        "expireUnmarked": "$$REMOVE",
+        "lane": "$$REMOVE",
+        "mark": "$$REMOVE",
+    } }]
+}
+
 /// Hands back what was leased although it is not the first of its ordering key.
 pub(crate) fn hand_back(database: &Database, mark: ObjectId) -> Vec<Document> {
     let mut set = release();
@@ -205,7 +216,14 @@ pub(crate) fn replay(
         "lane": CLAIMABLE,
         "open": if_ordered(true, "$$REMOVE"),
     };
-    for gone in ["error", "finishedAt", "result", "blocks", "expireAt"] {
+    for gone in [
+        "error",
+        "finishedAt",
+        "result",
+        "blocks",
+        "expireAt",
+        "expireUnmarked",
+    ] {
         set.insert(gone, "$$REMOVE");
     }
     if let Some(payload) = payload {
@@ -247,6 +265,12 @@ pub(crate) fn unblock(database: &Database, mark: ObjectId) -> Vec<Document> {
 pub(crate) fn extend(database: &Database, length: Duration) -> Vec<Document> {
     let until = doc! { "$add": [database.now(), duration_micros(length)] };
     vec![doc! { "$set": { "visibleAt": until } }]
+}
+
+/// Makes a lease run for `length` from now, unless it does so for longer.
+pub(crate) fn prolong(database: &Database, length: Duration) -> Vec<Document> {
+    let until = doc! { "$add": [database.now(), duration_micros(length)] };
+    vec![doc! { "$set": { "visibleAt": { "$max": ["$visibleAt", until] } } }]
 }
 
 /// Completes, within a transaction, a message that nobody holds. A new token tells a worker whose

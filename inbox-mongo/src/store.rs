@@ -19,6 +19,7 @@ use mongodb::{
     error::ErrorKind as Driver,
     options::{ClientOptions, ConnectionString},
 };
+use tokio::sync::oneshot;
 
 use crate::{
     begin, claim,
@@ -56,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) spread: AtomicU32,
     /// Whether the client is shut down with the store.
     owns_client: bool,
+    /// Whether a claim got no answer, perhaps because no majority confirms anything.
+    pub(crate) doubtful: AtomicBool,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
     closed: AtomicBool,
@@ -76,6 +79,18 @@ impl Inner {
             self.checked.store(true, Ordering::Relaxed);
         }
         Ok(())
+    }
+}
+
+/// Marks the store as doubtful unless it is taken away before: also when the future that has it is
+/// dropped.
+struct Doubt<'a>(Option<&'a AtomicBool>);
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(doubtful) = self.0 {
+            doubtful.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -164,6 +179,7 @@ impl MongoStore {
                 options,
                 spread: AtomicU32::new(0),
                 owns_client,
+                doubtful: AtomicBool::new(false),
                 checked: AtomicBool::new(false),
                 closed: AtomicBool::new(false),
             }),
@@ -283,10 +299,27 @@ impl Store for MongoStore {
             return Ok(Claims::default());
         }
         let request = request.clone();
-        self.checked_task(OPERATION, |inner| async move {
-            claim::claim(&inner, OPERATION, &request).await
+        let (give, given) = oneshot::channel();
+        let task = self.checked_task(OPERATION, |inner| async move {
+            let claims = claim::claim(&inner, OPERATION, &request).await?;
+            if let Err(claims) = give.send(claims) {
+                // Nobody waits any more.
+                claim::hand_back(&inner, OPERATION, &claims).await?;
+            }
+            Ok(())
+        });
+        let mut doubt = Doubt(Some(&self.inner.doubtful));
+        match task.await {
+            Err(error) if error.is_retryable() => return Err(error),
+            outcome => {
+                doubt.0 = None;
+                outcome?;
+            }
+        }
+        given.await.map_err(|_| {
+            Error::new(ErrorKind::Other, OPERATION, "a claim was not handed over")
+                .with_effect(Effect::Unknown)
         })
-        .await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {

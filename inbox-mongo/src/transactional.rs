@@ -1,26 +1,28 @@
 //! Recording, receiving and settling inside the caller's own transaction.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
-    State, Transactional, check_size, from_micros,
+    Bytes, Effect, Error, ErrorKind, Lease, Message, Receipt, Recorded, Result, Settled,
+    Settlement, Transactional, check_size, from_micros,
 };
 use mongodb::{
     ClientSession,
     bson::{DateTime, Document, doc, oid::ObjectId},
-    error::{Error as DriverError, UNKNOWN_TRANSACTION_COMMIT_RESULT},
+    error::{Error as DriverError, ErrorKind as Driver, UNKNOWN_TRANSACTION_COMMIT_RESULT},
     options::{ReadConcern, ReadPreference, TransactionOptions},
 };
 
 use crate::{
     begin::{Obstacle, find, obstacle},
-    database::{Database, On, number, write_concern},
+    database::{Change, Database, On, number, write_concern},
     error::in_operation,
-    ordering::{is_first, rehead},
+    ordering::{is_first, is_first_now, rehead},
     receive::{self, Plan, no_transactions},
+    resting::Rest,
     rows::{Beginning, document, identifier, those},
+    schema::ORDERING_INDEX,
     settle::{self, Repetition},
     stages,
     store::{Inner, MongoStore},
@@ -77,6 +79,8 @@ pub(crate) struct Held {
     /// Messages whose ordering keys are to be looked at after the commit, and their marks.
     ordered: Vec<String>,
     marks: Vec<ObjectId>,
+    /// Of the leases for whose messages it was opened.
+    rest: Option<Rest>,
 }
 
 impl Held {
@@ -100,6 +104,7 @@ impl Held {
             session,
             ordered: Vec::new(),
             marks: Vec::new(),
+            rest: None,
         })
     }
 
@@ -110,9 +115,25 @@ impl Held {
         }
     }
 
+    /// Fails when the transaction is not the one that was opened any more: a driver's session takes
+    /// requests after its transaction was committed or aborted through it, and commits twice.
+    async fn check_open(&mut self, operation: &'static str) -> Result<()> {
+        match self.session.start_transaction().await {
+            // This is asked of the driver, which says so without a request.
+            Err(error) if matches!(error.kind.as_ref(), Driver::Transaction { .. }) => Ok(()),
+            Err(error) => Err(in_operation(operation)(error)),
+            Ok(()) => {
+                let _ = self.session.abort_transaction().await;
+                let context = "the handler has ended the transaction by itself";
+                Err(Error::new(ErrorKind::Other, operation, context).with_effect(Effect::Unknown))
+            }
+        }
+    }
+
     /// Commits, again and again while the outcome is not known, as the driver's documentation
     /// says: a commit may be repeated.
     pub(crate) async fn commit(mut self, operation: &'static str) -> Result<()> {
+        self.check_open(operation).await?;
         let mut sent = 0;
         loop {
             sent += 1;
@@ -148,7 +169,8 @@ impl MongoStore {
         F: Future<Output = (Held, Result<T>)> + Send + 'static,
     {
         self.check_open(operation)?;
-        let held = transaction.held.take().ok_or_else(|| given_up(operation))?;
+        let mut held = transaction.held.take().ok_or_else(|| given_up(operation))?;
+        held.check_open(operation).await?;
         let task = tokio::spawn(work(Arc::clone(&self.inner), held));
         let (held, outcome) = self.wait(operation, task).await?;
         transaction.held = Some(held);
@@ -156,28 +178,71 @@ impl MongoStore {
     }
 }
 
-/// Decides about a message within a transaction, and records it if it may be.
-async fn record(
-    inner: &Inner,
-    on: &mut On<'_>,
-    message: &Message,
-    result: Option<&Bytes>,
+/// What is to be recorded in a transaction.
+struct Recording<'a> {
+    message: &'a Message,
+    id: String,
+    result: Option<&'a Bytes>,
     mark: ObjectId,
-) -> Result<Recorded> {
-    let id = identifier(message.key());
-    let Some(found) = find(on, &id).await? else {
-        return record_new(inner, on, message, result, mark).await;
-    };
-    record_known(inner, on, &id, found, result, mark).await
+    /// The messages with ordering keys that the transaction has changed before.
+    mine: &'a [String],
+}
+
+impl Recording<'_> {
+    /// Whether the message may be recorded as far as the messages of its ordering key go that others
+    /// have changed since the transaction began, of which it sees nothing.
+    async fn is_first_now(&self, inner: &Inner, seq: Option<i64>) -> Result<bool> {
+        let Some(ordering_key) = self.message.ordering_key() else {
+            return Ok(true);
+        };
+        let mut mine: Vec<&str> = self.mine.iter().map(String::as_str).collect();
+        mine.push(&self.id);
+        is_first_now(
+            &inner.database.on("record_in"),
+            self.message.handler().as_str(),
+            ordering_key.as_str(),
+            &mine,
+            seq,
+        )
+        .await
+    }
+}
+
+/// Transactions that record messages of the same ordering key have one guard, and few others have
+/// the same.
+fn guard(message: &Message) -> Option<String> {
+    const GUARDS: u64 = 1 << 16;
+    let ordering_key = message.ordering_key()?.as_str().bytes();
+    let key = message
+        .handler()
+        .as_str()
+        .bytes()
+        .chain([0])
+        .chain(ordering_key);
+    // FNV-1a: the same in every build.
+    let hash = key.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Some(format!("guard {}", (hash ^ hash >> 32) % GUARDS))
+}
+
+/// Decides about a message within a transaction, and records it if it may be.
+async fn record(inner: &Inner, on: &mut On<'_>, recording: &Recording<'_>) -> Result<Recorded> {
+    if let Some(guard) = guard(recording.message) {
+        // Two of one key that see nothing of each other would both be the first.
+        on.guard(&guard).await?;
+    }
+    match find(on, &recording.id).await? {
+        Some(found) => record_known(inner, on, recording, found).await,
+        None => record_new(inner, on, recording).await,
+    }
 }
 
 async fn record_known(
     inner: &Inner,
     on: &mut On<'_>,
-    id: &str,
+    recording: &Recording<'_>,
     mut found: Document,
-    result: Option<&Bytes>,
-    mark: ObjectId,
 ) -> Result<Recorded> {
     if let Some(obstacle) = obstacle(on, &mut found)? {
         return Ok(match obstacle {
@@ -189,8 +254,10 @@ async fn record_known(
             Obstacle::Discarded => Recorded::Discarded,
         });
     }
-    let leased_before = number(&found, "state") == Some(i64::from(stages::code(State::Leased)));
-    if found.contains_key("orderingKey") && !is_first(on, id, leased_before).await? {
+    let id = recording.id.as_str();
+    let is_first = !found.contains_key("orderingKey")
+        || is_first(on, id).await? && recording.is_first_now(inner, number(&found, "seq")).await?;
+    if !is_first {
         return Ok(Recorded::Blocked);
     }
     if let Some((seq, now)) = number(&found, "seq").zip(number(&found, "now")) {
@@ -198,26 +265,28 @@ async fn record_known(
     }
     let mut filter = those([id]);
     filter.extend(doc! { "token": number(&found, "token"), "state": number(&found, "state") });
-    let pipeline = stages::record(on.database, result, inner.keeping(), mark);
+    let pipeline = stages::record(
+        on.database,
+        recording.result,
+        inner.keeping(),
+        recording.mark,
+    );
     match on.change(filter, pipeline).await? {
-        Some(_) => Ok(Recorded::First),
-        None => Err(on.error(ErrorKind::Conflict, "the message was changed just now")),
+        Change::Done(_) | Change::Unread => Ok(Recorded::First),
+        Change::NoneSuch | Change::Held => {
+            Err(on.error(ErrorKind::Conflict, "the message was changed just now"))
+        }
     }
 }
 
-async fn record_new(
-    inner: &Inner,
-    on: &mut On<'_>,
-    message: &Message,
-    result: Option<&Bytes>,
-    mark: ObjectId,
-) -> Result<Recorded> {
+async fn record_new(inner: &Inner, on: &mut On<'_>, recording: &Recording<'_>) -> Result<Recorded> {
+    let message = recording.message;
     let (seq, now) = on.draw(1).await?;
     let due = message.due().resolve(now);
     let blocked = match message.ordering_key() {
         None => false,
-        Some(ordering_key) => !on
-            .aggregate(vec![
+        Some(ordering_key) => {
+            let open = vec![
                 doc! { "$match": {
                     "handler": message.handler().as_str(),
                     "orderingKey": ordering_key.as_str(),
@@ -225,19 +294,24 @@ async fn record_new(
                 } },
                 doc! { "$limit": 1 },
                 doc! { "$project": { "_id": 1 } },
-            ])
-            .await?
-            .is_empty(),
+            ];
+            !on.aggregate(Some(ORDERING_INDEX), open).await?.is_empty()
+                || !recording.is_first_now(inner, None).await?
+        }
     };
     let beginning = if due > now || blocked {
-        Beginning::Pending(mark)
+        Beginning::Pending(recording.mark)
     } else {
         let age = inner.options.expire_processed_after;
         let expire_at = age.map(|age| {
             let millis = now / 1000 + i64::try_from(age.as_millis()).unwrap_or(i64::MAX / 4);
             DateTime::from_millis(millis)
         });
-        Beginning::Processed(result, expire_at, inner.options.drop_processed_payloads)
+        Beginning::Processed(
+            recording.result,
+            expire_at,
+            inner.options.drop_processed_payloads,
+        )
     };
     let stored = document(message, seq, now, beginning);
     on.insert(std::slice::from_ref(&stored)).await?;
@@ -266,6 +340,33 @@ impl Transactional for MongoStore {
         let held = self
             .task(OPERATION, |inner| async move {
                 Held::open(&inner.database, OPERATION).await
+            })
+            .await?;
+        Ok(MongoTransaction { held: Some(held) })
+    }
+
+    /// Also makes the leases last for as long as the server lets a transaction be open
+    /// ([`transaction_lifetime`](crate::MongoOptions::transaction_lifetime)), and lets their renewal
+    /// rest until its end: a renewal in between would make the settlement in the transaction fail.
+    async fn open_for(&self, leases: &[Lease]) -> Result<Self::Transaction> {
+        const OPERATION: &str = "open";
+        let leases = leases.to_vec();
+        let held = self
+            .task(OPERATION, |inner| async move {
+                let lifetime = inner.options.transaction_lifetime;
+                let ends = Instant::now() + lifetime;
+                let mut on = inner.database.on(OPERATION);
+                let until = settle::prolong(&mut on, &leases, lifetime).await?;
+                let lasting = leases
+                    .iter()
+                    .zip(until)
+                    // The settlement finds out which are lost.
+                    .filter_map(|(lease, until)| Some((lease, until?)))
+                    .collect();
+                let rest = inner.database.resting.begin(lasting, ends);
+                let mut held = Held::open(&inner.database, OPERATION).await?;
+                held.rest = Some(rest);
+                Ok(held)
             })
             .await?;
         Ok(MongoTransaction { held: Some(held) })
@@ -335,7 +436,14 @@ impl Transactional for MongoStore {
         self.in_transaction(OPERATION, transaction, |inner, mut held| async move {
             let mark = ObjectId::new();
             let mut on = inner.database.within(OPERATION, &mut held.session);
-            let outcome = record(&inner, &mut on, &message, result.as_ref(), mark).await;
+            let recording = Recording {
+                message: &message,
+                id: identifier(message.key()),
+                result: result.as_ref(),
+                mark,
+                mine: &held.ordered,
+            };
+            let outcome = record(&inner, &mut on, &recording).await;
             held.note(&[identifier(message.key())], mark);
             (held, outcome)
         })

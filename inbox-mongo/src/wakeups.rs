@@ -97,6 +97,8 @@ fn what_matters() -> Document {
         { "operationType": "insert" },
         { "operationType": "update", "updateDescription.updatedFields.lane": CLAIMABLE },
         { "operationType": "update", "updateDescription.updatedFields.state": 0 },
+        // What servers before 5.0 make of an update by a pipeline.
+        { "operationType": "replace", "fullDocument.state": 0, "fullDocument.lane": CLAIMABLE },
     ] } }
 }
 

@@ -3,7 +3,10 @@
 mod common;
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,7 +14,7 @@ use async_trait::async_trait;
 use common::Place;
 use conformance_tests::{
     AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Mishap, Need, Offered,
-    Restart, SchemaVariant, Settings, Transactions, Unable,
+    Restart, SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy,
 };
 use inbox_api::{Inbox, Key, Schema as _, Store as _};
 use inbox_mongo::{
@@ -93,10 +96,9 @@ impl Harness for Database {
             Need::Schema(SchemaVariant::Older),
             Need::LargePayloads,
             Need::BatchAtomicity,
-            Need::Silence,
         ];
-        needs.extend(Mishap::ALL.map(Need::Mishap));
         if !self.replicates {
+            needs.extend(Mishap::ALL.map(Need::Mishap));
             needs.extend([
                 Need::Transactions,
                 Need::BusinessWrites,
@@ -112,12 +114,20 @@ struct Tested {
     store: Arc<MongoStore>,
     /// A server of this case's own, if it is to be harmed.
     server: Option<Arc<Mutex<Server>>>,
+    /// Between the store and the server, if connections are to go silent.
+    proxy: Option<Proxy>,
 }
 
 impl Tested {
     async fn new(settings: &Settings) -> Offered<Self> {
         let missing = || Unable::failed("no MongoDB server");
-        let (mut place, server) = if settings.disrupted {
+        let mut proxy = None;
+        let (mut place, server) = if settings.operation_timeout.is_some() {
+            let url = common::shared_url().ok_or_else(missing)?;
+            let (between, url) = common::proxied(&url).await.map_err(Unable::failed)?;
+            proxy = Some(between);
+            (Place::at(url), None)
+        } else if settings.disrupted {
             let server = common::own_server().ok_or_else(missing)?;
             let place = Place::at(server.url().to_owned());
             (place, Some(Arc::new(Mutex::new(server))))
@@ -127,6 +137,9 @@ impl Tested {
         place.options = place
             .options
             .drop_processed_payloads(settings.drop_processed_payloads);
+        if let Some(limit) = settings.operation_timeout {
+            place.options = place.options.operation_timeout(limit);
+        }
         if let Some(limit) = settings.payload_limit {
             place.options = place.options.payload_limit(limit);
         }
@@ -140,6 +153,7 @@ impl Tested {
             store: Arc::new(store),
             place,
             server,
+            proxy,
         })
     }
 
@@ -152,7 +166,7 @@ impl Drop for Tested {
     fn drop(&mut self) {
         let store = Arc::clone(&self.store);
         let (url, database) = (self.place.url.clone(), self.place.database.clone());
-        let shared = self.server.is_none();
+        let shared = self.server.is_none() && self.proxy.is_none();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 store.close().await;
@@ -203,6 +217,12 @@ impl Fixture for Tested {
         common::act(self.server(Need::Outage)?, Server::start).await
     }
 
+    async fn silence(&self) -> Offered<()> {
+        let proxy = self.proxy.as_ref();
+        proxy.ok_or(Unable::NotOffered(Need::Silence))?.silence();
+        Ok(())
+    }
+
     async fn restart(&self, how: Restart) -> Offered<()> {
         common::restart(self.server(Need::Restart)?, how).await
     }
@@ -217,6 +237,8 @@ impl Fixture for Tested {
         ))
     }
 }
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A collection of the handler's own.
 struct Effects {
@@ -236,6 +258,45 @@ impl BusinessWrites<MongoTransaction> for Effects {
             .insert_one(doc! { "note": note })
             .session(session)
             .await?;
+        Ok(())
+    }
+
+    async fn mishap(&self, transaction: &mut MongoTransaction, mishap: Mishap) -> Offered<()> {
+        let session = transaction.session().map_err(Unable::failed)?;
+        let database = session.client().database(&self.database);
+        let own = database.collection::<Document>("own");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mishap {number}");
+        let done = match mishap {
+            Mishap::FailedStatement => {
+                let twice = vec![doc! { "_id": &name }, doc! { "_id": &name }];
+                own.insert_many(twice)
+                    .session(&mut *session)
+                    .await
+                    .map(drop)
+            }
+            // Another has changed the same document since the transaction began.
+            Mishap::RolledBackByServer => {
+                let others = common::client(&self.url).await.database(&self.database);
+                others
+                    .collection::<Document>("own")
+                    .insert_one(doc! { "_id": &name })
+                    .await
+                    .map_err(Unable::failed)?;
+                let change = own.update_one(doc! { "_id": &name }, doc! { "$set": { "a": 1 } });
+                change.upsert(true).session(&mut *session).await.map(drop)
+            }
+            Mishap::Commit => session.commit_transaction().await,
+            Mishap::RollBack => session.abort_transaction().await,
+            Mishap::SchemaChange => {
+                let create = database.create_collection(format!("own_{number}"));
+                create.session(&mut *session).await
+            }
+        };
+        let fails = matches!(mishap, Mishap::FailedStatement | Mishap::RolledBackByServer);
+        if done.is_err() != fails {
+            return Err(Unable::failed(format!("{mishap:?}: {done:?}")));
+        }
         Ok(())
     }
 

@@ -343,6 +343,66 @@ async fn a_message_that_was_only_marked_is_handed_out_in_order() {
     assert_eq!(claim_ids(&store).await, Vec::<String>::new());
 }
 
+/// The lane of a message that a crash has left marked, as of one that was processed.
+fn left_behind() -> Document {
+    doc! { "$set": {
+        "state": 2, "finishedAt": 1_i64, "visibleAt": 1_i64, "lane": 2, "mark": ObjectId::new(),
+    } }
+}
+
+#[tokio::test]
+async fn a_claim_of_one_message_goes_past_marks() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.store().await;
+    let marked: Vec<_> = (0..20).map(|n| message(&format!("old-{n}"))).collect();
+    let _ = store.receive(&marked).await.unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    messages.update_many(doc! {}, left_behind()).await.unwrap();
+    let _ = store.receive_one(&message("new")).await.unwrap();
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    assert_eq!(claims.unwrap().leased.len(), 1);
+}
+
+#[tokio::test]
+async fn a_purge_goes_past_marks() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.store().await;
+    let marked: Vec<_> = (0..1100).map(|n| message(&format!("old-{n}"))).collect();
+    let _ = store.receive(&marked).await.unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    messages.update_many(doc! {}, left_behind()).await.unwrap();
+    let expired = Expired::new(State::Processed, Duration::ZERO, 2000).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 1100);
+}
+
+/// As a worker leaves it that is killed between leasing a message that is not the first of its
+/// ordering key and finding that out.
+#[tokio::test]
+async fn a_lease_that_was_never_verified_is_no_precedence() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.store().await;
+    let _ = store
+        .receive(&[in_order("a"), in_order("b")])
+        .await
+        .unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    messages
+        .update_one(
+            doc! { "id": "b" },
+            doc! { "$set": { "lane": 1, "state": 1, "visibleAt": 1_i64 } },
+        )
+        .await
+        .unwrap();
+    let mut handed_out = Vec::new();
+    for _ in 0..3 {
+        handed_out.extend(claim_ids(&store).await);
+    }
+    assert_eq!(handed_out, ["a"]);
+}
+
 /// Two looks at the same time may let two messages through; the second is handed back.
 #[tokio::test]
 async fn only_the_first_of_an_ordering_key_is_kept() {
@@ -450,8 +510,7 @@ async fn a_standalone_server_is_refused_for_transactions() {
 }
 
 async fn cannot_connect(url: &str) -> String {
-    let separator = if url.contains('?') { '&' } else { '?' };
-    let url = format!("{url}{separator}serverSelectionTimeoutMS=1000");
+    let url = common::with(url, "serverSelectionTimeoutMS=1000");
     let url = url.replacen("://", "://app:secret@", 1);
     let error = MongoStore::connect_url(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -556,7 +615,13 @@ async fn the_documented_role_is_enough() {
             let user = doc! { "createUser": role, "pwd": "secret", "roles": [role] };
             place.run(user).await.unwrap();
             let url = place.url.replacen("://", &format!("://{role}:secret@"), 1);
-            let url = format!("{url}{0}?authSource={0}", place.database);
+            let url = url.replacen("/?", &format!("/{}?", place.database), 1);
+            let url = if url.contains('?') {
+                url
+            } else {
+                format!("{url}{}", place.database)
+            };
+            let url = common::with(&url, &format!("authSource={}", place.database));
             MongoStore::connect_url(&url).await.unwrap()
         }
     };

@@ -16,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-use conformance_tests::{Offered, Restart, Unable};
+use conformance_tests::{Offered, Restart, Unable, crash::proxy::Proxy};
 use inbox_api::{ClockOffset, HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
 use inbox_mongo::{
     MongoOptions, MongoStore,
     mongodb::{
         Client, Database,
         bson::{Document, doc},
-        options::ClientOptions,
+        options::{Acknowledgment, ClientOptions, ReadConcern, WriteConcern},
     },
 };
 use test_servers::{Kind as ServerKind, Server, find, require_or_skip};
@@ -86,17 +86,46 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Whether transactions and change streams can be tested there.
 pub async fn replicates(url: &str) -> bool {
     let client = client(url).await;
+    // `hello` came with 4.4.2.
     let hello = client
         .database("admin")
-        .run_command(doc! { "hello": 1 })
+        .run_command(doc! { "isMaster": 1 })
         .await
         .unwrap();
     hello.contains_key("setName") || hello.get_str("msg").is_ok()
 }
 
+/// A URL with settings more.
+pub fn with(url: &str, settings: &str) -> String {
+    let separator = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{separator}{settings}")
+}
+
+/// A proxy in front of the primary of the server that `url` names, and a URL that goes through it.
+pub async fn proxied(url: &str) -> std::io::Result<(Proxy, String)> {
+    let primary = client(url)
+        .await
+        .database("admin")
+        .run_command(doc! { "isMaster": 1 })
+        .await
+        .map_err(std::io::Error::other)?;
+    let named = url.split("://").nth(1).unwrap_or_default();
+    let named = named.split(['/', '?']).next().unwrap_or_default();
+    let host = primary.get_str("primary").unwrap_or(named).to_owned();
+    let mut servers = tokio::net::lookup_host(host).await?;
+    let nowhere = || std::io::Error::other("a host without an address");
+    let proxy = Proxy::start(servers.next().ok_or_else(nowhere)?).await?;
+    // A client that looks for the other members would find the way around the proxy.
+    let url = format!("mongodb://{}/?directConnection=true", proxy.address());
+    Ok((proxy, url))
+}
+
 pub async fn client(url: &str) -> Client {
     let mut options = ClientOptions::parse(url).await.unwrap();
-    options.server_selection_timeout = Some(Duration::from_secs(2));
+    options.server_selection_timeout = Some(Duration::from_secs(10));
+    // The store reads what a majority has, and so do the tests.
+    options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).build());
+    options.read_concern = Some(ReadConcern::majority());
     Client::with_options(options).unwrap()
 }
 
@@ -134,12 +163,9 @@ impl Place {
     }
 
     pub async fn connect_within(&self, timeout: Duration) -> inbox_api::Result<MongoStore> {
-        let separator = if self.url.contains('?') { '&' } else { '?' };
         let millis = timeout.as_millis();
-        let url = format!(
-            "{}{separator}serverSelectionTimeoutMS={millis}&connectTimeoutMS={millis}",
-            self.url
-        );
+        let times = format!("serverSelectionTimeoutMS={millis}&connectTimeoutMS={millis}");
+        let url = with(&self.url, &times);
         let (connection, _) = MongoOptions::from_url(&url)?;
         MongoStore::connect(connection, self.options.clone()).await
     }
@@ -155,7 +181,13 @@ impl Place {
         client(&self.url).await.database(&self.database)
     }
 
+    /// A command; one that writes is to be confirmed by a majority.
     pub async fn run(&self, command: Document) -> inbox_mongo::mongodb::error::Result<Document> {
+        let mut command = command;
+        let name = command.keys().next().cloned().unwrap_or_default();
+        if ["insert", "update", "delete"].contains(&name.as_str()) {
+            command.insert("writeConcern", doc! { "w": "majority" });
+        }
         self.raw().await.run_command(command).await
     }
 }

@@ -1,0 +1,186 @@
+//! Operations of several requests of which a later one fails: what they say of their effect, and
+//! what they leave behind.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use common::{Place, handler, message, worker};
+use conformance_tests::crash::proxy::Proxy;
+use inbox_api::{Effect, ErrorKind, LeaseTerms, OrderingKey, Outcome, Store as _, StoreExt as _};
+use inbox_mongo::{
+    MongoStore,
+    mongodb::{
+        Client,
+        bson::{Document, doc},
+        event::{EventHandler, command::CommandEvent},
+        options::ClientOptions,
+    },
+};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn in_order(id: &str) -> inbox_api::Message {
+    message(id).with_ordering_key(OrderingKey::new("customer-1").unwrap())
+}
+
+/// A store whose connections are cut, once told to, whenever it reads after it has written.
+struct Faulty {
+    store: MongoStore,
+    failing: Arc<AtomicBool>,
+    written: Arc<AtomicBool>,
+    _proxy: Arc<Proxy>,
+}
+
+impl Faulty {
+    async fn at(place: &Place) -> Self {
+        let (proxy, url) = common::proxied(&place.url).await.unwrap();
+        let proxy = Arc::new(proxy);
+        let failing = Arc::new(AtomicBool::new(false));
+        let mut options = ClientOptions::parse(&url).await.unwrap();
+        options.server_selection_timeout = Some(Duration::from_secs(20));
+        let written = Arc::new(AtomicBool::new(false));
+        let (told, cut) = (Arc::clone(&failing), Arc::clone(&proxy));
+        let has_written = Arc::clone(&written);
+        options.command_event_handler = Some(EventHandler::callback(move |event| {
+            let CommandEvent::Started(started) = event else {
+                return;
+            };
+            if !told.load(Ordering::Relaxed) {
+                return;
+            }
+            let writes = ["insert", "update", "findAndModify"]
+                .into_iter()
+                .any(|name| {
+                    let collection = started.command.get_str(name);
+                    collection.is_ok_and(|collection| collection == "inbox_message")
+                });
+            if writes {
+                has_written.store(true, Ordering::Relaxed);
+            } else if started.command_name == "aggregate" && has_written.load(Ordering::Relaxed) {
+                // Held back first, or the answer might be there before the cut.
+                cut.stall();
+                cut.cut();
+                let proxy = Arc::clone(&cut);
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    proxy.forward();
+                });
+            }
+        }));
+        let client = Client::with_options(options).unwrap();
+        let store = MongoStore::with_client(client, place.options.clone())
+            .await
+            .unwrap();
+        Self {
+            store,
+            failing,
+            written,
+            _proxy: proxy,
+        }
+    }
+
+    /// Does something of which each read after a write fails.
+    async fn fails<T>(
+        &self,
+        doing: impl Future<Output = inbox_api::Result<T>>,
+    ) -> inbox_api::Error {
+        self.written.store(false, Ordering::Relaxed);
+        self.failing.store(true, Ordering::Relaxed);
+        let outcome = doing.await;
+        self.failing.store(false, Ordering::Relaxed);
+        let error = outcome.err().expect("a read failed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        error
+    }
+}
+
+#[tokio::test]
+async fn an_error_after_a_change_does_not_deny_it() {
+    let Some(place) = Place::shared() else { return };
+    let store = place.store().await;
+    let faulty = Faulty::at(&place).await;
+
+    let first = in_order("a");
+    let error = faulty.fails(faulty.store.receive_one(&first)).await;
+    assert_eq!(error.effect(), Effect::Unknown, "receive: {error}");
+
+    let _ = store.receive_one(&message("b")).await.unwrap();
+    let (handler, worker) = (handler(), worker());
+    let claim = faulty.store.claim_for(&handler, 10, LEASE, &worker);
+    let error = faulty.fails(claim).await;
+    assert_eq!(error.effect(), Effect::Unknown, "claim: {error}");
+
+    place.offset.advance(LEASE * 2);
+    let claims = store.claim_for(&handler, 10, LEASE, &worker).await;
+    let mut leased = claims.unwrap().leased;
+    leased.retain(|leased| leased.message.ordering_key().is_some());
+    let processed = Outcome::Processed { result: None };
+    let settle = faulty.store.settle_one(&leased[0].lease, processed);
+    let error = faulty.fails(settle).await;
+    assert_eq!(error.effect(), Effect::Unknown, "settle: {error}");
+
+    let terms = LeaseTerms::new(LEASE, worker).unwrap();
+    let of_another = message("c").with_ordering_key(OrderingKey::new("customer-2").unwrap());
+    let error = faulty.fails(faulty.store.begin(&of_another, &terms)).await;
+    assert_eq!(error.effect(), Effect::Unknown, "begin: {error}");
+}
+
+/// As a worker leaves it that is killed after its settlement: the server deletes by its TTL index
+/// what has an `expireAt`, and with the message the mark by which the next one is found.
+#[tokio::test]
+async fn a_mark_does_not_expire() {
+    let Some(mut place) = Place::shared() else {
+        return;
+    };
+    place.options = place
+        .options
+        .expire_processed_after(Some(Duration::from_secs(1)));
+    let store = place.store().await;
+    let faulty = Faulty::at(&place).await;
+    for id in ["a", "b"] {
+        let _ = store.receive_one(&in_order(id)).await.unwrap();
+    }
+    let claims = store.claim_for(&handler(), 10, LEASE, &worker()).await;
+    let lease = claims.unwrap().leased.remove(0).lease;
+    let processed = Outcome::Processed { result: None };
+    faulty
+        .fails(faulty.store.settle_one(&lease, processed))
+        .await;
+
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    let first = || async {
+        messages
+            .find_one(doc! { "id": "a" })
+            .await
+            .unwrap()
+            .unwrap()
+    };
+    let marked = first().await;
+    assert!(marked.contains_key("mark"), "{marked}");
+    assert!(!marked.contains_key("expireAt"), "{marked}");
+    let claims = store.claim_for(&handler(), 10, LEASE, &worker()).await;
+    assert_eq!(claims.unwrap().leased[0].message.id().as_str(), "b");
+    let unmarked = first().await;
+    assert!(!unmarked.contains_key("mark"), "{unmarked}");
+    assert!(!unmarked.contains_key("expireUnmarked"), "{unmarked}");
+    let at = unmarked
+        .get_datetime("expireAt")
+        .unwrap()
+        .timestamp_millis();
+    let finished = unmarked.get_i64("finishedAt").unwrap() / 1000;
+    assert_eq!(at - finished, 1000);
+}
