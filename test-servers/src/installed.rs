@@ -160,6 +160,27 @@ impl Installed {
         self.forget_the_dead(&others)
     }
 
+    pub(crate) fn pause_node(&mut self, node: usize) -> Result<(), Error> {
+        self.of_running(node, Process::pause)
+    }
+
+    pub(crate) fn resume_node(&mut self, node: usize) -> Result<(), Error> {
+        self.of_running(node, Process::resume)
+    }
+
+    fn of_running(
+        &mut self,
+        node: usize,
+        act: fn(&Process) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        self.check(node)?;
+        let running = self.running()?;
+        match &self.nodes[node] {
+            Some(process) if running.contains(&node) => act(process).doing("signalling a server"),
+            _ => Err(Error::NotRunning { kind: self.kind }),
+        }
+    }
+
     pub(crate) fn start_node(&mut self, node: usize) -> Result<(), Error> {
         self.check(node)?;
         let running = self.running()?;

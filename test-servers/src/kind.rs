@@ -33,6 +33,9 @@ pub enum Kind {
     ValkeyCluster,
     /// MongoDB: a replica set of one member, because transactions need a replica set.
     Mongodb,
+    /// MongoDB: a replica set of three members. The first is the primary; when it is gone for two
+    /// seconds, another takes over, and gives way when it is back.
+    MongodbSet,
     /// FerretDB 2 in front of a PostgreSQL 18 of its own with the DocumentDB extension. It speaks
     /// MongoDB's protocol, but has no transactions and is no replica set.
     Ferretdb,
@@ -40,7 +43,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
@@ -54,6 +57,7 @@ impl Kind {
         Self::Redis8Cluster,
         Self::ValkeyCluster,
         Self::Mongodb,
+        Self::MongodbSet,
         Self::Ferretdb,
     ];
 
@@ -78,6 +82,7 @@ impl Kind {
             Self::Redis8Cluster => "redis-8-cluster",
             Self::ValkeyCluster => "valkey-cluster",
             Self::Mongodb => "mongodb",
+            Self::MongodbSet => "mongodb-set",
             Self::Ferretdb => "ferretdb",
         }
     }
@@ -99,6 +104,7 @@ impl Kind {
             Self::Redis8Cluster => "INBOX_TEST_REDIS_8_CLUSTER_URL",
             Self::ValkeyCluster => "INBOX_TEST_VALKEY_CLUSTER_URL",
             Self::Mongodb => "INBOX_TEST_MONGODB_URL",
+            Self::MongodbSet => "INBOX_TEST_MONGODB_SET_URL",
             Self::Ferretdb => "INBOX_TEST_FERRETDB_URL",
         }
     }

@@ -299,6 +299,22 @@ impl Server {
         self.nodes()?.start_node(node)
     }
 
+    /// Freezes one node of several, as [`pause`](Self::pause) does all of them.
+    ///
+    /// # Errors
+    /// Those of [`kill_node`](Self::kill_node); [`Error::NotRunning`].
+    pub fn pause_node(&mut self, node: usize) -> Result<(), Error> {
+        self.nodes()?.pause_node(node)
+    }
+
+    /// Lets a paused node go on.
+    ///
+    /// # Errors
+    /// Those of [`pause_node`](Self::pause_node).
+    pub fn resume_node(&mut self, node: usize) -> Result<(), Error> {
+        self.nodes()?.resume_node(node)
+    }
+
     fn nodes(&mut self) -> Result<&mut Installed, Error> {
         let kind = self.kind;
         match &mut self.backing {

@@ -266,6 +266,7 @@ kinds! {
     redis_8_cluster: Kind::Redis8Cluster,
     valkey_cluster: Kind::ValkeyCluster,
     mongodb: Kind::Mongodb,
+    mongodb_set: Kind::MongodbSet,
     ferretdb: Kind::Ferretdb,
 }
 

@@ -89,7 +89,7 @@ impl Recipe for FerretDb {
     }
 
     fn answers(&self, port: u16) -> Result<(), String> {
-        Mongodb.answers(port)
+        Mongodb { members: 1 }.answers(port)
     }
 
     fn url(&self, port: u16) -> String {

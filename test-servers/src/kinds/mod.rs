@@ -149,7 +149,8 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::RedisCluster => Arc::new(RedisCluster(redis::Redis::Any)),
         Kind::Redis8Cluster => Arc::new(RedisCluster(redis::Redis::Redis8)),
         Kind::ValkeyCluster => Arc::new(RedisCluster(redis::Redis::Valkey)),
-        Kind::Mongodb => Arc::new(mongodb::Mongodb),
+        Kind::Mongodb => Arc::new(mongodb::Mongodb { members: 1 }),
+        Kind::MongodbSet => Arc::new(mongodb::Mongodb { members: 3 }),
         Kind::Ferretdb => Arc::new(ferretdb::FerretDb { server: 0 }),
     }
 }

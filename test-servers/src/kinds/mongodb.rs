@@ -1,18 +1,23 @@
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Image, Recipe, command};
 use crate::program::Program;
 use crate::wire;
 
-pub(crate) struct Mongodb;
+/// A replica set of so many members that are each like this.
+pub(crate) struct Mongodb {
+    pub(crate) members: usize,
+}
+
+const SET: &str = "inbox";
 
 /// The journal is always on; majority writes, the default, wait for it to be on disk.
 const SETTINGS: [&str; 6] = [
     "--replSet",
-    "inbox",
+    SET,
     "--wiredTigerCacheSizeGB",
     "0.25",
     "--oplogSize",
@@ -26,19 +31,28 @@ impl Recipe for Mongodb {
             .ok_or_else(|| "no mongod on PATH".to_owned())
     }
 
+    fn nodes(&self) -> usize {
+        self.members
+    }
+
     fn prepare(&self, _program: &Program, home: &Path, _ports: &[u16]) -> io::Result<Vec<Command>> {
-        fs::create_dir(home.join("data"))?;
+        for node in 0..self.members {
+            fs::create_dir(data(home, node))?;
+        }
         Ok(Vec::new())
     }
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
         let mut server = command(&program.path, ["--bind_ip", "127.0.0.1", "--nounixsocket"]);
         server.args(["--port", &ports[node].to_string(), "--dbpath"]);
-        server.arg(home.join("data")).args(SETTINGS);
+        server.arg(data(home, node)).args(SETTINGS);
         server
     }
 
     fn image(&self, ports: &[u16]) -> Option<Image> {
+        if self.members > 1 {
+            return None;
+        }
         let mut arguments = vec!["mongod".into(), "--bind_ip_all".into()];
         arguments.extend(["--port".into(), ports[0].to_string()]);
         arguments.extend(SETTINGS.map(str::to_owned));
@@ -56,29 +70,51 @@ impl Recipe for Mongodb {
     }
 
     fn form(&self, ports: &[u16]) -> Result<(), String> {
-        let port = ports[0];
-        let member = document(&[
-            integer("_id", 0),
-            text("host", &format!("127.0.0.1:{port}")),
+        let members: Vec<Vec<u8>> = (0..).zip(&ports[..self.members]).map(member).collect();
+        let members = element(0x04, "members", &document(&members));
+        // So that the tests do not wait for long until the others have taken over.
+        let settings = document(&[
+            integer("electionTimeoutMillis", 2000),
+            integer("heartbeatTimeoutSecs", 2),
         ]);
-        let members = element(0x04, "members", &document(&[element(0x03, "0", &member)]));
-        let set = document(&[text("_id", SETTINGS[1]), members]);
-        let answer = run(port, &[element(0x03, "replSetInitiate", &set)])?;
+        let settings = element(0x03, "settings", &settings);
+        let set = document(&[text("_id", SET), members, settings]);
+        let answer = run(ports[0], &[element(0x03, "replSetInitiate", &set)])?;
         succeeded(&answer)
     }
 
+    /// The first member is the primary, and the others follow it.
     fn ready(&self, ports: &[u16]) -> Result<(), String> {
-        let answer = run(ports[0], &[integer("hello", 1)])?;
-        if holds(&answer, &element(0x08, "isWritablePrimary", &[1])) {
-            Ok(())
-        } else {
-            Err("the replica set has no primary".to_owned())
+        for (node, &port) in ports[..self.members].iter().enumerate() {
+            // `hello` came with 4.4.2.
+            let answer = run(port, &[integer("isMaster", 1)])?;
+            let part = if node == 0 { "ismaster" } else { "secondary" };
+            if !holds(&answer, &element(0x08, part, &[1])) {
+                return Err(format!("member {node} does not say {part}"));
+            }
         }
+        Ok(())
     }
 
     fn url(&self, port: u16) -> String {
-        format!("mongodb://127.0.0.1:{port}/?replicaSet={}", SETTINGS[1])
+        format!("mongodb://127.0.0.1:{port}/?replicaSet={SET}")
     }
+}
+
+fn data(home: &Path, node: usize) -> PathBuf {
+    home.join(format!("data{node}"))
+}
+
+/// A member of a replica set, as an element of the list of all.
+fn member((number, port): (i32, &u16)) -> Vec<u8> {
+    // The first is the primary whenever it runs.
+    let priority = if number == 0 { 2 } else { 1 };
+    let member = document(&[
+        integer("_id", number),
+        text("host", &format!("127.0.0.1:{port}")),
+        integer("priority", priority),
+    ]);
+    element(0x03, &number.to_string(), &member)
 }
 
 /// Runs a command on the database `admin` and returns the answer, a BSON document.

@@ -14,7 +14,16 @@ pub(crate) fn write(port: u16, word: &str) -> Result<(), Box<dyn Error + Send + 
     let updates = document(&[element(0x03, "0", &update)]);
     let answer = run(
         port,
-        &[text("update", "note"), element(0x04, "updates", &updates)],
+        &[
+            text("update", "note"),
+            element(0x04, "updates", &updates),
+            // What it says is there also after a fail-over.
+            element(
+                0x03,
+                "writeConcern",
+                &document(&[text("w", "majority"), integer("wtimeout", 10_000)]),
+            ),
+        ],
     )?;
     // The number of documents written.
     match holds(&answer, &integer("n", 1)) {

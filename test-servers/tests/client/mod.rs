@@ -47,7 +47,7 @@ impl Client {
                     assert_eq!(answer, "OK");
                 }
             }
-            Kind::Mongodb | Kind::Ferretdb => {
+            Kind::Mongodb | Kind::MongodbSet | Kind::Ferretdb => {
                 documents::write(self.port.parse()?, word).map_err(|error| error.to_string())?;
             }
             Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
@@ -67,7 +67,7 @@ impl Client {
     }
 
     pub(crate) fn start_reading(&self) -> Result<Running, Box<dyn Error>> {
-        if matches!(self.kind, Kind::Mongodb | Kind::Ferretdb) {
+        if matches!(self.kind, Kind::Mongodb | Kind::MongodbSet | Kind::Ferretdb) {
             let port = self.port.parse()?;
             let read = move || documents::read(port).map_err(|error| error.to_string());
             return Ok(Running::Thread(thread::spawn(read)));

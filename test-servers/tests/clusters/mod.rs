@@ -130,3 +130,30 @@ fn galera_is_begun_again_from_the_node_that_was_left_last() -> Outcome {
     assert_eq!(last.read()?, "of-two");
     Ok(())
 }
+
+/// Of three members, the others go on without one, and without the first another takes over.
+#[test]
+fn a_member_of_a_mongodb_set_comes_back() -> Outcome {
+    let Some(mut server) = own(Kind::MongodbSet)? else {
+        return Ok(());
+    };
+    assert_eq!(server.urls().len(), 3);
+    Client::of(&server)?.write("first")?;
+    server.kill_node(2)?;
+    assert_eq!(Client::of(&server)?.read()?, "first");
+    Client::of(&server)?.write("second")?;
+    server.start_node(2)?;
+    server.pause_node(0)?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Client::of_node(&server, 1)?.write("third").is_err()
+        && Client::of_node(&server, 2)?.write("third").is_err()
+    {
+        assert!(Instant::now() < deadline, "no other member took over");
+        thread::sleep(Duration::from_millis(100));
+    }
+    server.resume_node(0)?;
+    server.kill_node(0)?;
+    server.start_node(0)?;
+    assert_eq!(Client::of(&server)?.read()?, "third");
+    Ok(())
+}
