@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use inbox_api::{Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
+use inbox_api::{Lease, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
 
 use crate::harness::{BoxError, Mishap, Need, Offered, Unable};
 
@@ -16,6 +16,12 @@ pub trait AnyTransactions: Send + Sync {
     /// # Errors
     /// As [`Transactional::open`].
     async fn open(&self) -> Result<Box<dyn AnyTransaction>>;
+
+    /// Opens one for work on leased messages.
+    ///
+    /// # Errors
+    /// As [`Transactional::open_for`].
+    async fn open_for(&self, leases: &[Lease]) -> Result<Box<dyn AnyTransaction>>;
 
     /// The notes that committed transactions have written, in any order.
     ///
@@ -121,6 +127,20 @@ impl<S: Transactional> Transactions<S> {
     }
 }
 
+impl<S> Transactions<S>
+where
+    S: Transactional,
+    S::Transaction: 'static,
+{
+    fn opened(&self, transaction: S::Transaction) -> Box<dyn AnyTransaction> {
+        Box::new(Open {
+            transaction,
+            store: Arc::clone(&self.store),
+            writes: self.writes.clone(),
+        })
+    }
+}
+
 impl<S: Transactional> fmt::Debug for Transactions<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transactions")
@@ -136,11 +156,11 @@ where
     S::Transaction: 'static,
 {
     async fn open(&self) -> Result<Box<dyn AnyTransaction>> {
-        Ok(Box::new(Open {
-            transaction: self.store.open().await?,
-            store: Arc::clone(&self.store),
-            writes: self.writes.clone(),
-        }))
+        Ok(self.opened(self.store.open().await?))
+    }
+
+    async fn open_for(&self, leases: &[Lease]) -> Result<Box<dyn AnyTransaction>> {
+        Ok(self.opened(self.store.open_for(leases).await?))
     }
 
     async fn written(&self) -> Offered<Vec<String>> {

@@ -272,7 +272,12 @@ async fn outlasts(cx: &Context, renew: bool) -> CaseResult {
         let sent = message(&format!("{tenths}"))?;
         place.accept(&sent).await?;
         let leased = place.claim_single(place.brief()).await?;
-        let mut transaction = transactions.open().await?;
+        let mut transaction = if renew {
+            let leases = std::slice::from_ref(&leased.lease);
+            transactions.open_for(leases).await?
+        } else {
+            transactions.open().await?
+        };
         handle(&place, &mut *transaction, &leased.lease, tenths, renew).await?;
         let settled = transaction.settle(&[end(&leased.lease)]).await.map_err(|error| {
             Unmet::Failed(format!(
