@@ -22,11 +22,12 @@
 
 use std::collections::HashSet;
 
-use inbox_api::{Result, State};
+use inbox_api::{Error, ErrorKind, Result, State};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
 use crate::{
-    database::{On, number},
+    database::{Database, On, number},
+    error::{LOOKUP_IN_SHARDS, code as error_code, reading},
     held,
     rows::{id_of, those},
     stages::{CLAIMABLE, MARKED, code, demote, hand_back, promote, unmark},
@@ -37,7 +38,7 @@ const ROUNDS: usize = 8;
 
 /// Joins the open messages of the same key, but for those `without`: the earliest (`first`), and
 /// those in front that are claimable or leased (`fronts`).
-pub(crate) fn with_key(collection: &str, without: &[&str]) -> Vec<Document> {
+fn with_key(collection: &str, without: &[&str]) -> Vec<Document> {
     let of_key = |mut condition: Document| {
         if !without.is_empty() {
             condition.insert("_id", doc! { "$nin": without });
@@ -189,6 +190,31 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
     }
     // Others keep changing the same keys. The marks stay, and the next claim goes on from here.
     Ok(())
+}
+
+/// Fails if the collection of messages is sharded on servers that cannot look messages up there.
+pub(crate) async fn check_shards(operation: &'static str, database: &Database) -> Result<()> {
+    if database.server.looks_up_shards() {
+        return Ok(());
+    }
+    let mut pipeline = vec![doc! { "$match": { "_id": "" } }];
+    pipeline.extend(with_key(&database.message_collection(), &[]));
+    match database.messages().aggregate(pipeline).await {
+        Ok(_) => Ok(()),
+        Err(error) if error_code(&error) == Some(LOOKUP_IN_SHARDS) => {
+            let (major, minor) = database.server.version;
+            Err(Error::new(
+                ErrorKind::Unsupported,
+                operation,
+                format!(
+                    "the messages of the inbox {} are sharded, which needs MongoDB 5.1; this is \
+                     {major}.{minor}",
+                    database.inbox
+                ),
+            ))
+        }
+        Err(error) => Err(reading(operation)(error)),
+    }
 }
 
 /// Whether a message may be handled now as far as its ordering key goes, though nobody leases it.

@@ -18,8 +18,8 @@ use tokio::time::sleep;
 
 use crate::{
     database::{Database, number, write_concern, write_concern_document},
-    error::{DUPLICATE_KEY, LOOKUP_IN_SHARDS, code, in_operation, reading},
-    ordering::with_key,
+    error::{DUPLICATE_KEY, code, in_operation, reading},
+    ordering::check_shards,
     store::MongoStore,
 };
 
@@ -404,31 +404,6 @@ pub(crate) async fn check_version(operation: &'static str, database: &Database) 
                 database.inbox
             ),
         )),
-    }
-}
-
-/// Fails if the collection of messages is sharded on servers that cannot look messages up there.
-async fn check_shards(operation: &'static str, database: &Database) -> Result<()> {
-    if database.server.looks_up_shards() {
-        return Ok(());
-    }
-    let mut pipeline = vec![doc! { "$match": { "_id": "" } }];
-    pipeline.extend(with_key(&messages(&database.inbox), &[]));
-    match database.messages().aggregate(pipeline).await {
-        Ok(_) => Ok(()),
-        Err(error) if code(&error) == Some(LOOKUP_IN_SHARDS) => {
-            let (major, minor) = database.server.version;
-            Err(Error::new(
-                ErrorKind::Unsupported,
-                operation,
-                format!(
-                    "the messages of the inbox {} are sharded, which needs MongoDB 5.1; this is \
-                     {major}.{minor}",
-                    database.inbox
-                ),
-            ))
-        }
-        Err(error) => Err(reading(operation)(error)),
     }
 }
 

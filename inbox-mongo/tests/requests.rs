@@ -238,7 +238,7 @@ fn privileges(command: &Document) -> Vec<(String, &'static str)> {
             .any(|update| update.as_document().unwrap().contains_key("upsert"))
     });
     let actions: &[&str] = match name.as_str() {
-        "hello" | "buildInfo" | "getMore" | "endSessions" => return Vec::new(),
+        "hello" | "isMaster" | "buildInfo" | "getMore" | "endSessions" => return Vec::new(),
         "listCollections" => return vec![(String::new(), "listCollections")],
         "aggregate" | "find" => &["find"],
         "findAndModify" => &["find", "update"],
@@ -431,6 +431,107 @@ async fn plans_use_the_indexes() {
             "{text}: {indexes:?}, reads the whole collection: {whole}"
         );
     }
+}
+
+/// The indexes that a command names, one a statement; `None` for one that names none.
+fn named(command: &Document) -> Vec<Option<String>> {
+    let hint = |statement: &Document| statement.get_str("hint").ok().map(str::to_owned);
+    let statements = ["updates", "deletes"]
+        .into_iter()
+        .find_map(|field| command.get_array(field).ok());
+    match statements {
+        Some(statements) => statements
+            .iter()
+            .map(|statement| hint(statement.as_document().unwrap()))
+            .collect(),
+        None => vec![hint(command)],
+    }
+}
+
+/// A server's statistics must not talk it out of an index: above some hundred identifiers, or with
+/// a deep backlog, it reads all that is due instead.
+#[tokio::test]
+async fn requests_about_messages_name_their_index_whatever_the_batch() {
+    let Some(place) = Place::shared() else { return };
+    let (store, sent) = listening(&place).await;
+    let ferretdb = is_ferretdb(&place).await;
+    let terms = LeaseTerms::new(Duration::from_secs(60), worker()).unwrap();
+    for size in [1, 100, 1000] {
+        let limit = u32::try_from(size).unwrap();
+        for ordered in [false, true] {
+            let from = size * 10 + usize::from(ordered) * size;
+            let _ = store.receive(&batch(size, from, ordered)).await.unwrap();
+            let claims = store.claim(&request(limit)).await.unwrap();
+            let leases: Vec<_> = claims.leased.into_iter().map(|l| l.lease).collect();
+            let longer = Duration::from_secs(90);
+            let _ = store.extend(&leases, longer).await.unwrap();
+            let settlements: Vec<_> = leases
+                .into_iter()
+                .map(|lease| Settlement {
+                    lease,
+                    outcome: Outcome::Processed { result: None },
+                })
+                .collect();
+            let _ = store.settle(&settlements).await.unwrap();
+        }
+        let inline = message(&format!("inline-{size}"));
+        let _ = store.receive(std::slice::from_ref(&inline)).await.unwrap();
+        let _ = store.begin(&inline, &terms).await.unwrap();
+        let _ = store.get(inline.key()).await.unwrap();
+        let expired = inbox_api::Expired::new(inbox_api::State::Processed, Duration::ZERO, limit);
+        let _ = store.purge(&expired.unwrap()).await.unwrap();
+        let mut met = Vec::new();
+        for command in std::mem::take(&mut *lock(&sent)) {
+            let (name, collection) = command.iter().next().unwrap();
+            let name = name.clone();
+            if collection.as_str() != Some("inbox_message") || name == "insert" {
+                continue;
+            }
+            if ferretdb && name != "aggregate" {
+                println!("NOT CHECKED: {name} on a server that takes no hints there");
+                continue;
+            }
+            let text: String = format!("{command:?}").chars().take(300).collect();
+            for index in named(&command) {
+                let index = index.unwrap_or_else(|| panic!("{size}: no index named: {text}"));
+                met.push(index);
+            }
+            explain_hinted(&place, command, &text).await;
+        }
+        for index in ["_id_", "claim", "standing"] {
+            assert!(met.iter().any(|met| met == index), "{size}: {index}");
+        }
+    }
+}
+
+/// That the plan has the index that the command names, and no other at that place.
+async fn explain_hinted(place: &Place, mut command: Document, text: &str) {
+    let name = command.keys().next().unwrap().clone();
+    if name != "aggregate" && !explains_updates(place).await {
+        return;
+    }
+    let wanted = named(&command);
+    for session in [
+        "lsid",
+        "$db",
+        "$clusterTime",
+        "readConcern",
+        "writeConcern",
+        "txnNumber",
+        "maxTimeMS",
+    ] {
+        command.remove(session);
+    }
+    // One statement is explained at a time.
+    if wanted.len() > 1 {
+        return;
+    }
+    let (indexes, whole) = explained(place, command).await;
+    let wanted = wanted.into_iter().flatten().next().unwrap();
+    assert!(
+        !whole && (indexes.is_empty() || indexes.contains(&wanted)),
+        "{text}: {indexes:?}, reads the whole collection: {whole}"
+    );
 }
 
 async fn is_ferretdb(place: &Place) -> bool {
