@@ -32,3 +32,13 @@ pub(crate) fn a_few_times() -> ExponentialBuilder {
         .with_max_times(5)
         .with_jitter()
 }
+
+/// Up to twelve repetitions within about two seconds, for transactions that were given up in favour
+/// of others.
+pub(crate) fn after_conflicts() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(5))
+        .with_max_delay(Duration::from_millis(250))
+        .with_max_times(12)
+        .with_jitter()
+}

@@ -51,6 +51,7 @@ enum Commit {
     Fails,
     LosesReply,
     Hangs,
+    Conflicts,
 }
 
 impl Fragile {
@@ -132,6 +133,7 @@ impl Transactional for Fickle {
         match transaction.commit {
             Commit::Works => self.inner.commit(transaction.inner).await,
             Commit::Fails => Err(error()),
+            Commit::Conflicts => Err(Error::new(ErrorKind::Conflict, "commit", "planned")),
             Commit::LosesReply => {
                 self.inner.commit(transaction.inner).await?;
                 Err(error().with_effect(Effect::Unknown))
@@ -317,6 +319,54 @@ async fn effects_happen_exactly_once() {
     for id in &never {
         assert_eq!(place.record(id).await.state, State::Dead, "{id}");
     }
+}
+
+/// Gives way to another transaction: the first time by itself, then at the commit.
+struct Contended(AtomicUsize);
+
+#[async_trait]
+impl TransactionalHandler<Fragile> for Contended {
+    async fn handle(
+        &self,
+        transaction: &mut Fragile,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        transaction.write(context).await?;
+        match self.0.fetch_add(1, SeqCst) {
+            0 => return Err(Failure::conflict("write conflict")),
+            1..4 => transaction.commit = Commit::Conflicts,
+            _ => {}
+        }
+        Ok(Completion::default())
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_between_transactions_costs_no_attempt() {
+    let place = Place::new([message("1")]).await;
+    let summary = until_idle(place.processor(Contended(AtomicUsize::new(0)))).await;
+    assert_eq!((summary.processed, summary.retried), (1, 0));
+    assert_eq!(place.effects().await, ["1"]);
+    let record = place.record("1").await;
+    assert_eq!(
+        (record.state, record.attempts.started),
+        (State::Processed, 1)
+    );
+}
+
+/// One that never stops uses up its attempts like any other failure.
+#[tokio::test]
+async fn conflicts_without_end_are_failures() {
+    let place = Place::new([message("1")]).await;
+    let handler = in_transaction_fn(place.store.clone(), |_, _| {
+        Box::pin(async { Err(Failure::conflict("write conflict")) })
+    });
+    let builder = Processor::builder(Arc::new(place.store.clone()))
+        .router(Router::new(billing()).on("order.placed", handler))
+        .retry(at_once(2));
+    until_idle(builder).await;
+    let record = place.record("1").await;
+    assert_eq!((record.state, record.attempts.started), (State::Dead, 2));
 }
 
 #[tokio::test]

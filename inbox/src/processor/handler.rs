@@ -249,6 +249,7 @@ pub(super) enum Remedy {
     RetryAfter(Duration),
     Dead,
     LeaseLost,
+    Conflict,
 }
 
 impl Failure {
@@ -278,6 +279,15 @@ impl Failure {
         Self::new(Remedy::LeaseLost, &"the lease was lost")
     }
 
+    /// The database gave the handler's transaction up in favour of another one, and nothing of it is
+    /// there: [`in_transaction`](crate::in_transaction) runs the handler again in a new transaction, a
+    /// few times and as part of the same attempt. Elsewhere, and after the last time, as
+    /// [`retry`](Self::retry).
+    #[must_use]
+    pub fn conflict(error: impl Display) -> Self {
+        Self::new(Remedy::Conflict, &error)
+    }
+
     /// The error's text, cut to what stores keep.
     #[must_use]
     pub fn error(&self) -> &str {
@@ -294,7 +304,23 @@ impl Failure {
     }
 
     pub(super) fn is_retry(&self) -> bool {
-        matches!(self.remedy, Remedy::Retry | Remedy::RetryAfter(_))
+        matches!(
+            self.remedy,
+            Remedy::Retry | Remedy::RetryAfter(_) | Remedy::Conflict
+        )
+    }
+
+    pub(super) fn is_conflict(&self) -> bool {
+        self.remedy == Remedy::Conflict
+    }
+
+    /// What an error of the store says about its transaction.
+    pub(super) fn of_transaction(error: &crate::Error) -> Self {
+        if error.kind() == crate::ErrorKind::Conflict && error.effect() == crate::Effect::None {
+            Self::conflict(error)
+        } else {
+            Self::retry(error)
+        }
     }
 
     pub(super) fn into_parts(self) -> (Remedy, String) {

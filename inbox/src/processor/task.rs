@@ -144,7 +144,7 @@ pub(super) fn failed(config: &Config, context: &Context, failure: Failure) -> En
     let (remedy, error) = failure.into_parts();
     let after = match remedy {
         Remedy::LeaseLost => return End::LeaseLost,
-        Remedy::Retry => Some(config.retry.delay(attempt)),
+        Remedy::Retry | Remedy::Conflict => Some(config.retry.delay(attempt)),
         Remedy::RetryAfter(after) => Some(after),
         Remedy::Dead => None,
     };

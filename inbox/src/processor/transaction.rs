@@ -3,9 +3,10 @@
 use std::panic::AssertUnwindSafe;
 
 use async_trait::async_trait;
-use backon::Retryable as _;
+use backon::{BackoffBuilder as _, Retryable as _};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
+use tokio::time::sleep;
 
 use super::{
     Completion, Context, Failure, Handler,
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Outcome, Result, Settled, Settlement, Transactional,
-    backoff::through_an_outage,
+    backoff::{after_conflicts, through_an_outage},
     patience::{STORE_TIMEOUT, within},
 };
 
@@ -42,6 +43,11 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// size, so that claims, settlements and renewals of leases need not queue behind handlers. A
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
 /// the transaction too.
+///
+/// Where the database gives a transaction up in favour of another one (a deadlock, a write
+/// conflict), the handler runs again in a new one, up to twelve times and as part of the same attempt,
+/// so that a busy row does not use up a message's attempts. The settlement and the commit say so by
+/// themselves; for statements of its own, the handler returns [`Failure::conflict`].
 ///
 /// Where an open transaction keeps every other write of the inbox waiting
 /// ([`exclusive_transactions`](crate::Capabilities::exclusive_transactions), on SQLite), handlers
@@ -151,6 +157,37 @@ where
     H: TransactionalHandler<S::Transaction>,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        let mut pauses = after_conflicts().build();
+        loop {
+            let failure = match self.attempt(context).await {
+                Ok(()) => return Ok(Completion::already_settled()),
+                Err(failure) => failure,
+            };
+            // It is the other transaction that the message cannot help.
+            let pause = pauses.next().filter(|_| failure.is_conflict());
+            let Some(pause) = pause else {
+                return Err(failure);
+            };
+            tracing::debug!(
+                error = failure.error(),
+                "transaction gave way to another; again"
+            );
+            tokio::select! {
+                biased;
+                () = context.cancellation().cancelled() => return Err(cancelled()),
+                () = sleep(pause) => {}
+            }
+        }
+    }
+}
+
+impl<S, H> InTransaction<S, H>
+where
+    S: Transactional,
+    H: TransactionalHandler<S::Transaction>,
+{
+    /// One transaction, from its opening to its end.
+    async fn attempt(&self, context: &Context) -> Result<(), Failure> {
         let is_exclusive = self.store.capabilities().exclusive_transactions;
         context.set_hold(Hold::Transaction);
         let mut transaction = self.open(context).await?;
@@ -158,15 +195,14 @@ where
             context.set_hold(Hold::ExclusiveTransaction);
         }
         match self.work(&mut transaction, context).await {
-            Ok(()) => {
-                // When the commit's effect is unknown, failing is still right: the processor then
-                // settles a retry with the same fencing token. If the commit took place, the
-                // message is no longer leased and that settlement changes nothing; if it did not,
-                // the retry is what should happen. A commit still under way holds the row, so the
-                // settlement waits for its end. A commit future that is dropped is no different.
-                within(STORE_TIMEOUT, "commit", self.store.commit(transaction)).await?;
-                Ok(Completion::already_settled())
-            }
+            // When the commit's effect is unknown, failing is still right: the processor then
+            // settles a retry with the same fencing token. If the commit took place, the message is
+            // no longer leased and that settlement changes nothing; if it did not, the retry is what
+            // should happen. A commit still under way holds the row, so the settlement waits for its
+            // end. A commit future that is dropped is no different.
+            Ok(()) => within(STORE_TIMEOUT, "commit", self.store.commit(transaction))
+                .await
+                .map_err(|error| Failure::of_transaction(&error)),
             Err(failure) => {
                 // A transaction that cannot be rolled back was never committed either.
                 if let Err(error) = within(
@@ -183,13 +219,7 @@ where
             }
         }
     }
-}
 
-impl<S, H> InTransaction<S, H>
-where
-    S: Transactional,
-    H: TransactionalHandler<S::Transaction>,
-{
     /// Opens a transaction. An outage is no fault of the message and costs it no attempt: it is
     /// waited for, while the processor renews the lease.
     async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
@@ -242,14 +272,16 @@ where
         transaction: &mut S::Transaction,
         context: &Context,
         result: Option<Bytes>,
-    ) -> Result<Option<Settled>> {
+    ) -> Result<Option<Settled>, Failure> {
         let settlement = Settlement {
             lease: context.leased().lease.clone(),
             outcome: Outcome::Processed { result },
         };
         let settlements = [settlement];
         let settling = self.store.settle_in(transaction, &settlements);
-        let settled = within(STORE_TIMEOUT, "settle_in", settling).await?;
+        let settled = within(STORE_TIMEOUT, "settle_in", settling)
+            .await
+            .map_err(|error| Failure::of_transaction(&error))?;
         Ok(settled.into_iter().next())
     }
 }
