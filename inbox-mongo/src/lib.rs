@@ -95,6 +95,9 @@
 //! certainly aborted the transaction; a commit with `UnknownTransactionCommitResult` is sent again
 //! a few times, and then answered with an unknown effect.
 //!
+//! **Conflicts** between handlers, over documents of their own, end as errors with the label
+//! `TransientTransactionError`: as the runtime's `Failure::conflict`, they cost no attempt.
+//!
 //! **Leases.** A transaction sees the documents as they were when it began, and fails if it settles
 //! a message that was changed since, be it by a renewal of its lease. So work on leased messages
 //! begins with [`open_for`](inbox_api::Transactional::open_for), as the runtime's `in_transaction`

@@ -138,6 +138,64 @@ async fn an_error_after_a_change_does_not_deny_it() {
     assert_eq!(error.effect(), Effect::Unknown, "begin: {error}");
 }
 
+/// Where writes are not confirmed, a claim has no answer, and its messages are handed to nobody. They
+/// are handed back once the claim comes to its end, and no other is leased before.
+#[tokio::test]
+async fn claims_without_an_answer_cost_no_attempts() {
+    let Some(mut place) = Place::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    place.options = place.options.operation_timeout(Duration::from_secs(2));
+    let (proxy, url) = common::proxied(&place.url).await.unwrap();
+    let proxy = Arc::new(proxy);
+    let mut options = ClientOptions::parse(&url).await.unwrap();
+    let stalling = Arc::new(AtomicBool::new(false));
+    let (told, stalled) = (Arc::clone(&stalling), Arc::clone(&proxy));
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        if let CommandEvent::Started(started) = event
+            && started
+                .command
+                .get_str("update")
+                .is_ok_and(|name| name == "inbox_message")
+            && told.load(Ordering::Relaxed)
+        {
+            stalled.stall();
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    let slow = MongoStore::with_client(client, place.options.clone())
+        .await
+        .unwrap();
+    let _ = store.receive(&["a", "b"].map(message)).await.unwrap();
+    // The first claim of a process makes requests of its own.
+    assert!(
+        slow.claim_for(&handler(), 1, LEASE, &worker())
+            .await
+            .is_ok()
+    );
+    place.offset.advance(LEASE * 2);
+
+    stalling.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        let claim = slow.claim_for(&handler(), 1, LEASE, &worker()).await;
+        assert_eq!(claim.unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    stalling.store(false, Ordering::Relaxed);
+    proxy.forward();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let mut leased = Vec::new();
+    while leased.len() < 2 {
+        assert!(std::time::Instant::now() < deadline, "{leased:?}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let claims = store.claim_for(&handler(), 2, LEASE, &worker()).await;
+        leased.extend(claims.unwrap().leased);
+    }
+    // One of them was leased before, when nothing was wrong.
+    let attempts: u32 = leased.iter().map(|leased| leased.attempts.started).sum();
+    assert_eq!(attempts, 3);
+}
+
 /// As a worker leaves it that is killed after its settlement: the server deletes by its TTL index
 /// what has an `expireAt`, and with the message the mark by which the next one is found.
 #[tokio::test]
