@@ -138,6 +138,7 @@ impl RedisStore {
         {
             return Ok((Settled::Refused(invalid), Vec::new()));
         }
+        let (shard, _) = self.located(lease)?;
         let mut call = self.settle_call_with(lease, &keys)?;
         call.arg(commands.len());
         for command in commands {
@@ -151,8 +152,8 @@ impl RedisStore {
         let mut answer = Taker::of(answer).map_err(mapped)?;
         let done = answer.list().map_err(mapped)?;
         let replies = answer.list().map_err(mapped)?;
-        let guards = answer.list().map_err(mapped)?;
-        self.drop_guards(OPERATION, guards).await;
+        let gone = answer.list().map_err(mapped)?;
+        self.forget_places(OPERATION, shard, gone).await;
         let done = done
             .first()
             .map(reply::number)

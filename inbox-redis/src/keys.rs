@@ -3,7 +3,7 @@
 use inbox_api::{HandlerName, InboxName, Key, Message};
 
 /// How many keys a shard has besides those of its handlers.
-pub(crate) const SHARD_KEYS: usize = 18;
+pub(crate) const SHARD_KEYS: usize = 16;
 /// Their names, in the order in which scripts take them.
 pub(crate) const NAMES: [&str; SHARD_KEYS] = [
     "meta",
@@ -19,11 +19,9 @@ pub(crate) const NAMES: [&str; SHARD_KEYS] = [
     "done:discarded",
     "late",
     "statics",
-    "fences",
     "runs",
     "blobs",
-    "staged",
-    "staging",
+    "places",
 ];
 pub(crate) const HANDLER_KEYS: usize = 6;
 const HANDLER_NAMES: [&str; HANDLER_KEYS] =
@@ -57,6 +55,10 @@ impl Layout {
         0..self.shards
     }
 
+    pub(crate) fn others(&self, one: u16) -> impl Iterator<Item = u16> {
+        self.all().filter(move |shard| *shard != one)
+    }
+
     /// The hash tag that all keys of a shard have.
     pub(crate) fn tag(&self, shard: u16) -> String {
         format!("{{{}:{shard}}}", self.inbox)
@@ -82,12 +84,13 @@ impl Layout {
         crc16(format!("{}:{shard}", self.inbox).as_bytes()) % 16_384
     }
 
-    /// The shard that knows whether the message is known.
+    /// The shard of the message's id: that of a message without an ordering key, and the one that
+    /// knows where the others went.
     pub(crate) fn home(&self, key: &Key) -> u16 {
         self.hash(key.id.as_str())
     }
 
-    /// The shard that holds the message, unless an earlier copy decided otherwise.
+    /// The shard that holds the message, unless an earlier copy had another ordering key.
     pub(crate) fn target(&self, message: &Message) -> u16 {
         match message.ordering_key() {
             Some(ordering_key) => self.hash(ordering_key.as_str()),

@@ -52,30 +52,36 @@
 //!
 //! | | one shard | several |
 //! |---|---|---|
-//! | round trips of receive | 1 | 2: numbers are drawn in the first shard; 4 when messages are on their way to another shard than their home |
+//! | round trips of receive | 1 | 2: numbers are drawn in the first shard, and ordering keys' places noted, before messages are stored |
 //! | round trips of claim | 1 | 2: a look into all shards, then a claim in those that have the longest-due messages |
 //! | round trips of settle, extend | 1 | 1, to the shards concerned in parallel |
-//! | stored together | the batch | the messages of a batch that share an id |
+//! | stored together | the batch | the messages of a batch that share an id and an ordering key |
 //!
-//! A message's **home** is the shard of its id, which is the same for all copies of a delivery,
-//! whatever handlers and ordering keys they have. Without an ordering key it is stored there; with
-//! one it belongs to the shard of the ordering key, so that a whole ordering key is in one shard.
-//! Every copy asks the home first, so a copy with another ordering key, or with none, is a
-//! duplicate.
+//! A message is in the shard of its ordering key, so that a whole ordering key is in one shard, or in
+//! its **home**, the shard of its id, if it has none. Whatever is known of a message is in that one
+//! shard, and changed there by one script.
 //!
-//! A message that belongs elsewhere takes three steps. It is *staged* at home: a **guard** in
-//! `ids` says where it is, and `staged` holds it, in one script with the delivery's other messages.
-//! From then on it is stored. Then it is *placed* where it belongs, and then *unstaged*. Each step can
-//! be repeated, by anybody: what was staged for over a second, because its sender died, is placed by
-//! whoever claims; and whoever looks at messages places what is staged first. A guard without a
-//! staged message says where the message was placed. If it is gone from there (purged), the next
-//! copy leaves a *fence* there against whoever is late with placing it, and removes the guard.
-//! A purge of what was placed minutes ago leaves a fence too. Fences are dropped after five minutes,
-//! and nobody places what was read over a minute ago.
+//! **Copies of a delivery must carry the same ordering key**, those for other handlers and those that
+//! are sent again alike. Then they meet in one shard, and at most one of a handler's copies is
+//! accepted, as long as that shard keeps it. Copies with different ordering keys are refused too, as long as
+//! the home has a note (in `places`) of where the first one went, which it makes before that one is
+//! stored. The note can get lost in a fail-over (unless [`Confirmations`] are demanded), and goes when
+//! the message is purged: a copy with another ordering key that comes then, or at the same time, may be
+//! accepted once more. One that finds a note without a message is stored where the note says, beside
+//! the other messages of its ordering key and not in order with them. Messages of a batch that
+//! share an id and have different ordering keys may be stored in part when the sender dies: sending
+//! the delivery again stores the rest.
 //!
-//! Numbers order the messages of all shards as they were received. Times are each server's own;
-//! the parts of one operation share one server's moment, if it was within the last second by their
-//! own clocks, so that what they write is in order.
+//! What is looked for by its id alone ([`get`](inbox_api::Operate::get), a replay, a discard) is
+//! looked for in its home and then in all other shards at once.
+//!
+//! Numbers order the messages of all shards as they were received. The first shard draws them; when
+//! its server has been restarted or replaced, which shows by its replication id, it goes on a thousand
+//! million numbers further, so that draws that were forgotten do not come again. Times are each
+//! server's own, and no server's clock is compared with another's: how long something has been due,
+//! finished or leased is for the clock of the server where it is. If a shard moves to a server whose
+//! clock is elsewhere, its leases and due times end earlier or later by as much, as with any Redis
+//! whose clock is set.
 //!
 //! # Runs
 //! Most messages that are received together fare alike: they are claimed together and processed
@@ -92,8 +98,8 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `{inbox:0}:meta` | hash | the marker: version, number of shards, which shard; the last numbers drawn |
-//! | `…:ids` | hash | field → its number, when it is in a run; else where it stands, its number, times, token, attempts, worker; or a guard |
+//! | `{inbox:0}:meta` | hash | the marker: version, number of shards, which shard; the last number drawn, and in which life of the server |
+//! | `…:ids` | hash | field → its number, when it is in a run; else where it stands, its number, times, token, attempts, worker |
 //! | `…:runs` | sorted set | for each run by its first number: where it stands, as in `ids` |
 //! | `…:blobs` | hash | a run's first number → its messages, until their payloads are dropped |
 //! | `…:log` | stream | a part of a batch by its first number: field, kind, content type, headers of each message |
@@ -107,8 +113,7 @@
 //! | `…:done:STATE` | stream | a moment → the numbers of all messages and runs that became final then |
 //! | `…:dead` | sorted set | fields of dead letters by number |
 //! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches |
-//! | `…:staged`, `…:staging` | hash, sorted set | messages on their way to another shard, and since when |
-//! | `…:fences` | sorted set | fences by time |
+//! | `…:places` | hash | field → the shard that a message of this home went to, for its ordering key |
 //!
 //! **A retained processed message without its payload takes under 250 bytes** when it was received
 //! in large batches: about 180 bytes measured in batches of 100, 294 in batches of one, with ids of
@@ -162,17 +167,18 @@
 
 mod beside;
 mod checks;
+mod clocks;
 mod error;
 mod keys;
 mod link;
 mod operate;
 mod options;
+mod places;
 mod receive;
 mod reply;
 mod rows;
 mod schema;
 mod scripts;
-mod staging;
 mod store;
 mod wakeups;
 mod work;

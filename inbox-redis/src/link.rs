@@ -163,6 +163,13 @@ impl Link {
         }
     }
 
+    /// What the clock of a slot's server shows, in microseconds, if it answers.
+    pub(crate) async fn time(&self, slot: u16) -> Option<i64> {
+        let answer = self.send(slot, redis::cmd("TIME")).await.ok()?;
+        let (seconds, micros): (i64, i64) = redis::from_redis_value(answer).ok()?;
+        seconds.checked_mul(1_000_000)?.checked_add(micros)
+    }
+
     /// The value of the one setting that `CONFIG GET` is asked for, of one primary; `None` when
     /// the server does not tell.
     pub(crate) async fn first_setting(&self, command: Cmd) -> Option<String> {

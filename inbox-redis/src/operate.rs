@@ -16,10 +16,9 @@ use inbox_api::{
 
 use self::{
     change::{FINAL, UNWANTED, eligible},
-    records::Found,
     scan::{LAST, SCAN},
 };
-use crate::store::RedisStore;
+use crate::{keys::field, store::RedisStore};
 
 /// One script purges or changes at most so many, so that live traffic gets in between.
 const STEP: usize = 500;
@@ -36,23 +35,20 @@ fn after(operation: &'static str, cursor: Option<&Cursor>) -> Result<Option<i64>
 impl Operate for RedisStore {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         let home = self.layout().home(key);
-        let mut found = self.get_in(home, key).await?;
-        if let Found::Elsewhere(shard) = found {
-            found = self.get_in(shard, key).await?;
-            if matches!(found, Found::Nothing) && self.place_staged_one("get", key).await? {
-                found = self.get_in(shard, key).await?;
-            }
+        if let Some(found) = self.get_in(home, key).await? {
+            return Ok(Some(found));
         }
-        Ok(match found {
-            Found::Record(record) => Some(*record),
-            Found::Nothing | Found::Elsewhere(_) => None,
-        })
+        let looks = self
+            .layout()
+            .others(home)
+            .map(|shard| self.get_in(shard, key));
+        let found = futures_util::future::try_join_all(looks).await?;
+        Ok(found.into_iter().flatten().next())
     }
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
         const OPERATION: &str = "list";
         self.link(OPERATION)?;
-        self.place_all(OPERATION).await?;
         let after = after(OPERATION, page.after.as_ref())?;
         let limit = page.limit.min(Page::MAX) as usize;
         if limit == 0 {
@@ -80,7 +76,6 @@ impl Operate for RedisStore {
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
         const OPERATION: &str = "count";
-        self.place_all(OPERATION).await?;
         let scans = self.scans(OPERATION, filter, &filter.states, (0, LAST), false);
         let mut count = 0;
         for mut scan in scans {
@@ -167,8 +162,10 @@ impl Operate for RedisStore {
         const OPERATION: &str = "purge_archived";
         self.link(OPERATION)?;
         let mut purged = 0;
-        for (shard, fields) in self.find_shards(OPERATION, keys).await? {
-            for step in fields.chunks(STEP) {
+        // Each may be in the shard of its ordering key, which is not known here.
+        let fields: Vec<String> = keys.iter().map(field).collect();
+        for step in fields.chunks(STEP) {
+            for shard in self.layout().all() {
                 purged += self.purge_in(OPERATION, shard, expired, step).await?;
             }
         }

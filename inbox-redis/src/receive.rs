@@ -3,35 +3,26 @@
 use std::collections::{BTreeMap, HashSet};
 
 use inbox_api::{
-    Begun, Bytes, Due, Error, ErrorKind, Key, LeaseTerms, Message, Receipt, Result, check_size,
+    Begun, Bytes, Due, Error, ErrorKind, LeaseTerms, Message, Receipt, Result, check_size,
     duration_micros, from_micros, to_micros,
 };
 use redis::Value;
 
 use crate::{
+    clocks::Moment,
     keys::field,
+    places::Place,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows,
-    scripts::{BEGIN, Call, DRAW, FENCE, Moment, RECEIVE, UNGUARD},
+    scripts::{BEGIN, Call, DRAW, RECEIVE},
     store::RedisStore,
 };
 
-/// How often a message whose guard changes under our hands is tried anew.
+/// How often a message whose place changes under our hands is looked for again.
 const ROUNDS: u32 = 8;
-/// For how long after it was staged, or read where it is staged, a message may be placed, in
-/// microseconds by the servers' clocks.
-pub(crate) const PLACING: i64 = 60_000_000;
 /// A batch of more would exceed what Redis takes in one command.
 const MOST_MESSAGES: usize = 100_000;
 const MOST_BYTES: usize = 512 * 1024 * 1024;
-
-/// That a message is, or will be, in another shard than its home: which one, and the number
-/// under which that was decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Guard {
-    pub(crate) shard: u16,
-    pub(crate) number: u64,
-}
 
 fn due(due: Due) -> String {
     match due {
@@ -39,14 +30,6 @@ fn due(due: Due) -> String {
         Due::After(delay) => format!("+{}", duration_micros(delay)),
         Due::At(time) => format!("@{}", to_micros(time)),
     }
-}
-
-fn conflict(operation: &'static str) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        operation,
-        "copies of a message with different ordering keys raced for its place",
-    )
 }
 
 /// Messages that become a run: so many, of so many bytes together and each.
@@ -60,7 +43,7 @@ const PART_SPAN: usize = 1000;
 /// belong to one handler. Always at least 1; a single one does not become a run.
 fn part_length(batch: &[Open<'_>], place_of: impl Fn(usize, &Open<'_>) -> usize) -> usize {
     let plain = |one: &Open<'_>| {
-        one.guard.is_none()
+        !matches!(one.place_in, Place::Noted(_))
             && one.message.ordering_key().is_none()
             && one.message.due() == Due::Now
             && one.message.payload().len() <= PART_PAYLOAD
@@ -114,37 +97,15 @@ fn part_args(call: &mut Call, start: usize, part: &[Open<'_>], distances: &[u16]
 enum Said {
     Accepted,
     Duplicate,
-    /// It is, or will be, in another shard, and this call has staged it.
-    StagedNow(Guard),
-    /// The same, by an earlier call, which may not have placed it yet.
-    StagedBefore(Guard),
-    /// It was placed in another shard, and may have been purged since.
-    Placed(Guard),
-    /// It came too late for its place: others see to it, or have long done so.
-    Late,
+    /// It is in this shard, or will be.
+    Elsewhere(u16),
 }
 
 fn said(value: Value) -> Reply<Said> {
-    match value {
-        Value::Int(0) => Ok(Said::Duplicate),
-        Value::Int(1) => Ok(Said::Accepted),
-        Value::Int(3 | 4) => Ok(Said::Late),
-        other => {
-            let mut parts = Taker::of(other)?;
-            let guard = guard(&mut parts)?;
-            Ok(match parts.number()? {
-                1 => Said::StagedNow(guard),
-                2 => Said::StagedBefore(guard),
-                _ => Said::Placed(guard),
-            })
-        }
-    }
-}
-
-fn guard(parts: &mut Taker) -> Reply<Guard> {
-    Ok(Guard {
-        shard: parts.small()?,
-        number: parts.unsigned()?,
+    Ok(match value {
+        Value::Int(0) => Said::Duplicate,
+        Value::Int(1) => Said::Accepted,
+        other => Said::Elsewhere(Taker::of(other)?.small()?),
     })
 }
 
@@ -152,9 +113,7 @@ fn guard(parts: &mut Taker) -> Reply<Guard> {
 struct Open<'a> {
     place: usize,
     message: &'a Message,
-    home: u16,
-    target: u16,
-    guard: Option<Guard>,
+    place_in: Place,
 }
 
 impl RedisStore {
@@ -171,7 +130,11 @@ impl RedisStore {
                 receipts.push(Some(Receipt::Duplicate));
             } else {
                 bytes = bytes.saturating_add(message.payload().len());
-                open.push(self.open(place, message));
+                open.push(Open {
+                    place,
+                    message,
+                    place_in: Place::Home(0),
+                });
                 receipts.push(None);
             }
         }
@@ -179,13 +142,8 @@ impl RedisStore {
             let reason = "a batch may have up to 100000 messages and 512 MiB; send smaller ones";
             return Err(Error::new(ErrorKind::Invalid, OPERATION, reason));
         }
-        let mut rounds = 0;
-        while !open.is_empty() {
-            if rounds == ROUNDS {
-                return Err(conflict(OPERATION).with_effect(inbox_api::Effect::Unknown));
-            }
-            rounds += 1;
-            open = self.receive_round(open, &mut receipts).await?;
+        if !open.is_empty() {
+            self.receive_open(open, &mut receipts).await?;
         }
         // Every message was refused or decided.
         Ok(receipts
@@ -194,75 +152,64 @@ impl RedisStore {
             .collect())
     }
 
-    fn open<'a>(&self, place: usize, message: &'a Message) -> Open<'a> {
-        Open {
-            place,
-            message,
-            home: self.layout().home(message.key()),
-            target: self.layout().target(message),
-            guard: None,
-        }
-    }
-
-    /// Answers the messages that have to be tried again.
-    async fn receive_round<'a>(
+    async fn receive_open(
         &self,
-        open: Vec<Open<'a>>,
+        mut open: Vec<Open<'_>>,
         receipts: &mut [Option<Receipt>],
-    ) -> Result<Vec<Open<'a>>> {
+    ) -> Result<()> {
         const OPERATION: &str = "receive";
-        let (mut staged, mut placed) = (Vec::new(), Vec::new());
-        let first = self.numbers(OPERATION, &open).await?;
-        let moment = self.inner.caller.moment();
-        for (mut one, said) in self.store_at(OPERATION, first, open, moment).await? {
-            match said {
-                Said::Accepted => decide(receipts, one.place, Receipt::Accepted),
-                Said::Duplicate | Said::Late | Said::StagedBefore(_) => {
-                    decide(receipts, one.place, Receipt::Duplicate);
-                }
-                Said::StagedNow(guard) => {
-                    decide(receipts, one.place, Receipt::Accepted);
-                    one.guard = Some(guard);
-                    staged.push(one);
-                }
-                Said::Placed(guard) => placed.push((one, guard)),
-            }
-        }
-        if !staged.is_empty() {
-            // One that came too late stays staged for the next who sees it.
-            let there = self.store_at(OPERATION, first, staged, moment).await?;
-            let placed = there
-                .iter()
-                .filter(|(_, said)| matches!(said, Said::Accepted | Said::Duplicate))
-                .filter_map(|(one, _)| {
-                    Some((one.home, field(one.message.key()), one.guard?.number))
-                })
-                .collect();
-            self.unstage(OPERATION, placed).await;
-        }
-        let mut again = Vec::new();
-        for (one, guard) in placed {
-            if self.is_there(OPERATION, one.message.key(), guard).await? {
+        let count = open.last().map_or(0, |one| one.place + 1);
+        let messages: Vec<&Message> = open.iter().map(|one| one.message).collect();
+        let (first, places) = self.numbers_and_places(OPERATION, count, &messages).await?;
+        for (one, place) in open.iter_mut().zip(places) {
+            one.place_in = place;
+            if let Place::Known(_) = place {
                 decide(receipts, one.place, Receipt::Duplicate);
-            } else {
-                again.push(one);
             }
         }
-        Ok(again)
+        open.retain(|one| !matches!(one.place_in, Place::Known(_)));
+        let moment = self.inner.caller.clocks.moment();
+        while !open.is_empty() {
+            let mut again = Vec::new();
+            for (mut one, said) in self.store_at(OPERATION, first, open, moment).await? {
+                match said {
+                    Said::Accepted => decide(receipts, one.place, Receipt::Accepted),
+                    Said::Duplicate => decide(receipts, one.place, Receipt::Duplicate),
+                    // From there it is not sent on.
+                    Said::Elsewhere(shard) => {
+                        one.place_in = Place::Noted(shard);
+                        again.push(one);
+                    }
+                }
+            }
+            open = again;
+        }
+        Ok(())
     }
 
     /// The first of as many new numbers as the batch has places, so that the messages' numbers are
-    /// in its order; 0 when the shard draws them itself.
-    async fn numbers(&self, operation: &'static str, open: &[Open<'_>]) -> Result<u64> {
+    /// in its order, and where the messages are to be stored. With one shard, the script draws the
+    /// numbers itself: then the first is 0.
+    async fn numbers_and_places(
+        &self,
+        operation: &'static str,
+        count: usize,
+        messages: &[&Message],
+    ) -> Result<(u64, Vec<Place>)> {
         if self.layout().shards() == 1 {
-            return Ok(0);
+            return Ok((0, vec![Place::Home(0); messages.len()]));
         }
-        let count = open.last().map_or(0, |one| one.place + 1);
-        self.draw(operation, count).await
+        let mut call = self.inner.caller.call(&DRAW, 0, []);
+        call.arg(count);
+        let (drawn, places) = futures_util::future::try_join(
+            self.run(operation, call),
+            self.places(operation, messages),
+        )
+        .await?;
+        let first = reply::unsigned(&drawn).map_err(unexpected(operation))?;
+        Ok((first, places))
     }
 
-    /// Stores messages without a guard at home, or stages them there; and those with a guard where
-    /// they belong.
     async fn store_at<'a>(
         &self,
         operation: &'static str,
@@ -272,8 +219,7 @@ impl RedisStore {
     ) -> Result<Vec<(Open<'a>, Said)>> {
         let mut by_shard: BTreeMap<u16, Vec<Open<'a>>> = BTreeMap::new();
         for one in open {
-            let shard = one.guard.map_or(one.home, |guard| guard.shard);
-            by_shard.entry(shard).or_default().push(one);
+            by_shard.entry(one.place_in.shard()).or_default().push(one);
         }
         let calls = by_shard
             .iter()
@@ -309,7 +255,8 @@ impl RedisStore {
             let (part, behind) = rest.split_at(length);
             if let [one] = part {
                 call.arg("one").arg(place_of(0, one));
-                self.message_args(&mut call, one, moment.micros());
+                message_args(&mut call, one);
+                call.arg(u8::from(matches!(one.place_in, Place::Noted(_))));
             } else {
                 let start = place_of(0, one);
                 let distances: Vec<u16> = part
@@ -325,150 +272,44 @@ impl RedisStore {
         call
     }
 
-    /// A message by itself, at the moment `time` by the server's clock.
-    fn message_args(&self, call: &mut Call, one: &Open<'_>, time: i64) {
-        let message = one.message;
-        call.arg(field(message.key()))
-            .arg(due(message.due()))
-            .arg(message.ordering_key().map_or("", AsRef::as_ref))
-            .arg(rows::body(message));
-        match one.guard {
-            Some(guard) => call.arg("").arg(one.home).arg(guard.number),
-            None if one.target != one.home => call.arg(one.target).arg("").arg(""),
-            None => call.arg("").arg("").arg(""),
-        };
-        call.arg(time.saturating_add(PLACING));
-    }
-
-    /// New sequence numbers, which order the messages of all shards.
-    async fn draw(&self, operation: &'static str, count: usize) -> Result<u64> {
-        let mut call = self.inner.caller.call(&DRAW, 0, []);
-        call.arg(count);
-        let drawn = self.run(operation, call).await?;
-        let mut drawn = Taker::of(drawn).map_err(unexpected(operation))?;
-        let first = drawn.unsigned().map_err(unexpected(operation))?;
-        let time = drawn.number().map_err(unexpected(operation))?;
-        self.inner.caller.hear(time);
-        Ok(first)
-    }
-
-    /// Whether a guarded message really is where its guard says. One that is still staged is
-    /// placed. If it is gone (it was purged), makes sure that whoever is late with placing it never
-    /// will, and removes the guard.
-    async fn is_there(&self, operation: &'static str, key: &Key, guard: Guard) -> Result<bool> {
-        if self.place_staged_one(operation, key).await? {
-            return Ok(true);
-        }
-        let mut call = self.inner.caller.call(&FENCE, guard.shard, []);
-        call.arg(field(key)).arg(guard.number);
-        let answer = self.run_confirmed(operation, call).await?;
-        if answer == Value::Int(1) {
-            return Ok(true);
-        }
-        self.unguard(
-            operation,
-            self.layout().home(key),
-            &[(field(key), guard.number)],
-        )
-        .await?;
-        Ok(false)
-    }
-
-    /// Removes guards from a home shard.
-    pub(crate) async fn unguard(
-        &self,
-        operation: &'static str,
-        home: u16,
-        guards: &[(String, u64)],
-    ) -> Result<()> {
-        let mut call = self.inner.caller.call(&UNGUARD, home, []);
-        for (field, number) in guards {
-            call.arg(field).arg(*number);
-        }
-        self.run(operation, call).await.map(drop)
-    }
-
     pub(crate) async fn begin_one(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         const OPERATION: &str = "begin";
         for _ in 0..ROUNDS {
-            let mut one = self.open(0, message);
-            let first = self.numbers(OPERATION, std::slice::from_ref(&one)).await?;
-            let mut shard = one.home;
-            let mut store = one.target == one.home;
-            if !store {
-                // It is staged first, as in a receive.
-                let open = vec![self.open(0, message)];
-                let moment = self.inner.caller.moment();
-                let said = self.store_at(OPERATION, first, open, moment).await?.pop();
-                match said.map(|(_, said)| said) {
-                    Some(Said::StagedNow(guard)) => {
-                        (shard, store) = (guard.shard, true);
-                        one.guard = Some(guard);
-                    }
-                    Some(Said::StagedBefore(guard)) => {
-                        self.place_staged_one(OPERATION, message.key()).await?;
-                        shard = guard.shard;
-                    }
-                    Some(Said::Placed(guard)) => {
-                        shard = guard.shard;
-                        one.guard = Some(guard);
-                    }
-                    _ => {}
-                }
+            let (seq, places) = self.numbers_and_places(OPERATION, 1, &[message]).await?;
+            let mut one = Open {
+                place: 0,
+                message,
+                place_in: places.first().copied().unwrap_or(Place::Home(0)),
+            };
+            let mut said = self.begin_in(seq, &one, terms).await?;
+            if let BeginSaid::Elsewhere(shard) = said {
+                one.place_in = Place::Noted(shard);
+                said = self.begin_in(seq, &one, terms).await?;
             }
-            let mut outcome = self.begin_in(shard, first, &one, store, terms).await?;
-            let late = matches!(outcome, BeginSaid::Absent);
-            if store
-                && !late
-                && let Some(guard) = one.guard
-            {
-                let at_home = vec![(one.home, field(message.key()), guard.number)];
-                self.unstage(OPERATION, at_home).await;
-            }
-            if let BeginSaid::Elsewhere(guard) = outcome {
-                one.guard = Some(guard);
-                outcome = self
-                    .begin_in(guard.shard, first, &one, false, terms)
-                    .await?;
-            }
-            match (outcome, one.guard) {
-                (BeginSaid::Begun(begun), _) => return Ok(begun),
-                (BeginSaid::Absent, Some(guard)) => {
-                    // Staged and placed now, or gone: the next round tells.
-                    self.is_there(OPERATION, message.key(), guard).await?;
-                }
-                _ => {}
+            // One that was at home a moment ago may have been purged: the next round tells.
+            if let BeginSaid::Begun(begun) = said {
+                return Ok(begun);
             }
         }
-        Err(conflict(OPERATION))
+        Err(Error::new(
+            ErrorKind::Conflict,
+            OPERATION,
+            "copies of the message raced with its purges for its place",
+        ))
     }
 
-    async fn begin_in(
-        &self,
-        shard: u16,
-        seq: u64,
-        one: &Open<'_>,
-        store: bool,
-        terms: &LeaseTerms,
-    ) -> Result<BeginSaid> {
+    async fn begin_in(&self, seq: u64, one: &Open<'_>, terms: &LeaseTerms) -> Result<BeginSaid> {
         const OPERATION: &str = "begin";
-        let caller = &self.inner.caller;
-        let mut call = caller.call(&BEGIN, shard, [one.message.handler()]);
-        call.arg(seq)
-            .arg(field(one.message.key()))
-            .arg(due(one.message.due()))
-            .arg(one.message.ordering_key().map_or("", AsRef::as_ref))
-            .arg(rows::body(one.message));
-        match one.guard {
-            Some(guard) => call.arg(one.home).arg(guard.number),
-            None => call.arg("").arg(""),
-        };
-        call.arg(caller.moment().micros().saturating_add(PLACING))
-            .arg(u8::from(store))
+        let (shard, message) = (one.place_in.shard(), one.message);
+        let mut call = self.inner.caller.call(&BEGIN, shard, [message.handler()]);
+        call.arg(seq);
+        message_args(&mut call, one);
+        call.arg(u8::from(matches!(one.place_in, Place::Noted(_))))
+            .arg(u8::from(!matches!(one.place_in, Place::Known(_))))
             .arg(duration_micros(terms.length()))
             .arg(terms.worker().as_str());
         let answer = self.run_confirmed(OPERATION, call).await?;
-        self.begun(shard, one.message, answer)
+        self.begun(shard, message, answer)
             .map_err(unexpected(OPERATION))?
     }
 
@@ -496,8 +337,8 @@ impl RedisStore {
                 until: from_micros(answer.number()?),
             },
             "blocked" => Begun::Blocked,
-            "absent" | "fenced" => return Ok(Ok(BeginSaid::Absent)),
-            "guard" => return Ok(Ok(BeginSaid::Elsewhere(guard(&mut answer)?))),
+            "absent" => return Ok(Ok(BeginSaid::Absent)),
+            "elsewhere" => return Ok(Ok(BeginSaid::Elsewhere(answer.small()?))),
             "corrupt" => return Ok(Err(corrupt("its state or body cannot be read".into()))),
             _ => return Err(Unexpected),
         };
@@ -505,10 +346,18 @@ impl RedisStore {
     }
 }
 
+fn message_args(call: &mut Call, one: &Open<'_>) {
+    let message = one.message;
+    call.arg(field(message.key()))
+        .arg(due(message.due()))
+        .arg(message.ordering_key().map_or("", AsRef::as_ref))
+        .arg(rows::body(message));
+}
+
 enum BeginSaid {
     Begun(Begun),
     Absent,
-    Elsewhere(Guard),
+    Elsewhere(u16),
 }
 
 fn decide(receipts: &mut [Option<Receipt>], place: usize, receipt: Receipt) {

@@ -1,16 +1,13 @@
 //! The scripts, and how a call of one is put together.
 
-use std::{
-    collections::BTreeSet,
-    sync::{LazyLock, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use inbox_api::ClockOffset;
 use inbox_api::HandlerName;
 use redis::{Cmd, ToRedisArgs};
 
 use crate::{
+    clocks::{Clocks, Moment},
     keys::{HANDLER_KEYS, Layout},
     schema,
 };
@@ -45,6 +42,7 @@ macro_rules! script {
             include_str!("lua/shared/shard.lua"),
             include_str!("lua/shared/runs.lua"),
             include_str!("lua/shared/states.lua"),
+            include_str!("lua/shared/places.lua"),
             include_str!("lua/shared/log.lua"),
             include_str!("lua/shared/parting.lua"),
             include_str!("lua/shared/history.lua"),
@@ -87,11 +85,10 @@ macro_rules! scripts {
 
 scripts! {
     RECEIVE = growing "receive.lua";
-    UNSTAGE = draining "unstage.lua";
     BEGIN = growing "begin.lua";
     DRAW = growing "draw.lua";
-    FENCE = draining "fence.lua";
-    UNGUARD = draining "unguard.lua";
+    POINT = growing "point.lua";
+    UNPOINT = draining "unpoint.lua";
     CLAIM = draining "claim.lua";
     SETTLE = draining "settle.lua";
     EXTEND = draining "extend.lua";
@@ -119,20 +116,7 @@ static LOOK: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) struct Caller {
     pub(crate) layout: Layout,
     pub(crate) offset: ClockOffset,
-    /// A server's clock when it was last read, and how long ago that was.
-    heard: Mutex<Option<(i64, Instant)>>,
-}
-
-/// A moment by a server's clock, in microseconds, that the parts of one operation in several
-/// shards share, so that what they write is in order. Scripts take it only if it has just been by
-/// their own clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moment(i64);
-
-impl Moment {
-    pub(crate) fn micros(self) -> i64 {
-        self.0
-    }
+    pub(crate) clocks: Clocks,
 }
 
 /// One call, on its way to one shard.
@@ -152,26 +136,10 @@ impl Call {
 impl Caller {
     pub(crate) fn new(layout: Layout, offset: ClockOffset) -> Self {
         Self {
+            clocks: Clocks::new(layout.shards()),
             layout,
             offset,
-            heard: Mutex::new(None),
         }
-    }
-
-    /// Takes note of what a server's clock has just shown.
-    pub(crate) fn hear(&self, micros: i64) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        *heard = Some((micros, Instant::now()));
-    }
-
-    /// Now, by the clock that was heard last; a little late, and never early.
-    pub(crate) fn moment(&self) -> Moment {
-        if self.layout.shards() == 1 {
-            return Moment::default();
-        }
-        let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = |at: Instant| i64::try_from(at.elapsed().as_micros()).unwrap_or(0);
-        Moment(heard.map_or(0, |(micros, at)| micros.saturating_add(passed(at))))
     }
 
     /// Begins a call of `script` in `shard` that may touch these handlers' keys.
@@ -212,7 +180,7 @@ impl Caller {
             .arg(self.layout.shards())
             .arg(shard)
             .arg(self.offset.micros())
-            .arg(moment.0)
+            .arg(self.clocks.at(shard, moment))
             .arg(self.layout.channel())
             .arg(handlers.len());
         for handler in &handlers {

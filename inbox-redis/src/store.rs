@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -60,12 +60,12 @@ impl RedisStore {
     pub async fn connect(options: RedisOptions) -> Result<Self> {
         let link = Link::connect(&options).await?;
         checks::check(&link, &options).await?;
+        let layout = Layout::new(&options.inbox, options.shards);
+        let caller = Caller::new(layout, options.offset.clone());
+        hear_clocks(&caller, &link).await;
         Ok(Self {
             inner: Arc::new(Inner {
-                caller: Caller::new(
-                    Layout::new(&options.inbox, options.shards),
-                    options.offset.clone(),
-                ),
+                caller,
                 wakeups: Wakeups::new(&options),
                 link: RwLock::new(Some(link)),
                 options,
@@ -129,6 +129,21 @@ impl RedisStore {
             .map(|call| self.run_confirmed(operation, call));
         join_all(calls).await.into_iter().collect()
     }
+}
+
+/// Looks at the clock of each shard's server, where there are several. One that does not answer is
+/// heard later.
+async fn hear_clocks(caller: &Caller, link: &Link) {
+    if caller.layout.shards() == 1 {
+        return;
+    }
+    let looks = caller.layout.all().map(|shard| async move {
+        let sent = Instant::now();
+        if let Some(time) = link.time(caller.layout.slot(shard)).await {
+            caller.clocks.hear(shard, time, sent);
+        }
+    });
+    join_all(looks).await;
 }
 
 #[async_trait]

@@ -1,6 +1,6 @@
 //! Claiming, settling and extending.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{collections::BTreeMap, time::Instant};
 
 use futures_util::future::join_all;
 use inbox_api::{
@@ -10,10 +10,11 @@ use inbox_api::{
 use redis::Value;
 
 use crate::{
+    clocks::{Clocks, Moment},
     keys::field,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows::{self, Taken},
-    scripts::{CLAIM, Call, EXTEND, Moment, OPERATE, PEEK, SETTLE},
+    scripts::{CLAIM, Call, EXTEND, OPERATE, PEEK, SETTLE},
     store::RedisStore,
 };
 
@@ -21,8 +22,6 @@ use crate::{
 /// nothing else meanwhile.
 const CLAIM_STEP: u32 = 500;
 const CLAIM_BYTES: usize = 32 * 1024 * 1024;
-/// What has been staged for so long is placed by whoever claims.
-const STAGED: std::time::Duration = std::time::Duration::from_secs(1);
 /// One script settles or extends at most so many.
 const STEP: usize = 1000;
 
@@ -135,15 +134,15 @@ impl RedisStore {
         if self.layout().shards() == 1 {
             let call = self.claim_call(request, 0, limit, Moment::default());
             let answer = self.run(OPERATION, call).await?;
-            return claimed(0, answer).map_err(unexpected(OPERATION));
+            return claimed(&self.inner.caller.clocks, 0, answer).map_err(unexpected(OPERATION));
         }
         let (quotas, mut failure) = self.quotas(request, limit).await?;
         let full = quotas.values().sum::<u32>() >= limit;
-        let moment = self.inner.caller.moment();
+        let moment = self.inner.caller.clocks.moment();
         let calls = quotas.iter().map(|(shard, quota)| async {
             let call = self.claim_call(request, *shard, *quota, moment);
             let answer = self.run(OPERATION, call).await?;
-            claimed(*shard, answer).map_err(unexpected(OPERATION))
+            claimed(&self.inner.caller.clocks, *shard, answer).map_err(unexpected(OPERATION))
         });
         let mut all = Claimed {
             more: full,
@@ -176,13 +175,9 @@ impl RedisStore {
         let looks = self.layout().all().map(|shard| async move {
             let mut call = self.inner.caller.call(&PEEK, shard, &request.handlers);
             call.arg(limit);
+            let sent = Instant::now();
             let answer = self.run(OPERATION, call).await?;
-            let (time, due, staged) = due(shard, answer).map_err(unexpected(OPERATION))?;
-            self.inner.caller.hear(time);
-            if staged && let Err(error) = self.place_staged(OPERATION, shard, STAGED).await {
-                tracing::debug!(%error, "messages that are still staged could not be placed");
-            }
-            Ok(due)
+            due(&self.inner.caller.clocks, shard, sent, answer).map_err(unexpected(OPERATION))
         });
         let (mut found, mut failure, mut answered) = (Vec::new(), None, false);
         for answer in join_all(looks).await {
@@ -338,7 +333,7 @@ impl RedisStore {
                 by_shard.entry(shard).or_default().push((place, seq));
             }
         }
-        let moment = self.inner.caller.moment();
+        let moment = self.inner.caller.clocks.moment();
         let (mut calls, mut places) = (Vec::new(), Vec::new());
         for (shard, members) in by_shard {
             for step in members.chunks(STEP) {
@@ -356,12 +351,13 @@ impl RedisStore {
                     .iter()
                     .filter_map(|(place, _)| Some(&of(*place)?.lease.key.handler));
                 calls.push(self.settle_call(shard, handlers, &written, moment));
-                places.push(step.iter().map(|(place, _)| *place).collect::<Vec<_>>());
+                let step: Vec<usize> = step.iter().map(|(place, _)| *place).collect();
+                places.push((shard, step));
             }
         }
         let answers = self.run_all_confirmed(OPERATION, calls).await?;
-        for (places, answer) in places.into_iter().zip(answers) {
-            let (answers, guards) = self.settled(answer).map_err(unexpected(OPERATION))?;
+        for ((shard, places), answer) in places.into_iter().zip(answers) {
+            let (answers, gone) = self.settled(answer).map_err(unexpected(OPERATION))?;
             if answers.len() != places.len() {
                 return Err(unexpected(OPERATION)(Unexpected));
             }
@@ -370,7 +366,7 @@ impl RedisStore {
                     *answer = Settled::Done;
                 }
             }
-            self.drop_guards(OPERATION, guards).await;
+            self.forget_places(OPERATION, shard, gone).await;
         }
         Ok(settled)
     }
@@ -381,27 +377,6 @@ impl RedisStore {
         let _replies = answer.next()?;
         let done = done.iter().map(|done| Ok(reply::number(done)? == 1));
         Ok((done.collect::<Reply<_>>()?, answer.list()?))
-    }
-
-    /// Removes the guards of messages that are gone. One that stays, because this is cut short,
-    /// takes some memory until its message is received again, and does no harm.
-    pub(crate) async fn drop_guards(&self, operation: &'static str, guards: Vec<Value>) {
-        let mut by_home: HashMap<u16, Vec<(String, u64)>> = HashMap::new();
-        for guard in guards {
-            let parts = || -> Reply<(u16, String, u64)> {
-                let mut guard = Taker::of(guard)?;
-                let field = reply::text(&guard.next()?)?.ok_or(Unexpected)?.to_owned();
-                Ok((guard.small()?, field, guard.unsigned()?))
-            };
-            if let Ok((home, field, number)) = parts() {
-                by_home.entry(home).or_default().push((field, number));
-            }
-        }
-        for (home, guards) in by_home {
-            if let Err(error) = self.unguard(operation, home, &guards).await {
-                tracing::debug!(%error, "guards of purged messages are left behind");
-            }
-        }
     }
 
     pub(crate) async fn extend_batch(
@@ -417,7 +392,7 @@ impl RedisStore {
                 by_shard.entry(shard).or_default().push((place, seq, lease));
             }
         }
-        let moment = self.inner.caller.moment();
+        let moment = self.inner.caller.clocks.moment();
         let (mut calls, mut places) = (Vec::new(), Vec::new());
         for (shard, members) in by_shard {
             for step in members.chunks(STEP) {
@@ -456,7 +431,7 @@ struct Claimed {
     more: bool,
 }
 
-fn claimed(shard: u16, answer: Value) -> Reply<Claimed> {
+fn claimed(clocks: &Clocks, shard: u16, answer: Value) -> Reply<Claimed> {
     let mut answer = Taker::of(answer)?;
     let mut taken = answer
         .list()?
@@ -485,6 +460,9 @@ fn claimed(shard: u16, answer: Value) -> Reply<Claimed> {
             Err(Unexpected) => unreadable.push((shard, base.ok_or(Unexpected)?)),
         }
     }
+    for one in &mut taken {
+        one.at = clocks.common(shard, one.at);
+    }
     taken.sort_by_key(|taken| (taken.at, taken.seq));
     Ok(Claimed {
         taken,
@@ -493,17 +471,18 @@ fn claimed(shard: u16, answer: Value) -> Reply<Claimed> {
     })
 }
 
-/// When a message became claimable, its number and its shard.
+/// When a message became claimable, as it compares with others of all shards, its number and its
+/// shard.
 type Due = (i64, i64, u16);
 
-/// What `peek.lua` found: the time, the longest-due messages, and whether some have been staged for
-/// a while.
-fn due(shard: u16, answer: Value) -> Reply<(i64, Vec<Due>, bool)> {
+/// The longest-due messages that `peek.lua` found.
+fn due(clocks: &Clocks, shard: u16, sent: Instant, answer: Value) -> Reply<Vec<Due>> {
     let mut answer = Taker::of(answer)?;
-    let time = answer.number()?;
+    clocks.hear(shard, answer.number()?, sent);
     let found = answer.list()?.into_iter().map(|pair| {
         let mut pair = Taker::of(pair)?;
-        Ok((pair.number()?, pair.number()?, shard))
+        let at = clocks.common(shard, pair.number()?);
+        Ok((at, pair.number()?, shard))
     });
-    Ok((time, found.collect::<Reply<_>>()?, answer.number()? > 0))
+    found.collect()
 }

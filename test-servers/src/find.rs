@@ -4,6 +4,7 @@ use std::env;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
+use crate::clocks::Clocks;
 use crate::docker;
 use crate::error::{Doing as _, Error};
 use crate::installed::Installed;
@@ -102,6 +103,32 @@ pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
             Ok(Server::installed(kind, origin, server))
         }
     }
+}
+
+/// As [`find_own`], for a kind of several nodes whose clocks are apart: the first one's is ahead by so
+/// many seconds, the next one's by the next number, and so on, from the first again when there are more
+/// nodes. It needs `libfaketime`, and a server that is installed on the machine itself.
+///
+/// # Errors
+/// As [`find`]; [`NoServer::Skipped`] also without `libfaketime`.
+pub fn find_own_with_clocks(
+    kind: Kind,
+    arguments: &[&str],
+    ahead: &[i32],
+) -> Result<Server, NoServer> {
+    let clocks = Clocks::ahead(ahead)?;
+    let program = recipe(kind)
+        .program()
+        .map_err(|reason| Skipped { reason })?;
+    if program.root.is_some() {
+        let reason = "only a server installed on the machine itself can have another clock";
+        return Err(NoServer::Skipped(Skipped {
+            reason: reason.to_owned(),
+        }));
+    }
+    let origin = Origin::of(&program);
+    let server = Installed::with_clocks(kind, recipe(kind), program, arguments, clocks)?;
+    Ok(Server::installed(kind, origin, server))
 }
 
 /// The server behind FerretDB.

@@ -36,6 +36,7 @@ pub(crate) fn install() -> Result<(), Failure> {
         .iter()
         .filter(|(kind, _)| is_missing(kind))
         .flat_map(|(_, packages)| packages.iter().copied())
+        .chain((!test_servers::clocks_can_be_changed()).then_some("libfaketime"))
         .chain((!Path::new(release::KEYRING).exists()).then_some("debian-archive-keyring"))
         .collect();
     let directory = Path::new(ADDED);

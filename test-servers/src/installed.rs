@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, User};
 
+use crate::clocks::Clocks;
 use crate::error::{Doing as _, Error};
 use crate::kind::Kind;
 use crate::kinds::Recipe;
@@ -41,6 +42,7 @@ pub(crate) struct Installed {
     /// A program that prepares a node.
     helper: Option<Process>,
     watchdog: Watchdog,
+    clocks: Option<Clocks>,
 }
 
 impl Installed {
@@ -50,6 +52,27 @@ impl Installed {
         recipe: Arc<dyn Recipe>,
         program: Program,
         arguments: &[&str],
+    ) -> Result<Self, Error> {
+        Self::prepared(kind, recipe, program, arguments, None)
+    }
+
+    /// The same, with other clocks than the machine's.
+    pub(crate) fn with_clocks(
+        kind: Kind,
+        recipe: Arc<dyn Recipe>,
+        program: Program,
+        arguments: &[&str],
+        clocks: Clocks,
+    ) -> Result<Self, Error> {
+        Self::prepared(kind, recipe, program, arguments, Some(clocks))
+    }
+
+    fn prepared(
+        kind: Kind,
+        recipe: Arc<dyn Recipe>,
+        program: Program,
+        arguments: &[&str],
+        clocks: Option<Clocks>,
     ) -> Result<Self, Error> {
         let user = process::unprivileged(program.users(recipe.users()))
             .doing("looking for a user to run as")?;
@@ -72,6 +95,7 @@ impl Installed {
             nodes,
             helper: None,
             watchdog,
+            clocks,
         };
         server.prepare()?;
         server.launch(true)?;
@@ -341,6 +365,9 @@ impl Installed {
                     .doing("preparing the node to start first")?;
             }
             command.args(&self.arguments);
+            if let Some(clocks) = &self.clocks {
+                command = clocks.around(node, &command);
+            }
             self.nodes[node] = Some(self.process(&command)?);
         }
         self.instruct(End::Kill)?;

@@ -65,6 +65,7 @@
 //! Linux is where all of this holds. On other Unix systems a paused or killed PostgreSQL server is
 //! only its main process.
 
+mod clocks;
 mod debian;
 mod docker;
 mod error;
@@ -80,9 +81,13 @@ mod start_up;
 mod watchdog;
 mod wire;
 
+pub use clocks::clocks_can_be_changed;
 pub use debian::ADDED;
 pub use error::Error;
-pub use find::{NoServer, REQUIRE, Skipped, find, find_own, locate, or_skip, require_or_skip};
+pub use find::{
+    NoServer, REQUIRE, Skipped, find, find_own, find_own_with_clocks, locate, or_skip,
+    require_or_skip,
+};
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};
 

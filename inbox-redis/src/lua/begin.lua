@@ -1,20 +1,17 @@
--- ARGV: the sequence number, or 0 to draw here; key, due time, ordering key, body, home shard and
--- guard, and the moment after which it is too late to place it, as for receive; whether to store it
--- if it is new; lease length, worker.
+-- ARGV: the sequence number, or 0 to draw here; key, due time, ordering key, body; whether it is to be
+-- here whatever `places` says; whether to store it if it is new; lease length, worker.
 local key, whole = ARGV[arg + 1], ARGV[arg + 4]
-local guard = tonumber(ARGV[arg + 6])
-local length, worker = tonumber(ARGV[arg + 9]), ARGV[arg + 10]
+local length, worker = tonumber(ARGV[arg + 7]), ARGV[arg + 8]
 local handler = handler_of(key)
 local s = load(key)
-if s and s.state == GUARD then return {'guard', s.shard, s.guard} end
 if not s then
-  local late = guard and time > tonumber(ARGV[arg + 7])
-  if guard and (late or is_fenced(key, guard)) then return {'fenced'} end
-  if ARGV[arg + 8] == '0' then return {'absent'} end
+  local place = ARGV[arg + 5] ~= '1' and place_of(key)
+  if place then return {'elsewhere', place} end
+  if ARGV[arg + 6] == '0' then return {'absent'} end
   local seq = tonumber(ARGV[arg])
   if seq == 0 then seq = call('HINCRBY', meta, 'seq', 1) end
   call('HSET', body, key, whole)
-  s = insert(key, seq, ARGV[arg + 2], ARGV[arg + 3], whole, tonumber(ARGV[arg + 5]), guard)
+  s = insert(key, seq, ARGV[arg + 2], ARGV[arg + 3], whole)
   -- Nobody else is woken for a message that its receiver runs at once.
   quiet = true
   write()

@@ -4,7 +4,7 @@ local length, worker = tonumber(ARGV[arg + 2]), ARGV[arg + 3]
 local found, sets, most = {}, 0, 0
 for handler, keys in pairs(handlers) do
   for _, set in ipairs({'due', 'leased'}) do
-    local list = call('ZRANGEBYSCORE', keys[set], '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, limit)
+    local list = call('ZRANGEBYSCORE', keys[set], '-inf', integer(right_now), 'WITHSCORES', 'LIMIT', 0, limit)
     if #list > 0 then sets = sets + 1 end
     most = most + #list / 2
     for n = 1, #list, 2 do
@@ -70,7 +70,7 @@ local function claim_ones(first, last)
     local f, key, whole = found[n], keys[n - first + 1], bodies[n - first + 1]
     local s = states[key] or nil
     local seq = struct.unpack('>I6', f.member)
-    if not s or s.state == GUARD or s.run or (s.state ~= -1 and s.seq ~= seq) then
+    if not s or s.run or (s.state ~= -1 and s.seq ~= seq) then
       -- The index names what is not there: nothing that a script of ours leaves behind.
       call('ZREM', handlers[f.handler][f.set], f.member)
     elseif s.state == -1 or not whole then

@@ -1,3 +1,12 @@
--- ARGV: how many. Answers the first of so many new sequence numbers, and the time.
+-- ARGV: how many. Answers the first of so many new sequence numbers.
+-- A server that has been restarted, or has taken over from another, may have forgotten the last draws.
+-- It then has another replication id, and goes on far behind whatever was forgotten.
+local FORGOTTEN = 2 ^ 30
 local count_of = tonumber(ARGV[arg])
-return {call('HINCRBY', meta, 'seq', count_of) - count_of + 1, time}
+local life = string.match(call('INFO', 'replication'), 'master_replid:(%w+)')
+local before = call('HGET', meta, 'life')
+if life and life ~= before then
+  call('HSET', meta, 'life', life)
+  if before then count_of = count_of + FORGOTTEN end
+end
+return call('HINCRBY', meta, 'seq', integer(count_of)) - ARGV[arg] + 1

@@ -61,20 +61,17 @@ end
 
 if what == 'purge' then
   local state, cutoff = tonumber(ARGV[arg + 1]), now - ARGV[arg + 2]
-  local guards, keys, list = {}, {}, {}
+  local keys, list = {}, {}
   for at = arg + 3, #ARGV do keys[#keys + 1] = ARGV[at] end
   load_all(keys)
   for _, key in ipairs(keys) do
     local s = states[key] or nil
-    if s and s.state == state and s.at <= cutoff then
-      list[#list + 1] = s
-      if s.guard then guards[#guards + 1] = {s.key, s.home, s.guard} end
-    end
+    if s and s.state == state and s.at <= cutoff then list[#list + 1] = s end
   end
   forget_all(list)
   write()
   sweep(state)
-  return {#list, guards}
+  return {#list, gone}
 end
 
 if what == 'apart' then
@@ -91,8 +88,6 @@ for at = arg + 4, #ARGV do
   local s, answer = load(ARGV[at]), nil
   if not s then
     answer = {'absent'}
-  elseif s.state == GUARD then
-    answer = {'guard', s.shard, s.guard}
   elseif s.state == -1 then
     answer = {'corrupt'}
   elseif math.floor(mask / 2 ^ shown(s)) % 2 == 0 then

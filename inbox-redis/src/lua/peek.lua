@@ -1,9 +1,9 @@
 -- ARGV: limit. Answers the time, then when the longest-due messages became claimable, and their
--- numbers; and whether messages are still staged here after a while.
+-- numbers.
 local limit, found = tonumber(ARGV[arg]), {}
 for _, keys in pairs(handlers) do
   for _, set in ipairs({'due', 'leased'}) do
-    local list = call('ZRANGEBYSCORE', keys[set], '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, limit)
+    local list = call('ZRANGEBYSCORE', keys[set], '-inf', integer(right_now), 'WITHSCORES', 'LIMIT', 0, limit)
     for n = 1, #list, 2 do
       found[#found + 1] = {tonumber(list[n + 1]), (struct.unpack('>I6', list[n]))}
     end
@@ -19,4 +19,4 @@ table.sort(found, function(a, b)
   return a[2] < b[2]
 end)
 for n = #found, limit + 1, -1 do found[n] = nil end
-return {time, found, #call('ZRANGEBYSCORE', staging, '-inf', integer(time - 1000000), 'LIMIT', 0, 1)}
+return {time, found}

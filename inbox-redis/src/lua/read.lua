@@ -4,30 +4,8 @@ local what = ARGV[arg]
 if what == 'get' then
   local s = load(ARGV[arg + 1])
   if not s then return {} end
-  if s.state == GUARD then return {'guard', s.shard, s.guard} end
   local result = s.flags and s.flags % 4 >= 2 and call('HGET', results, s.key)
   return {now, full_row(s), body_of(s), result}
-elseif what == 'staged' then
-  -- Age, limit, perhaps a key: what was staged at least so long ago and is not known to be placed.
-  local answer, keys = {}, {ARGV[arg + 3]}
-  if #keys == 0 then
-    keys = call('ZRANGEBYSCORE', staging, '-inf', integer(time - ARGV[arg + 1]), 'LIMIT', 0, ARGV[arg + 2])
-  end
-  for _, key in ipairs(keys) do
-    local s, raw = load(key), call('HGET', staged, key)
-    if s and s.state == GUARD and raw then
-      local seq, due, okey, whole = cmsgpack.unpack(raw)
-      answer[#answer + 1] = {key, s.shard, s.guard, seq, due, okey, whole}
-    end
-  end
-  return {time, answer}
-elseif what == 'places' then
-  local answer = {}
-  for at = arg + 1, #ARGV do
-    local s = load(ARGV[at])
-    answer[#answer + 1] = s and s.state == GUARD and s.shard
-  end
-  return answer
 elseif what == 'bodies' then
   local answer = {}
   for at = arg + 1, #ARGV do
@@ -101,7 +79,7 @@ elseif what == 'list' then
   for n, key in ipairs(keys) do
     local s = states[key] or nil
     -- Of an entry of the log, some messages may be gone, and have come again under other numbers.
-    if s and s.state ~= GUARD and (s.state == -1 or s.seq == found[n][1]) then
+    if s and (s.state == -1 or s.seq == found[n][1]) then
       local err = s.flags and s.flags % 2 == 1 and call('HGET', errors, key)
       local static, bytes = found[n][3], found[n][4]
       if not static and s.state ~= -1 then static, bytes = static_of(s) end

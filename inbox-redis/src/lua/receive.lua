@@ -1,35 +1,18 @@
 -- ARGV: the first sequence number, or 0 to draw here, and how many to draw; then messages in the
 -- order of their places in the batch, each by itself or as a part, which becomes a run:
---   'one', place, key, due time, ordering key, body, the shard it belongs to if that is another
---     (then this is its home, where it is staged), home shard, guard (both empty for one at home),
---     the moment after which it is too late to place it
+--   'one', place, key, due time, ordering key, body, whether it is to be here whatever `places` says
 --   'part', place of the first, how many, their distances from it or nothing if there are no gaps, what
 --     goes into the log, what goes into `blobs`, handler, keys
--- Answers 0 for a duplicate, 1 for one that is stored, 3 for one that comes too late, 4 for one that
--- is fenced off, since it was here and is gone, or a guard: shard, number, and whether it was staged
--- now (1), earlier (2), or is no longer (0).
+-- Answers 0 for a duplicate, 1 for one that is stored, or {the shard} that it belongs to.
 local base = tonumber(ARGV[arg])
 if base == 0 then base = call('HINCRBY', meta, 'seq', ARGV[arg + 1]) - ARGV[arg + 1] + 1 end
 local answers, bodies = {}, {}
 
-local function guarded(s)
-  return {s.shard, s.guard, call('ZSCORE', staging, s.key) and 2 or 0}
-end
-
 local function receive_one(m)
-  local raw = call('HGET', ids, m.key)
-  local known = raw and decode(m.key, raw)
-  if known then return known.state == GUARD and guarded(known) or 0 end
-  if m.target then
-    local guard = call('HINCRBY', meta, 'guard', 1)
-    call('HSET', ids, m.key, cmsgpack.pack(GUARD, m.target, guard))
-    call('HSET', staged, m.key, cmsgpack.pack(base + m.place, '@' .. integer(resolve(m.due)), m.okey, m.whole))
-    call('ZADD', staging, integer(time), m.key)
-    return {m.target, guard, 1}
-  end
-  if m.guard and is_fenced(m.key, m.guard) then return 4 end
-  if m.guard and time > m.deadline then return 3 end
-  insert(m.key, base + m.place, m.due, m.okey, m.whole, m.home, m.guard)
+  if call('HGET', ids, m.key) then return 0 end
+  local place = not m.pinned and place_of(m.key)
+  if place then return {place} end
+  insert(m.key, base + m.place, m.due, m.okey, m.whole)
   bodies[#bodies + 1] = m.key
   bodies[#bodies + 1] = m.whole
   return 1
@@ -60,14 +43,13 @@ end
 
 local function receive_part(origin, keys, offsets, packed, blob, handler)
   local raws, fields, n_new = call('HMGET', ids, unpack(keys)), {}, 0
-  for n, key in ipairs(keys) do
-    local answer = 1
-    if raws[n] then
-      local guard = string.byte(raws[n]) == GUARD and decode(key, raws[n])
-      answer = guard and guarded(guard) or 0
-    else
-      n_new = n_new + 1
+  local elsewhere = places_of(keys)
+  for n in ipairs(keys) do
+    local answer = raws[n] and 0 or 1
+    if answer == 1 and elsewhere[n] then
+      answer, raws[n] = {tonumber(elsewhere[n])}, elsewhere[n]
     end
+    if answer == 1 then n_new = n_new + 1 end
     answers[#answers + 1] = answer
   end
   if n_new == 0 then return end
@@ -105,9 +87,8 @@ local at = arg + 2
 while at <= #ARGV do
   if ARGV[at] == 'one' then
     answers[#answers + 1] = receive_one({place = tonumber(ARGV[at + 1]), key = ARGV[at + 2], due = ARGV[at + 3], okey = ARGV[at + 4],
-      whole = ARGV[at + 5], target = tonumber(ARGV[at + 6]), home = tonumber(ARGV[at + 7]), guard = tonumber(ARGV[at + 8]),
-      deadline = tonumber(ARGV[at + 9])})
-    at = at + 10
+      whole = ARGV[at + 5], pinned = ARGV[at + 6] == '1'})
+    at = at + 7
   else
     local n, keys = tonumber(ARGV[at + 2]), {}
     for key = 1, n do keys[key] = ARGV[at + 6 + key] end

@@ -49,7 +49,7 @@ end
 local replies = {}
 if ARGV[arg + 2] ~= '-1' then
   local s = load(list[1].key)
-  if not s or s.seq ~= list[1].seq or s.token ~= list[1].token or s.state ~= LEASED then return {{0}, replies, {}} end
+  if not s or s.seq ~= list[1].seq or s.token ~= list[1].token or s.state ~= LEASED then return {{0}, replies, gone} end
   for n, words in ipairs(commands) do
     local reply = redis.pcall(unpack(words))
     if type(reply) == 'table' and reply.err then
@@ -137,9 +137,8 @@ for n, one in ipairs(list) do
 end
 put('HDEL', body, bodies)
 put('HSET', errors, errs)
-local guards = {}
 if keep >= 0 and done_any > 0 then
-  trim(now - keep, 2 * done_any, guards)
+  trim(now - keep, 2 * done_any)
 end
 write()
-return {answers, replies, guards}
+return {answers, replies, gone}

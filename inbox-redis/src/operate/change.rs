@@ -8,7 +8,6 @@ use redis::Value;
 use super::{STEP, after, scan::LAST};
 use crate::{
     keys::field,
-    receive::Guard,
     reply::{self, Reply, Taker, Unexpected, unexpected},
     rows::Row,
     scripts::OPERATE,
@@ -42,7 +41,6 @@ fn mask(states: &[State]) -> u32 {
 /// What one message's replay or discard came to.
 enum Changed {
     Done(Intervention),
-    Elsewhere(Guard),
     Corrupt,
 }
 
@@ -57,10 +55,6 @@ fn changed(value: Value) -> Reply<Changed> {
             let state = State::from_code(answer.number()?).ok_or(Unexpected)?;
             Changed::Done(Intervention::WrongState(state))
         }
-        "guard" => Changed::Elsewhere(Guard {
-            shard: answer.small()?,
-            number: answer.unsigned()?,
-        }),
         "corrupt" => Changed::Corrupt,
         _ => return Err(Unexpected),
     })
@@ -105,24 +99,37 @@ impl RedisStore {
         states: &[State],
         payload: Option<&Bytes>,
     ) -> Result<Intervention> {
-        let mut shard = self.layout().home(key);
-        loop {
-            let keys = std::slice::from_ref(key);
-            let answers = self.change(operation, shard, keys, states, payload).await?;
-            match answers.into_iter().next() {
-                Some(Changed::Done(intervention)) => return Ok(intervention),
-                // A guard leads to the message's shard, and from there nowhere else.
-                Some(Changed::Elsewhere(guard)) if guard.shard != shard => {
-                    shard = guard.shard;
-                    self.place_staged_one(operation, key).await?;
-                }
-                Some(Changed::Elsewhere(_)) => return Ok(Intervention::NotFound),
-                Some(Changed::Corrupt) => {
-                    let reason = "its state cannot be read".to_owned();
-                    return Err(self.corrupt(operation, shard, &field(key), reason));
-                }
-                None => return Err(unexpected(operation)(Unexpected)),
+        let home = self.layout().home(key);
+        let at_home = self
+            .change_in(operation, home, key, states, payload)
+            .await?;
+        if at_home != Intervention::NotFound {
+            return Ok(at_home);
+        }
+        let others = self.layout().others(home);
+        let looks = others.map(|shard| self.change_in(operation, shard, key, states, payload));
+        let found = futures_util::future::try_join_all(looks).await?;
+        let found = found.into_iter().find(|one| *one != Intervention::NotFound);
+        Ok(found.unwrap_or(Intervention::NotFound))
+    }
+
+    async fn change_in(
+        &self,
+        operation: &'static str,
+        shard: u16,
+        key: &Key,
+        states: &[State],
+        payload: Option<&Bytes>,
+    ) -> Result<Intervention> {
+        let keys = std::slice::from_ref(key);
+        let answers = self.change(operation, shard, keys, states, payload).await?;
+        match answers.into_iter().next() {
+            Some(Changed::Done(intervention)) => Ok(intervention),
+            Some(Changed::Corrupt) => {
+                let reason = "its state cannot be read".to_owned();
+                Err(self.corrupt(operation, shard, &field(key), reason))
             }
+            None => Err(unexpected(operation)(Unexpected)),
         }
     }
 
@@ -133,7 +140,6 @@ impl RedisStore {
         states: &[State],
         slice: &Slice,
     ) -> Result<Progress> {
-        self.place_all(operation).await?;
         let from = after(operation, slice.after.as_ref())?.map_or(0, |seq| seq + 1);
         let limit = slice.limit as usize;
         let mut progress = Progress {

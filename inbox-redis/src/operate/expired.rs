@@ -1,13 +1,9 @@
 //! What retention deletes.
 
-use std::collections::BTreeMap;
-
-use inbox_api::{Expired, HandlerName, Key, Result, duration_micros};
-use redis::Value;
+use inbox_api::{Expired, HandlerName, Result, duration_micros};
 
 use crate::{
-    keys::field,
-    reply::{self, Taker, unexpected},
+    reply::{Taker, unexpected},
     rows::{self, Row},
     scripts::{OPERATE, READ},
     store::RedisStore,
@@ -41,12 +37,13 @@ impl RedisStore {
                 let value = entry.next().map_err(mapped)?;
                 let mut row = rows::row(shard, 0, now, value).map_err(mapped)?;
                 row.at = at;
-                found.push(row);
+                // By the clock of the shard's own server.
+                found.push((now.saturating_sub(at), row));
             }
         }
-        found.sort_by_key(|row| row.at);
+        found.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
         found.truncate(limit);
-        Ok(found)
+        Ok(found.into_iter().map(|(_, row)| row).collect())
     }
 
     pub(super) async fn purge_in(
@@ -70,42 +67,8 @@ impl RedisStore {
         }
         let mut answer = Taker::of(self.run(operation, call).await?).map_err(mapped)?;
         let purged = answer.unsigned().map_err(mapped)?;
-        let guards = answer.list().map_err(mapped)?;
-        self.drop_guards(operation, guards).await;
+        let gone = answer.list().map_err(mapped)?;
+        self.forget_places(operation, shard, gone).await;
         Ok(purged)
-    }
-
-    /// Where the messages of `keys` are: at home, or where a guard says.
-    pub(super) async fn find_shards(
-        &self,
-        operation: &'static str,
-        keys: &[Key],
-    ) -> Result<BTreeMap<u16, Vec<String>>> {
-        let mut by_shard: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-        for key in keys {
-            let home = self.layout().home(key);
-            by_shard.entry(home).or_default().push(field(key));
-        }
-        if self.layout().shards() == 1 {
-            return Ok(by_shard);
-        }
-        let mapped = unexpected(operation);
-        let mut found: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-        for (home, fields) in by_shard {
-            let mut call = self.inner.caller.call(&READ, home, []);
-            call.arg("places");
-            for field in &fields {
-                call.arg(field);
-            }
-            let places = reply::list(self.run(operation, call).await?).map_err(mapped)?;
-            for (field, place) in fields.into_iter().zip(places) {
-                let shard = match place {
-                    Value::Nil => home,
-                    place => reply::small(&place).map_err(mapped)?,
-                };
-                found.entry(shard).or_default().push(field);
-            }
-        }
-        Ok(found)
     }
 }

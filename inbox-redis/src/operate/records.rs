@@ -16,13 +16,6 @@ use crate::{
 /// One script loads at most so many bodies.
 const BODIES: usize = 50;
 
-/// What a shard has under a key.
-pub(super) enum Found {
-    Nothing,
-    Elsewhere(u16),
-    Record(Box<Record>),
-}
-
 impl RedisStore {
     pub(super) fn corrupt(
         &self,
@@ -101,18 +94,16 @@ impl RedisStore {
         Ok(())
     }
 
-    pub(super) async fn get_in(&self, shard: u16, key: &Key) -> Result<Found> {
+    /// What a shard has under a key.
+    pub(super) async fn get_in(&self, shard: u16, key: &Key) -> Result<Option<Record>> {
         const OPERATION: &str = "get";
         let mapped = unexpected(OPERATION);
         let mut call = self.inner.caller.call(&READ, shard, []);
         call.arg("get").arg(field(key));
         let mut answer = Taker::of(self.run(OPERATION, call).await?).map_err(mapped)?;
         let now = match answer.optional() {
-            Value::Nil => return Ok(Found::Nothing),
-            Value::Int(now) => now,
-            _ => {
-                return Ok(Found::Elsewhere(answer.small().map_err(mapped)?));
-            }
+            Value::Nil => return Ok(None),
+            now => reply::number(&now).map_err(mapped)?,
         };
         let row = rows::row(shard, 0, now, answer.next().map_err(mapped)?).map_err(mapped)?;
         let body = reply::bytes(answer.optional()).map_err(mapped)?;
@@ -124,6 +115,6 @@ impl RedisStore {
             .transpose()
             .map_err(|reason| self.corrupt(OPERATION, shard, &field(key), reason))?;
         record.result = result;
-        Ok(Found::Record(Box::new(record)))
+        Ok(Some(record))
     }
 }

@@ -13,7 +13,8 @@ use crate::{
 /// A handler's statistics while they are put together from the shards.
 struct Sum {
     statistics: HandlerStatistics,
-    /// When the longest-due message so far became claimable, and its number.
+    /// For how long the longest-due message so far has been claimable, by the clock of its own
+    /// server, negated, and its number.
     first: Option<(i64, i64)>,
 }
 
@@ -29,10 +30,11 @@ impl Sum {
         statistics.pending += pending + lost;
         statistics.leased += leased.saturating_sub(lost);
         let (now, at, seq, accepted) = (row.number()?, row.number()?, row.number()?, row.number()?);
-        if at >= 0 && self.first.is_none_or(|first| (at, seq) < first) {
+        let first = (at.saturating_sub(now), seq);
+        if at >= 0 && self.first.is_none_or(|earlier| first < earlier) {
             let since =
                 |at: i64| Duration::from_micros(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
-            self.first = Some((at, seq));
+            self.first = Some(first);
             statistics.lag = Some(since(at));
             statistics.oldest_due_age = (accepted >= 0).then(|| since(accepted));
         }
@@ -44,7 +46,6 @@ impl RedisStore {
     pub(super) async fn sum_up(&self) -> Result<Statistics> {
         const OPERATION: &str = "statistics";
         let mapped = unexpected(OPERATION);
-        self.place_all(OPERATION).await?;
         let handlers = self.handlers(OPERATION).await?;
         let calls = self.layout().all().map(|shard| {
             let mut call = self.inner.caller.call(&READ, shard, &handlers);

@@ -1,7 +1,6 @@
 //! What the tests share: servers of their own, and fixtures on them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
-pub mod gate;
 pub mod harness;
 pub mod load;
 
@@ -16,7 +15,7 @@ use std::{
 use inbox_api::{ClockOffset, InboxName};
 use inbox_redis::{RedisOptions, RedisStore, StartChecks};
 use redis::aio::ConnectionLike as _;
-use test_servers::{Error, Kind, Server, require_or_skip};
+use test_servers::{Error, Kind, NoServer, Server, find_own_with_clocks, require_or_skip};
 
 /// Numbers the inboxes of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -36,6 +35,20 @@ pub static REDIS_8: harness::Shared = LazyLock::new(|| found(Kind::Redis8));
 pub static REDIS_8_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::Redis8Cluster));
 pub static VALKEY: harness::Shared = LazyLock::new(|| found(Kind::Valkey));
 pub static VALKEY_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::ValkeyCluster));
+
+/// A cluster with the clock of one node ten minutes ahead, and that of another ten minutes behind, where
+/// clocks can be changed.
+pub static CLOCKS_APART: harness::Shared = LazyLock::new(|| {
+    // Replicas have the clocks of their primaries.
+    match find_own_with_clocks(Kind::RedisCluster, &[], &[0, 600, -600]) {
+        Ok(server) => Ok(Some(Mutex::new(server))),
+        Err(NoServer::Skipped(skipped)) => {
+            eprintln!("a cluster with clocks apart: skipped: {skipped}");
+            Ok(None)
+        }
+        Err(NoServer::Failed(error)) => Err(error),
+    }
+});
 
 /// A shared server, if there is one. Looking for it blocks, which a thread of its own may do.
 pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex<Server>>, String> {

@@ -41,9 +41,9 @@ async fn purging_leaves_no_keys_but_the_markers() {
         assert_eq!(store.count(&Filter::default()).await.unwrap(), 0);
         let mut raw = Raw::connect(server.url(), false).await.unwrap();
         let mut keys: Vec<String> = raw.run(redis::cmd("KEYS").arg("*")).await.unwrap();
-        // Streams stay as empty keys, since they remember their last entry; fences for minutes.
+        // Streams stay as empty keys, since they remember their last entry.
         keys.retain(|key| {
-            ![":meta", ":log", ":done:processed", ":done:dead", ":fences"]
+            ![":meta", ":log", ":done:processed", ":done:dead"]
                 .iter()
                 .any(|end| key.ends_with(end))
         });

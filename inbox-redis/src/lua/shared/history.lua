@@ -103,6 +103,9 @@ local function trim_log()
   emptied = {}
 end
 
+-- Keys that are forgotten and did not belong to a whole run: other shards may point here for them.
+local gone = {}
+
 local function forget(s)
   local handler = handler_of(s.key)
   unfinish(s)
@@ -112,7 +115,7 @@ local function forget(s)
   if s.flags % 2 == 1 then call('HDEL', errors, s.key) end
   if s.flags % 4 >= 2 then call('HDEL', results, s.key) end
   unlog(s.seq, s.key)
-  if s.guard and s.accepted > now - FENCED then fence_off(s.key, s.guard) end
+  gone[#gone + 1] = s.key
   states[s.key], dirty[s.key] = false, nil
   if s.flags >= BLOCKS then
     call('ZREM', handlers[handler].open, open_member(s))
@@ -146,12 +149,8 @@ local function forget_all(list)
   trim_log()
 end
 
--- Deletes what has been processed for long enough. Answers those that have a guard elsewhere.
-local function trim(cutoff, limit, guards)
-  local list = finished_by(PROCESSED, cutoff, limit)
-  forget_all(list)
-  for _, s in ipairs(list) do
-    if s.guard then guards[#guards + 1] = {s.key, s.home, s.guard} end
-  end
+-- Deletes what has been processed for long enough.
+local function trim(cutoff, limit)
+  forget_all(finished_by(PROCESSED, cutoff, limit))
   sweep(PROCESSED)
 end

@@ -40,11 +40,11 @@ local function resolve(due)
 end
 
 -- Stores a message that is not known. Answers its state.
-local function insert(key, seq, due, okey, whole, home, guard)
+local function insert(key, seq, due, okey, whole)
   local static = static_part(whole)
   local s = {key = key, state = PENDING, seq = seq, accepted = now, due = resolve(due), token = 0, at = now,
     started = 0, finished = 0, replays = 0, bytes = #whole - 4 - #static, flags = 0, worker = '',
-    okey = okey ~= '' and okey or nil, home = home, guard = guard}
+    okey = okey ~= '' and okey or nil}
   local handler = handler_of(key)
   log_one(s, static)
   count(handler, PENDING, 1)
@@ -72,11 +72,11 @@ local function row(s, static, err, bytes)
   if s.state == -1 then return {s.key, -1} end
   if s.run then bytes = s.dropped and -1 or bytes else bytes = s.bytes end
   return {s.key, s.state, s.seq, s.accepted, s.due, s.token, s.at, s.started, s.finished, s.replays, bytes or -1, s.flags, s.worker,
-    s.okey or false, static or false, err or false, s.home or -1, s.guard or 0}
+    s.okey or false, static or false, err or false}
 end
 
 local function full_row(s)
-  if s.state == -1 or s.state == GUARD then return {s.key, -1} end
+  if s.state == -1 then return {s.key, -1} end
   local static, bytes = static_of(s)
   return row(s, static, s.flags % 2 == 1 and call('HGET', errors, s.key), bytes)
 end

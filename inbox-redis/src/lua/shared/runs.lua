@@ -74,7 +74,7 @@ end
 local function claimable_runs(set, limit)
   local found, messages, from = {}, 0, 0
   while messages < limit do
-    local list = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'WITHSCORES', 'LIMIT', from, 4)
+    local list = call('ZRANGEBYSCORE', set, '-inf', integer(right_now), 'WITHSCORES', 'LIMIT', from, 4)
     for n = 1, #list, 2 do
       local run = run_at((struct.unpack('>I6', list[n])))
       messages = messages + (run and run.n or 0)

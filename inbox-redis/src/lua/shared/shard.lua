@@ -1,10 +1,10 @@
--- What every script begins with. KEYS: the eighteen of the shard, then six for each handler.
--- ARGV: version, shards, shard, microseconds to add to the clock, the moment that all shards are to
--- take for now if it has just been (0: each its own), channel, handlers, their names.
+-- What every script begins with. KEYS: the sixteen of the shard, then six for each handler.
+-- ARGV: version, shards, shard, microseconds to add to the clock, the moment by this server's clock that
+-- is to be now if it has just been (0: now), channel, handlers, their names.
 local meta, ids, log, body, errors, results, counts, dead = unpack(KEYS, 1, 8)
 local done = {[2] = KEYS[9], [3] = KEYS[10], [4] = KEYS[11]}
-local late, statics, fences, runs, blobs, staged, staging = unpack(KEYS, 12, 18)
-local PENDING, LEASED, PROCESSED, DEAD, DISCARDED, GUARD = 0, 1, 2, 3, 4, 9
+local late, statics, runs, blobs, places = unpack(KEYS, 12, 16)
+local PENDING, LEASED, PROCESSED, DEAD, DISCARDED = 0, 1, 2, 3, 4
 -- What dead messages that hold up their ordering key are counted as, too.
 local BLOCKING = 5
 local HAS_ERROR, HAS_RESULT, BLOCKS = 1, 2, 4
@@ -19,11 +19,11 @@ if marker[1] ~= ARGV[1] or marker[2] ~= ARGV[2] or marker[3] ~= ARGV[3] then
 end
 local clock = call('TIME')
 local time, moment = clock[1] * 1000000 + clock[2], tonumber(ARGV[5])
-local now = time + ARGV[4]
+local now, right_now = time + ARGV[4], time + ARGV[4]
 if moment > time - 1000000 and moment < time then now = moment + ARGV[4] end
 local handlers, arg = {}, 8 + ARGV[7]
 for n = 1, tonumber(ARGV[7]) do
-  local at = 18 + (n - 1) * 6
+  local at = 16 + (n - 1) * 6
   handlers[ARGV[7 + n]] = {due = KEYS[at + 1], leased = KEYS[at + 2], open = KEYS[at + 3], heads = KEYS[at + 4],
     run_due = KEYS[at + 5], run_leased = KEYS[at + 6]}
 end

@@ -10,20 +10,17 @@ local function decode(key, raw)
     -- Whatever becomes of the run shows.
     return setmetatable({key = key, seq = seq, run = run}, {__index = run})
   end
-  local ok, state, seq, accepted, due, token, at, started, finished, replays, bytes, flags, worker, okey, home, guard = pcall(cmsgpack.unpack, raw)
+  local ok, state, seq, accepted, due, token, at, started, finished, replays, bytes, flags, worker, okey = pcall(cmsgpack.unpack, raw)
   if not ok or type(state) ~= 'number' or type(seq) ~= 'number' then return {key = key, state = -1} end
-  if state == GUARD then return {key = key, state = GUARD, shard = seq, guard = accepted} end
   if type(worker) ~= 'string' then return {key = key, state = -1} end
   return {key = key, state = state, seq = seq, accepted = accepted, due = accepted + due, token = token and accepted + token or 0,
     at = accepted + at, started = started, finished = finished, replays = replays, bytes = bytes, flags = flags, worker = worker,
-    okey = okey or nil, home = home, guard = guard}
+    okey = okey or nil}
 end
 
 local function encode(s)
   local token = s.token ~= 0 and s.token - s.accepted
-  if s.guard then
-    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey or false, s.home, s.guard)
-  elseif s.okey then
+  if s.okey then
     return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey)
   end
   return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker)
@@ -108,19 +105,6 @@ local function touch(handler, okey)
   local keys = touched[handler] or {}
   touched[handler] = keys
   keys[okey] = true
-end
-
--- Whoever read a staged message a while ago may still be about to place it. A fence makes sure that
--- it is not stored here once more. It has to last longer than placing may take.
-local FENCED = 300000000
-
-local function fence_off(key, guard)
-  call('ZREMRANGEBYSCORE', fences, '-inf', integer(time - FENCED))
-  call('ZADD', fences, integer(time), key .. '\0' .. integer(tonumber(guard)))
-end
-
-local function is_fenced(key, guard)
-  return call('ZSCORE', fences, key .. '\0' .. integer(guard))
 end
 
 local function open_member(s)
