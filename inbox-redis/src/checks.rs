@@ -24,7 +24,7 @@ fn unsupported(context: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 pub(crate) async fn check(link: &Link, options: &RedisOptions) -> Result<()> {
     let mapped = |error| map(OPERATION, false, error);
     let infos = link
-        .ask_primaries(redis::cmd("INFO"))
+        .ask_primaries(&redis::cmd("INFO"))
         .await
         .map_err(mapped)?;
     for info in &infos {
@@ -97,7 +97,7 @@ fn eviction(info: &str) -> Option<&'static str> {
 async fn snapshots(link: &Link) -> bool {
     let mut config = redis::cmd("CONFIG");
     config.arg("GET").arg("save");
-    match link.first_setting(config).await {
+    match link.first_setting(&config).await {
         Some(save) => !save.is_empty(),
         None => true,
     }

@@ -69,6 +69,11 @@ impl Layout {
         NAMES.map(|name| format!("{tag}:{name}"))
     }
 
+    /// The key of a shard's marker.
+    pub(crate) fn meta(&self, shard: u16) -> String {
+        format!("{}:meta", self.tag(shard))
+    }
+
     pub(crate) fn handler_keys(&self, shard: u16, handler: &HandlerName) -> [String; HANDLER_KEYS] {
         let tag = self.tag(shard);
         HANDLER_NAMES.map(|name| format!("{tag}:{name}:{handler}"))

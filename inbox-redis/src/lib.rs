@@ -33,15 +33,29 @@
 //!
 //! Replication is asynchronous: **a fail-over loses what the replica did not have yet**, whatever
 //! was answered. With [`Confirmations`] receive, begin, settle and the operator's changes wait until
-//! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). (Claims and
-//! extensions do not: a lease that a fail-over forgets is drawn anew, with a greater token.) When
-//! they do not confirm in time, the operation fails as `Unavailable` with an unknown effect. It makes
+//! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). That holds for what
+//! others have written too: *duplicate*, *busy* and the repetition of a settlement are answered when
+//! what they rest on is confirmed. Those who wait have a connection of their own, on which they wait
+//! together, so that they keep nobody else waiting. (Claims and extensions do not wait: a lease that a
+//! fail-over forgets is drawn again, with a greater token unless the new server's clock is behind.)
+//! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect. It makes
 //! loss unlikely and not impossible: Redis does not promise that the replica that takes over is one
 //! of those that confirmed. With one replica it is.
 //!
 //! Connecting refuses a server that persists nothing at all, or whose `maxmemory-policy` may evict
 //! an inbox's keys; [`StartChecks`] says otherwise. Set `maxmemory-policy noeviction` (or a
 //! `volatile-` policy: no key of an inbox has an expiry time).
+//!
+//! # Connections
+//! Each server has one connection for all calls, and one more for those that wait for confirmations.
+//! One that breaks, or whose calls exceed `operation_timeout`, is given up, and so is one on which the
+//! server says that it is a replica (`READONLY`) or still loading: the next call makes a new one, which
+//! reaches whoever has the address by then. What no server has begun is tried again for half a
+//! second, on a cluster for six. What writes, and whose answer was lost, is not repeated: it fails
+//! with an unknown effect.
+//!
+//! Redis **Sentinel is not asked** for the primary: give an address that follows it (a name, a proxy,
+//! a service's endpoint), or use a cluster.
 //!
 //! # Shards
 //! An inbox is spread over a fixed number of shards, each of which has its own hash tag
@@ -169,8 +183,10 @@ mod beside;
 mod checks;
 mod clocks;
 mod error;
+mod group;
 mod keys;
 mod link;
+mod node;
 mod operate;
 mod options;
 mod places;
@@ -179,6 +195,7 @@ mod reply;
 mod rows;
 mod schema;
 mod scripts;
+mod slots;
 mod store;
 mod wakeups;
 mod work;
@@ -198,4 +215,4 @@ pub const ACL_RULES: &str = "~{INBOX:*}* &INBOX:wake:* \
     +hget +hmget +hset +hdel +hincrby +hkeys \
     +zadd +zrem +zscore +zcount +zrangebylex +zrangebyscore +zrevrangebyscore +zremrangebyscore \
     +xadd +xdel +xrange +xrevrange \
-    +cluster|slots +cluster|shards +asking +readonly";
+    +cluster|slots +asking";

@@ -1,275 +1,307 @@
-//! The connection: to one server or to a cluster, with what every call of a script needs.
+//! What every call of a script needs, on one server or on a cluster: the right server, a connection to
+//! it, the script, and another try where nothing has been done.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use inbox_api::{Effect, Error, ErrorKind, Result};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value,
-    aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig},
-    cluster::ClusterClientBuilder,
-    cluster_async::ClusterConnection,
-    cluster_routing::{
-        MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr,
-    },
-};
+use inbox_api::{Error, ErrorKind, Result};
+use redis::{Client, Cmd, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     error::{is_no_script, map},
-    options::{Confirmations, RedisOptions},
+    group::Sent,
+    node::{Failed, Node, garbled},
+    options::RedisOptions,
     scripts::Script,
+    slots::Slots,
 };
 
 const CONNECT: &str = "connect";
-/// How often a cluster's driver tries again when nodes move or fail, and for how long it waits in
-/// between: long enough for a fail-over of a few seconds to be ridden out.
-const CLUSTER_RETRIES: u32 = 16;
-const CLUSTER_RETRY_WAIT: (u64, u64) = (20, 1000);
 /// How often a call is tried when the server has forgotten its script.
 const LOADS: u32 = 3;
+/// How often a call follows servers that send it on.
+const REDIRECTIONS: u32 = 16;
+/// For how long a call is tried again that no server has begun: enough for a fail-over of a few
+/// seconds, or for a server that restarts.
+const CLUSTER_RIDES_OUT: Duration = Duration::from_secs(6);
+const SERVER_RIDES_OUT: Duration = Duration::from_millis(500);
+/// How long to wait in between, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// A call of a script, on its way to its shard.
+pub(crate) struct Addressed<'a> {
+    pub(crate) operation: &'static str,
+    pub(crate) slot: u16,
+    pub(crate) script: &'a Script,
+    pub(crate) command: Cmd,
+    /// A key of the shard if the answer is to be confirmed.
+    pub(crate) confirmed_by: Option<String>,
+}
 
 /// Cheap to clone; clones share the connections. Futures of it may be dropped: what was sent is
 /// then answered to nobody.
 #[derive(Clone)]
-pub(crate) enum Link {
-    Single(ConnectionManager),
-    Cluster(ClusterConnection),
+pub(crate) struct Link {
+    servers: Servers,
+    limit: Duration,
+}
+
+#[derive(Clone)]
+enum Servers {
+    Single(Arc<Node>),
+    Cluster(Arc<Slots>),
+}
+
+/// Where a call goes next.
+enum Next {
+    /// To whoever has the slot now.
+    Slot,
+    Node(Arc<Node>),
+    /// To a server that is still importing the slot.
+    Asking(Arc<Node>),
 }
 
 impl Link {
     pub(crate) async fn connect(options: &RedisOptions) -> Result<Self> {
-        let mapped = |error| map(CONNECT, false, error);
         install_tls(options);
+        let limit = options.operation_timeout;
+        let until = Instant::now() + limit.min(options.connect_timeout() * 2);
         if options.cluster {
-            let (least, most) = CLUSTER_RETRY_WAIT;
-            let mut builder = ClusterClientBuilder::new(options.nodes.clone())
-                .retries(CLUSTER_RETRIES)
-                .min_retry_wait(least)
-                .max_retry_wait(most)
-                .connection_timeout(connect_timeout(options))
-                .response_timeout(options.operation_timeout)
-                .overall_response_timeout(Some(options.operation_timeout))
-                .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
-            builder = trust(builder, options);
-            let client = builder.build().map_err(mapped)?;
-            return match client.get_async_connection().await {
-                Ok(connection) => Ok(Self::Cluster(connection)),
-                Err(error) => Err(why_no_cluster(options, error).await),
+            let slots = Slots::new(options);
+            return match slots.refresh(0, until).await {
+                Ok(()) => Ok(Self {
+                    servers: Servers::Cluster(Arc::new(slots)),
+                    limit,
+                }),
+                Err(error) => Err(no_cluster(error)),
             };
         }
-        let config = ConnectionManagerConfig::new()
-            .set_connection_timeout(Some(connect_timeout(options)))
-            .set_response_timeout(Some(options.operation_timeout))
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(250))
-            .set_number_of_retries(3);
-        let manager = ConnectionManager::new_with_config(client(options, 0)?, config)
-            .await
-            .map_err(|error| {
+        let node = Node::new(client(options, 0)?, options);
+        match node.send(&redis::cmd("PING"), false, until).await {
+            // Whatever it says, it is there: what it lacks shows when it is looked at.
+            Ok(_) => Ok(Self {
+                servers: Servers::Single(Arc::new(node)),
+                limit,
+            }),
+            Err(Failed::NotSent(error) | Failed::Lost(error)) => {
                 if options.tls && error.is_timeout() {
                     let reason = "the server did not answer in time; does it speak TLS at all?";
-                    return Error::new(ErrorKind::Unavailable, CONNECT, reason);
+                    return Err(Error::new(ErrorKind::Unavailable, CONNECT, reason));
                 }
-                mapped(error)
-            })?;
-        Ok(Self::Single(manager))
-    }
-
-    /// Runs a script in the slot of its shard. Loads it where it is not known, and waits for
-    /// `confirmations` behind it.
-    pub(crate) async fn run(
-        &self,
-        operation: &'static str,
-        slot: u16,
-        script: &Script,
-        command: Cmd,
-        confirmations: Option<&Confirmations>,
-    ) -> Result<Value> {
-        let mut loads = 0;
-        loop {
-            match self
-                .run_once(operation, slot, &command, confirmations)
-                .await
-            {
-                Ok(value) => return value,
-                Err(error) if is_no_script(&error) && loads < LOADS => {
-                    loads += 1;
-                    let mut load = redis::cmd("SCRIPT");
-                    load.arg("LOAD").arg(script.text);
-                    self.send(slot, load)
-                        .await
-                        .map_err(|error| map(operation, false, error))?;
-                }
-                Err(error) => return Err(map(operation, script.writes, error)),
+                Err(map(CONNECT, false, error))
             }
         }
     }
 
-    async fn run_once(
-        &self,
-        operation: &'static str,
-        slot: u16,
-        command: &Cmd,
-        confirmations: Option<&Confirmations>,
-    ) -> RedisResult<Result<Value>> {
-        let Some(wanted) = confirmations.filter(|wanted| wanted.any()) else {
-            return self.send(slot, command.clone()).await.map(Ok);
+    async fn node_of(&self, slot: u16, until: Instant) -> RedisResult<Arc<Node>> {
+        match &self.servers {
+            Servers::Single(node) => Ok(Arc::clone(node)),
+            Servers::Cluster(slots) => {
+                if let Some(node) = slots.node_of(slot) {
+                    return Ok(node);
+                }
+                slots.refresh(slots.version(), until).await?;
+                slots.node_of(slot).ok_or_else(garbled)
+            }
+        }
+    }
+
+    /// Asks once more where slots are, if this is a cluster. If that fails too, the next try tells.
+    async fn look_again(&self, version: u64, until: Instant) {
+        if let Servers::Cluster(slots) = &self.servers {
+            let _ = slots.refresh(version, until).await;
+        }
+    }
+
+    fn version(&self) -> u64 {
+        match &self.servers {
+            Servers::Single(_) => 0,
+            Servers::Cluster(slots) => slots.version(),
+        }
+    }
+
+    /// Runs a script in its shard. Loads it where it is not known, and repeats it where it has not
+    /// begun; where that is not known, only if it writes nothing.
+    pub(crate) async fn run(&self, call: Addressed<'_>) -> Result<Value> {
+        let Addressed {
+            operation,
+            script,
+            slot,
+            ..
+        } = call;
+        let now = Instant::now();
+        let until = now + self.limit;
+        let rides_out = match &self.servers {
+            Servers::Single(_) => SERVER_RIDES_OUT,
+            Servers::Cluster(_) => CLUSTER_RIDES_OUT,
         };
-        // On the same connection: both commands wait for the writes of theirs.
-        let mut pipeline = Pipeline::with_capacity(3);
-        pipeline.add_command(command.clone());
-        let millis = u64::try_from(wanted.timeout.as_millis()).unwrap_or(u64::MAX);
-        if wanted.replicas > 0 {
-            pipeline.cmd("WAIT").arg(wanted.replicas).arg(millis.max(1));
+        let again_until = until.min(now + rides_out);
+        let (mut loads, mut redirections, mut next) = (0, 0, Next::Slot);
+        let mut pause = PAUSES.0;
+        loop {
+            let version = self.version();
+            let target = match &next {
+                Next::Slot => self.node_of(slot, until).await.map_err(Failed::NotSent),
+                Next::Node(node) | Next::Asking(node) => Ok(Arc::clone(node)),
+            };
+            let asking = matches!(next, Next::Asking(_));
+            next = Next::Slot;
+            let failed = match target {
+                Ok(node) => match self.send(&node, &call, asking, until).await {
+                    Ok((value, confirmed)) => match value.extract_error() {
+                        Ok(value) => {
+                            return confirmed
+                                .map(|()| value)
+                                .map_err(|why| why.into_error(operation));
+                        }
+                        Err(error) if is_no_script(&error) && loads < LOADS => {
+                            loads += 1;
+                            let mut load = redis::cmd("SCRIPT");
+                            load.arg("LOAD").arg(script.text);
+                            match node.send(&load, false, until).await {
+                                Ok(value) => {
+                                    value
+                                        .extract_error()
+                                        .map_err(|error| map(operation, false, error))?;
+                                    next = if asking {
+                                        Next::Asking(node)
+                                    } else {
+                                        Next::Node(node)
+                                    };
+                                    continue;
+                                }
+                                Err(Failed::NotSent(error) | Failed::Lost(error)) => {
+                                    Failed::NotSent(error)
+                                }
+                            }
+                        }
+                        Err(error) => match self.redirected(slot, &error) {
+                            Some(further) if redirections < REDIRECTIONS => {
+                                redirections += 1;
+                                next = further;
+                                continue;
+                            }
+                            _ if is_passing(&error, &self.servers) => Failed::NotSent(error),
+                            _ => return Err(map(operation, script.writes, error)),
+                        },
+                    },
+                    Err(failed) => failed,
+                },
+                Err(failed) => failed,
+            };
+            let (error, is_over) = match failed {
+                Failed::NotSent(error) => (error, false),
+                Failed::Lost(error) => (error, script.writes || call.confirmed_by.is_some()),
+            };
+            if is_over || Instant::now() + pause > again_until {
+                let is_unknown = is_over && script.writes;
+                return Err(map(operation, is_unknown, error));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+            self.look_again(version, again_until).await;
         }
-        if wanted.waits_for_aof() {
-            pipeline
-                .cmd("WAITAOF")
-                .arg(u8::from(wanted.local_aof))
-                .arg(wanted.replica_aofs)
-                .arg(millis.max(1));
-        }
-        let values = self.send_all(slot, pipeline).await?;
-        let mut values = values.into_iter();
-        let value = values.next().unwrap_or(Value::Nil).extract_error()?;
-        Ok(confirmed(operation, wanted, values).map(|()| value))
     }
 
-    async fn send(&self, slot: u16, command: Cmd) -> RedisResult<Value> {
-        match self {
-            Self::Single(manager) => manager.clone().req_packed_command(&command).await,
-            Self::Cluster(connection) => {
-                let routing = RoutingInfo::SingleNode(primary(slot));
-                connection.clone().route_command(command, routing).await
-            }
-        }?
-        .extract_error()
+    async fn send(
+        &self,
+        node: &Arc<Node>,
+        call: &Addressed<'_>,
+        asking: bool,
+        until: Instant,
+    ) -> crate::group::Answer {
+        let Some(meta) = &call.confirmed_by else {
+            let value = node.send(&call.command, asking, until).await?;
+            return Ok((value, Ok(())));
+        };
+        let sent = Sent {
+            command: call.command.clone(),
+            meta: meta.clone(),
+            asking,
+        };
+        node.send_confirmed(sent, until).await
     }
 
-    async fn send_all(&self, slot: u16, pipeline: Pipeline) -> RedisResult<Vec<Value>> {
-        let count = pipeline.len();
-        match self {
-            Self::Single(manager) => {
-                manager
-                    .clone()
-                    .req_packed_commands(&pipeline, 0, count)
-                    .await
+    /// Where a server of a cluster sends us on.
+    fn redirected(&self, slot: u16, error: &RedisError) -> Option<Next> {
+        let Servers::Cluster(slots) = &self.servers else {
+            return None;
+        };
+        let (address, _) = error.redirect_node()?;
+        match error.kind() {
+            redis::ErrorKind::Server(ServerErrorKind::Moved) => {
+                slots.moved(slot, address).ok().map(Next::Node)
             }
-            Self::Cluster(connection) => {
-                connection
-                    .clone()
-                    .route_pipeline(pipeline, 0, count, primary(slot))
-                    .await
+            redis::ErrorKind::Server(ServerErrorKind::Ask) => {
+                slots.at(address).ok().map(Next::Asking)
             }
+            _ => None,
         }
     }
 
     /// What the clock of a slot's server shows, in microseconds, if it answers.
     pub(crate) async fn time(&self, slot: u16) -> Option<i64> {
-        let answer = self.send(slot, redis::cmd("TIME")).await.ok()?;
+        let answer = self.ask(slot, &redis::cmd("TIME")).await?;
         let (seconds, micros): (i64, i64) = redis::from_redis_value(answer).ok()?;
         seconds.checked_mul(1_000_000)?.checked_add(micros)
     }
 
     /// The value of the one setting that `CONFIG GET` is asked for, of one primary; `None` when
     /// the server does not tell.
-    pub(crate) async fn first_setting(&self, command: Cmd) -> Option<String> {
-        let answer = self.send(0, command).await.ok()?;
+    pub(crate) async fn first_setting(&self, command: &Cmd) -> Option<String> {
+        let answer = self.ask(0, command).await?;
         let pairs: std::collections::HashMap<String, String> =
             redis::from_redis_value(answer).ok()?;
         pairs.into_values().next()
     }
 
+    async fn ask(&self, slot: u16, command: &Cmd) -> Option<Value> {
+        let until = Instant::now() + self.limit;
+        let node = self.node_of(slot, until).await.ok()?;
+        let answer = node.send(command, false, until).await.ok()?;
+        answer.extract_error().ok()
+    }
+
     /// One text of each primary.
-    pub(crate) async fn ask_primaries(&self, command: Cmd) -> RedisResult<Vec<String>> {
-        let answer = match self {
-            Self::Single(manager) => {
-                let text: String = command.query_async(&mut manager.clone()).await?;
-                return Ok(vec![text]);
-            }
-            Self::Cluster(connection) => {
-                let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-                connection.clone().route_command(command, all).await?
-            }
+    pub(crate) async fn ask_primaries(&self, command: &Cmd) -> RedisResult<Vec<String>> {
+        let until = Instant::now() + self.limit;
+        let nodes = match &self.servers {
+            Servers::Single(node) => vec![Arc::clone(node)],
+            Servers::Cluster(slots) => slots.primaries(),
         };
-        let by_node: std::collections::HashMap<String, String> = redis::from_redis_value(answer)?;
-        Ok(by_node.into_values().collect())
+        let asked = nodes.iter().map(|node| async {
+            match node.send(command, false, until).await {
+                Ok(value) => Ok(redis::from_redis_value(value.extract_error()?)?),
+                Err(Failed::NotSent(error) | Failed::Lost(error)) => Err(error),
+            }
+        });
+        futures_util::future::try_join_all(asked).await
     }
 }
 
-/// Whether as many confirmed as were asked for.
-fn confirmed(
-    operation: &'static str,
-    wanted: &Confirmations,
-    mut answers: impl Iterator<Item = Value>,
-) -> Result<()> {
-    let too_few = |what: &str| {
-        let context = format!("the write is done, but too few {what} confirmed it in time");
-        Error::new(ErrorKind::Unavailable, operation, context).with_effect(Effect::Unknown)
+/// Errors that a server gives instead of running a script, and that pass when another server takes
+/// over, or when this one has loaded its data.
+fn is_passing(error: &RedisError, servers: &Servers) -> bool {
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly, TryAgain};
+    let redis::ErrorKind::Server(kind) = error.kind() else {
+        return false;
     };
-    let failed = |error: RedisError| map(operation, true, error).with_effect(Effect::Unknown);
-    let mut next = || {
-        answers
-            .next()
-            .unwrap_or(Value::Nil)
-            .extract_error()
-            .map_err(failed)
-    };
-    if wanted.replicas > 0 {
-        match next()? {
-            Value::Int(count) if count >= i64::from(wanted.replicas) => {}
-            _ => return Err(too_few("replicas")),
-        }
+    match servers {
+        Servers::Single(_) => matches!(kind, ReadOnly | BusyLoading | MasterDown),
+        Servers::Cluster(_) => matches!(
+            kind,
+            TryAgain | ClusterDown | MasterDown | BusyLoading | ReadOnly
+        ),
     }
-    if wanted.waits_for_aof() {
-        match next()?.as_sequence() {
-            Some([Value::Int(local), Value::Int(replicas)])
-                if *local >= i64::from(wanted.local_aof)
-                    && *replicas >= i64::from(wanted.replica_aofs) => {}
-            _ => return Err(too_few("append-only files")),
-        }
-    }
-    Ok(())
 }
 
-/// The driver says of a cluster only that no node of it could be connected to. One node tells more.
-async fn why_no_cluster(options: &RedisOptions, error: RedisError) -> Error {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(connect_timeout(options)))
-        .set_response_timeout(Some(options.operation_timeout));
-    for number in 0..options.nodes.len() {
-        let mut connection = match client(options, number) {
-            Ok(node) => match node
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-            {
-                Ok(connection) => connection,
-                Err(error) => {
-                    let error = map(CONNECT, false, error);
-                    if error.is_retryable() && number + 1 < options.nodes.len() {
-                        continue;
-                    }
-                    return error;
-                }
-            },
-            Err(error) => return error,
-        };
-        let mut info = redis::cmd("INFO");
-        let info: RedisResult<String> = info.arg("cluster").query_async(&mut connection).await;
-        if info.is_ok_and(|info| info.contains("cluster_enabled:0")) {
-            let reason = "the server is not a cluster; use redis:// in the URL";
-            return Error::new(ErrorKind::Invalid, CONNECT, reason);
-        }
-        break;
+fn no_cluster(error: RedisError) -> Error {
+    let says = |words: &str| error.detail().is_some_and(|text| text.contains(words));
+    if says("cluster support disabled") {
+        let reason = "the server is not a cluster; use redis:// in the URL";
+        return Error::new(ErrorKind::Invalid, CONNECT, reason);
     }
     map(CONNECT, false, error)
-}
-
-fn primary(slot: u16) -> SingleNodeRoutingInfo {
-    SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master))
-}
-
-fn connect_timeout(options: &RedisOptions) -> Duration {
-    options.operation_timeout.min(Duration::from_secs(5))
 }
 
 /// A client of one of the nodes: the one of this number, counted around.
@@ -285,43 +317,23 @@ pub(crate) fn client(options: &RedisOptions, number: usize) -> Result<Client> {
 }
 
 #[cfg(not(feature = "tls"))]
-fn open(node: redis::ConnectionInfo, _: &RedisOptions) -> RedisResult<Client> {
+pub(crate) fn open(node: redis::ConnectionInfo, _: &RedisOptions) -> RedisResult<Client> {
     Client::open(node)
-}
-
-#[cfg(not(feature = "tls"))]
-fn trust(builder: ClusterClientBuilder, _: &RedisOptions) -> ClusterClientBuilder {
-    builder
 }
 
 #[cfg(not(feature = "tls"))]
 fn install_tls(_: &RedisOptions) {}
 
 #[cfg(feature = "tls")]
-fn certificates(options: &RedisOptions) -> redis::TlsCertificates {
-    redis::TlsCertificates {
-        client_tls: None,
-        root_cert: options.tls_ca.clone(),
-    }
-}
-
-#[cfg(feature = "tls")]
-fn open(node: redis::ConnectionInfo, options: &RedisOptions) -> RedisResult<Client> {
+pub(crate) fn open(node: redis::ConnectionInfo, options: &RedisOptions) -> RedisResult<Client> {
     if options.tls {
-        Client::build_with_tls(node, certificates(options))
+        let certificates = redis::TlsCertificates {
+            client_tls: None,
+            root_cert: options.tls_ca.clone(),
+        };
+        Client::build_with_tls(node, certificates)
     } else {
         Client::open(node)
-    }
-}
-
-#[cfg(feature = "tls")]
-fn trust(builder: ClusterClientBuilder, options: &RedisOptions) -> ClusterClientBuilder {
-    if options.tls {
-        builder
-            .tls(redis::cluster::TlsMode::Secure)
-            .certs(certificates(options))
-    } else {
-        builder
     }
 }
 

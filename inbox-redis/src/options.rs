@@ -5,7 +5,10 @@ use std::{fmt, time::Duration};
 use inbox_api::{
     ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
 };
-use redis::{ConnectionInfo, IntoConnectionInfo as _, io::tcp::TcpSettings};
+use redis::{
+    ConnectionInfo, IntoConnectionInfo as _,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
 use url::Url;
 
 use crate::{keys::MAX_SHARDS, schema};
@@ -16,6 +19,8 @@ const KEYS: &str = "inbox, shards, payload_limit, drop_processed_payloads, keep_
     tls_ca_file";
 /// What a cluster's inbox is spread over unless set.
 const CLUSTER_SHARDS: u16 = 8;
+/// How long a connection may be idle before its other end is asked for a sign of life, and how often.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Redis takes no longer text.
 const MAX_PAYLOAD: usize = 256 * 1024 * 1024;
 
@@ -314,6 +319,11 @@ impl RedisOptions {
         self
     }
 
+    /// How long connecting may take.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.operation_timeout.min(Duration::from_secs(5))
+    }
+
     /// The text of [`Schema::ddl`](inbox_api::Schema::ddl), without a connection.
     #[must_use]
     pub fn ddl(&self) -> String {
@@ -364,7 +374,13 @@ fn nodes(address: &str, tls: bool, cluster: bool) -> Result<Vec<ConnectionInfo>>
             let info = format!("{scheme}://{user}{host}/{path}")
                 .into_connection_info()
                 .map_err(|_| invalid("the address in the URL cannot be read"))?;
-            Ok(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+            let alive = TcpKeepalive::new()
+                .with_time(KEEP_ALIVE)
+                .with_interval(KEEP_ALIVE);
+            let settings = TcpSettings::default()
+                .set_nodelay(true)
+                .set_keepalive(alive);
+            Ok(info.set_tcp_settings(settings))
         })
         .collect()
 }

@@ -111,6 +111,12 @@ static LOOK: LazyLock<Script> = LazyLock::new(|| {
     Script::new("schema.lua", text)
 });
 
+/// Makes a write for others to wait for, which a full server must allow.
+pub(crate) static CONFIRM: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!("#!lua flags=allow-oom\n", include_str!("lua/confirm.lua"));
+    Script::new("confirm.lua", text)
+});
+
 /// What all calls of one store have in common.
 #[derive(Debug)]
 pub(crate) struct Caller {

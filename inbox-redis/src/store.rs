@@ -19,8 +19,8 @@ use crate::{
     checks,
     error::closed,
     keys::Layout,
-    link::Link,
-    options::{Confirmations, RedisOptions},
+    link::{Addressed, Link},
+    options::RedisOptions,
     scripts::{Call, Caller},
     wakeups::Wakeups,
 };
@@ -86,26 +86,28 @@ impl RedisStore {
         link.clone().ok_or_else(|| closed(operation))
     }
 
-    async fn send(
-        &self,
-        operation: &'static str,
-        call: Call,
-        confirmations: Option<&Confirmations>,
-    ) -> Result<Value> {
-        let slot = self.layout().slot(call.shard);
+    async fn send(&self, operation: &'static str, call: Call, confirmed: bool) -> Result<Value> {
+        let layout = self.layout();
+        let confirmed_by = confirmed.then(|| layout.meta(call.shard));
         self.link(operation)?
-            .run(operation, slot, call.script, call.command, confirmations)
+            .run(Addressed {
+                operation,
+                slot: layout.slot(call.shard),
+                script: call.script,
+                command: call.command,
+                confirmed_by,
+            })
             .await
     }
 
     pub(crate) async fn run(&self, operation: &'static str, call: Call) -> Result<Value> {
-        self.send(operation, call, None).await
+        self.send(operation, call, false).await
     }
 
     /// As [`Self::run`], and waits for the confirmations that the options demand.
     pub(crate) async fn run_confirmed(&self, operation: &'static str, call: Call) -> Result<Value> {
-        self.send(operation, call, Some(&self.inner.options.confirmations))
-            .await
+        let confirmed = self.inner.options.confirmations.any();
+        self.send(operation, call, confirmed).await
     }
 
     /// All at once; the first error is the answer.

@@ -9,12 +9,13 @@ use std::{
 use async_trait::async_trait;
 use conformance_tests::{
     Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
+    crash::proxy::Proxy,
 };
 use inbox_api::{ClockOffset, Inbox, Key, Schema};
 use inbox_redis::{RedisOptions, RedisStore};
 use test_servers::{Error, Server};
 
-use super::{Raw, fresh_name, options, started};
+use super::{Raw, address::socket, fresh_name, options, started};
 
 /// One kind of server, and over how many shards the inboxes on it are spread.
 pub struct OnServer {
@@ -31,13 +32,23 @@ impl OnServer {
             return Err(Unable::failed("there is no such server here"));
         };
         let share = Arc::clone(&IN_USE).read_owned().await;
-        let url = locked(server).url().to_owned();
+        let mut url = locked(server).url().to_owned();
+        let mut proxy = None;
+        if settings.operation_timeout.is_some() && !self.cluster {
+            let server = socket(&url);
+            let before = Proxy::start(server).await.map_err(Unable::failed)?;
+            url = format!("redis://{}/", before.address());
+            proxy = Some(before);
+        }
         let mut options = options(&url, self.cluster, self.shards)
             .drop_processed_payloads(settings.drop_processed_payloads);
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
         }
-        Place::new(self, url, options, share).await
+        if let Some(limit) = settings.operation_timeout {
+            options = options.operation_timeout(limit);
+        }
+        Place::new(self, url, proxy, options, share).await
     }
 }
 
@@ -89,9 +100,12 @@ impl Harness for OnServer {
             Need::Schema(SchemaVariant::Older),
             // Redis cannot roll back; `settle_with` has tests of its own.
             Need::Transactions,
-            Need::Silence,
             Need::BusinessWrites,
         ];
+        if self.cluster {
+            // Its nodes name themselves, past the proxy; there is a test of its own.
+            needs.push(Need::Silence);
+        }
         if self.shards > 1 {
             needs.push(Need::BatchAtomicity);
         }
@@ -102,6 +116,8 @@ impl Harness for OnServer {
 struct Place {
     cluster: bool,
     url: String,
+    /// Before a server of one node, for cases about connections.
+    proxy: Option<Proxy>,
     inbox: String,
     shards: u16,
     options: RedisOptions,
@@ -135,6 +151,7 @@ impl Place {
     async fn new(
         harness: &OnServer,
         url: String,
+        proxy: Option<Proxy>,
         options: RedisOptions,
         share: tokio::sync::OwnedRwLockReadGuard<()>,
     ) -> Offered<Self> {
@@ -147,6 +164,7 @@ impl Place {
         Ok(Self {
             cluster: harness.cluster,
             url,
+            proxy,
             inbox: name.to_string(),
             shards: harness.shards,
             options,
@@ -250,6 +268,16 @@ impl Fixture for Place {
 
     async fn end_outage(&self) -> Offered<()> {
         self.harm(Server::resume).await
+    }
+
+    async fn silence(&self) -> Offered<()> {
+        match &self.proxy {
+            Some(proxy) => {
+                proxy.silence();
+                Ok(())
+            }
+            None => Err(Unable::NotOffered(Need::Silence)),
+        }
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {

@@ -1,8 +1,10 @@
 //! What the tests share: servers of their own, and fixtures on them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
+pub mod address;
 pub mod harness;
 pub mod load;
+pub mod messages;
 
 use std::{
     sync::{

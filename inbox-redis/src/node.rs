@@ -1,0 +1,230 @@
+//! One server: its connections, which are made when they are needed and given up when they fail.
+
+use std::time::Duration;
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult,
+    ServerErrorKind, Value,
+    aio::{ConnectionLike as _, MultiplexedConnection},
+};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
+
+use crate::{group::Group, options::RedisOptions};
+
+/// A server, with one connection for what is answered at once, and one for what is confirmed first,
+/// which makes its connection wait.
+pub(crate) struct Node {
+    client: Client,
+    /// How long connecting may take.
+    within: Duration,
+    plain: Line,
+    sure: Line,
+    pub(crate) group: Group,
+}
+
+impl Node {
+    pub(crate) fn new(client: Client, options: &RedisOptions) -> Self {
+        Self {
+            client,
+            within: options.connect_timeout(),
+            plain: Line::new(),
+            sure: Line::new(),
+            group: Group::new(options.confirmations),
+        }
+    }
+
+    /// Runs a command, and answers its value or error.
+    pub(crate) async fn send(
+        &self,
+        command: &Cmd,
+        asking: bool,
+        until: Instant,
+    ) -> Result<Value, Failed> {
+        let mut pipeline = Pipeline::new();
+        let commands = if asking {
+            pipeline.cmd("ASKING").add_command(command.clone());
+            Commands::Many(&pipeline)
+        } else {
+            Commands::One(command)
+        };
+        let answered = self.send_on(&self.plain, &self.sure, until, commands);
+        answered.await?.pop().ok_or_else(|| Failed::Lost(garbled()))
+    }
+
+    /// Runs commands on the connection of those that are confirmed.
+    pub(crate) async fn send_sure(
+        &self,
+        pipeline: &Pipeline,
+        until: Instant,
+    ) -> Result<Vec<Value>, Failed> {
+        let commands = Commands::Many(pipeline);
+        self.send_on(&self.sure, &self.plain, until, commands).await
+    }
+
+    async fn send_on(
+        &self,
+        line: &Line,
+        other: &Line,
+        until: Instant,
+        commands: Commands<'_>,
+    ) -> Result<Vec<Value>, Failed> {
+        let answered = line.send(&self.client, self.within, until, commands).await;
+        // What makes one connection silent does so to the other, too.
+        if let Err(Failed::Lost(error)) = &answered
+            && error.is_timeout()
+        {
+            other.give_up_any();
+        }
+        answered
+    }
+}
+
+/// Why there is no answer, and whether the server can have done what it was asked for.
+#[derive(Clone)]
+pub(crate) enum Failed {
+    /// Nothing was sent.
+    NotSent(RedisError),
+    /// It was sent, and what became of it is unknown.
+    Lost(RedisError),
+}
+
+/// A connection that many use at a time, each for its own commands.
+#[derive(Clone)]
+struct Open {
+    number: u64,
+    connection: MultiplexedConnection,
+}
+
+/// The place of one connection. Whoever finds it empty connects; whoever finds the connection
+/// useless empties it, and others go on with what they have.
+struct Line {
+    open: Mutex<(u64, Option<Open>)>,
+}
+
+impl Line {
+    fn new() -> Self {
+        Self {
+            open: Mutex::new((0, None)),
+        }
+    }
+
+    async fn get(&self, client: &Client, within: Duration, until: Instant) -> RedisResult<Open> {
+        let connected = async {
+            let mut place = self.open.lock().await;
+            let (number, open) = &mut *place;
+            if let Some(open) = open {
+                return Ok(open.clone());
+            }
+            // Calls have time limits of their own.
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(within))
+                .set_response_timeout(None);
+            let connection = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await?;
+            *number += 1;
+            Ok(open
+                .insert(Open {
+                    number: *number,
+                    connection,
+                })
+                .clone())
+        };
+        timeout_at(until, connected)
+            .await
+            .unwrap_or_else(|_| Err(late()))
+    }
+
+    async fn give_up(&self, number: u64) {
+        let mut place = self.open.lock().await;
+        if place.1.as_ref().is_some_and(|open| open.number == number) {
+            place.1 = None;
+        }
+    }
+
+    /// Runs commands behind each other, and answers each one's value or error.
+    /// The next one who comes connects. Who is just connecting is left alone.
+    fn give_up_any(&self) {
+        if let Ok(mut place) = self.open.try_lock() {
+            place.1 = None;
+        }
+    }
+
+    async fn send(
+        &self,
+        client: &Client,
+        within: Duration,
+        until: Instant,
+        commands: Commands<'_>,
+    ) -> Result<Vec<Value>, Failed> {
+        let mut open = self
+            .get(client, within, until)
+            .await
+            .map_err(Failed::NotSent)?;
+        let answered = timeout_at(until, commands.run(&mut open.connection))
+            .await
+            .unwrap_or_else(|_| Err(late()));
+        let is_useless = match &answered {
+            Ok(values) => values.iter().any(|value| {
+                matches!(value, Value::ServerError(error) if is_of_another_server(error.kind()))
+            }),
+            Err(_) => true,
+        };
+        if is_useless {
+            self.give_up(open.number).await;
+        }
+        answered.map_err(Failed::Lost)
+    }
+}
+
+enum Commands<'a> {
+    One(&'a Cmd),
+    Many(&'a Pipeline),
+}
+
+impl Commands<'_> {
+    async fn run(self, connection: &mut MultiplexedConnection) -> RedisResult<Vec<Value>> {
+        match self {
+            Self::One(command) => match connection.req_packed_command(command).await {
+                Ok(value) => Ok(vec![value]),
+                Err(error) => as_value(error).map(|value| vec![value]),
+            },
+            Self::Many(pipeline) => {
+                let count = pipeline.len();
+                connection.req_packed_commands(pipeline, 0, count).await
+            }
+        }
+    }
+}
+
+/// What a server answers is a value, be it an error.
+fn as_value(error: RedisError) -> RedisResult<Value> {
+    match error.clone().into_server_errors().as_deref() {
+        Some([(_, server)]) => Ok(Value::ServerError(server.clone())),
+        _ => Err(error),
+    }
+}
+
+/// Errors of a server that is no longer the one to talk to, or not yet: behind the same address there
+/// may be another by now.
+fn is_of_another_server(kind: Option<ServerErrorKind>) -> bool {
+    matches!(
+        kind,
+        Some(
+            ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown
+        )
+    )
+}
+
+pub(crate) fn late() -> RedisError {
+    let error = std::io::Error::from(std::io::ErrorKind::TimedOut);
+    RedisError::from(error)
+}
+
+/// An answer that is none.
+pub(crate) fn garbled() -> RedisError {
+    RedisError::from((ErrorKind::Parse, "too few answers"))
+}

@@ -1,0 +1,314 @@
+//! Answers that replicas have to confirm first, whoever wrote what they rest on.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
+
+use common::{
+    Raw,
+    address::socket,
+    messages::{LENGTH, claim, key, message, ordered, processed, terms},
+    options,
+};
+use inbox_api::{
+    AfterDead, Begun, Effect, ErrorKind, Intervention, Message, Operate as _, Outcome, Receipt,
+    Result, Schema as _, Settled, State, Store as _, StoreExt as _,
+};
+use inbox_redis::{Confirmations, RedisOptions, RedisStore};
+use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+const SHARDS: u16 = 6;
+
+async fn own(kind: ServerKind) -> Option<Server> {
+    let found = tokio::task::spawn_blocking(move || find_own(kind, &["--appendfsync", "no"]));
+    or_skip(kind, found.await.unwrap()).unwrap()
+}
+
+/// A server and its replica.
+async fn pair() -> Option<(Server, Server)> {
+    let (primary, replica) = (own(ServerKind::Redis).await?, own(ServerKind::Redis).await?);
+    follow(&replica, Some(&primary)).await;
+    Some((primary, replica))
+}
+
+/// Makes a server the replica of another, which it is when this returns, or of none.
+async fn follow(server: &Server, primary: Option<&Server>) {
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let mut follow = redis::cmd("REPLICAOF");
+    match primary {
+        Some(primary) => {
+            let address = socket(primary.url());
+            follow.arg(address.ip().to_string()).arg(address.port());
+        }
+        None => {
+            follow.arg("NO").arg("ONE");
+        }
+    }
+    let _: String = raw.run(&follow).await.unwrap();
+    if primary.is_none() {
+        return;
+    }
+    let since = Instant::now();
+    loop {
+        let info: String = raw
+            .run(redis::cmd("INFO").arg("replication"))
+            .await
+            .unwrap();
+        if info.contains("master_link_status:up") {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "{info}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn strict(options: &RedisOptions) -> RedisOptions {
+    options
+        .clone()
+        .operation_timeout(Duration::from_secs(10))
+        .confirmations(Confirmations {
+            replicas: 1,
+            timeout: Duration::from_millis(300),
+            ..Confirmations::default()
+        })
+}
+
+fn unconfirmed<T: Debug>(what: &str, answer: Result<T>) {
+    let error = answer.expect_err(what);
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error:?}");
+    assert_eq!(error.effect(), Effect::Unknown, "{what}: {error:?}");
+}
+
+/// While the replica is stopped, nobody is told what it has not confirmed: not who wrote it, nor who
+/// repeats it, nor who comes second. Afterwards it is so, and still when the replica takes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_answered_survives_whoever_wrote_it() {
+    let Some((mut primary, mut replica)) = pair().await else {
+        return;
+    };
+    let plain = options(primary.url(), false, 1);
+    let strict = strict(&plain);
+    let connect = |options: &RedisOptions| RedisStore::connect(options.clone());
+    let first = connect(&strict).await.unwrap();
+    first.create().await.unwrap();
+    let sent: Vec<Message> = ["settled", "dead", "discarded"].map(message).to_vec();
+    let _ = first.receive(&sent).await.unwrap();
+    let leased = claim(&first, 2).await.unwrap();
+    let died = || Outcome::Dead {
+        reason: "x".into(),
+        after: AfterDead::Continue,
+    };
+
+    replica.pause().unwrap();
+    for who in ["who wrote it", "who comes second", "who comes third"] {
+        let store = connect(&strict).await.unwrap();
+        let settled = store.settle_one(&leased[0].lease, processed()).await;
+        unconfirmed(who, settled);
+        let settled = store.settle_one(&leased[1].lease, died()).await;
+        unconfirmed(who, settled);
+        unconfirmed(who, store.receive_one(&message("received")).await);
+        unconfirmed(who, store.begin(&message("begun"), &terms()).await);
+        unconfirmed(who, store.begin(&leased[0].message, &terms()).await);
+        unconfirmed(who, store.discard(&key("discarded")).await);
+    }
+    // Each on a connection of its own, so that none has written anything before.
+    let store = connect(&strict).await.unwrap();
+    unconfirmed("a duplicate", store.receive_one(&message("received")).await);
+    let store = connect(&strict).await.unwrap();
+    unconfirmed("busy", store.begin(&message("begun"), &terms()).await);
+    let store = connect(&strict).await.unwrap();
+    let settled = store.settle_one(&leased[0].lease, processed()).await;
+    unconfirmed("a repetition", settled);
+    let store = connect(&strict).await.unwrap();
+    let discarded = store.discard(&key("discarded")).await;
+    unconfirmed("a wrong state", discarded);
+
+    replica.resume().unwrap();
+    let since = Instant::now();
+    while let Err(error) = store.receive_one(&message("received")).await {
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(since.elapsed() < Duration::from_secs(60), "{error:?}");
+    }
+    let again = store.receive_one(&message("received")).await.unwrap();
+    assert_eq!(again, Receipt::Duplicate);
+    let begun = store.begin(&message("begun"), &terms()).await.unwrap();
+    assert!(matches!(begun, Begun::Busy { .. }), "{begun:?}");
+    for (leased, outcome) in leased.iter().zip([processed(), died()]) {
+        let settled = store.settle_one(&leased.lease, outcome).await.unwrap();
+        assert_eq!(settled, Settled::Done);
+    }
+    let discarded = store.discard(&key("discarded")).await.unwrap();
+    assert_eq!(discarded, Intervention::WrongState(State::Discarded));
+
+    primary.kill().unwrap();
+    follow(&replica, None).await;
+    let heir = options_of(&plain, &replica);
+    let heir = connect(&heir).await.unwrap();
+    for (id, state) in [
+        (leased[0].message.id().as_str(), State::Processed),
+        (leased[1].message.id().as_str(), State::Dead),
+        ("discarded", State::Discarded),
+        ("received", State::Pending),
+        ("begun", State::Leased),
+    ] {
+        let record = heir.get(&key(id)).await.unwrap().unwrap();
+        assert_eq!(record.state, state, "{id}");
+    }
+}
+
+/// The same inbox on another server.
+fn options_of(options: &RedisOptions, server: &Server) -> RedisOptions {
+    common::options(server.url(), false, 1).inbox_name(options.name().clone())
+}
+
+/// The same on a cluster, where an answer may rest on several servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_answered_on_a_cluster_is_confirmed_by_every_server_it_rests_on() {
+    let Some(mut cluster) = own(ServerKind::RedisCluster).await else {
+        return;
+    };
+    let strict = strict(&options(cluster.url(), true, SHARDS));
+    let connect = || RedisStore::connect(strict.clone());
+    let store = connect().await.unwrap();
+    store.create().await.unwrap();
+    let sent: Vec<Message> = (0..12)
+        .map(|n| match n % 2 {
+            0 => message(&format!("{n}")),
+            _ => ordered(&format!("{n}"), &format!("key {n}")),
+        })
+        .collect();
+    let cluster = tokio::task::spawn_blocking(move || {
+        for replica in 3..6 {
+            cluster.kill_node(replica).unwrap();
+        }
+        cluster
+    });
+    let mut cluster = cluster.await.unwrap();
+    for who in ["the first", "the second", "the third"] {
+        for one in &sent {
+            let store = connect().await.unwrap();
+            unconfirmed(who, store.receive_one(one).await);
+        }
+    }
+    // A copy with another ordering key finds its note at home.
+    let other = connect().await.unwrap();
+    unconfirmed("a copy", other.receive_one(&ordered("1", "another")).await);
+    let cluster = tokio::task::spawn_blocking(move || {
+        for replica in 3..6 {
+            cluster.start_node(replica).unwrap();
+        }
+        cluster
+    });
+    let _cluster = cluster.await.unwrap();
+    for one in &sent {
+        let since = Instant::now();
+        let receipt = loop {
+            match store.receive_one(one).await {
+                Ok(receipt) => break receipt,
+                Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            }
+            assert!(since.elapsed() < Duration::from_secs(60));
+        };
+        // Where the note of its place was not confirmed, it was not stored either.
+        assert!(!matches!(receipt, Receipt::Refused(_)), "{receipt:?}");
+        let again = store.receive_one(one).await.unwrap();
+        assert_eq!(again, Receipt::Duplicate);
+    }
+}
+
+/// What waits for replicas keeps nobody waiting who does not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_replicas_are_in_nobodys_way() {
+    let Some(server) = own(ServerKind::Redis).await else {
+        return;
+    };
+    let plain = options(server.url(), false, 1);
+    let other = RedisStore::connect(plain.clone()).await.unwrap();
+    other.create().await.unwrap();
+    let _ = other.receive_one(&message("first")).await.unwrap();
+    let wanted = Confirmations {
+        replicas: 1,
+        timeout: Duration::from_secs(1),
+        ..Confirmations::default()
+    };
+    let store = RedisStore::connect(plain.confirmations(wanted))
+        .await
+        .unwrap();
+    let since = Instant::now();
+    let waiting: Vec<_> = (0..20)
+        .map(|n| {
+            let store = store.clone();
+            tokio::spawn(async move { store.receive_one(&message(&n.to_string())).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let asked = Instant::now();
+    assert!(store.get(&key("first")).await.unwrap().is_some());
+    let leased = claim(&store, 1).await.unwrap();
+    assert_eq!(leased.len(), 1);
+    let extended = store.extend_one(&leased[0].lease, LENGTH).await.unwrap();
+    assert!(matches!(extended, inbox_api::Extended::Until(_)));
+    assert!(
+        asked.elapsed() < Duration::from_millis(600),
+        "{:?}",
+        asked.elapsed()
+    );
+    for one in waiting {
+        unconfirmed("there is no replica", one.await.unwrap());
+    }
+    // They wait together: for the group that is under way, and for their own.
+    assert!(
+        since.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        since.elapsed()
+    );
+}
+
+/// Many callers share their waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_wait_together() {
+    const CALLERS: usize = 16;
+    const EACH: usize = 20;
+    let Some((primary, _replica)) = pair().await else {
+        return;
+    };
+    let store = RedisStore::connect(strict(&options(primary.url(), false, 1)))
+        .await
+        .unwrap();
+    store.create().await.unwrap();
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for n in 0..EACH {
+                    let sent = message(&format!("{caller} {n}"));
+                    let receipt = store.receive_one(&sent).await.unwrap();
+                    assert_eq!(receipt, Receipt::Accepted);
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let mut raw = Raw::connect(primary.url(), false).await.unwrap();
+    let info: String = raw
+        .run(redis::cmd("INFO").arg("commandstats"))
+        .await
+        .unwrap();
+    let waits = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next())
+        .unwrap();
+    let waits: usize = waits.parse().unwrap();
+    assert!(
+        waits < CALLERS * EACH / 2,
+        "{waits} for {} calls",
+        CALLERS * EACH
+    );
+}

@@ -1,0 +1,235 @@
+//! Connections that break, go silent, or end at a server that is no longer the one.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{
+    Raw,
+    address::{Address, socket},
+    messages::{claim, key, message, processed, terms},
+    options, store,
+};
+use conformance_tests::crash::proxy::Proxy;
+use inbox_api::{
+    Begun, Effect, ErrorKind, Operate as _, Receipt, Schema as _, Settled, State, Store as _,
+    StoreExt as _,
+};
+use inbox_redis::{Command, Confirmations, RedisStore};
+use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+const LIMIT: Duration = Duration::from_secs(2);
+
+async fn own(arguments: &'static [&'static str]) -> Option<Server> {
+    let found = tokio::task::spawn_blocking(move || find_own(ServerKind::Redis, arguments));
+    or_skip(ServerKind::Redis, found.await.unwrap()).unwrap()
+}
+
+async fn follow(server: &Server, primary: Option<&Server>) {
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let mut follow = redis::cmd("REPLICAOF");
+    match primary {
+        Some(primary) => {
+            let address = socket(primary.url());
+            follow.arg(address.ip().to_string()).arg(address.port());
+        }
+        None => {
+            follow.arg("NO").arg("ONE");
+        }
+    }
+    let _: String = raw.run(&follow).await.unwrap();
+}
+
+/// An orderly fail-over behind one address: the old server goes on as a replica, and keeps its
+/// connections. With and without confirmation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_became_a_replica_is_left() {
+    let Some(first) = own(&[]).await else { return };
+    let Some(second) = own(&[]).await else { return };
+    follow(&second, Some(&first)).await;
+    let address = Address::of(first.url()).await;
+    let plain = options(&address.url(), false, 1).operation_timeout(LIMIT);
+    let sure = plain.clone().confirmations(Confirmations {
+        replicas: 1,
+        ..Confirmations::default()
+    });
+    let (plain, sure) = (
+        RedisStore::connect(plain).await.unwrap(),
+        RedisStore::connect(sure).await.unwrap(),
+    );
+    plain.create().await.unwrap();
+    let mut servers = [&first, &second];
+    for turn in 0..4 {
+        let [from, to] = servers;
+        for store in [&plain, &sure] {
+            // The replica may not have connected yet.
+            let since = Instant::now();
+            while let Err(error) = store.receive_one(&message("known")).await {
+                assert!(since.elapsed() < Duration::from_secs(30), "{error:?}");
+            }
+        }
+        follow(to, None).await;
+        follow(from, Some(to)).await;
+        address.means(to.url());
+        for (name, store) in [("plain", &plain), ("sure", &sure)] {
+            let since = Instant::now();
+            let sent = message(&format!("{name} {turn}"));
+            while let Err(error) = store.receive_one(&sent).await {
+                assert!(error.is_retryable(), "{error:?}");
+                // Before there is a replica again, nothing can be confirmed.
+                assert!(
+                    since.elapsed() < Duration::from_secs(10),
+                    "{name}: {error:?}"
+                );
+            }
+            assert!(store.get(sent.key()).await.unwrap().is_some());
+        }
+        servers.reverse();
+    }
+}
+
+/// A cluster of one server, behind a proxy that it takes for its own address.
+async fn cluster_behind_proxy() -> Option<(Server, Proxy, RedisStore)> {
+    let server = own(&["--cluster-enabled", "yes"]).await?;
+    let proxy = Proxy::start(socket(server.url())).await.unwrap();
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let port = proxy.address().port();
+    let mut announce = redis::cmd("CONFIG");
+    announce
+        .arg("SET")
+        .arg("cluster-announce-ip")
+        .arg("127.0.0.1");
+    let _: String = raw.run(&announce).await.unwrap();
+    let mut announce = redis::cmd("CONFIG");
+    announce.arg("SET").arg("cluster-announce-port").arg(port);
+    let _: String = raw.run(&announce).await.unwrap();
+    let mut slots = redis::cmd("CLUSTER");
+    let _: String = raw
+        .run(slots.arg("ADDSLOTSRANGE").arg(0).arg(16_383))
+        .await
+        .unwrap();
+    let mut info = redis::cmd("CLUSTER");
+    info.arg("INFO");
+    while !raw
+        .run::<String>(&info)
+        .await
+        .unwrap()
+        .contains("cluster_state:ok")
+    {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let url = format!("redis://127.0.0.1:{port}/");
+    let (store, _) = store(options(&url, true, 3).operation_timeout(LIMIT)).await;
+    // So that the server knows all scripts.
+    let _ = store.receive_one(&message("first")).await.unwrap();
+    let leased = claim(&store, 5).await.unwrap();
+    let _ = store
+        .settle_one(&leased[0].lease, processed())
+        .await
+        .unwrap();
+    let _ = store.begin(&message("first"), &terms()).await.unwrap();
+    Some((server, proxy, store))
+}
+
+/// Whoever gets no answer is told so, and not what a repetition behind its back would find.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_script_whose_answer_was_lost_is_not_repeated_on_a_cluster() {
+    let Some((_server, proxy, store)) = cluster_behind_proxy().await else {
+        return;
+    };
+    let mut lost = 0;
+    for round in 0..3 {
+        let _ = store
+            .receive_one(&message(&format!("settled {round}")))
+            .await
+            .unwrap();
+        let leased = claim(&store, 1).await.unwrap().remove(0);
+        let name = format!("{}:effects {round}", store.hash_tag(&leased.lease).unwrap());
+        let push = Command::new("RPUSH").key(&name).arg("done");
+        proxy.lose_next_reply();
+        let settled = store.settle_with(&leased.lease, processed(), &[push]).await;
+        let error = settled.expect_err("its answer was lost");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
+        let record = store.get(leased.message.key()).await.unwrap().unwrap();
+        assert_eq!(record.state, State::Processed);
+
+        // Each needs two answers: of the numbers drawn, and of the message. Either may be the one.
+        proxy.lose_next_reply();
+        let begun = store
+            .begin(&message(&format!("begun {round}")), &terms())
+            .await;
+        let error = begun.expect_err("an answer was lost");
+        assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
+        let begun = store
+            .begin(&message(&format!("begun {round}")), &terms())
+            .await
+            .unwrap();
+        assert!(
+            matches!(begun, Begun::Run(_) | Begun::Busy { .. }),
+            "{begun:?}"
+        );
+        lost += 2;
+        assert_eq!(proxy.replies_lost(), lost);
+    }
+    // What only looks is repeated.
+    proxy.lose_next_reply();
+    assert!(store.get(&key("settled 0")).await.unwrap().is_some());
+    assert_eq!(proxy.replies_lost(), lost + 1);
+}
+
+/// A connection to a node of a cluster that has gone silent is given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_connection_of_a_cluster_is_left() {
+    let Some((_server, proxy, store)) = cluster_behind_proxy().await else {
+        return;
+    };
+    for round in 0..2 {
+        proxy.silence();
+        let since = Instant::now();
+        let answer = store.receive_one(&message(&format!("{round}"))).await;
+        let error = answer.expect_err("nothing arrives");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(since.elapsed() < LIMIT * 3, "{:?}", since.elapsed());
+        let receipt = store
+            .receive_one(&message(&format!("{round}")))
+            .await
+            .unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+    }
+}
+
+/// On one server too, with confirmation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_connection_of_those_who_wait_is_left() {
+    let Some(primary) = own(&[]).await else {
+        return;
+    };
+    let Some(replica) = own(&[]).await else {
+        return;
+    };
+    follow(&replica, Some(&primary)).await;
+    let proxy = Proxy::start(socket(primary.url())).await.unwrap();
+    let url = format!("redis://{}/", proxy.address());
+    let sure = options(&url, false, 1)
+        .operation_timeout(LIMIT)
+        .confirmations(Confirmations {
+            replicas: 1,
+            ..Confirmations::default()
+        });
+    let store = RedisStore::connect(sure).await.unwrap();
+    let since = Instant::now();
+    while let Err(error) = store.create().await {
+        assert!(since.elapsed() < Duration::from_secs(30), "{error:?}");
+    }
+    let _ = store.receive_one(&message("1")).await.unwrap();
+    let leased = claim(&store, 1).await.unwrap().remove(0);
+    proxy.silence();
+    let settled = store.settle_one(&leased.lease, processed()).await;
+    let error = settled.expect_err("nothing arrives");
+    assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
+    let settled = store.settle_one(&leased.lease, processed()).await.unwrap();
+    assert_eq!(settled, Settled::Done);
+}
