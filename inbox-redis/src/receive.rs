@@ -1,10 +1,10 @@
 //! Receiving and beginning: which shard a message is in, and storing it there.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use inbox_api::{
-    Begun, Bytes, Due, Error, ErrorKind, LeaseTerms, Message, Receipt, Result, check_size,
-    duration_micros, from_micros, to_micros,
+    Begun, Bytes, Due, Error, ErrorKind, LeaseTerms, Message, MessageId, Receipt, Result,
+    check_size, duration_micros, from_micros, to_micros,
 };
 use redis::Value;
 
@@ -20,9 +20,14 @@ use crate::{
 
 /// How often a message whose place changes under our hands is looked for again.
 const ROUNDS: u32 = 8;
-/// A batch of more would exceed what Redis takes in one command.
-const MOST_MESSAGES: usize = 100_000;
-const MOST_BYTES: usize = 512 * 1024 * 1024;
+/// With one shard a batch is stored by one script, which keeps the server from everything else. It may
+/// take some fifty milliseconds: so many messages, so many of which do not become runs, so many bytes.
+const MOST_MESSAGES: usize = 10_000;
+const MOST_SINGLE: usize = 2_000;
+const MOST_BYTES: usize = 64 * 1024 * 1024;
+/// With several shards one script stores at most so many, and about so many bytes.
+const STEP: usize = 500;
+const STEP_BYTES: usize = 8 * 1024 * 1024;
 
 fn due(due: Due) -> String {
     match due {
@@ -42,12 +47,7 @@ const PART_SPAN: usize = 1000;
 /// How many of the first messages become one run: those that are due now, have no ordering key and
 /// belong to one handler. Always at least 1; a single one does not become a run.
 fn part_length(batch: &[Open<'_>], place_of: impl Fn(usize, &Open<'_>) -> usize) -> usize {
-    let plain = |one: &Open<'_>| {
-        !matches!(one.place_in, Place::Noted(_))
-            && one.message.ordering_key().is_none()
-            && one.message.due() == Due::Now
-            && one.message.payload().len() <= PART_PAYLOAD
-    };
+    let plain = |one: &Open<'_>| !matches!(one.place_in, Place::Noted(_)) && may_run(one.message);
     let Some(first) = batch.first().filter(|first| plain(first)) else {
         return 1;
     };
@@ -66,6 +66,38 @@ fn part_length(batch: &[Open<'_>], place_of: impl Fn(usize, &Open<'_>) -> usize)
         })
         .count()
         .max(1)
+}
+
+/// Whether a message may become part of a run.
+fn may_run(message: &Message) -> bool {
+    message.ordering_key().is_none()
+        && message.due() == Due::Now
+        && message.payload().len() <= PART_PAYLOAD
+}
+
+/// Cuts what one shard gets into steps. Messages that share an id are in one step, so that they are
+/// stored together.
+fn steps(batch: Vec<Open<'_>>) -> Vec<Vec<Open<'_>>> {
+    let mut steps: Vec<(usize, Vec<Open<'_>>)> = Vec::new();
+    let mut step_of: HashMap<&MessageId, usize> = HashMap::new();
+    for one in batch {
+        let last = steps.len().saturating_sub(1);
+        let has_room = |(bytes, step): &(usize, Vec<_>)| *bytes < STEP_BYTES && step.len() < STEP;
+        let number = match step_of.get(one.message.id()) {
+            Some(number) => *number,
+            None if steps.last().is_some_and(has_room) => last,
+            None => {
+                steps.push((0, Vec::new()));
+                steps.len() - 1
+            }
+        };
+        step_of.insert(one.message.id(), number);
+        if let Some((bytes, step)) = steps.get_mut(number) {
+            *bytes += one.message.payload().len();
+            step.push(one);
+        }
+    }
+    steps.into_iter().map(|(_, step)| step).collect()
 }
 
 fn part_args(call: &mut Call, start: usize, part: &[Open<'_>], distances: &[u16]) {
@@ -138,8 +170,14 @@ impl RedisStore {
                 receipts.push(None);
             }
         }
-        if open.len() > MOST_MESSAGES || bytes > MOST_BYTES {
-            let reason = "a batch may have up to 100000 messages and 512 MiB; send smaller ones";
+        let single = || open.iter().filter(|one| !may_run(one.message)).count();
+        if self.layout().shards() == 1
+            && (open.len() > MOST_MESSAGES
+                || open.len() > MOST_SINGLE && single() > MOST_SINGLE
+                || open.len() > 1 && bytes > MOST_BYTES)
+        {
+            let reason = "a batch may have up to 10000 messages, 2000 of which with an ordering key, \
+                          a due time or over 64 KiB, and 64 MiB; send smaller ones";
             return Err(Error::new(ErrorKind::Invalid, OPERATION, reason));
         }
         if !open.is_empty() {
@@ -221,13 +259,22 @@ impl RedisStore {
         for one in open {
             by_shard.entry(one.place_in.shard()).or_default().push(one);
         }
-        let calls = by_shard
-            .iter()
-            .map(|(shard, batch)| self.receive_call(*shard, first, batch, moment))
-            .collect();
+        let one_script = self.layout().shards() == 1;
+        let (mut calls, mut batches) = (Vec::new(), Vec::new());
+        for (shard, batch) in by_shard {
+            let steps = if one_script {
+                vec![batch]
+            } else {
+                steps(batch)
+            };
+            for step in steps {
+                calls.push(self.receive_call(shard, first, &step, moment));
+                batches.push(step);
+            }
+        }
         let answers = self.run_all_confirmed(operation, calls).await?;
         let mut all = Vec::new();
-        for (batch, answer) in by_shard.into_values().zip(answers) {
+        for (batch, answer) in batches.into_iter().zip(answers) {
             let answers = reply::list(answer).map_err(unexpected(operation))?;
             if answers.len() != batch.len() {
                 return Err(unexpected(operation)(Unexpected));

@@ -23,7 +23,7 @@ use crate::{
 const CLAIM_STEP: u32 = 500;
 const CLAIM_BYTES: usize = 32 * 1024 * 1024;
 /// One script settles or extends at most so many.
-const STEP: usize = 1000;
+const STEP: usize = 500;
 
 /// How one settlement reads in the script's arguments.
 struct Written<'a> {

@@ -1,0 +1,165 @@
+//! How long scripts keep the server from doing anything else.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    Raw,
+    messages::{LENGTH, claim, handler, message, ordered, processed},
+    options, store,
+};
+use inbox_api::{
+    AfterDead, Due, ErrorKind, Expired, Extended, Filter, HandlerName, Lease, Leased, Message,
+    Operate as _, Outcome, Receipt, Settled, Settlement, Slice, State, Store as _,
+};
+use inbox_redis::RedisStore;
+use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+/// The most that a script may take of the processor, on average of an operation's scripts. Twice of
+/// what is meant, since others use the machine's caches too.
+const MOST: Duration = Duration::from_millis(100);
+
+async fn own() -> Option<Server> {
+    let found =
+        tokio::task::spawn_blocking(|| find_own(ServerKind::Redis, &["--appendfsync", "no"]));
+    or_skip(ServerKind::Redis, found.await.unwrap()).unwrap()
+}
+
+/// What the server has done so far: scripts, and seconds of its main thread.
+async fn used(raw: &mut Raw) -> (u64, f64) {
+    let mut info = redis::cmd("INFO");
+    let info: String = raw.run(info.arg("cpu").arg("commandstats")).await.unwrap();
+    let value = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or("0", |line| line.split(',').next().unwrap())
+            .trim()
+            .to_owned()
+    };
+    let seconds = |name: &str| value(name).parse::<f64>().unwrap();
+    let busy = seconds("used_cpu_user_main_thread:") + seconds("used_cpu_sys_main_thread:");
+    (value("cmdstat_evalsha:calls=").parse().unwrap(), busy)
+}
+
+/// The processor's time that a script took on average since `before`.
+async fn each(what: &str, raw: &mut Raw, before: (u64, f64)) {
+    let now = used(raw).await;
+    let scripts = now.0 - before.0;
+    let each = Duration::from_secs_f64((now.1 - before.1) / scripts.max(1) as f64);
+    assert!(scripts > 0, "{what}");
+    assert!(
+        each < MOST,
+        "{what}: {each:?} for each of {scripts} scripts"
+    );
+}
+
+fn settlements(leased: &[Leased], outcome: &Outcome) -> Vec<Settlement> {
+    leased
+        .iter()
+        .map(|leased| Settlement {
+            lease: leased.lease.clone(),
+            outcome: outcome.clone(),
+        })
+        .collect()
+}
+
+async fn settle(store: &RedisStore, leased: &[Leased], outcome: Outcome) {
+    let settled = store.settle(&settlements(leased, &outcome)).await.unwrap();
+    assert!(settled.iter().all(|one| *one == Settled::Done));
+}
+
+type Make = fn(usize) -> Message;
+
+/// Messages that become runs, and those that do not, as many as one call may have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_operation_keeps_the_server_for_long() {
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let plain: Make = |n| message(&n.to_string());
+    let keyed: Make = |n| ordered(&n.to_string(), &format!("key {n}"));
+    let late: Make = |n| message(&n.to_string()).with_due(Due::After(Duration::from_millis(1)));
+    for (shards, count, make) in [
+        (1, 10_000, plain),
+        (1, 2_000, keyed),
+        (1, 2_000, late),
+        (3, 12_000, plain),
+        (3, 12_000, keyed),
+    ] {
+        let options = options(server.url(), false, shards).operation_timeout(LENGTH * 2);
+        let (store, _) = store(options).await;
+        let sent: Vec<Message> = (0..count).map(make).collect();
+        let what = |operation: &str| format!("{operation} of {count} in {shards} shards");
+        let before = used(&mut raw).await;
+        let receipts = store.receive(&sent).await.unwrap();
+        assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
+        each(&what("receive"), &mut raw, before).await;
+
+        let limit = u32::try_from(count).unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let before = used(&mut raw).await;
+        let leased = claim(&store, limit).await.unwrap();
+        assert_eq!(leased.len(), count);
+        each(&what("claim"), &mut raw, before).await;
+
+        let leases: Vec<Lease> = leased.iter().map(|one| one.lease.clone()).collect();
+        let before = used(&mut raw).await;
+        let extended = store.extend(&leases, LENGTH * 10).await.unwrap();
+        assert!(extended.iter().all(|one| *one != Extended::LeaseLost));
+        each(&what("extend"), &mut raw, before).await;
+
+        let died = Outcome::Dead {
+            reason: "x".into(),
+            after: AfterDead::Continue,
+        };
+        let before = used(&mut raw).await;
+        settle(&store, &leased, died).await;
+        each(&what("settle"), &mut raw, before).await;
+
+        let filter = Filter::default();
+        let slice = Slice { after: None, limit };
+        let before = used(&mut raw).await;
+        let replayed = store.replay_slice(&filter, &slice).await.unwrap();
+        assert_eq!(replayed.changed, count as u64);
+        each(&what("replay"), &mut raw, before).await;
+
+        let leased = claim(&store, limit).await.unwrap();
+        settle(&store, &leased, processed()).await;
+        let gone = Expired::new(State::Processed, Duration::ZERO, limit).unwrap();
+        let before = used(&mut raw).await;
+        assert_eq!(store.purge(&gone).await.unwrap(), count as u64);
+        each(&what("purge"), &mut raw, before).await;
+    }
+}
+
+/// A batch that one script could only store in a long time is refused, and nothing of it is stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_would_take_long_is_refused() {
+    let Some(server) = own().await else { return };
+    let (one, _) = store(options(server.url(), false, 1)).await;
+    let too_many: Vec<Message> = (0..10_001).map(|n| message(&n.to_string())).collect();
+    let too_slow: Vec<Message> = (0..2_001)
+        .map(|n| ordered(&n.to_string(), &format!("key {n}")))
+        .collect();
+    for batch in [too_many, too_slow.clone()] {
+        let error = one.receive(&batch).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.context().contains("smaller"), "{error}");
+        assert_eq!(one.count(&Filter::default()).await.unwrap(), 0);
+    }
+    // In several shards a batch is stored in steps; what shares an id stays together.
+    let (several, _) = store(options(server.url(), false, 3)).await;
+    let other = HandlerName::new("other").unwrap();
+    let copies = too_slow
+        .iter()
+        .map(|one| one.clone().for_handler(other.clone()));
+    let both: Vec<Message> = too_slow.iter().cloned().chain(copies).collect();
+    let receipts = several.receive(&both).await.unwrap();
+    assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
+    let listed = several.count(&Filter::default()).await.unwrap();
+    assert_eq!(listed, both.len() as u64);
+    let statistics = several.statistics().await.unwrap();
+    assert_eq!(statistics.handlers.len(), 2);
+    assert_eq!(statistics.handlers[0].handler, handler());
+}
