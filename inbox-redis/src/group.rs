@@ -1,9 +1,10 @@
 //! Calls whose answers are confirmed before they are given: many wait for one `WAIT`.
 //!
 //! `WAIT` and `WAITAOF` wait for the last write of their own connection, and make it wait. So these
-//! calls have a connection of their own, on which they run in groups: the scripts of all who have
+//! calls have connections of their own, on which they run in groups: the scripts of all who have
 //! come since the last group, then a write of no consequence, then the waiting. An answer may rest on
-//! what others have written ("it is a duplicate"); the write comes behind all of that.
+//! what others have written ("it is a duplicate"); the write comes behind all of that. There are two
+//! connections, so that the server runs one group's scripts while the other group waits.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,8 @@ use crate::{
     scripts::CONFIRM,
 };
 
+/// How many connections groups have.
+pub(crate) const CONNECTIONS: usize = 2;
 /// A group has no more calls, and about no more bytes.
 const MOST: usize = 100;
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -71,11 +74,10 @@ struct Waiting {
     answer: oneshot::Sender<Answer>,
 }
 
-#[derive(Default)]
 struct Queue {
     waiting: Vec<Waiting>,
-    /// Whether a task takes care of those who wait.
-    is_running: bool,
+    /// The numbers of the connections that nobody uses.
+    idle: Vec<usize>,
 }
 
 pub(crate) struct Group {
@@ -85,9 +87,13 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(wanted: Confirmations) -> Self {
+        let queue = Queue {
+            waiting: Vec::new(),
+            idle: (0..CONNECTIONS).collect(),
+        };
         Self {
             wanted,
-            queue: Mutex::default(),
+            queue: Mutex::new(queue),
         }
     }
 
@@ -95,8 +101,9 @@ impl Group {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those who come next, as many as fit into a group. When there are none, the task ends.
-    fn next(&self) -> Vec<Waiting> {
+    /// Those who come next, as many as fit into a group. When there are none, the task of this
+    /// connection ends.
+    fn next(&self, connection: usize) -> Vec<Waiting> {
         let mut queue = self.lock();
         // Who has gone before it was sent does not want it any more.
         queue.waiting.retain(|one| !one.answer.is_closed());
@@ -111,11 +118,14 @@ impl Group {
                 fits
             })
             .count();
-        queue.is_running = count > 0;
+        if count == 0 {
+            queue.idle.push(connection);
+        }
         queue.waiting.drain(..count).collect()
     }
 
-    fn add(&self, sent: Sent, until: Instant) -> (oneshot::Receiver<Answer>, bool) {
+    /// Answers also which connection is to be used, if one is idle.
+    fn add(&self, sent: Sent, until: Instant) -> (oneshot::Receiver<Answer>, Option<usize>) {
         let (answer, receiver) = oneshot::channel();
         let mut queue = self.lock();
         queue.waiting.push(Waiting {
@@ -123,18 +133,17 @@ impl Group {
             until,
             answer,
         });
-        let starts = !std::mem::replace(&mut queue.is_running, true);
-        (receiver, starts)
+        (receiver, queue.idle.pop())
     }
 }
 
 impl Node {
     /// Runs a script, and answers what it did when that is confirmed.
     pub(crate) async fn send_confirmed(self: &Arc<Self>, sent: Sent, until: Instant) -> Answer {
-        let (answer, starts) = self.group.add(sent, until);
-        if starts {
+        let (answer, idle) = self.group.add(sent, until);
+        if let Some(connection) = idle {
             let node = Arc::clone(self);
-            tokio::spawn(async move { node.run_groups().await });
+            tokio::spawn(async move { node.run_groups(connection).await });
         }
         match timeout_at(until, answer).await {
             Ok(Ok(answer)) => answer,
@@ -144,9 +153,9 @@ impl Node {
         }
     }
 
-    async fn run_groups(&self) {
+    async fn run_groups(&self, connection: usize) {
         loop {
-            let group = self.group.next();
+            let group = self.group.next(connection);
             if group.is_empty() {
                 return;
             }
@@ -156,7 +165,7 @@ impl Node {
                 .unzip();
             let until = waiting.iter().map(|(_, until)| *until).max();
             let until = until.unwrap_or_else(Instant::now);
-            let answers = self.run_group(&sent, until).await;
+            let answers = self.run_group(connection, &sent, until).await;
             for ((answer, _), value) in waiting.into_iter().zip(answers) {
                 // Who has gone is told nothing.
                 let _ = answer.send(value);
@@ -164,7 +173,7 @@ impl Node {
         }
     }
 
-    async fn run_group(&self, sent: &[Sent], until: Instant) -> Vec<Answer> {
+    async fn run_group(&self, connection: usize, sent: &[Sent], until: Instant) -> Vec<Answer> {
         let mut pipeline = Pipeline::new();
         for one in sent {
             if one.asking {
@@ -174,7 +183,7 @@ impl Node {
         }
         let before = pipeline.len();
         let waits = self.add_waiting(&mut pipeline, sent);
-        let (mut values, behind) = match self.send_sure(&pipeline, until).await {
+        let (mut values, behind) = match self.send_sure(connection, &pipeline, until).await {
             Ok(mut values) if values.len() == before + waits => {
                 let behind = values.split_off(before);
                 (values.into_iter(), behind)
@@ -182,7 +191,7 @@ impl Node {
             Ok(_) => return sent.iter().map(|_| Err(Failed::Lost(garbled()))).collect(),
             Err(failed) => return sent.iter().map(|_| Err(failed.clone())).collect(),
         };
-        let confirmed = self.confirmed(sent, behind, until).await;
+        let confirmed = self.confirmed(connection, sent, behind, until).await;
         let mut answers = Vec::with_capacity(sent.len());
         for one in sent {
             if one.asking {
@@ -229,6 +238,7 @@ impl Node {
     /// Whether what came before is confirmed, by the answers to what [`Self::add_waiting`] adds.
     async fn confirmed(
         &self,
+        connection: usize,
         sent: &[Sent],
         mut behind: Vec<Value>,
         until: Instant,
@@ -244,7 +254,7 @@ impl Node {
             let mut again = Pipeline::new();
             again.cmd("SCRIPT").arg("LOAD").arg(CONFIRM.text);
             self.add_waiting(&mut again, sent);
-            behind = match self.send_sure(&again, until).await {
+            behind = match self.send_sure(connection, &again, until).await {
                 Ok(mut values) if !values.is_empty() => values.split_off(1),
                 Ok(_) => return Err(Unconfirmed::Error(garbled())),
                 Err(Failed::NotSent(error) | Failed::Lost(error)) => {

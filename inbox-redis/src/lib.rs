@@ -35,7 +35,7 @@
 //! was answered. With [`Confirmations`] receive, begin, settle and the operator's changes wait until
 //! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). That holds for what
 //! others have written too: *duplicate*, *busy* and the repetition of a settlement are answered when
-//! what they rest on is confirmed. Those who wait have a connection of their own, on which they wait
+//! what they rest on is confirmed. Those who wait have connections of their own, on which they wait
 //! together, so that they keep nobody else waiting. (Claims and extensions do not wait: a lease that a
 //! fail-over forgets is drawn again, with a greater token unless the new server's clock is behind.)
 //! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect. It makes
@@ -47,7 +47,7 @@
 //! `volatile-` policy: no key of an inbox has an expiry time).
 //!
 //! # Connections
-//! Each server has one connection for all calls, and one more for those that wait for confirmations.
+//! Each server has one connection for all calls, and two more for those that wait for confirmations.
 //! One that breaks, or whose calls exceed `operation_timeout`, is given up, and so is one on which the
 //! server says that it is a replica (`READONLY`) or still loading: the next call makes a new one, which
 //! reaches whoever has the address by then. What no server has begun is tried again for half a

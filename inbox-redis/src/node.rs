@@ -12,16 +12,19 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{group::Group, options::RedisOptions};
+use crate::{
+    group::{CONNECTIONS, Group},
+    options::RedisOptions,
+};
 
-/// A server, with one connection for what is answered at once, and one for what is confirmed first,
-/// which makes its connection wait.
+/// A server, with one connection for what is answered at once, and others for what is confirmed
+/// first, which makes its connection wait.
 pub(crate) struct Node {
     client: Client,
     /// How long connecting may take.
     within: Duration,
     plain: Line,
-    sure: Line,
+    sure: [Line; CONNECTIONS],
     pub(crate) group: Group,
 }
 
@@ -31,7 +34,7 @@ impl Node {
             client,
             within: options.connect_timeout(),
             plain: Line::new(),
-            sure: Line::new(),
+            sure: std::array::from_fn(|_| Line::new()),
             group: Group::new(options.confirmations),
         }
     }
@@ -50,33 +53,35 @@ impl Node {
         } else {
             Commands::One(command)
         };
-        let answered = self.send_on(&self.plain, &self.sure, until, commands);
-        answered.await?.pop().ok_or_else(|| Failed::Lost(garbled()))
+        let mut values = self.send_on(&self.plain, until, commands).await?;
+        values.pop().ok_or_else(|| Failed::Lost(garbled()))
     }
 
-    /// Runs commands on the connection of those that are confirmed.
+    /// Runs commands on one of the connections of those that are confirmed.
     pub(crate) async fn send_sure(
         &self,
+        connection: usize,
         pipeline: &Pipeline,
         until: Instant,
     ) -> Result<Vec<Value>, Failed> {
-        let commands = Commands::Many(pipeline);
-        self.send_on(&self.sure, &self.plain, until, commands).await
+        let line = self.sure.get(connection).unwrap_or(&self.plain);
+        self.send_on(line, until, Commands::Many(pipeline)).await
     }
 
     async fn send_on(
         &self,
         line: &Line,
-        other: &Line,
         until: Instant,
         commands: Commands<'_>,
     ) -> Result<Vec<Value>, Failed> {
         let answered = line.send(&self.client, self.within, until, commands).await;
-        // What makes one connection silent does so to the other, too.
+        // What makes one connection silent does so to the others, too.
         if let Err(Failed::Lost(error)) = &answered
             && error.is_timeout()
         {
-            other.give_up_any();
+            for line in self.sure.iter().chain([&self.plain]) {
+                line.give_up_any();
+            }
         }
         answered
     }

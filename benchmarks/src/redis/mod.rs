@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use inbox::{
     ClaimRequest, HandlerName, InboxName, LeaseTerms, Message, Outcome, Receipt, Schema as _,
     Settled, Settlement, Store as _, WorkerName,
-    redis::{RedisOptions, RedisStore, StartChecks},
+    redis::{Confirmations, RedisOptions, RedisStore, StartChecks},
 };
 
 use self::{raw::Raw, server::Server};
@@ -26,6 +26,8 @@ use crate::{
 const STORE: &str = "inbox-redis";
 /// Tasks that use the store at the same time.
 const TASKS: u64 = 4;
+/// Those of them that wait for a replica.
+const CALLERS: u64 = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -58,6 +60,8 @@ enum Appendfsync {
 enum Part {
     /// Receive, and claim and settle, beside pipelined bare calls of the same scripts
     BesideRaw,
+    /// Receive confirmed by a replica, beside the same without
+    Confirmed,
     /// Claim and settle beside a history of processed messages, and the memory that it takes
     Retained,
 }
@@ -90,6 +94,7 @@ pub(crate) async fn measure(
         );
         match part {
             Part::BesideRaw => bench.beside_raw(report, options).await?,
+            Part::Confirmed => bench.confirmed(report, options, arguments).await?,
             Part::Retained => bench.retained(report, options).await?,
         }
     }
@@ -214,6 +219,55 @@ impl Bench {
         Ok(())
     }
 
+    /// With a replica that has nothing else to do.
+    async fn confirmed(
+        &self,
+        report: &mut Report,
+        options: &Options,
+        arguments: &'static [&'static str],
+    ) -> Result<()> {
+        self.server.clear(0).await?;
+        let replica = Server::start(None, arguments).await?;
+        let port = self.server.port().to_string();
+        let follow = ["REPLICAOF", "127.0.0.1", &port];
+        replica.command::<()>(0, &follow).await?;
+        while replica.info("replication", "master_link_status").await? != "up" {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let messages = self.shape.whole(options.messages, CALLERS);
+        let confirmations = Confirmations {
+            replicas: 1,
+            timeout: Duration::from_secs(10),
+            ..Confirmations::default()
+        };
+        let mut measured: [Measured; 2] = Default::default();
+        for run in 0..options.runs {
+            // Neither is always first.
+            for place in 0..2 {
+                let is_confirmed = (run + place) % 2 == 0;
+                self.server.fresh(0, false).await?.close().await;
+                let mut settings =
+                    RedisOptions::from_url(&self.server.url(0))?.start_checks(StartChecks::Warn);
+                if is_confirmed {
+                    settings = settings.confirmations(confirmations);
+                }
+                let store = Arc::new(RedisStore::connect(settings).await?);
+                let sent = batches(self.shape, messages)?;
+                let receiving = receive_by(CALLERS, &store, sent);
+                measured[usize::from(is_confirmed)]
+                    .add(self, receiving)
+                    .await?;
+                store.close().await;
+            }
+        }
+        let [plain, sure] = &measured;
+        plain.tell(report, STORE, "receive", messages);
+        sure.tell(report, STORE, "receive, confirmed by a replica", messages);
+        let ratios = rates_of(&sure.times, &plain.times);
+        report.figures(STORE, "receive, confirmed, of unconfirmed", ratios, "ratio");
+        Ok(())
+    }
+
     async fn retained(&self, report: &mut Report, options: &Options) -> Result<()> {
         self.server.clear(0).await?;
         let messages = self.shape.whole(options.messages, 1);
@@ -286,8 +340,16 @@ fn batches(shape: Shape, number: u64) -> Result<Vec<Vec<Message>>> {
     Maker::new(shape.payload)?.batches(number / batch * batch, shape.batch)
 }
 
-async fn receive(store: &Arc<RedisStore>, mut batches: Vec<Vec<Message>>) -> Result<()> {
-    let share = batches.len().div_ceil(usize::try_from(TASKS)?).max(1);
+async fn receive(store: &Arc<RedisStore>, batches: Vec<Vec<Message>>) -> Result<()> {
+    receive_by(TASKS, store, batches).await
+}
+
+async fn receive_by(
+    tasks: u64,
+    store: &Arc<RedisStore>,
+    mut batches: Vec<Vec<Message>>,
+) -> Result<()> {
+    let share = batches.len().div_ceil(usize::try_from(tasks)?).max(1);
     let mut tasks = Vec::new();
     while !batches.is_empty() {
         let rest = batches.split_off(share.min(batches.len()));

@@ -17,7 +17,7 @@ const DEPTH: usize = 4;
 /// Pipelines on their way at the same time.
 const PIPELINES: usize = 2;
 const HANDLER: &str = "bench";
-const SHARD_KEYS: [&str; 18] = [
+const SHARD_KEYS: [&str; 16] = [
     "meta",
     "ids",
     "log",
@@ -31,11 +31,9 @@ const SHARD_KEYS: [&str; 18] = [
     "done:discarded",
     "late",
     "statics",
-    "fences",
     "runs",
     "blobs",
-    "staged",
-    "staging",
+    "places",
 ];
 const HANDLER_KEYS: [&str; 6] = ["due", "leased", "open", "heads", "run_due", "run_leased"];
 

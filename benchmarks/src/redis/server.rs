@@ -43,6 +43,10 @@ impl Server {
         })
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.url.port().unwrap_or(6379)
+    }
+
     /// The URL of one of its databases.
     pub(crate) fn url(&self, database: u8) -> String {
         let mut url = self.url.clone();
