@@ -1,5 +1,6 @@
 //! Worker processes on one server, killed again and again, and the server with them: the crash
-//! part of the conformance suite.
+//! part of the conformance suite. `INBOX_CRASH_SERVER=mongodb-set` makes it a replica set of three
+//! members, of which the primary is killed.
 //!
 //! `cargo test -p inbox-mongo --test crash -- --kills 200 --operations 100000` is the full run.
 
@@ -22,12 +23,24 @@ use inbox_mongo::{
     MongoOptions, MongoStore, MongoTransaction,
     mongodb::bson::{Document, doc},
 };
-use test_servers::Server;
+use test_servers::{Kind, Server, find_own, or_skip};
 
 /// The database of the one inbox on each server.
 const DATABASE: &str = "inbox";
 
-struct Database;
+/// On a replica set of three members, or else on one server.
+struct Database {
+    set: bool,
+}
+
+/// The server to harm, if there is one.
+fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
+    if set {
+        or_skip(Kind::MongodbSet, find_own(Kind::MongodbSet, &[]))
+    } else {
+        Ok(common::own_server())
+    }
+}
 
 #[async_trait]
 impl Target for Database {
@@ -36,10 +49,11 @@ impl Target for Database {
     }
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
-        let server = tokio::task::spawn_blocking(common::own_server)
-            .await?
+        let set = self.set;
+        let server = tokio::task::spawn_blocking(move || server(set))
+            .await??
             .ok_or("no MongoDB server to harm")?;
-        let mut place = Place::at(server.url().to_owned());
+        let mut place = Place::at(common::seeds(&server));
         place.options = place.options.database(DATABASE);
         let store = place.connect().await?;
         store.create().await?;
@@ -47,6 +61,7 @@ impl Target for Database {
         Ok(Box::new(Harmed {
             address: place.url,
             server: Arc::new(Mutex::new(server)),
+            set,
         }))
     }
 
@@ -80,6 +95,7 @@ impl Target for Database {
 struct Harmed {
     address: String,
     server: Arc<Mutex<Server>>,
+    set: bool,
 }
 
 #[async_trait]
@@ -89,7 +105,16 @@ impl Site for Harmed {
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {
-        common::restart(&self.server, how).await
+        if !self.set || how == Restart::Orderly {
+            return common::restart(&self.server, how).await;
+        }
+        common::act(&self.server, |set| {
+            set.kill_node(0)?;
+            // Until another one has taken over.
+            std::thread::sleep(Duration::from_secs(4));
+            set.start_node(0)
+        })
+        .await
     }
 }
 
@@ -124,5 +149,12 @@ impl BusinessWrites<MongoTransaction> for Effects {
 }
 
 fn main() -> ExitCode {
-    crash::main(&Database)
+    let set = std::env::var("INBOX_CRASH_SERVER").is_ok_and(|name| name == "mongodb-set");
+    // A worker of this program must not look for servers of its own.
+    let worker = std::env::var_os("INBOX_CRASH_WORKER").is_some();
+    if set && !worker && test_servers::locate(Kind::MongodbSet).is_err() {
+        eprintln!("crash: skipped, there is no mongod on PATH");
+        return ExitCode::SUCCESS;
+    }
+    crash::main(&Database { set })
 }

@@ -481,7 +481,8 @@ async fn requests_about_messages_name_their_index_whatever_the_batch() {
         let expired = inbox_api::Expired::new(inbox_api::State::Processed, Duration::ZERO, limit);
         let _ = store.purge(&expired.unwrap()).await.unwrap();
         let mut met = Vec::new();
-        for command in std::mem::take(&mut *lock(&sent)) {
+        let commands = std::mem::take(&mut *lock(&sent));
+        for command in commands {
             let (name, collection) = command.iter().next().unwrap();
             let name = name.clone();
             if collection.as_str() != Some("inbox_message") || name == "insert" {

@@ -55,6 +55,17 @@ pub fn own_server() -> Option<Server> {
     server.filter(|server| !server.is_shared())
 }
 
+/// A URL that names every member of a replica set, so that no one of them has to be there.
+pub fn seeds(set: &Server) -> String {
+    let host = |url: &String| {
+        let rest = url.split("://").nth(1).unwrap_or_default();
+        rest.split('/').next().unwrap_or_default().to_owned()
+    };
+    let hosts: Vec<String> = set.urls().iter().map(host).collect();
+    let settings = set.url().rsplit('/').next().unwrap_or_default();
+    format!("mongodb://{}/{settings}", hosts.join(","))
+}
+
 /// Restarts a server of the test's own.
 pub async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
     act(server, move |server| match how {

@@ -1,0 +1,258 @@
+//! What only a replica set has: transactions that meet each other and other workers, and members that
+//! take over. Not run where there is no `mongod`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
+mod common;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use common::{Place, handler, message, worker};
+use inbox_api::{
+    Begun, ErrorKind, Extended, LeaseTerms, Message, OrderingKey, Outcome, Receipt, Recorded,
+    Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
+};
+use inbox_mongo::{
+    MongoStore,
+    mongodb::bson::{Document, doc},
+};
+use test_servers::{Kind, find_own, or_skip};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A place on the shared server, if it has transactions.
+async fn place() -> Option<(Place, Arc<MongoStore>)> {
+    let place = Place::shared()?;
+    if !common::replicates(&place.url).await {
+        println!("NOT CHECKED: this server has no replica sets; there is no mongod on PATH");
+        return None;
+    }
+    let store = place.store().await;
+    Some((place, store))
+}
+
+fn in_order(id: &str) -> Message {
+    message(id).with_ordering_key(OrderingKey::new("customer-1").unwrap())
+}
+
+fn processed() -> Outcome {
+    Outcome::Processed { result: None }
+}
+
+/// Of two transactions on two messages of one ordering key, neither sees the other's.
+#[tokio::test]
+async fn two_transactions_do_not_both_begin_an_ordering_key() {
+    let Some((_place, store)) = place().await else {
+        return;
+    };
+    let mut one = store.open().await.unwrap();
+    let mut other = store.open().await.unwrap();
+    let first = store.record_in(&mut one, &in_order("a"), None).await;
+    assert_eq!(first.unwrap(), Recorded::First);
+    let second = store.record_in(&mut other, &in_order("b"), None).await;
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Conflict);
+    store.roll_back(other).await.unwrap();
+    store.commit(one).await.unwrap();
+    let mut other = store.open().await.unwrap();
+    let second = store.record_in(&mut other, &in_order("b"), None).await;
+    assert_eq!(second.unwrap(), Recorded::First);
+    store.commit(other).await.unwrap();
+}
+
+/// A transaction that began before a message of the key was accepted and claimed sees neither.
+#[tokio::test]
+async fn a_snapshot_older_than_a_claim_is_no_precedence() {
+    let Some((place, store)) = place().await else {
+        return;
+    };
+    let raw = place.raw().await;
+    raw.create_collection("own").await.unwrap();
+    let mut transaction = store.open().await.unwrap();
+    // From here on it sees what there was.
+    let session = transaction.session().unwrap();
+    let own = session
+        .client()
+        .database(&place.database)
+        .collection::<Document>("own");
+    own.insert_one(doc! { "_id": 1 })
+        .session(session)
+        .await
+        .unwrap();
+    let _ = store.receive_one(&in_order("a")).await.unwrap();
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    assert_eq!(claims.unwrap().leased.len(), 1);
+    let later = store
+        .record_in(&mut transaction, &in_order("b"), None)
+        .await;
+    match later {
+        Ok(recorded) => assert_eq!(recorded, Recorded::Blocked),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict, "{error}"),
+    }
+    store.roll_back(transaction).await.unwrap();
+}
+
+/// Its own settlement in the same transaction lets the next one of the key through.
+#[tokio::test]
+async fn a_transaction_follows_what_it_has_settled_itself() {
+    let Some((_place, store)) = place().await else {
+        return;
+    };
+    let _ = store.receive_one(&in_order("a")).await.unwrap();
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    let lease = claims.unwrap().leased.remove(0).lease;
+    let mut transaction = store.open().await.unwrap();
+    let settlement = Settlement {
+        lease,
+        outcome: processed(),
+    };
+    let settled = store.settle_in(&mut transaction, &[settlement]).await;
+    assert_eq!(settled.unwrap(), [Settled::Done]);
+    let next = store
+        .record_in(&mut transaction, &in_order("b"), None)
+        .await;
+    assert_eq!(next.unwrap(), Recorded::First);
+    store.commit(transaction).await.unwrap();
+}
+
+/// What an open transaction holds costs the others a short time, once.
+#[tokio::test]
+async fn a_held_message_is_left_out() {
+    let Some((_place, store)) = place().await else {
+        return;
+    };
+    let many: Vec<_> = (0..100).map(|n| message(&format!("m-{n}"))).collect();
+    let _ = store.receive(&many).await.unwrap();
+    let mut transaction = store.open().await.unwrap();
+    let recorded = store.record_in(&mut transaction, &many[50], None).await;
+    assert_eq!(recorded.unwrap(), Recorded::First);
+    let started = Instant::now();
+    let claims = store.claim_for(&handler(), 100, LEASE, &worker()).await;
+    assert_eq!(claims.unwrap().leased.len(), 99);
+    assert!(started.elapsed() < Duration::from_secs(5));
+    let terms = LeaseTerms::new(LEASE, worker()).unwrap();
+    let begun = store.begin(&many[50], &terms).await.unwrap();
+    assert!(matches!(begun, Begun::Busy { .. }), "{begun:?}");
+    store.roll_back(transaction).await.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let claims = store.claim_for(&handler(), 100, LEASE, &worker()).await;
+        if !claims.unwrap().leased.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is left out for good");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Also the renewals of other leases of the same claim.
+#[tokio::test]
+async fn renewals_do_not_wait_for_a_transaction_and_do_not_spoil_it() {
+    let Some((place, store)) = place().await else {
+        return;
+    };
+    let raw = place.raw().await;
+    raw.create_collection("own").await.unwrap();
+    let messages = ["a", "b", "c"].map(message);
+    let _ = store.receive(&messages).await.unwrap();
+    let length = Duration::from_secs(5);
+    let claims = store.claim_for(&handler(), 3, length, &worker()).await;
+    let leases: Vec<_> = claims
+        .unwrap()
+        .leased
+        .into_iter()
+        .map(|l| l.lease)
+        .collect();
+    let mut transaction = store.open_for(&leases[..1]).await.unwrap();
+    let session = transaction.session().unwrap();
+    let own = session
+        .client()
+        .database(&place.database)
+        .collection::<Document>("own");
+    own.insert_one(doc! { "_id": 1 })
+        .session(session)
+        .await
+        .unwrap();
+    for _ in 0..4 {
+        let extended = store.extend(&leases, length).await.unwrap();
+        assert!(extended.iter().all(|e| matches!(e, Extended::Until(_))));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    let settlement = Settlement {
+        lease: leases[0].clone(),
+        outcome: processed(),
+    };
+    let settled = store.settle_in(&mut transaction, &[settlement]).await;
+    assert_eq!(settled.unwrap(), [Settled::Done]);
+    // Held by the settlement now.
+    let started = Instant::now();
+    let extended = store.extend(&leases[1..], length).await.unwrap();
+    assert!(extended.iter().all(|e| matches!(e, Extended::Until(_))));
+    assert!(started.elapsed() < Duration::from_secs(3));
+    store.commit(transaction).await.unwrap();
+}
+
+/// The primary is killed, and stopped, while messages come in and are worked on.
+#[tokio::test]
+async fn nothing_is_lost_when_another_member_takes_over() {
+    let set = or_skip(Kind::MongodbSet, find_own(Kind::MongodbSet, &[]));
+    let Some(server) = set.unwrap() else {
+        return;
+    };
+    let place = Place::at(common::seeds(&server));
+    let store = place.store().await;
+    let server = Arc::new(Mutex::new(server));
+    let mut handed_out = Vec::new();
+    for round in 0..6 {
+        let disturbed = Arc::clone(&server);
+        let disturbing = tokio::spawn(async move {
+            common::act(&disturbed, move |set| {
+                if round % 2 == 0 {
+                    set.kill_node(0)?;
+                    std::thread::sleep(Duration::from_secs(4));
+                    set.start_node(0)
+                } else {
+                    set.pause_node(0)?;
+                    std::thread::sleep(Duration::from_secs(4));
+                    set.resume_node(0)
+                }
+            })
+            .await
+            .unwrap();
+        });
+        for n in 0..20 {
+            let sent = in_order(&format!("{round:02}-{n:02}"));
+            while store.receive_one(&sent).await.is_err() {}
+            assert_eq!(
+                store.receive_one(&sent).await.ok(),
+                Some(Receipt::Duplicate)
+            );
+        }
+        disturbing.await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(120);
+        let mut done = 0;
+        while done < 20 {
+            assert!(Instant::now() < deadline, "{done} of 20 in round {round}");
+            let length = Duration::from_secs(5);
+            let claims = store.claim_for(&handler(), 5, length, &worker()).await;
+            let Ok(claims) = claims else { continue };
+            for leased in claims.leased {
+                while store.settle_one(&leased.lease, processed()).await.is_err() {}
+                handed_out.push(leased.message.id().to_string());
+                done += 1;
+            }
+        }
+    }
+    let mut expected = handed_out.clone();
+    expected.sort();
+    expected.dedup();
+    assert_eq!(handed_out, expected);
+    assert_eq!(handed_out.len(), 120);
+    assert!(store.exists().await.unwrap());
+}
