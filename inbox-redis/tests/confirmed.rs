@@ -79,7 +79,10 @@ fn strict(options: &RedisOptions) -> RedisOptions {
 }
 
 fn unconfirmed<T: Debug>(what: &str, answer: Result<T>) {
-    let error = answer.expect_err(what);
+    let error = match answer {
+        Ok(answer) => panic!("{what}: {answer:?}"),
+        Err(error) => error,
+    };
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error:?}");
     assert_eq!(error.effect(), Effect::Unknown, "{what}: {error:?}");
 }

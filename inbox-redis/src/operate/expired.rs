@@ -37,11 +37,10 @@ impl RedisStore {
                 let value = entry.next().map_err(mapped)?;
                 let mut row = rows::row(shard, 0, now, value).map_err(mapped)?;
                 row.at = at;
-                // By the clock of the shard's own server.
-                found.push((now.saturating_sub(at), row));
+                found.push((self.inner.caller.clocks.common(shard, at), row));
             }
         }
-        found.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
+        found.sort_by_key(|(at, _)| *at);
         found.truncate(limit);
         Ok(found.into_iter().map(|(_, row)| row).collect())
     }

@@ -13,13 +13,13 @@ use crate::{
 /// A handler's statistics while they are put together from the shards.
 struct Sum {
     statistics: HandlerStatistics,
-    /// For how long the longest-due message so far has been claimable, by the clock of its own
-    /// server, negated, and its number.
+    /// When the longest-due message so far became claimable, as it compares with those of other
+    /// shards, and its number.
     first: Option<(i64, i64)>,
 }
 
 impl Sum {
-    fn add(&mut self, mut row: Taker) -> Reply<()> {
+    fn add(&mut self, mut row: Taker, common: impl Fn(i64) -> i64) -> Reply<()> {
         let statistics = &mut self.statistics;
         let (pending, leased) = (row.unsigned()?, row.unsigned()?);
         statistics.processed += row.unsigned()?;
@@ -30,7 +30,7 @@ impl Sum {
         statistics.pending += pending + lost;
         statistics.leased += leased.saturating_sub(lost);
         let (now, at, seq, accepted) = (row.number()?, row.number()?, row.number()?, row.number()?);
-        let first = (at.saturating_sub(now), seq);
+        let first = (common(at), seq);
         if at >= 0 && self.first.is_none_or(|earlier| first < earlier) {
             let since =
                 |at: i64| Duration::from_micros(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
@@ -54,7 +54,9 @@ impl RedisStore {
         });
         let mut statistics: BTreeMap<HandlerName, Sum> = BTreeMap::new();
         if !handlers.is_empty() {
-            for answer in self.run_all(OPERATION, calls.collect()).await? {
+            let answers = self.run_all(OPERATION, calls.collect()).await?;
+            for (shard, answer) in self.layout().all().zip(answers) {
+                let common = |time| self.inner.caller.clocks.common(shard, time);
                 for row in reply::list(answer).map_err(mapped)? {
                     let mut row = Taker::of(row).map_err(mapped)?;
                     let name = row.next().map_err(mapped)?;
@@ -66,7 +68,7 @@ impl RedisStore {
                         statistics: HandlerStatistics::empty(handler),
                         first: None,
                     });
-                    entry.add(row).map_err(mapped)?;
+                    entry.add(row, common).map_err(mapped)?;
                 }
             }
         }
