@@ -1,15 +1,19 @@
 //! Inline use: may this message's handler run now?
 
+use std::time::Instant;
+
 use inbox_api::{
-    Begun, ErrorKind, LeaseTerms, Message, Result, State, duration_micros, from_micros,
+    Begun, ErrorKind, Extended, LeaseTerms, Message, Result, State, duration_micros, from_micros,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{
+    claim::is_late,
     database::{Change, Database, On, number},
     held,
     ordering::{keep_first, rehead},
     rows::{Beginning, document, identifier, leased, stored_state, take_bytes, those},
+    settle::extend,
     stages::{CLAIMABLE, MARKED, code, lease},
 };
 
@@ -152,6 +156,7 @@ async fn new(
     message: &Message,
     terms: &LeaseTerms,
 ) -> Result<Option<Begun>> {
+    let asked = Instant::now();
     let (seq, now) = on.draw(1).await?;
     let due = message.due().resolve(now);
     let ordered = message.ordering_key().is_some();
@@ -177,7 +182,19 @@ async fn new(
     }
     let stored = Document::try_from(&stored)
         .map_err(|_| on.error(ErrorKind::Other, "a document cannot be read back"))?;
-    run(on, stored).map(Some)
+    let mut begun = run(on, stored)?;
+    if is_late(asked, terms.length())
+        && let Begun::Run(leased) = &mut begun
+    {
+        // It has waited for a transaction that was storing the same.
+        let lease = std::slice::from_ref(&leased.lease);
+        let extended = extend(on, lease, terms.length()).await?;
+        let Some(Extended::Until(until)) = extended.into_iter().next() else {
+            return Ok(None);
+        };
+        leased.lease.until = until;
+    }
+    Ok(Some(begun))
 }
 
 fn run(on: &On<'_>, taken: Document) -> Result<Begun> {

@@ -25,6 +25,10 @@ use crate::{
 const MOST: u32 = 20_000;
 /// Candidates are at most this many times what was asked for.
 const WIDEST: u32 = 8;
+/// How often a claim goes on to others when all that it chose is held.
+const TRIES: usize = 5;
+/// A lease that took longer than this to hand out is renewed before.
+const LATE: Duration = Duration::from_millis(500);
 /// How often candidates are read again because ordering keys had to be looked at first, and how
 /// many at least once there was one.
 const LOOKS: usize = 5;
@@ -42,26 +46,21 @@ pub(crate) async fn claim(
         on.confirm().await?;
         inner.doubtful.store(false, Ordering::Relaxed);
     }
-    let limit = request.limit.min(MOST);
-    let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
-    let (candidates, now) = candidates(&mut on, request, limit * spread).await?;
-    let (chosen, seqs): (Vec<String>, Vec<i64>) =
-        choose(candidates, limit as usize).into_iter().unzip();
-    if chosen.is_empty() {
-        return Ok(Claims::default());
-    }
-    on.open(seqs, now).await?;
     let claim = ObjectId::new();
-    let leased_since = Instant::now();
-    let mut won = take(&mut on, request, &chosen, now, claim).await?;
-    let next = if won.len() * 2 <= chosen.len() {
-        (spread * 2).min(WIDEST)
-    } else if won.len() == chosen.len() {
-        spread / 2
-    } else {
-        spread
+    let mut tries = 0;
+    let (chosen, mut won, leased_since) = loop {
+        tries += 1;
+        let Some(chosen) = choose_due(inner, &mut on, request).await? else {
+            return Ok(Claims::default());
+        };
+        let leased_since = Instant::now();
+        let taken = take(&mut on, request, &chosen, claim).await?;
+        spread(inner, chosen.ids.len(), taken.won.len());
+        // What an open transaction holds is left out the next time.
+        if !taken.won.is_empty() || !taken.met_held || tries == TRIES {
+            break (chosen.ids, taken.won, leased_since);
+        }
     };
-    inner.spread.store(next, Ordering::Relaxed);
 
     let ordered: Vec<String> = won
         .iter()
@@ -92,10 +91,52 @@ pub(crate) async fn claim(
         }
     }
     bury(&mut on, &unreadable, claim).await?;
-    if leased_since.elapsed() * 4 > request.terms.length() {
+    if is_late(leased_since, request.terms.length()) {
         renew(&mut on, &mut claims, request.terms.length()).await?;
     }
     Ok(claims)
+}
+
+/// What may be claimed, in the order of its time, and what time it was.
+struct Chosen {
+    ids: Vec<String>,
+    now: i64,
+}
+
+/// Chooses what to lease, if there is something, and opens its segments.
+async fn choose_due(
+    inner: &Inner,
+    on: &mut On<'_>,
+    request: &ClaimRequest,
+) -> Result<Option<Chosen>> {
+    let limit = request.limit.min(MOST);
+    let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
+    let (candidates, now) = candidates(on, request, limit * spread).await?;
+    let (ids, seqs): (Vec<String>, Vec<i64>) =
+        choose(candidates, limit as usize).into_iter().unzip();
+    if ids.is_empty() {
+        return Ok(None);
+    }
+    on.open(seqs, now).await?;
+    Ok(Some(Chosen { ids, now }))
+}
+
+/// The more others took of what was chosen, the more is read the next time.
+fn spread(inner: &Inner, chosen: usize, won: usize) {
+    let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
+    let next = if won * 2 <= chosen {
+        (spread * 2).min(WIDEST)
+    } else if won == chosen {
+        spread / 2
+    } else {
+        spread
+    };
+    inner.spread.store(next, Ordering::Relaxed);
+}
+
+/// Whether a lease that was asked for at `since` has lost a part of its length that counts.
+pub(crate) fn is_late(since: Instant, length: Duration) -> bool {
+    since.elapsed() > LATE.min(length / 4)
 }
 
 /// A lease is as long as it was asked to be from when it is handed out, or nearly so.
@@ -229,14 +270,20 @@ fn choose<T>(mut candidates: Vec<T>, limit: usize) -> Vec<T> {
     candidates
 }
 
+/// What became of what was chosen.
+struct Taken {
+    won: Vec<Document>,
+    /// Whether an open transaction holds some of it.
+    met_held: bool,
+}
+
 /// Leases those of `chosen` that are still to be had, and reads them.
 async fn take(
     on: &mut On<'_>,
     request: &ClaimRequest,
-    chosen: &[String],
-    now: i64,
+    chosen: &Chosen,
     claim: ObjectId,
-) -> Result<Vec<Document>> {
+) -> Result<Taken> {
     let pipeline = lease(on.database, &request.terms, claim);
     let taking = |some: &[String]| {
         let mut filter = those(some.iter().map(String::as_str));
@@ -244,16 +291,19 @@ async fn take(
             "lane": CLAIMABLE,
             "state": { "$in": [code(State::Pending), code(State::Leased)] },
             // The server's own time, of a moment ago: who took it since has moved this.
-            "visibleAt": { "$lte": now },
+            "visibleAt": { "$lte": chosen.now },
         });
         doc! { "q": filter, "u": pipeline.clone(), "multi": true }
     };
-    if update_others(on, chosen, taking).await? == Some(0) {
-        return Ok(Vec::new());
+    let matched = update_others(on, &chosen.ids, taking).await?;
+    let met_held = matched.is_none();
+    let mut won = Vec::new();
+    if matched != Some(0) {
+        let mut filter = those(chosen.ids.iter().map(String::as_str));
+        filter.insert("claim", claim);
+        won = on.look(vec![doc! { "$match": filter }]).await?;
     }
-    let mut filter = those(chosen.iter().map(String::as_str));
-    filter.insert("claim", claim);
-    on.look(vec![doc! { "$match": filter }]).await
+    Ok(Taken { won, met_held })
 }
 
 /// Makes messages that cannot be read dead, under the leases that the claim has just given them.

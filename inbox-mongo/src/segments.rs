@@ -91,7 +91,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Opened {
     /// The server's time, about.
-    fn time(&self) -> Option<i64> {
+    pub(crate) fn time(&self) -> Option<i64> {
         let (read, at) = (*lock(&self.clock))?;
         Some(read.saturating_add(at.elapsed()))
     }

@@ -7,7 +7,7 @@ use std::{
 
 use inbox_api::{
     Extended, HandlerName, Lease, Outcome, Result, Settled, Settlement, State, check_size,
-    from_micros,
+    duration_micros, from_micros,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
@@ -194,26 +194,25 @@ pub(crate) async fn settle(
         });
     }
     let known: HashSet<&str> = first.iter().map(|(id, _)| *id).collect();
-    // Where the count cannot be relied on, others may claim a message before the look at it.
-    let signature = (!on.database.server.counts_updates()).then_some(mark);
+    // Where the count cannot be relied on, others may claim a message before the look at it. In a
+    // transaction, it is to be told from what another one has settled.
+    let counts = repetition == Repetition::Lost || on.database.server.counts_updates();
+    let signed = repetition == Repetition::Lost || !counts;
     let statements = groups.statements(|outcome| {
         let mut pipeline = stages::settle(on.database, outcome, keeping, mark);
-        pipeline.extend(signature.map(|mark| doc! { "$set": { "settledBy": mark } }));
+        if signed {
+            pipeline.push(doc! { "$set": { "settledBy": mark } });
+        }
         pipeline
     });
-    let before = match repetition {
-        Repetition::Done => None,
-        Repetition::Lost => Some(Standing::look(on, &known).await?),
-    };
     let leases = settlements.iter().map(|settlement| &settlement.lease);
     on.open_now(leases.map(|lease| seq_of(lease.locator)))
         .await?;
     let matched = on.update(statements).await?;
-    let all = matched == first.len() as u64 && on.database.server.counts_updates();
-    let standing = match &before {
-        None if all => None,
-        None => Some(Standing::look(on, &known).await?),
-        Some(_) => before,
+    let standing = if counts && matched == first.len() as u64 {
+        None
+    } else {
+        Some(Standing::look(on, &known).await?)
     };
     for (((settlement, id), answer), repeated) in settlements
         .iter()
@@ -224,20 +223,18 @@ pub(crate) async fn settle(
         if *answer != Settled::Done {
             continue;
         }
-        let found = standing
-            .as_ref()
-            .map(|standing| standing.of(id, settlement.lease.token.get()));
-        let lost = match (repetition, found) {
-            (_, None) => false,
-            // Afterwards: settled by this, or before.
-            (Repetition::Done, Some(found)) => {
-                let by_this = |standing: &Standing| {
-                    signature.is_some_and(|mark| standing.is_settled_by(id, mark))
-                };
-                found.is_none_or(is_leased) && !standing.as_ref().is_some_and(by_this)
+        let by_this = |standing: &Standing| signed && standing.is_settled_by(id, mark);
+        // Settled by this, or before.
+        let is_over = |standing: &Standing| {
+            let found = standing.of(id, settlement.lease.token.get());
+            found.is_some_and(|found| !is_leased(found))
+        };
+        let lost = match repetition {
+            Repetition::Done => {
+                let done = |standing: &Standing| by_this(standing) || is_over(standing);
+                !standing.as_ref().is_none_or(done)
             }
-            // Beforehand.
-            (Repetition::Lost, Some(found)) => *repeated || !found.is_some_and(is_leased),
+            Repetition::Lost => *repeated || !standing.as_ref().is_none_or(by_this),
         };
         if lost {
             *answer = Settled::LeaseLost;
@@ -280,14 +277,24 @@ pub(crate) async fn extend(
         .collect())
 }
 
-/// Makes leases last for `length` from now at least. Answers until when, for those that still stand.
+/// Makes leases last for `length` from now at least. Answers until when, for those that still stand:
+/// one request if all do.
 pub(crate) async fn prolong(
     on: &mut On<'_>,
     leases: &[Lease],
     length: Duration,
 ) -> Result<Vec<Option<i64>>> {
+    let renewing = Renewing::new(leases);
     let pipeline = stages::prolong(on.database, length);
-    renew(on, leases, pipeline).await
+    let matched = renewing.write(on, &pipeline).await?;
+    match on.database.opened.time() {
+        Some(now) if matched == Some(leases.len() as u64) => {
+            let now = now.saturating_add(on.database.ahead());
+            let until = now.saturating_add(duration_micros(length));
+            Ok(vec![Some(until); leases.len()])
+        }
+        _ => renewing.look(on).await,
+    }
 }
 
 /// Two requests. A message that an open transaction holds keeps the lease that it has.
@@ -299,28 +306,55 @@ async fn renew(
     if leases.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: Vec<String> = leases.iter().map(|lease| identifier(&lease.key)).collect();
-    let mut groups = Groups::new();
-    for (lease, id) in leases.iter().zip(&ids) {
-        groups.add(lease, id.clone(), ());
-    }
-    let statements = groups.statements(|()| pipeline.clone());
-    if on
-        .update_unless_held(statements, held::PATIENCE)
-        .await?
-        .is_none()
-    {
-        for group in &groups.groups {
-            let part = |ids: &[String]| group.statement(ids, pipeline.clone());
-            held::update_others(on, &group.ids, part).await?;
+    let renewing = Renewing::new(leases);
+    renewing.write(on, &pipeline).await?;
+    renewing.look(on).await
+}
+
+/// Leases whose end is to be moved.
+struct Renewing<'a> {
+    leases: &'a [Lease],
+    ids: Vec<String>,
+    groups: Groups<'a, ()>,
+}
+
+impl<'a> Renewing<'a> {
+    fn new(leases: &'a [Lease]) -> Self {
+        let ids: Vec<String> = leases.iter().map(|lease| identifier(&lease.key)).collect();
+        let mut groups = Groups::new();
+        for (lease, id) in leases.iter().zip(&ids) {
+            groups.add(lease, id.clone(), ());
+        }
+        Self {
+            leases,
+            ids,
+            groups,
         }
     }
-    let standing = Standing::look(on, &ids.iter().map(String::as_str).collect()).await?;
-    let until = |(lease, id): (&Lease, &String)| {
-        let found = standing
-            .of(id, lease.token.get())
-            .filter(|found| is_leased(found))?;
-        number(found, "visibleAt")
-    };
-    Ok(leases.iter().zip(&ids).map(until).collect())
+
+    /// Answers how many stand, unless an open transaction holds some.
+    async fn write(&self, on: &mut On<'_>, pipeline: &[Document]) -> Result<Option<u64>> {
+        let statements = self.groups.statements(|()| pipeline.to_vec());
+        let written = on.update_unless_held(statements, held::PATIENCE).await?;
+        if written.is_none() {
+            for group in &self.groups.groups {
+                let part = |ids: &[String]| group.statement(ids, pipeline.to_vec());
+                held::update_others(on, &group.ids, part).await?;
+            }
+        }
+        Ok(written.filter(|_| on.database.server.counts_updates()))
+    }
+
+    /// Until when each lasts that still stands.
+    async fn look(&self, on: &mut On<'_>) -> Result<Vec<Option<i64>>> {
+        let ids = self.ids.iter().map(String::as_str).collect();
+        let standing = Standing::look(on, &ids).await?;
+        let until = |(lease, id): (&Lease, &String)| {
+            let found = standing
+                .of(id, lease.token.get())
+                .filter(|found| is_leased(found))?;
+            number(found, "visibleAt")
+        };
+        Ok(self.leases.iter().zip(&self.ids).map(until).collect())
+    }
 }

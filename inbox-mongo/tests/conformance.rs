@@ -288,9 +288,11 @@ impl BusinessWrites<MongoTransaction> for Effects {
             }
             Mishap::Commit => session.commit_transaction().await,
             Mishap::RollBack => session.abort_transaction().await,
+            // It is created by this.
             Mishap::SchemaChange => {
-                let create = database.create_collection(format!("own_{number}"));
-                create.session(&mut *session).await
+                let new = database.collection::<Document>(&format!("own_{number}"));
+                let first = new.insert_one(doc! { "a": 1 });
+                first.session(&mut *session).await.map(drop)
             }
         };
         let fails = matches!(mishap, Mishap::FailedStatement | Mishap::RolledBackByServer);

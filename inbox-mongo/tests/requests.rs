@@ -372,6 +372,17 @@ fn used(value: &Bson, indexes: &mut Vec<String>, whole: &mut bool) {
     }
 }
 
+/// What a command says that is not explained.
+const OF_THE_SESSION: [&str; 7] = [
+    "lsid",
+    "$db",
+    "$clusterTime",
+    "readConcern",
+    "writeConcern",
+    "txnNumber",
+    "maxTimeMS",
+];
+
 async fn explained(place: &Place, command: Document) -> (Vec<String>, bool) {
     let plan = place
         .run(doc! { "explain": command, "verbosity": "queryPlanner" })
@@ -411,7 +422,7 @@ async fn plans_use_the_indexes() {
     ];
     assert_eq!(commands.len(), wanted.len());
     for (mut command, wanted) in commands.into_iter().zip(wanted) {
-        for session in ["lsid", "$db", "$clusterTime", "readConcern", "writeConcern"] {
+        for session in OF_THE_SESSION {
             command.remove(session);
         }
         let name = command.keys().next().unwrap().clone();
@@ -512,15 +523,7 @@ async fn explain_hinted(place: &Place, mut command: Document, text: &str) {
         return;
     }
     let wanted = named(&command);
-    for session in [
-        "lsid",
-        "$db",
-        "$clusterTime",
-        "readConcern",
-        "writeConcern",
-        "txnNumber",
-        "maxTimeMS",
-    ] {
+    for session in OF_THE_SESSION {
         command.remove(session);
     }
     // One statement is explained at a time.
