@@ -29,13 +29,13 @@
 //! speaks MongoDB's protocol but has no replica sets and enforces no roles.
 //!
 //! Its tests run on a replica set of MongoDB instead where there is a `mongod`, which the
-//! project's automatic tests do not have. On MongoDB 4.4 (one member, three members of which the
-//! primary was killed or stopped again and again, and behind a `mongos` without sharding of the
-//! messages) an earlier version was run by hand: nothing that was accepted was lost, accepted
-//! twice or handed out of order. What it found was mended since, by reading and on FerretDB where
-//! that shows it: the parts that need a replica set (transactions, change streams, causal sessions,
-//! messages that a transaction holds) have **not been run again** on one, and MongoDB 5.1 and
-//! later, sharded messages and TLS not at all.
+//! project's automatic tests do not have. An earlier version was run by hand on MongoDB 4.4 (one
+//! server, one member, three members of which the primary was killed or stopped again and again, a
+//! `mongos`): nothing that was acknowledged was lost, nothing was accepted twice, and the order was
+//! kept. What else it showed was mended since, by reading, and by tests on FerretDB where that can
+//! show it. What needs a replica set (transactions, change streams, causal sessions, messages that
+//! a transaction holds, plans of writes) has **not been run again** since; MongoDB 5.1 and later,
+//! sharded messages and TLS have not been run at all.
 //!
 //! Of the roles, it is tested that they have the actions that the server's documentation asks for
 //! each command that the store sends, outside transactions and change streams. How to set FerretDB
