@@ -147,7 +147,7 @@
 //! Nothing else runs meanwhile, so a script is given no more than it does in some fifty milliseconds:
 //! claims, settlements, extensions, replays and purges go in steps of 500 messages. So does a receive
 //! in several shards. With one shard a batch is stored together, and may have up to 10,000
-//! messages and 64 MiB, and 2,000 messages with an ordering key, a due time or over 64 KiB; a greater
+//! messages and 64 MiB, and 1,000 messages with an ordering key, a due time or over 64 KiB; a greater
 //! one is `Invalid`.
 //!
 //! For n messages of a call among N claimable ones:

@@ -23,7 +23,7 @@ const ROUNDS: u32 = 8;
 /// With one shard a batch is stored by one script, which keeps the server from everything else. It may
 /// take some fifty milliseconds: so many messages, so many of which do not become runs, so many bytes.
 const MOST_MESSAGES: usize = 10_000;
-const MOST_SINGLE: usize = 2_000;
+const MOST_SINGLE: usize = 1_000;
 const MOST_BYTES: usize = 64 * 1024 * 1024;
 /// With several shards one script stores at most so many, and about so many bytes.
 const STEP: usize = 500;
@@ -176,7 +176,7 @@ impl RedisStore {
                 || open.len() > MOST_SINGLE && single() > MOST_SINGLE
                 || open.len() > 1 && bytes > MOST_BYTES)
         {
-            let reason = "a batch may have up to 10000 messages, 2000 of which with an ordering key, \
+            let reason = "a batch may have up to 10000 messages, 1000 of which with an ordering key, \
                           a due time or over 64 KiB, and 64 MiB; send smaller ones";
             return Err(Error::new(ErrorKind::Invalid, OPERATION, reason));
         }

@@ -80,8 +80,8 @@ async fn no_operation_keeps_the_server_for_long() {
     let late: Make = |n| message(&n.to_string()).with_due(Due::After(Duration::from_millis(1)));
     for (shards, count, make) in [
         (1, 10_000, plain),
-        (1, 2_000, keyed),
-        (1, 2_000, late),
+        (1, 1_000, keyed),
+        (1, 1_000, late),
         (3, 4_000, plain),
         (3, 4_000, keyed),
     ] {
@@ -137,7 +137,7 @@ async fn a_batch_that_would_take_long_is_refused() {
     let Some(server) = own().await else { return };
     let (one, _) = store(options(server.url(), false, 1)).await;
     let too_many: Vec<Message> = (0..10_001).map(|n| message(&n.to_string())).collect();
-    let too_slow: Vec<Message> = (0..2_001)
+    let too_slow: Vec<Message> = (0..1_001)
         .map(|n| ordered(&n.to_string(), &format!("key {n}")))
         .collect();
     for batch in [too_many, too_slow.clone()] {
