@@ -54,18 +54,27 @@ pub(crate) async fn an_outage_is_never_a_duplicate(cx: Context) -> CaseResult {
     same("claimed", &claimed, &vec!["known".into(), "new".into()])
 }
 
-/// The first receive that works after an outage; reconnecting may take a moment.
+/// The first receive that works after an outage; reconnecting may take a moment, and a pool may have
+/// more connections that it does not know to be broken.
 async fn recovered(place: &Place, message: &Message) -> CaseResult<Receipt> {
+    const CONNECTIONS: usize = 20;
     let mut tries = 0;
-    loop {
+    let receipt = loop {
         match place.receive_one(message).await {
             Err(error) if error.is_retryable() && tries < 50 => {
                 tries += 1;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            answer => return Ok(answer?),
+            answer => break answer?,
+        }
+    };
+    for _ in 0..CONNECTIONS {
+        match place.get(message.key()).await {
+            Err(error) if error.is_retryable() => {}
+            answer => drop(answer?),
         }
     }
+    Ok(receipt)
 }
 
 pub(crate) async fn writes_fail_as_retryable(cx: Context) -> CaseResult {
