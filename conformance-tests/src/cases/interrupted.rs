@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long the store's operations may take here.
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(5);
 /// When a future that waits is dropped.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// When a call counts as one that does not end.
