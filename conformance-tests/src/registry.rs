@@ -273,7 +273,7 @@ register! { $
         a_retry_comes_when_it_should:
             "A retry after a delay of any length is claimable when that has passed since the call, and not before.",
         stamps_are_of_the_call:
-            "Times of acceptance, of ends and of replays are those of the call, to the millisecond.",
+            "Times of acceptance, of ends and of replays are those of the call.",
         retention_counts_from_the_end:
             "A purge takes a message once it has been final for the given age, counted from its end, and not before.",
         ages_count_from_acceptance:

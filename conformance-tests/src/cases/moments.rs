@@ -17,8 +17,8 @@ const BEFORE: [Duration; 4] = [
     Duration::from_millis(40),
 ];
 
-/// Stores may keep times to the millisecond.
-const GRAIN: Duration = Duration::from_millis(2);
+/// Stores may keep times to the millisecond, and judge messages by the clocks of several nodes.
+const GRAIN: Duration = Duration::from_millis(20);
 
 /// No whole number of seconds; more than an hour; as long as a lease can be.
 const LEASES: [Duration; 3] = [

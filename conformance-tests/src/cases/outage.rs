@@ -110,7 +110,8 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
     let (held, gone) = (message("held")?, message("dead")?);
     place.accept_in(&gone, State::Dead).await?;
     place.accept(&held).await?;
-    let leased = place.claim_one().await?;
+    // Longer than all operations take to find out.
+    let leased = place.claim_single(60 * LONG).await?;
     place.accept(&message("due")?).await?;
     let everything = Filter::default();
     let slice = Slice {
