@@ -139,7 +139,7 @@ register! { $
     }
     texts (texts) {
         a_payload_keeps_every_byte:
-            "A payload is bytes, whatever its content type says: nothing parses it and writes it anew.",
+            "A payload is bytes, whatever its content type says: nothing parses it and writes it again.",
         begin_keeps_all_of_a_message:
             "begin stores and hands out all of a message: kind, content type, headers, ordering key and payload.",
         headers_are_not_trimmed_or_folded:

@@ -1,4 +1,4 @@
-//! Transactions of the caller's at each isolation level, beside others that are not committed.
+//! The caller's transactions at each isolation level, while others are open that are not committed.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

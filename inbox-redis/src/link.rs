@@ -54,7 +54,7 @@ enum Servers {
 
 /// Where a call goes next.
 enum Next {
-    /// To whoever has the slot now.
+    /// To the node that has the slot now.
     Slot,
     Node(Arc<Node>),
     /// To a server that is still importing the slot.

@@ -103,7 +103,7 @@ struct Open {
     connection: MultiplexedConnection,
 }
 
-/// The place of one connection. Whoever finds it empty connects; whoever finds the connection
+/// The place of one connection. A caller that finds it empty connects; one that finds the connection
 /// useless empties it, and others go on with what they have.
 struct Line {
     open: Mutex<(u64, Option<Open>)>,

@@ -4,7 +4,7 @@
 -- over, claims need not look at anything earlier than both.
 --
 -- The index entries of messages that were claimed stay until vacuum removes them, which it may not
--- while anybody's snapshot is older. What this rests on: whoever makes an entry has a transaction
+-- while anybody's snapshot is older. What this rests on: who makes an entry has a transaction
 -- number before it asks for the time, and enters nothing earlier than that. So what is not seen here
 -- and earlier than `instant` is of a transaction that was running then, with a number below `next`.
 CREATE OR REPLACE FUNCTION {fn:front}(
