@@ -16,7 +16,7 @@ use crate::{
     ordering::{keep_first, rehead},
     rows::{corrupt_row, id_of, leased, those},
     schema::CLAIM_INDEX,
-    settle::{self, Repetition},
+    settle,
     stages::{CLAIMABLE, MARKED, code, lease, set_aside},
     store::Inner,
 };
@@ -174,18 +174,7 @@ pub(crate) async fn hand_back(
     if settlements.is_empty() {
         return Ok(());
     }
-    let mut on = inner.database.on(operation);
-    let limit = inner.options.payload_limit;
-    let outcomes = settle::settle(
-        &mut on,
-        &settlements,
-        limit,
-        inner.keeping(),
-        Repetition::Done,
-    )
-    .await?;
-    outcomes.rehead(&mut on).await?;
-    inner.wakers.raise();
+    let _ = inner.settle(operation, &settlements).await?;
     Ok(())
 }
 

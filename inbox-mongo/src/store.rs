@@ -72,6 +72,22 @@ impl Inner {
         }
     }
 
+    /// Ends leases outside of a transaction, and lets the next of their ordering keys through.
+    pub(crate) async fn settle(
+        &self,
+        operation: &'static str,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let mut on = self.database.on(operation);
+        let limit = self.options.payload_limit;
+        let keeping = self.keeping();
+        let settled =
+            settle::settle(&mut on, settlements, limit, keeping, Repetition::Done).await?;
+        settled.rehead(&mut on).await?;
+        self.wakers.raise();
+        Ok(settled.answers)
+    }
+
     /// Fails unless an inbox of the right version is there. Looks once.
     pub(crate) async fn check_schema(&self, operation: &'static str) -> Result<()> {
         if !self.checked.load(Ordering::Relaxed) {
@@ -330,19 +346,7 @@ impl Store for MongoStore {
         }
         let settlements = settlements.to_vec();
         self.checked_task(OPERATION, |inner| async move {
-            let mut on = inner.database.on(OPERATION);
-            let limit = inner.options.payload_limit;
-            let settled = settle::settle(
-                &mut on,
-                &settlements,
-                limit,
-                inner.keeping(),
-                Repetition::Done,
-            )
-            .await?;
-            settled.rehead(&mut on).await?;
-            inner.wakers.raise();
-            Ok(settled.answers)
+            inner.settle(OPERATION, &settlements).await
         })
         .await
     }

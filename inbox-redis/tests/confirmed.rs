@@ -11,7 +11,7 @@ use std::{
 
 use common::{
     Raw,
-    address::socket,
+    address::follow,
     messages::{LENGTH, claim, key, message, ordered, processed, terms},
     options,
 };
@@ -34,37 +34,6 @@ async fn pair() -> Option<(Server, Server)> {
     let (primary, replica) = (own(ServerKind::Redis).await?, own(ServerKind::Redis).await?);
     follow(&replica, Some(&primary)).await;
     Some((primary, replica))
-}
-
-/// Makes a server the replica of another, which it is when this returns, or of none.
-async fn follow(server: &Server, primary: Option<&Server>) {
-    let mut raw = Raw::connect(server.url(), false).await.unwrap();
-    let mut follow = redis::cmd("REPLICAOF");
-    match primary {
-        Some(primary) => {
-            let address = socket(primary.url());
-            follow.arg(address.ip().to_string()).arg(address.port());
-        }
-        None => {
-            follow.arg("NO").arg("ONE");
-        }
-    }
-    let _: String = raw.run(&follow).await.unwrap();
-    if primary.is_none() {
-        return;
-    }
-    let since = Instant::now();
-    loop {
-        let info: String = raw
-            .run(redis::cmd("INFO").arg("replication"))
-            .await
-            .unwrap();
-        if info.contains("master_link_status:up") {
-            return;
-        }
-        assert!(since.elapsed() < Duration::from_secs(60), "{info}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn strict(options: &RedisOptions) -> RedisOptions {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     Raw,
-    address::{Address, socket},
+    address::{Address, follow, socket},
     messages::{claim, key, message, processed, terms},
     options, store,
 };
@@ -25,21 +25,6 @@ const LIMIT: Duration = Duration::from_secs(2);
 async fn own(arguments: &'static [&'static str]) -> Option<Server> {
     let found = tokio::task::spawn_blocking(move || find_own(ServerKind::Redis, arguments));
     or_skip(ServerKind::Redis, found.await.unwrap()).unwrap()
-}
-
-async fn follow(server: &Server, primary: Option<&Server>) {
-    let mut raw = Raw::connect(server.url(), false).await.unwrap();
-    let mut follow = redis::cmd("REPLICAOF");
-    match primary {
-        Some(primary) => {
-            let address = socket(primary.url());
-            follow.arg(address.ip().to_string()).arg(address.port());
-        }
-        None => {
-            follow.arg("NO").arg("ONE");
-        }
-    }
-    let _: String = raw.run(&follow).await.unwrap();
 }
 
 /// An orderly fail-over behind one address: the old server goes on as a replica, and keeps its

@@ -4,9 +4,13 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
+use test_servers::Server;
 use tokio::net::{TcpListener, TcpStream};
+
+use super::Raw;
 
 pub struct Address {
     port: u16,
@@ -17,6 +21,37 @@ pub struct Address {
 pub fn socket(url: &str) -> SocketAddr {
     let host = url.trim_start_matches("redis://").trim_end_matches('/');
     host.parse().unwrap()
+}
+
+/// Makes a server the replica of another, which it is when this returns, or of none.
+pub async fn follow(server: &Server, primary: Option<&Server>) {
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let mut follow = redis::cmd("REPLICAOF");
+    match primary {
+        Some(primary) => {
+            let address = socket(primary.url());
+            follow.arg(address.ip().to_string()).arg(address.port());
+        }
+        None => {
+            follow.arg("NO").arg("ONE");
+        }
+    }
+    let _: String = raw.run(&follow).await.unwrap();
+    if primary.is_none() {
+        return;
+    }
+    let since = Instant::now();
+    loop {
+        let info: String = raw
+            .run(redis::cmd("INFO").arg("replication"))
+            .await
+            .unwrap();
+        if info.contains("master_link_status:up") {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "{info}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 impl Address {
