@@ -4,6 +4,10 @@
 //! the handler's has committed it or rolled it back (`ON CONFLICT ROLLBACK`, a full disk), and later
 //! ones have committed by themselves, or in another transaction. So there is a savepoint in it, which
 //! ends with it, and a commit releases that first.
+//!
+//! Nor must it store half of a step: messages without their work. A step of several statements whose
+//! future is dropped stops between two of them. So it has a savepoint around it, and nothing is committed
+//! while that is there.
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -34,6 +38,11 @@ const WHOSE: &str = "PRAGMA analysis_limit";
 /// The same, and then fails within a transaction, where it does nothing.
 const WHOSE_AND_BEGIN: &str = "PRAGMA analysis_limit; BEGIN";
 const BEGIN_IF_NONE: &str = "BEGIN";
+/// Around a step of several statements.
+const BEGIN_STEP: &str = "SAVEPOINT inbox_step";
+const END_STEP: &str = "RELEASE inbox_step";
+/// Fails unless a step has not come to its end.
+const UNDO_STEP: &str = "ROLLBACK TO inbox_step";
 
 type Own = Transaction<'static, Sqlite>;
 
@@ -97,6 +106,22 @@ async fn mark(operation: &'static str, transaction: &mut Own) -> Result<()> {
     }
 }
 
+/// The beginning or the end of a step of several statements.
+async fn bracket(
+    operation: &'static str,
+    transaction: &mut Own,
+    script: &'static str,
+) -> Result<()> {
+    let error = run(transaction, script).await.error;
+    error.map_or(Ok(()), |error| Err(in_operation(operation)(error)))
+}
+
+fn is_unfinished(operation: &'static str) -> Error {
+    let reason = "an earlier step in this transaction failed or was dropped before its end: the \
+        transaction was rolled back";
+    Error::new(ErrorKind::Conflict, operation, reason)
+}
+
 /// Releases the mark and commits. `false` when there is no mark, and nothing was done.
 async fn commit_marked(transaction: &mut Own, script: &'static str) -> sqlx::Result<bool> {
     let run = run(transaction, script).await;
@@ -110,6 +135,10 @@ async fn commit_marked(transaction: &mut Own, script: &'static str) -> sqlx::Res
 
 async fn commit(operation: &'static str, mut transaction: Own) -> Result<()> {
     let mapped = in_operation(operation);
+    if run(&mut transaction, UNDO_STEP).await.error.is_none() {
+        roll_back(operation, transaction).await?;
+        return Err(is_unfinished(operation));
+    }
     if commit_marked(&mut transaction, COMMIT_OPENED)
         .await
         .map_err(mapped)?
@@ -157,7 +186,8 @@ async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> 
 /// [`commit`](Transactional::commit) fails when a statement has ended the transaction before: as
 /// `Other`, with an unknown effect, since what came behind it may be durable. For a transaction of
 /// the caller's that begins with the first call that it is given to; one that was given to none is
-/// refused. A caller who commits with the driver itself is not told.
+/// refused. It fails as `Conflict`, and rolls back, when an earlier step failed or was dropped before
+/// its end. A caller who commits with the driver itself is not told of either.
 #[async_trait]
 impl Transactional for SqliteStore {
     type Transaction = Transaction<'static, Sqlite>;
@@ -201,7 +231,15 @@ impl Transactional for SqliteStore {
         let prepared = work.prepare_receive(messages);
         self.within(OPERATION, async {
             self.enter(OPERATION, transaction).await?;
-            work.receive(transaction, prepared, self.now()).await
+            let several = prepared.statements() > 1;
+            if several {
+                bracket(OPERATION, transaction, BEGIN_STEP).await?;
+            }
+            let receipts = work.receive(transaction, prepared, self.now()).await?;
+            if several {
+                bracket(OPERATION, transaction, END_STEP).await?;
+            }
+            Ok(receipts)
         })
         .await
     }
@@ -217,8 +255,12 @@ impl Transactional for SqliteStore {
         work.check_record(message, result.as_ref())?;
         self.within(OPERATION, async {
             self.enter(OPERATION, transaction).await?;
-            work.record(transaction, message, result.as_ref(), self.now())
-                .await
+            bracket(OPERATION, transaction, BEGIN_STEP).await?;
+            let recorded = work
+                .record(transaction, message, result.as_ref(), self.now())
+                .await?;
+            bracket(OPERATION, transaction, END_STEP).await?;
+            Ok(recorded)
         })
         .await
     }
@@ -232,9 +274,16 @@ impl Transactional for SqliteStore {
         let work = &self.inner.work;
         self.within(OPERATION, async {
             self.enter(OPERATION, transaction).await?;
+            let several = !work.settles_at_once(settlements);
+            if several {
+                bracket(OPERATION, transaction, BEGIN_STEP).await?;
+            }
             let answers = work
                 .settle(transaction, settlements, Repetition::Lost, self.now())
                 .await?;
+            if several {
+                bracket(OPERATION, transaction, END_STEP).await?;
+            }
             Ok(answers.settled)
         })
         .await

@@ -4,7 +4,12 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use common::*;
 use inbox_api::{
@@ -295,4 +300,58 @@ async fn what_a_store_refuses_leaves_the_transaction_usable() {
     assert_eq!(recorded, Recorded::First);
     store.commit(transaction).await.unwrap();
     assert_eq!(get(store, "1").await.payload_bytes, None, "dropped");
+}
+
+/// Polls `future` up to `polls` times and drops it.
+async fn drop_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        let answer = future.as_mut().poll(cx);
+        left = left.saturating_sub(1);
+        match answer {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// More than one statement takes.
+const SEVERAL: usize = 1500;
+
+#[tokio::test]
+async fn of_a_batch_in_several_statements_all_or_nothing_is_committed() {
+    let place = place().await;
+    let store = &place.store;
+    let (mut stopped, mut completed) = (0, false);
+    for polls in (1..8).chain((3..20).map(|doubled| 1 << doubled)) {
+        let messages: Vec<_> = (0..SEVERAL)
+            .map(|n| message(&format!("{polls}-{n}")))
+            .collect();
+        let mut transaction = store.open().await.unwrap();
+        let received = drop_after(polls, store.receive_in(&mut transaction, &messages)).await;
+        let committed = store.commit(transaction).await;
+        if let Err(error) = &committed {
+            assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+            assert!(received.is_none(), "it had come to its end");
+            stopped += 1;
+        }
+        let receipts = store.receive(&messages).await.unwrap();
+        let there = receipts.iter().filter(|r| **r == Receipt::Duplicate);
+        let there = there.count();
+        assert!(
+            there == 0 || there == SEVERAL,
+            "dropped after {polls} polls: {there} are there"
+        );
+        assert!(there == 0 || committed.is_ok(), "{polls} polls");
+        if received.is_some() {
+            assert_eq!(there, SEVERAL);
+            completed = true;
+            break;
+        }
+    }
+    assert!(completed, "receive did not complete");
+    assert!(stopped > 0, "no drop stopped it half-way");
 }
