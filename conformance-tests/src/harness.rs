@@ -56,6 +56,25 @@ pub enum Need {
     BatchAtomicity,
 }
 
+impl Need {
+    /// What a harness may offer or not, whatever its store can do: the optional methods of
+    /// [`Harness`] and [`Fixture`]. The minimal harness lacks all of it.
+    pub const HARNESS: &[Self] = &[
+        Self::Clock,
+        Self::SecondConnection,
+        Self::Schema(SchemaVariant::Missing),
+        Self::Schema(SchemaVariant::Incomplete),
+        Self::Schema(SchemaVariant::Older),
+        Self::Schema(SchemaVariant::Newer),
+        Self::Schema(SchemaVariant::Foreign),
+        Self::CorruptRows,
+        Self::Outage,
+        Self::Silence,
+        Self::Restart,
+        Self::Transactions,
+    ];
+}
+
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -2,78 +2,42 @@
 //!
 //! The contract of an inbox is the documentation of [`inbox_api`]; each rule of it is a case
 //! here ([`CASES`]). Add this crate as a dev-dependency, say how to get a fresh inbox of your
-//! store, and one line makes a test of every case:
+//! store, and one line makes a test of every case. The whole of `tests/conformance.rs`:
 //!
 //! ```
-//! use std::{sync::Arc, time::Duration};
-//!
-//! use async_trait::async_trait;
-//! use conformance_tests::{Fixture, Harness, Need, Offered, SchemaVariant, Settings, Unable};
-//! use inbox_api::{Clock, Inbox};
+//! use conformance_tests::{Need, Opened, Ready};
 //! use inbox_memory::{MemoryOptions, MemoryStore};
 //!
-//! struct MyStore;
-//!
-//! #[async_trait]
-//! impl Harness for MyStore {
-//!     fn name(&self) -> String {
-//!         "my store".into()
-//!     }
-//!
-//!     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
-//!         if settings.drop_processed_payloads {
-//!             return Err(Unable::NotOffered(Need::DroppedPayloads));
-//!         }
+//! fn my_store() -> Ready {
+//!     Ready::new("my store", |settings| async move {
 //!         let mut options = MemoryOptions::default();
-//!         if let Some(limit) = settings.payload_limit {
-//!             options.payload_limit = limit;
-//!         }
+//!         options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
 //!         let clock = options.clock.clone();
-//!         let store = Arc::new(MemoryStore::with(options));
-//!         Ok(Box::new(Place { store, clock }))
-//!     }
-//!
-//!     fn expected_not_checked(&self) -> Vec<Need> {
-//!         vec![
-//!             Need::DroppedPayloads,
-//!             Need::SecondConnection,
-//!             Need::Silence,
-//!             Need::Transactions,
-//!         ]
-//!     }
+//!         Ok(Opened::new(MemoryStore::with(options)).with_clock(clock))
+//!     })
+//!     .lacks([
+//!         Need::DroppedPayloads,
+//!         Need::OperationTimeout,
+//!         Need::SecondConnection,
+//!         Need::Transactions,
+//!         Need::WakeupsAcrossProcesses,
+//!     ])
 //! }
 //!
-//! struct Place {
-//!     store: Arc<MemoryStore>,
-//!     clock: Clock,
-//! }
-//!
-//! #[async_trait]
-//! impl Fixture for Place {
-//!     fn inbox(&self) -> Arc<dyn Inbox> {
-//!         self.store.clone()
-//!     }
-//!
-//!     async fn advance_clock(&self, by: Duration) -> Offered<()> {
-//!         self.clock.advance(by);
-//!         Ok(())
-//!     }
-//! }
-//!
-//! // In tests/conformance.rs, this is all the rest:
-//! // conformance_tests::conformance!(MyStore);
-//!
-//! // Outside a test runner, a report:
+//! conformance_tests::conformance!(my_store());
 //! # fn main() {
 //! # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
 //! # let runtime = runtime.unwrap_or_else(|error| panic!("{error}"));
-//! # runtime.block_on(async {
-//! let report = conformance_tests::run(Arc::new(MyStore), "fencing::").await;
-//! println!("{report}");
-//! assert!(report.is_conformant());
-//! # });
+//! # let report = runtime.block_on(conformance_tests::run(std::sync::Arc::new(my_store()), ""));
+//! # assert!(report.is_conformant(), "{report}");
 //! # }
 //! ```
+//!
+//! [`Ready`] is enough to begin with. A test that cannot be checked fails, and says which [`Need`] to
+//! declare, or which ability to offer. For all abilities, implement [`Harness`] and [`Fixture`].
+//!
+//! [`main`] makes a program of its own instead, which lists, filters and reports as text, JSON or
+//! JUnit XML; [`run`] is for programs that do more.
 //!
 //! # Abilities
 //! Only [`Harness::fresh`] and [`Fixture::inbox`] are required. Every other method is an ability:
@@ -103,13 +67,16 @@
 //! # Reading the report
 //! [`Report`] shows counts by group, then each failed case with its rule, what was expected and
 //! what was seen, then what was not checked, by what is lacking. [`Report::is_conformant`] is the
-//! verdict; [`Report::to_json`] has every case. A case that panics or hangs has failed.
+//! verdict, or [`Report::is_clean`] of a run with a filter; [`Report::to_json`] and
+//! [`Report::to_junit`] have every case. A case that panics or hangs has failed.
 //!
 //! # The model
 //! The case `model::random_sequences_agree_with_the_memory_store` draws random sequences of
 //! operations by several actors (with stale leases among them), runs them on the store and on the
 //! memory store side by side, and compares every answer, every record and the statistics after
-//! each step. A sequence whose answers differ is shrunk and printed together with its seed.
+//! each step. A sequence whose answers differ is shrunk and printed together with its seed. Half of
+//! the sequences are the same in every run, so that what has failed fails again; after a minute no
+//! more are drawn. [`Options`] say otherwise, and so does the environment:
 //!
 //! | environment variable | meaning |
 //! |---|---|
@@ -133,6 +100,8 @@ pub mod crash;
 mod harness;
 mod model;
 mod place;
+mod program;
+mod ready;
 mod registry;
 mod report;
 mod run;
@@ -142,7 +111,9 @@ pub use harness::{
     BoxError, Corruption, Fixture, Harness, Mishap, Need, Offered, Restart, SchemaVariant,
     Settings, Unable,
 };
+pub use program::main;
+pub use ready::{Opened, Ready};
 pub use registry::{CASES, Case};
 pub use report::{CaseReport, Report, Verdict};
-pub use run::{TestFailure, run, run_watched, test};
+pub use run::{Options, TestFailure, run, run_with, test};
 pub use transactions::{AnyTransaction, AnyTransactions, BusinessWrites, Transactions};

@@ -24,6 +24,10 @@ const SEED: &str = "INBOX_CONFORMANCE_SEED";
 /// How many sequences to draw.
 const SEQUENCES: &str = "INBOX_CONFORMANCE_SEQUENCES";
 const DEFAULT_SEQUENCES: u64 = 40;
+/// Of these, how many are the same in each run: what failed once fails again.
+const FIXED: u64 = 20;
+/// When to draw no more.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(60);
 /// How long to look for a shorter sequence that fails too.
 const SHRINKING: Duration = Duration::from_secs(30);
 
@@ -39,18 +43,25 @@ fn number(variable: &str) -> CaseResult<Option<u64>> {
 
 pub(crate) async fn check(cx: &Context) -> CaseResult {
     cx.fresh().await?.need_clock()?;
-    let seeds = match number(SEED)? {
+    let options = &cx.options;
+    let seeds: Vec<_> = match options.seed.or(number(SEED)?) {
         Some(seed) => vec![seed],
-        None => (0..number(SEQUENCES)?.unwrap_or(DEFAULT_SEQUENCES))
-            .map(|_| fastrand::u64(..))
-            .collect(),
+        None => {
+            let sequences = options.sequences.or(number(SEQUENCES)?);
+            (0..sequences.unwrap_or(DEFAULT_SEQUENCES))
+                .map(|nth| if nth < FIXED { nth } else { fastrand::u64(..) })
+                .collect()
+        }
     };
-    let (cx, runtime) = (cx.clone(), Handle::current());
+    let budget = options.budget.unwrap_or(DEFAULT_BUDGET);
+    let (cx, runtime, started) = (cx.clone(), Handle::current(), Instant::now());
     // What proptest draws from cannot move between threads, so it gets one of its own.
     tokio::task::spawn_blocking(move || {
         seeds
             .into_iter()
-            .try_for_each(|seed| check_seed(&cx, &runtime, seed))
+            .enumerate()
+            .take_while(|(nth, _)| *nth == 0 || started.elapsed() < budget)
+            .try_for_each(|(_, seed)| check_seed(&cx, &runtime, seed))
     })
     .await?
 }

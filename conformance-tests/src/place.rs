@@ -18,6 +18,7 @@ use inbox_api::{
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Fixture, Harness, Need, SchemaVariant, Settings, Unable},
+    run::Options,
 };
 
 /// The handler of messages that do not say otherwise.
@@ -33,6 +34,7 @@ pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) harness: Arc<dyn Harness>,
+    pub(crate) options: Options,
 }
 
 impl Context {

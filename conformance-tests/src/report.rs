@@ -1,7 +1,8 @@
 //! What a run found, for people and for programs.
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
+use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
 use crate::harness::Need;
@@ -44,12 +45,39 @@ pub struct CaseReport {
     pub seconds: f64,
 }
 
+impl CaseReport {
+    fn to_junit(&self) -> TestCase {
+        let mut status = match &self.verdict {
+            Verdict::Passed => TestCaseStatus::success(),
+            Verdict::NotChecked { expected: true, .. } => TestCaseStatus::skipped(),
+            Verdict::Failed { .. } | Verdict::NotChecked { .. } => {
+                TestCaseStatus::non_success(NonSuccessKind::Failure)
+            }
+        };
+        match &self.verdict {
+            Verdict::Passed => {}
+            Verdict::Failed { seen } => {
+                status.set_message(self.rule).set_description(&**seen);
+            }
+            Verdict::NotChecked { why, .. } => {
+                status.set_message(format!("not checked: {why}"));
+            }
+        }
+        let mut case = TestCase::new(self.name, status);
+        case.set_classname(self.group)
+            .set_time(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        case
+    }
+}
+
 /// What a run found. `Display` is a table of the groups followed by the details of everything
 /// that did not pass; `Serialize` has every case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The store's name, from its harness.
     pub store: String,
+    /// Of which cases; empty means all.
+    pub filter: String,
     /// How many cases passed.
     pub passed: usize,
     /// How many failed.
@@ -63,10 +91,11 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(store: String, cases: Vec<CaseReport>) -> Self {
+    pub(crate) fn new(store: String, filter: String, cases: Vec<CaseReport>) -> Self {
         let count = |is: fn(&Verdict) -> bool| cases.iter().filter(|c| is(&c.verdict)).count();
         Self {
             store,
+            filter,
             passed: count(|v| *v == Verdict::Passed),
             failed: count(|v| matches!(v, Verdict::Failed { .. })),
             not_checked: count(|v| matches!(v, Verdict::NotChecked { .. })),
@@ -75,10 +104,17 @@ impl Report {
         }
     }
 
-    /// Whether the store conforms as far as its harness says it can be checked: nothing failed,
-    /// something passed, and everything that was not checked was declared.
+    /// Whether the store conforms as far as its harness says it can be checked: the run
+    /// [is clean](Self::is_clean), and had no filter.
     #[must_use]
     pub fn is_conformant(&self) -> bool {
+        self.filter.is_empty() && self.is_clean()
+    }
+
+    /// Whether nothing failed, something passed, and everything that was not checked was declared, of
+    /// the cases that were asked for.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
         self.failed == 0 && self.passed > 0 && self.undeclared().next().is_none()
     }
 
@@ -102,6 +138,32 @@ impl Report {
         })
     }
 
+    /// The report as JUnit XML, as continuous integration shows it: a suite for each group. What was
+    /// not checked is skipped if that was declared, and fails otherwise.
+    #[must_use]
+    pub fn to_junit(&self) -> String {
+        let mut junit = quick_junit::Report::new(&*self.store);
+        for group in self.groups() {
+            let mut suite = TestSuite::new(group);
+            for case in self.cases.iter().filter(|case| case.group == group) {
+                suite.add_test_case(case.to_junit());
+            }
+            junit.add_test_suite(suite);
+        }
+        // Writing to a string does not fail; the fallback only spares a panic path.
+        junit.to_string().unwrap_or_default()
+    }
+
+    fn groups(&self) -> Vec<&'static str> {
+        let mut groups = Vec::new();
+        for case in &self.cases {
+            if !groups.contains(&case.group) {
+                groups.push(case.group);
+            }
+        }
+        groups
+    }
+
     /// The report as a JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -118,13 +180,7 @@ impl fmt::Display for Report {
             "  {:<14}{:>7}{:>8}{:>13}{:>9}",
             "group", "passed", "failed", "not checked", "seconds"
         )?;
-        let mut groups: Vec<&str> = Vec::new();
-        for case in &self.cases {
-            if !groups.contains(&case.group) {
-                groups.push(case.group);
-            }
-        }
-        for group in groups {
+        for group in self.groups() {
             self.fmt_group(f, group)?;
         }
         writeln!(
@@ -136,6 +192,8 @@ impl fmt::Display for Report {
         self.fmt_not_checked(f)?;
         let verdict = if self.is_conformant() {
             "conforms, as far as checked"
+        } else if self.is_clean() {
+            "passes what was asked for, which is not the whole suite"
         } else if self.failed == 0 && self.passed == 0 {
             "nothing was checked"
         } else if self.failed == 0 {

@@ -20,34 +20,55 @@ use crate::{
 /// The longest that a case may take; one that hangs fails rather than stopping the suite.
 const LONGEST_CASE: Duration = Duration::from_secs(300);
 
+/// Which cases to run, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Only the cases whose `group::name` contains this. Empty means all.
+    pub filter: String,
+    /// The model runs the one sequence of this seed; otherwise those of some fixed seeds, and random
+    /// ones. Where it is not given, the environment's `INBOX_CONFORMANCE_SEED` is.
+    pub seed: Option<u64>,
+    /// How many sequences the model draws, 40 by default. Where it is not given, the environment's
+    /// `INBOX_CONFORMANCE_SEQUENCES` is.
+    pub sequences: Option<u64>,
+    /// The model draws no more sequences after so long, 60 s by default. It draws one at least.
+    pub budget: Option<Duration>,
+}
+
 /// Runs the cases whose `group::name` contains `filter`, one after the other, and reports. An
 /// empty filter means all.
 ///
 /// Needs a multi-threaded tokio runtime with time enabled. Dropping the future aborts the case under
 /// way; what that case has started by itself ends with the runtime.
 pub async fn run(harness: Arc<dyn Harness>, filter: &str) -> Report {
-    run_watched(harness, filter, |_| {}).await
+    let options = Options {
+        filter: filter.into(),
+        ..Options::default()
+    };
+    run_with(harness, &options, |_| {}).await
 }
 
-/// As [`run`], and calls `watch` after each case, for a progress display.
-pub async fn run_watched(
+/// As [`run`], with more options, and calls `watch` after each case, for a progress display.
+pub async fn run_with(
     harness: Arc<dyn Harness>,
-    filter: &str,
+    options: &Options,
     mut watch: impl FnMut(&CaseReport) + Send,
 ) -> Report {
     let mut cases = Vec::new();
-    for case in CASES.iter().filter(|case| case.id().contains(filter)) {
-        let report = run_case(&harness, case).await;
+    let wanted = |case: &&Case| case.id().contains(&options.filter);
+    for case in CASES.iter().filter(wanted) {
+        let report = run_case(&harness, case, options).await;
         watch(&report);
         cases.push(report);
     }
-    Report::new(harness.name(), cases)
+    Report::new(harness.name(), options.filter.clone(), cases)
 }
 
-async fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> CaseReport {
+async fn run_case(harness: &Arc<dyn Harness>, case: &Case, options: &Options) -> CaseReport {
     let started = Instant::now();
     let context = Context {
         harness: Arc::clone(harness),
+        options: options.clone(),
     };
     // A task of its own, so that a panic ends this case and no other. The set ends it when this
     // future is dropped.
@@ -112,7 +133,7 @@ pub fn test(harness: impl Harness, id: &str) -> Result<(), TestFailure> {
         .map_err(|error| TestFailure(format!("no runtime: {error}")))?;
     let name = harness.name();
     let harness: Arc<dyn Harness> = Arc::new(harness);
-    let report = runtime.block_on(run_case(&harness, case));
+    let report = runtime.block_on(run_case(&harness, case, &Options::default()));
     // A hung case must not hang the test through the runtime's own shutdown.
     runtime.shutdown_timeout(Duration::from_secs(5));
     match report.verdict {

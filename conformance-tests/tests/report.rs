@@ -48,7 +48,7 @@ fn without_seconds(text: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_failures_read_well() {
     let report = run(Arc::new(Unlimited), "hostile::an_").await;
-    assert!(!report.is_conformant());
+    assert!(!report.is_clean());
     assert_eq!(
         (report.passed, report.failed, report.not_checked),
         (2, 3, 0)
@@ -77,6 +77,44 @@ Failed
 
 acme: does not conform."
     );
+}
+
+/// What was asked for is not the whole suite.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filtered_run_does_not_conform() {
+    let report = run(Arc::new(Unlimited), "identity::case_distinguishes").await;
+    assert!(report.is_clean() && !report.is_conformant());
+    let verdict = "acme: passes what was asked for, which is not the whole suite.";
+    assert!(report.to_string().ends_with(verdict), "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_junit_has_every_case() {
+    let report = run(Arc::new(Unlimited), "hostile::an_").await;
+    let junit = report.to_junit();
+    for part in [
+        r#"<testsuites name="acme" tests="5" failures="3" errors="0""#,
+        r#"<testsuite name="hostile" tests="5" disabled="0" errors="0" failures="3""#,
+        r#"<testcase name="an_empty_payload_is_a_payload" classname="hostile" time="#,
+        "A result over the limit is refused and the lease stands.",
+        "expected an error, saw an answer",
+    ] {
+        assert!(junit.contains(part), "{part}: {junit}");
+    }
+}
+
+/// What was not checked is skipped if that was declared, and fails otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_junit_tells_what_was_declared() {
+    for (lack, shown) in [(Need::Clock, "<skipped"), (Need::Outage, "<failure")] {
+        let odd = match lack {
+            Need::Clock => Odd(|| Unable::NotOffered(Need::Clock)),
+            _ => Odd(|| Unable::NotOffered(Need::Outage)),
+        };
+        let junit = run(Arc::new(odd), ID).await.to_junit();
+        let message = format!("{shown} message=\"not checked: {lack}\"");
+        assert!(junit.contains(&message), "{junit}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,7 +181,7 @@ async fn a_harness_that_fails_is_no_excuse() {
 async fn nothing_checked_is_not_conformant() {
     let declared = run(Arc::new(Odd(|| Unable::NotOffered(Need::Clock))), ID).await;
     assert_eq!((declared.passed, declared.not_checked), (0, 1));
-    assert!(!declared.is_conformant());
+    assert!(!declared.is_clean());
     assert_eq!(declared.undeclared().count(), 0);
     let undeclared = run(Arc::new(Odd(|| Unable::NotOffered(Need::Outage))), ID).await;
     assert_eq!(undeclared.undeclared().count(), 1);

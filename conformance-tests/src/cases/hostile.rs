@@ -10,7 +10,7 @@ use inbox_api::{
 };
 
 use crate::{
-    check::{CaseResult, Unmet, ensure, same},
+    check::{CaseResult, Unmet, ensure, same, same_bytes},
     harness::{Need, Settings},
     place::{
         Context, LONG, Place, claim, dead, ids, message, message_for, numbered, processed, terms,
@@ -45,16 +45,9 @@ async fn round_trips(place: &Place, sent: &Message) -> CaseResult {
 
 /// Compares all of a message, but shows no payload.
 fn same_message(what: &str, seen: Option<&Message>, expected: &Message) -> CaseResult {
-    ensure!(
-        seen == Some(expected),
-        "message as {what}: expected what was sent, {expected:?}, saw {seen:?}{}",
-        if seen.map(Message::payload) == Some(expected.payload()) {
-            ""
-        } else {
-            " (the payloads differ)"
-        }
-    );
-    Ok(())
+    let payload = seen.map(Message::payload);
+    same_bytes(&format!("payload as {what}"), payload, expected.payload())?;
+    same(&format!("message as {what}"), &seen, &Some(expected))
 }
 
 /// Defect: statements put together from input.

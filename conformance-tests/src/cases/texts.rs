@@ -6,7 +6,7 @@ use inbox_api::{
 };
 
 use crate::{
-    check::{CaseResult, Unmet, ensure, same},
+    check::{CaseResult, Unmet, same, same_bytes},
     place::{Context, HANDLER, LONG, Place, ids, message, terms},
 };
 
@@ -49,24 +49,6 @@ fn with_payload(id: &str, payload: &'static [u8]) -> CaseResult<Message> {
     ))
 }
 
-/// Fails unless the payloads are the same, and says where they differ.
-fn same_payload(what: &str, seen: Option<&Bytes>, expected: &Bytes) -> CaseResult {
-    let Some(seen) = seen else {
-        return Err(Unmet::Failed(format!(
-            "{what}: expected a payload, saw none"
-        )));
-    };
-    let at = seen.iter().zip(expected).position(|(s, e)| s != e);
-    ensure!(
-        seen == expected,
-        "{what}: expected {} bytes, saw {}; the first that differs is byte {}",
-        expected.len(),
-        seen.len(),
-        at.unwrap_or(seen.len().min(expected.len()))
-    );
-    Ok(())
-}
-
 pub(crate) async fn a_payload_keeps_every_byte(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     for content_type in ["application/json", "text/plain; charset=utf-8"] {
@@ -78,10 +60,10 @@ pub(crate) async fn a_payload_keeps_every_byte(cx: Context) -> CaseResult {
             place.accept(&sent).await?;
             let leased = place.claim_one().await?;
             let what = format!("the payload {about:?} as claimed, sent as {content_type}");
-            same_payload(&what, Some(leased.message.payload()), sent.payload())?;
+            same_bytes(&what, Some(leased.message.payload()), sent.payload())?;
             let record = place.record(sent.key()).await?;
             let what = format!("the payload {about:?} as get shows it, sent as {content_type}");
-            same_payload(&what, record.payload.as_ref(), sent.payload())?;
+            same_bytes(&what, record.payload.as_ref(), sent.payload())?;
             same(
                 "the payload's length",
                 &record.payload_bytes,
@@ -96,7 +78,7 @@ pub(crate) async fn a_payload_keeps_every_byte(cx: Context) -> CaseResult {
     let listed = place.list(&Filter::default(), &page).await?.records;
     for (n, record) in listed.iter().enumerate() {
         let expected = Bytes::from_static(PAYLOADS[n % PAYLOADS.len()]);
-        same_payload("a payload as listed", record.payload.as_ref(), &expected)?;
+        same_bytes("a payload as listed", record.payload.as_ref(), &expected)?;
     }
     Ok(())
 }
@@ -137,7 +119,7 @@ pub(crate) async fn begin_keeps_all_of_a_message(cx: Context) -> CaseResult {
                 &sent.ordering_key(),
             )?;
             let what = format!("the payload {what}");
-            same_payload(&what, Some(seen.payload()), sent.payload())?;
+            same_bytes(&what, Some(seen.payload()), sent.payload())?;
         }
     }
     Ok(())

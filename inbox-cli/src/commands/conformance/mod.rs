@@ -50,7 +50,11 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
     let running = suite.spawn({
         let harness: Arc<dyn Harness> = Arc::<dyn Rig>::clone(&rig);
         let bar = bar.clone();
-        async move { conformance_tests::run_watched(harness, &args.filter, |_| bar.inc(1)).await }
+        let options = conformance_tests::Options {
+            filter: args.filter,
+            ..Default::default()
+        };
+        async move { conformance_tests::run_with(harness, &options, |_| bar.inc(1)).await }
     });
     let report = tokio::select! {
         report = running => Some(report?),
@@ -67,7 +71,7 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
     } else {
         output::line(report.to_string())?;
     }
-    Ok(if report.is_conformant() {
+    Ok(if report.is_clean() {
         Exit::Ok
     } else {
         Exit::No
