@@ -7,6 +7,7 @@ pub(crate) mod concurrency;
 pub(crate) mod corrupt;
 pub(crate) mod duplicates;
 pub(crate) mod fencing;
+pub(crate) mod halves;
 pub(crate) mod holding;
 pub(crate) mod hostile;
 pub(crate) mod identity;

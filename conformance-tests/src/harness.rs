@@ -24,8 +24,12 @@ pub enum Need {
     CorruptRows,
     /// [`Fixture::begin_outage`] and [`Fixture::end_outage`].
     Outage,
+    /// [`Fixture::begin_outage_after`].
+    OutageAmidWrites,
     /// [`Fixture::restart`].
     Restart,
+    /// [`Fixture::lose_power`].
+    PowerLoss,
     /// [`Fixture::transactions`], or the store's own ability
     /// ([`Capabilities::transactions`](inbox_api::Capabilities::transactions)).
     Transactions,
@@ -69,10 +73,16 @@ impl Need {
         Self::Schema(SchemaVariant::Foreign),
         Self::CorruptRows,
         Self::Outage,
+        Self::OutageAmidWrites,
         Self::Silence,
         Self::Restart,
+        Self::PowerLoss,
         Self::Transactions,
     ];
+
+    /// What a harness does to the disk below the store, which it cannot where the store has a
+    /// server.
+    pub const DISK: [Self; 2] = [Self::OutageAmidWrites, Self::PowerLoss];
 }
 
 impl fmt::Display for Need {
@@ -87,7 +97,9 @@ impl fmt::Display for Need {
             Self::Schema(SchemaVariant::Foreign) => "the harness makes no place with foreign data",
             Self::CorruptRows => "the harness cannot corrupt a row",
             Self::Outage => "the harness cannot make the store unreachable",
+            Self::OutageAmidWrites => "the harness cannot stop the store between two writes",
             Self::Restart => "the harness cannot restart the store",
+            Self::PowerLoss => "the harness cannot lose what was not made durable",
             Self::Transactions => "the store has no transactions, or the harness offers none",
             Self::BusinessWrites => "the harness offers no business writes in a transaction",
             Self::Mishap(mishap) => return write!(f, "the harness has no handler that {mishap}"),
@@ -337,6 +349,18 @@ pub trait Fixture: Send + Sync + 'static {
         Err(Unable::NotOffered(Need::Outage))
     }
 
+    /// As [`begin_outage`](Self::begin_outage), but the next `writes` writes to the disk succeed:
+    /// the store stops in the middle of what it does. Behind it, the case ends the outage and restarts
+    /// the store as [`Restart::Killed`]. For stores within the process, whose writes a harness can
+    /// count.
+    ///
+    /// # Errors
+    /// [`Unable::NotOffered`] unless overridden.
+    async fn begin_outage_after(&self, writes: u32) -> Offered<()> {
+        let _ = writes;
+        Err(Unable::NotOffered(Need::OutageAmidWrites))
+    }
+
     /// Makes every connection that is open now go silent, for good: nothing that is sent on it
     /// arrives or is refused, as behind a firewall that has forgotten it. New connections work.
     ///
@@ -354,6 +378,17 @@ pub trait Fixture: Send + Sync + 'static {
     async fn restart(&self, how: Restart) -> Offered<()> {
         let _ = how;
         Err(Unable::NotOffered(Need::Restart))
+    }
+
+    /// Takes the machine's power away, and returns when the store is there again: gone is what was
+    /// written and not yet made durable. A kill is not that: the operating system outlives it, and so
+    /// does what it has not written to the disk yet. As for [`restart`](Self::restart),
+    /// [`inbox`](Self::inbox) may return a new value.
+    ///
+    /// # Errors
+    /// [`Unable::NotOffered`] unless overridden.
+    async fn lose_power(&self) -> Offered<()> {
+        Err(Unable::NotOffered(Need::PowerLoss))
     }
 
     /// The store's transactions; see [`Transactions`](crate::Transactions).

@@ -5,7 +5,7 @@
 //! store, and one line makes a test of every case. The whole of `tests/conformance.rs`:
 //!
 //! ```
-//! use conformance_tests::{Need, Opened, Ready};
+//! use conformance_tests::{Fresh, Need, Ready};
 //! use inbox_memory::{MemoryOptions, MemoryStore};
 //!
 //! fn my_store() -> Ready {
@@ -13,7 +13,7 @@
 //!         let mut options = MemoryOptions::default();
 //!         options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
 //!         let clock = options.clock.clone();
-//!         Ok(Opened::new(MemoryStore::with(options)).with_clock(clock))
+//!         Ok(Fresh::new(MemoryStore::with(options)).with_clock(clock))
 //!     })
 //!     .lacks([
 //!         Need::DroppedPayloads,
@@ -112,7 +112,7 @@ pub use harness::{
     Settings, Unable,
 };
 pub use program::main;
-pub use ready::{Opened, Ready};
+pub use ready::{Fresh, Ready};
 pub use registry::{CASES, Case};
 pub use report::{CaseReport, Report, Verdict};
 pub use run::{Options, TestFailure, run, run_with, test};

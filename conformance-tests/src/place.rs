@@ -67,6 +67,15 @@ impl Context {
         }
     }
 
+    /// Ends the case as not checked where the harness says that it lacks this, before anything is
+    /// made for it.
+    pub(crate) fn unless_lacking(&self, need: Need) -> CaseResult {
+        if self.harness.expected_not_checked().contains(&need) {
+            return Err(Unmet::NotChecked(need));
+        }
+        Ok(())
+    }
+
     /// A place in this condition.
     pub(crate) async fn variant(&self, variant: SchemaVariant) -> CaseResult<Place> {
         Place::new(self.harness.schema_variant(variant).await?).await

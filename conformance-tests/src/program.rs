@@ -86,12 +86,12 @@ fn is_dash(file: &Path) -> bool {
 /// own, and writes the report. `--help` says what it takes.
 ///
 /// ```no_run
-/// # use conformance_tests::{Opened, Ready};
+/// # use conformance_tests::{Fresh, Ready};
 /// # use inbox_memory::MemoryStore;
 /// // In examples/conformance.rs or in a tests/ file with `harness = false`.
 /// fn main() -> std::process::ExitCode {
 ///     conformance_tests::main(Ready::new("my store", |_| async {
-///         Ok(Opened::new(MemoryStore::new()))
+///         Ok(Fresh::new(MemoryStore::new()))
 ///     }))
 /// }
 /// ```

@@ -16,7 +16,7 @@ type Make<T> = Box<dyn Fn() -> BoxFuture<'static, Offered<T>> + Send + Sync>;
 /// A ready [`Harness`]: a name, and a closure that opens a fresh inbox.
 ///
 /// ```
-/// use conformance_tests::{Need, Opened, Ready};
+/// use conformance_tests::{Fresh, Need, Ready};
 /// use inbox_api::Clock;
 /// use inbox_memory::{MemoryOptions, MemoryStore};
 ///
@@ -26,7 +26,7 @@ type Make<T> = Box<dyn Fn() -> BoxFuture<'static, Offered<T>> + Send + Sync>;
 ///         options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
 ///         options.drop_processed_payloads = settings.drop_processed_payloads;
 ///         let clock = options.clock.clone();
-///         Ok(Opened::new(MemoryStore::with(options)).with_clock(clock))
+///         Ok(Fresh::new(MemoryStore::with(options)).with_clock(clock))
 ///     })
 ///     .lacks([Need::SecondConnection, Need::WakeupsAcrossProcesses, Need::Transactions])
 /// }
@@ -42,10 +42,10 @@ type Make<T> = Box<dyn Fn() -> BoxFuture<'static, Offered<T>> + Send + Sync>;
 /// ```
 ///
 /// It declares by itself what no closure can do ([`Need::HARNESS`] without the abilities of
-/// [`Opened`]). To check that too, implement [`Harness`] instead.
+/// [`Fresh`]). To check that too, implement [`Harness`] instead.
 pub struct Ready {
     name: String,
-    open: Box<dyn Fn(Settings) -> BoxFuture<'static, Offered<Opened>> + Send + Sync>,
+    open: Box<dyn Fn(Settings) -> BoxFuture<'static, Offered<Fresh>> + Send + Sync>,
     lacks: Vec<Need>,
 }
 
@@ -65,7 +65,7 @@ impl Ready {
     pub fn new<F, Fut>(name: impl Into<String>, open: F) -> Self
     where
         F: Fn(Settings) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Offered<Opened>> + Send + 'static,
+        Fut: Future<Output = Offered<Fresh>> + Send + 'static,
     {
         Self {
             name: name.into(),
@@ -111,7 +111,7 @@ impl Harness for Ready {
 }
 
 /// A fresh inbox, and what may be done to it.
-pub struct Opened {
+pub struct Fresh {
     // In the order in which they are dropped.
     inbox: Arc<dyn Inbox>,
     second: Option<Make<Arc<dyn Inbox>>>,
@@ -120,13 +120,13 @@ pub struct Opened {
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-impl std::fmt::Debug for Opened {
+impl std::fmt::Debug for Fresh {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opened").finish_non_exhaustive()
+        f.debug_struct("Fresh").finish_non_exhaustive()
     }
 }
 
-impl Opened {
+impl Fresh {
     /// An inbox without further abilities.
     pub fn new(store: impl Inbox + 'static) -> Self {
         Self {
@@ -178,7 +178,7 @@ impl Opened {
 }
 
 #[async_trait]
-impl Fixture for Opened {
+impl Fixture for Fresh {
     fn inbox(&self) -> Arc<dyn Inbox> {
         Arc::clone(&self.inbox)
     }

@@ -570,6 +570,24 @@ register! { $
         a_restart_loses_nothing: "A restart loses nothing that was answered with Ok.",
         a_killed_server_loses_nothing:
             "A server that is killed loses nothing that was answered with Ok.",
+        a_loss_of_power_loses_nothing:
+            "What was answered with Ok is on the disk, and not only with the operating system.",
+    }
+    halves (halves) {
+        of_a_receive:
+            "A receive that is stopped between two writes stores a message or does not, and the whole batch where the store says so.",
+        of_a_begin: "A begin that is stopped between two writes has stored and leased the message, or done nothing.",
+        of_a_claim: "A claim that is stopped between two writes has leased a message and counted the attempt, or done nothing.",
+        of_an_extension: "An extension that is stopped between two writes leaves the lease to the one who has it.",
+        of_a_completion:
+            "A completion that is stopped between two writes stores state and result together, or neither.",
+        of_a_retry: "A retry that is stopped between two writes ends the lease and sets the due time, or does nothing.",
+        of_a_death: "A death that is stopped between two writes moves the ordering key on with it, or does nothing.",
+        of_a_replay: "A replay that is stopped between two writes gives the message its place and payload back, or does nothing.",
+        of_a_replay_in_slices: "A slice of replays that is stopped between two writes replays a message or does not.",
+        of_a_discard: "A discard that is stopped between two writes moves the ordering key on with it, or does nothing.",
+        of_a_discard_in_slices: "A slice of discards that is stopped between two writes discards a message or does not.",
+        of_a_purge: "A purge that is stopped between two writes has forgotten a message or knows it.",
     }
     cancellation (cancellation) {
         receive: "A receive dropped at any await point has happened or not; a repetition works.",

@@ -7,7 +7,7 @@ use std::{
     process::{Command, ExitCode, Output, Stdio},
 };
 
-use conformance_tests::{Need, Opened, Ready};
+use conformance_tests::{Fresh, Need, Ready};
 use inbox_memory::{MemoryOptions, MemoryStore};
 
 /// Makes this a report program of the store that it names.
@@ -22,7 +22,7 @@ fn ready(name: &str) -> Ready {
         }
         options.drop_processed_payloads = settings.drop_processed_payloads;
         let clock = options.clock.clone();
-        Ok(Opened::new(MemoryStore::with(options)).with_clock(clock))
+        Ok(Fresh::new(MemoryStore::with(options)).with_clock(clock))
     })
     .lacks([
         Need::SecondConnection,

@@ -32,6 +32,8 @@ impl Harness for Memory {
             Need::SecondConnection,
             Need::WakeupsAcrossProcesses,
             Need::Restart,
+            Need::PowerLoss,
+            Need::OutageAmidWrites,
             Need::Outage,
             Need::Transactions,
             Need::Silence,

@@ -97,6 +97,7 @@ impl Harness for Database {
             Need::LargePayloads,
             Need::BatchAtomicity,
         ];
+        needs.extend(Need::DISK);
         if !self.replicates {
             needs.extend(Mishap::ALL.map(Need::Mishap));
             needs.extend([

@@ -1,6 +1,7 @@
 //! The conformance suite, over the SQLite store.
 
 use std::{
+    fs, io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -67,9 +68,10 @@ impl Harness for File {
     fn expected_not_checked(&self) -> Vec<Need> {
         vec![
             Need::Schema(SchemaVariant::Older),
-            // There is no server to kill, only an orderly restart, and no network.
-            Need::Restart,
+            // There is no network, and what is written below SQLite nobody sees from here.
             Need::Silence,
+            Need::PowerLoss,
+            Need::OutageAmidWrites,
             Need::SharedWrites,
         ]
     }
@@ -115,6 +117,12 @@ impl Place {
         Arc::clone(&self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn file(&self, ending: &str) -> PathBuf {
+        let mut file = self.path.clone().into_os_string();
+        file.push(ending);
+        file.into()
+    }
+
     async fn connection(&self) -> Offered<SqliteConnection> {
         connection(&self.path).await.map_err(Unable::failed)
     }
@@ -123,6 +131,16 @@ impl Place {
         let mut connection = self.connection().await?;
         connection.execute(sql).await.map_err(Unable::failed)?;
         connection.close().await.map_err(Unable::failed)
+    }
+}
+
+/// The database and its log. What processes share of it in memory is gone with the last of them.
+const FILES: [&str; 2] = ["", "-wal"];
+
+fn is_gone(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
     }
 }
 
@@ -183,10 +201,16 @@ impl Fixture for Place {
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {
-        if how == Restart::Killed {
-            return Err(Unable::NotOffered(Need::Restart));
-        }
+        // What a kill leaves behind are the files as they are while the store has them open.
+        let left_behind = (how == Restart::Killed)
+            .then(|| FILES.map(|ending| (ending, fs::read(self.file(ending)).ok())));
         self.store().close().await;
+        for (ending, content) in left_behind.into_iter().flatten() {
+            match content {
+                Some(content) => fs::write(self.file(ending), content)?,
+                None => fs::remove_file(self.file(ending)).or_else(is_gone)?,
+            }
+        }
         let store = SqliteStore::connect(self.options.clone()).await?;
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
         Ok(())

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use inbox_api::{
-    ClaimRequest, ErrorKind, Expired, Filter, HandlerName, Inbox, Message, Page, Receipt, Result,
-    Settled, Slice, State, StoreExt,
+    ClaimRequest, ErrorKind, Expired, Extended, Filter, HandlerName, Inbox, Message, Outcome, Page,
+    Receipt, Result, Settled, Slice, State, StoreExt,
 };
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::Restart,
-    place::{Context, HANDLER, LONG, Place, claim, ids, message, processed, terms},
+    harness::{Need, Restart},
+    place::{Context, HANDLER, LONG, Place, claim, dead, ids, message, processed, terms},
 };
 
 fn retryable<T: std::fmt::Debug>(what: &str, answer: Result<T>) -> CaseResult {
@@ -252,34 +253,68 @@ pub(crate) async fn closing_one_connection_leaves_the_others(cx: Context) -> Cas
     )
 }
 
-async fn survives(cx: &Context, how: Restart) -> CaseResult {
+/// `None` is a loss of power.
+async fn survives(cx: &Context, how: Option<Restart>) -> CaseResult {
     let mut place = cx.fresh_to_disrupt().await?;
-    for id in ["held", "done", "waiting"] {
+    let ids_of_all = ["held", "done", "dead", "discarded", "replayed", "waiting"];
+    for id in ids_of_all {
         place.accept(&message(id)?).await?;
     }
     let held = place.claim_one().await?;
+    let extended = place.extend_one(&held.lease, 2 * LONG).await?;
     let done = place.claim_one().await?;
-    place.finish(&done, processed()).await?;
-    place.fixture.restart(how).await?;
+    let result = Some(Bytes::from_static(b"result"));
+    let outcome = Outcome::Processed {
+        result: result.clone(),
+    };
+    place.finish(&done, outcome).await?;
+    let gone = place.claim_one().await?;
+    place.finish(&gone, dead("gave up")).await?;
+    let _ = place.discard(message("discarded")?.key()).await?;
+    let replayed = place.claim_one().await?;
+    place.finish(&replayed, dead("gave up")).await?;
+    let _ = place.replay(replayed.message.key(), None).await?;
+    let mut before = Vec::new();
+    for id in ids_of_all {
+        before.push(place.record(message(id)?.key()).await?);
+    }
+
+    match how {
+        Some(how) => place.fixture.restart(how).await?,
+        None => place.fixture.lose_power().await?,
+    }
     place.inbox = place.fixture.inbox();
     let _ = recovered(&place, &message("later")?).await?;
-    place.has_state(held.message.key(), State::Leased).await?;
-    place
-        .has_state(done.message.key(), State::Processed)
-        .await?;
+    for expected in before {
+        let seen = place.record(&expected.key).await?;
+        same(&format!("record of {}", expected.key), &seen, &expected)?;
+    }
     place.refuses_copy(&done.message, "after a restart").await?;
     let mut claimed = ids(&place.claim_up_to(10, LONG).await?);
     claimed.sort();
-    same("claimed", &claimed, &vec!["later".into(), "waiting".into()])?;
+    same(
+        "claimed",
+        &claimed,
+        &vec!["later".into(), "replayed".into(), "waiting".into()],
+    )?;
+    ensure!(
+        matches!(extended, Extended::Until(_)),
+        "extend: saw {extended:?}"
+    );
     place.finish(&held, processed()).await
 }
 
 pub(crate) async fn a_restart_loses_nothing(cx: Context) -> CaseResult {
-    survives(&cx, Restart::Orderly).await
+    survives(&cx, Some(Restart::Orderly)).await
 }
 
 pub(crate) async fn a_killed_server_loses_nothing(cx: Context) -> CaseResult {
-    survives(&cx, Restart::Killed).await
+    survives(&cx, Some(Restart::Killed)).await
+}
+
+pub(crate) async fn a_loss_of_power_loses_nothing(cx: Context) -> CaseResult {
+    cx.unless_lacking(Need::PowerLoss)?;
+    survives(&cx, None).await
 }
 
 /// Another process sees what one has been answered, and goes on when that one is gone.

@@ -426,6 +426,8 @@ impl<D: Defect> Harness for Workshop<D> {
             Need::SecondConnection,
             Need::WakeupsAcrossProcesses,
             Need::Restart,
+            Need::PowerLoss,
+            Need::OutageAmidWrites,
             Need::Transactions,
             Need::Silence,
             Need::CorruptRows,

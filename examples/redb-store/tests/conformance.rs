@@ -136,6 +136,16 @@ impl Place {
         outage_beside(&self.options.path)
     }
 
+    /// Opens the inbox as it is in `file` now, while the store has it open: redb has done nothing there
+    /// of what it does when it closes.
+    async fn open_as_in(&self, file: &Path) -> Offered<()> {
+        let left_behind = self.directory.path().join("left-behind.redb");
+        fs::copy(file, &left_behind)?;
+        self.store().close().await;
+        fs::rename(&left_behind, &self.options.path)?;
+        self.open_again()
+    }
+
     fn open_again(&self) -> Offered<()> {
         let opened = RedbStore::open(self.options.clone())?;
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = opened;
@@ -163,7 +173,11 @@ impl Fixture for Place {
     }
 
     async fn begin_outage(&self) -> Offered<()> {
-        Ok(fs::write(self.outage(), "")?)
+        self.begin_outage_after(0).await
+    }
+
+    async fn begin_outage_after(&self, writes: u32) -> Offered<()> {
+        Ok(fs::write(self.outage(), writes.to_string())?)
     }
 
     async fn end_outage(&self) -> Offered<()> {
@@ -171,46 +185,87 @@ impl Fixture for Place {
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {
-        let path = &self.options.path;
-        // What a kill leaves behind is the file as it is while the store has it open, on which redb
-        // has done nothing of what it does when it closes.
-        let left_behind = self.directory.path().join("left-behind.redb");
-        fs::copy(path, &left_behind)?;
-        self.store().close().await;
-        if how == Restart::Killed {
-            fs::rename(&left_behind, path)?;
+        match how {
+            Restart::Orderly => {
+                self.store().close().await;
+                self.open_again()
+            }
+            Restart::Killed => self.open_as_in(&self.options.path).await,
         }
-        self.open_again()
+    }
+
+    async fn lose_power(&self) -> Offered<()> {
+        self.open_as_in(&durable(&self.options.path)).await
     }
 }
 
-/// A disk that fails as long as there is a certain file beside the inbox's.
+/// A disk that fails as long as there is a certain file next to the inbox's, which says how many
+/// writes it lets through first. In another one it keeps what is durable: what was written before the
+/// last time that it was told to make it so.
 #[derive(Debug)]
 struct Disk {
     file: FileBackend,
     outage: PathBuf,
+    durable: FileBackend,
+    /// What is only written.
+    written: Mutex<Vec<Write>>,
+}
+
+#[derive(Debug)]
+enum Write {
+    Length(u64),
+    At(u64, Vec<u8>),
 }
 
 fn outage_beside(path: &Path) -> PathBuf {
     path.with_extension("outage")
 }
 
-fn open_on_disk(path: &Path) -> Result<Database, DatabaseError> {
+fn durable(path: &Path) -> PathBuf {
+    path.with_extension("durable")
+}
+
+fn open_file(path: &Path) -> Result<FileBackend, DatabaseError> {
     let mut how = OpenOptions::new();
     let file = how.read(true).write(true).create(true).truncate(false);
+    FileBackend::new(file.open(path)?)
+}
+
+fn open_on_disk(path: &Path) -> Result<Database, DatabaseError> {
+    if path.exists() {
+        fs::copy(path, durable(path))?;
+    }
     let disk = Disk {
-        file: FileBackend::new(file.open(path)?)?,
+        file: open_file(path)?,
         outage: outage_beside(path),
+        durable: open_file(&durable(path))?,
+        written: Mutex::default(),
     };
     Database::builder().create_with_backend(disk)
 }
 
 impl Disk {
+    /// How many more writes succeed; `None` is no outage.
+    fn left(&self) -> Option<u32> {
+        let left = fs::read_to_string(&self.outage).ok()?;
+        Some(left.parse().unwrap_or(0))
+    }
+
     fn check(&self) -> io::Result<&FileBackend> {
-        if self.outage.exists() {
+        if self.left() == Some(0) {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         }
         Ok(&self.file)
+    }
+
+    fn check_write(&self, write: Write) -> io::Result<&FileBackend> {
+        let file = self.check()?;
+        if let Some(left) = self.left() {
+            fs::write(&self.outage, left.saturating_sub(1).to_string())?;
+        }
+        let written = self.written.lock();
+        written.unwrap_or_else(PoisonError::into_inner).push(write);
+        Ok(file)
     }
 }
 
@@ -224,15 +279,24 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.check()?.set_len(len)
+        self.check_write(Write::Length(len))?.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.check()?.sync_data()
+        self.check()?.sync_data()?;
+        let written = self.written.lock();
+        for write in written.unwrap_or_else(PoisonError::into_inner).drain(..) {
+            match write {
+                Write::Length(len) => self.durable.set_len(len)?,
+                Write::At(offset, data) => self.durable.write(offset, &data)?,
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.check()?.write(offset, data)
+        let write = Write::At(offset, data.to_vec());
+        self.check_write(write)?.write(offset, data)
     }
 }
 

@@ -51,6 +51,8 @@ impl Harness for At {
         vec![
             Need::Outage,
             Need::Restart,
+            Need::PowerLoss,
+            Need::OutageAmidWrites,
             Need::WakeupsAcrossProcesses,
             Need::Schema(SchemaVariant::Incomplete),
             Need::Schema(SchemaVariant::Older),
@@ -103,6 +105,8 @@ impl Harness for Database {
             Need::Schema(SchemaVariant::Older),
             // Neither server has notifications.
             Need::WakeupsAcrossProcesses,
+            Need::OutageAmidWrites,
+            Need::PowerLoss,
         ]
     }
 }

@@ -79,6 +79,7 @@ impl Harness for Database {
 
     fn expected_not_checked(&self) -> Vec<Need> {
         let mut needs = vec![Need::Schema(SchemaVariant::Older)];
+        needs.extend(Need::DISK);
         needs.extend(self.lacks);
         needs
     }

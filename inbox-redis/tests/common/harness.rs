@@ -102,6 +102,7 @@ impl Harness for OnServer {
             Need::Transactions,
             Need::BusinessWrites,
         ];
+        needs.extend(Need::DISK);
         if self.cluster {
             // Its nodes name themselves, past the proxy; there is a test of its own.
             needs.push(Need::Silence);

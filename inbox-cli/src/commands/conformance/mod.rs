@@ -108,6 +108,8 @@ fn needs_raw_access() -> Vec<Need> {
         Need::Outage,
         Need::Silence,
         Need::Restart,
+        Need::PowerLoss,
+        Need::OutageAmidWrites,
         Need::BusinessWrites,
         Need::Schema(SchemaVariant::Incomplete),
         Need::Schema(SchemaVariant::Older),
