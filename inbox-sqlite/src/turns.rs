@@ -20,13 +20,23 @@ use crate::operation::LONGEST_PAUSE;
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     door: Door<()>,
-    /// Since when the transaction is open that has the writer.
-    opened: Mutex<Option<Instant>>,
+    held: Mutex<Held>,
 }
 
+#[derive(Debug, Default)]
+struct Held {
+    /// Since when the transaction is open that has the writer.
+    since: Option<Instant>,
+    /// For how long the writer has yet to rest, behind those that were over too soon for it.
+    owed: Duration,
+}
+
+/// What a timer can measure.
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+
 impl Turns {
-    fn since(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    fn held(&self) -> std::sync::MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until no other transaction stands in the queue.
@@ -36,15 +46,20 @@ impl Turns {
 
     /// A transaction has the writer.
     pub(crate) fn opened(&self) {
-        *self.since() = Some(Instant::now());
+        self.held().since = Some(Instant::now());
     }
 
-    /// How long the writer rests, which comes back: a tenth of what a transaction took, so that a
+    /// How long the writer rests, which comes back: a tenth of what transactions took, so that a
     /// process that looks for it as often finds it free about as often as it should; behind a long
-    /// one every process does.
+    /// one every process does. Behind short ones it rests now and then, for all of them: each by
+    /// itself would take as long as a timer's step, which is longer than many a transaction.
     pub(crate) fn rest(&self) -> Duration {
-        let opened = self.since().take();
-        let held = opened.map_or(Duration::ZERO, |opened| opened.elapsed());
-        (held / 10).min(LONGEST_PAUSE)
+        let mut held = self.held();
+        let since = held.since.take();
+        held.owed += since.map_or(Duration::ZERO, |since| since.elapsed()) / 10;
+        if held.owed < SHORTEST_REST {
+            return Duration::ZERO;
+        }
+        std::mem::take(&mut held.owed).min(LONGEST_PAUSE)
     }
 }
