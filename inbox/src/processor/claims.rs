@@ -10,7 +10,11 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, Context, driver::Driver, table::Phase};
+use super::{
+    Config, Context,
+    driver::Driver,
+    table::{Phase, Renewed},
+};
 use crate::{
     ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Store as _,
     backoff::{after, through_an_outage},
@@ -236,18 +240,25 @@ impl Driver {
     }
 
     /// Takes note of messages that were claimed although this worker holds them: the claim was
-    /// answered after their leases had run out. Returns the others.
+    /// answered after their leases had run out. Returns the others, with those whose outcome is
+    /// stored already and only its answer still to come.
     fn adopt(&mut self, leased: Vec<Leased>, expires: Instant) -> Vec<Leased> {
         self.compare_leases(Instant::now());
         if !self.renewal.is_behind && self.lost_running == 0 {
             return leased;
         }
         let others = leased.into_iter().filter(|leased| {
-            let Some((_, slot)) = self.table.find(&leased.lease.key) else {
+            let Some(slot) = self.table.find(&leased.lease.key) else {
                 return true;
             };
+            if slot.comes_back_with == Some(leased.attempts) {
+                return true;
+            }
             tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
-            slot.renewed = Some(Box::new(leased.lease.clone()));
+            slot.renewed = Some(Box::new(Renewed {
+                lease: leased.lease.clone(),
+                attempts: leased.attempts,
+            }));
             slot.expires = expires;
             false
         });

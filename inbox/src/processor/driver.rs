@@ -186,6 +186,8 @@ impl Driver {
             task: None,
             drop_at: None,
             renewed: None,
+            comes_back_with: None,
+            is_unsure: false,
         });
         self.renewal.runs_out(expires);
         if phase == Phase::Running {

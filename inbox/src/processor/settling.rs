@@ -4,8 +4,9 @@ use backon::Retryable as _;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use super::{Config, driver::Driver, table::Phase};
+use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
     Error, ErrorKind, Invalid, Outcome, Result, Settled, Settlement, Store as _,
     backoff::through_an_outage, refusal::plainer, telemetry::Timer,
@@ -37,7 +38,7 @@ impl Driver {
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
-        slot.phase = Phase::Ended;
+        slot.ends_with(&outcome);
         let lease = slot.lease().clone();
         self.settling.slots.push(index);
         self.settling
@@ -88,16 +89,37 @@ impl Driver {
         }
     }
 
-    /// An outcome came too late for its lease. When this worker itself has claimed the message
-    /// meanwhile, the work is done all the same.
+    /// An outcome is durable. Where the message was given back by it, claimed by others and then
+    /// by this worker, before the answer was here, there is a newer lease, with which nothing is to
+    /// be done.
+    fn stored(&mut self, index: usize, settlement: &Settlement) {
+        let newer = self.table.get_mut(index).and_then(|slot| {
+            let is_newer = slot.lease().token != settlement.lease.token;
+            is_newer.then(|| (slot.leased(), slot.expires))
+        });
+        self.done(index, &settlement.outcome);
+        if let Some((leased, expires)) = newer {
+            let context = Context::new(leased, CancellationToken::new());
+            let slot = self.admit(context, expires, Phase::Ended);
+            self.settle(slot, Outcome::Release);
+        }
+    }
+
+    /// An outcome came too late for its lease, or a second time. When this worker itself has
+    /// claimed the message meanwhile, the work is done all the same.
     fn settlement_lost(&mut self, index: usize, settlement: Settlement) {
         let is_claiming = self.claiming.call.is_some();
+        let is_back = self.table.is_back(index);
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
+        let may_be_ours = slot.expires <= Instant::now()
+            || slot.comes_back_with.is_some() && !std::mem::replace(&mut slot.is_unsure, true);
         if slot.lease().token != settlement.lease.token {
             self.settle(index, settlement.outcome);
-        } else if is_claiming && slot.expires <= Instant::now() {
+        } else if is_back {
+            self.done(index, &settlement.outcome);
+        } else if is_claiming && may_be_ours {
             self.settling.unsure.push((index, settlement.outcome));
         } else {
             self.lost(index);
@@ -107,7 +129,11 @@ impl Driver {
     /// Settles again what a claim, now answered, may have taken.
     pub(super) fn settle_unsure(&mut self) {
         for (index, outcome) in std::mem::take(&mut self.settling.unsure) {
-            self.settle(index, outcome);
+            if self.table.is_back(index) {
+                self.done(index, &outcome);
+            } else {
+                self.settle(index, outcome);
+            }
         }
     }
 
@@ -135,7 +161,7 @@ impl Driver {
         tracing::debug!(count = answers.len(), "settled");
         for ((slot, settlement), answer) in slots.into_iter().zip(settlements).zip(answers) {
             match answer {
-                Settled::Done => self.done(slot, &settlement.outcome),
+                Settled::Done => self.stored(slot, &settlement),
                 Settled::LeaseLost => self.settlement_lost(slot, settlement),
                 Settled::Refused(invalid) => self.refused(slot, settlement, &invalid),
             }

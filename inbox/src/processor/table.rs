@@ -3,7 +3,7 @@
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::Context;
-use crate::{HandlerName, Key, Lease};
+use crate::{Attempts, HandlerName, Key, Lease, Leased, Outcome};
 
 /// A claimed message.
 pub(super) struct Slot {
@@ -18,14 +18,59 @@ pub(super) struct Slot {
     pub drop_at: Option<Instant>,
     /// The lease under which this processor has claimed the message a second time, after the
     /// first ran out. The handler's outcome is settled under this one.
-    pub renewed: Option<Box<Lease>>,
+    pub renewed: Option<Box<Renewed>>,
+    /// What a claim finds once the outcome on its way to the store is there, if that outcome lets
+    /// the message be claimed again.
+    pub comes_back_with: Option<Attempts>,
+    /// Its settlement was answered with a lost lease, and a claim was waited for that might have
+    /// been the reason.
+    pub is_unsure: bool,
+}
+
+/// A second lease on a message that is held.
+pub(super) struct Renewed {
+    pub lease: Lease,
+    pub attempts: Attempts,
 }
 
 impl Slot {
     /// The newest lease on the message.
     pub(super) fn lease(&self) -> &Lease {
-        let first = &self.context.leased().lease;
-        self.renewed.as_deref().unwrap_or(first)
+        match &self.renewed {
+            None => &self.context.leased().lease,
+            Some(renewed) => &renewed.lease,
+        }
+    }
+
+    /// The attempts of the newest lease.
+    fn attempts(&self) -> Attempts {
+        let first = self.context.attempts();
+        self.renewed
+            .as_ref()
+            .map_or(first, |renewed| renewed.attempts)
+    }
+
+    /// The message under its newest lease.
+    pub(super) fn leased(&self) -> Leased {
+        Leased {
+            lease: self.lease().clone(),
+            attempts: self.attempts(),
+            ..self.context.leased().clone()
+        }
+    }
+
+    /// Takes note of the outcome that is on its way to the store.
+    pub(super) fn ends_with(&mut self, outcome: &Outcome) {
+        let Attempts { started, finished } = self.attempts();
+        self.phase = Phase::Ended;
+        self.comes_back_with = match outcome {
+            Outcome::Retry { .. } => Some(Attempts {
+                started: started.saturating_add(1),
+                finished: finished.saturating_add(1),
+            }),
+            Outcome::Release => Some(Attempts { started, finished }),
+            Outcome::Processed { .. } | Outcome::Dead { .. } => None,
+        };
     }
 }
 
@@ -71,10 +116,30 @@ impl Table {
         self.slots.get_mut(index)?.as_mut()
     }
 
-    /// The slot that holds the message of this key.
-    pub(super) fn find(&mut self, key: &Key) -> Option<(usize, &mut Slot)> {
-        self.iter_mut()
-            .find(|(_, slot)| slot.context.message().key() == key)
+    /// The slot with the newest lease on the message of this key.
+    pub(super) fn find(&mut self, key: &Key) -> Option<&mut Slot> {
+        let slots = self.slots.iter_mut().flatten();
+        slots
+            .filter(|slot| slot.context.message().key() == key)
+            .max_by_key(|slot| slot.lease().token)
+    }
+
+    /// Whether the message in a slot is held in another one too, because its outcome was stored
+    /// and it was claimed again.
+    pub(super) fn is_back(&self, index: usize) -> bool {
+        let Some(Some(slot)) = self.slots.get(index) else {
+            return false;
+        };
+        let Some(attempts) = slot.comes_back_with else {
+            return false;
+        };
+        let key = slot.context.message().key();
+        let mut others = self.slots.iter().flatten();
+        others.any(|other| {
+            other.context.message().key() == key
+                && other.context.attempts() == attempts
+                && other.lease().token > slot.lease().token
+        })
     }
 
     /// How many messages of this handler are held.

@@ -34,6 +34,8 @@ pub enum Trouble {
     RefuseOutcome { always: bool },
     /// It is done when the operation is calmed, and answered then.
     Hold,
+    /// It is done at once, and answered when the operation is calmed.
+    HoldAnswer,
 }
 
 /// A real store that records what is asked of it and fails when told to.
@@ -84,7 +86,7 @@ impl Spy {
         *self.followed.lock().unwrap() = Some(Instant::now());
     }
 
-    fn follow(&self) {
+    pub fn follow(&self) {
         if let Some(until) = &mut *self.followed.lock().unwrap() {
             let now = Instant::now();
             self.clock.advance(now - *until);
@@ -94,6 +96,7 @@ impl Spy {
 
     pub fn disturb(&self, operation: &'static str, trouble: Trouble) {
         self.trouble.lock().unwrap().insert(operation, trouble);
+        self.calmed.notify_waiters();
     }
 
     pub fn calm(&self, operation: &'static str) {
@@ -129,22 +132,32 @@ impl Spy {
         self.trouble.lock().unwrap().get(operation).copied()
     }
 
-    async fn run<T>(
-        &self,
-        operation: &'static str,
-        work: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let is_held = || matches!(self.trouble(operation), Some(Trouble::Hold));
+    async fn wait_while(&self, is_held: impl Fn() -> bool) {
         while is_held() {
             let calmed = self.calmed.notified();
             if is_held() {
                 calmed.await;
             }
         }
+    }
+
+    async fn run<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.wait_while(|| matches!(self.trouble(operation), Some(Trouble::Hold)))
+            .await;
         self.follow();
         match self.trouble(operation) {
             None | Some(Trouble::Hold | Trouble::RefuseOutcome { .. }) => work.await,
             Some(Trouble::Refuse(kind)) => Err(Error::new(kind, operation, "planned")),
+            Some(Trouble::HoldAnswer) => {
+                let answer = work.await;
+                self.wait_while(|| matches!(self.trouble(operation), Some(Trouble::HoldAnswer)))
+                    .await;
+                answer
+            }
             Some(Trouble::LoseReply) => {
                 work.await?;
                 let error = Error::new(ErrorKind::Unavailable, operation, "reply lost, as planned");

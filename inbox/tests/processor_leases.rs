@@ -1,0 +1,191 @@
+//! Leases that run out, come back and are lost while several calls of the store are under way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test's helpers are tests too"
+)]
+
+mod logged;
+mod processor_support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use inbox::{
+    CancellationToken, Context, ErrorKind, Failure, Handler, Key, Processor, ProcessorBuilder,
+    Router, State, StoreExt as _, Summary, WorkerName,
+};
+use logged::Log;
+use processor_support::*;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, sleep_until},
+};
+
+/// Of every lease here. Without renewals it runs out then.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A store in the time of the test's runtime, and a processor at it.
+struct Bench {
+    spy: Arc<Spy>,
+    told: Told,
+    began: Instant,
+    shutdown: CancellationToken,
+    running: Option<JoinHandle<inbox::Result<Summary>>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let spy = Arc::new(Spy::new());
+        spy.follow_the_runtime();
+        Self {
+            spy,
+            told: Told::default(),
+            began: Instant::now(),
+            shutdown: CancellationToken::new(),
+            running: None,
+        }
+    }
+
+    fn start(&mut self, handler: impl Handler, set: impl Fn(ProcessorBuilder) -> ProcessorBuilder) {
+        let router = Router::new(billing()).on("order.placed", handler);
+        let builder = Processor::builder(self.spy.clone())
+            .router(router)
+            .lease(LEASE)
+            .retry(at_once(5))
+            .hooks(self.told.clone())
+            .store_timeout(Duration::from_secs(3600));
+        let processor = set(builder).build().unwrap();
+        let stop = self.shutdown.clone();
+        self.running = Some(tokio::spawn(async move { processor.run(stop).await }));
+    }
+
+    /// Goes on to so many milliseconds after the beginning.
+    async fn at(&self, millis: u64) {
+        sleep_until(self.began + Duration::from_millis(millis)).await;
+    }
+
+    async fn stop(&mut self) -> Summary {
+        self.shutdown.cancel();
+        self.running.take().unwrap().await.unwrap().unwrap()
+    }
+
+    /// Another worker takes a message, and never comes back to it.
+    async fn other_takes_one(&self, length: Duration) -> Key {
+        let worker = WorkerName::new("other").unwrap();
+        let inner = &self.spy.inner;
+        let claims = inner.claim_for(&billing(), 1, length, &worker).await;
+        claims.unwrap().leased[0].lease.key.clone()
+    }
+
+    /// Attempts of a message: started, and finished.
+    async fn attempts(&self, id: &str) -> (State, u32, u32) {
+        let record = self.spy.record(id).await;
+        (
+            record.state,
+            record.attempts.started,
+            record.attempts.finished,
+        )
+    }
+}
+
+/// The claim under way takes a message that is handed back meanwhile. Both answers are there at
+/// once, and the lease of another message has run out.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_claimed_again_before_its_settlement_is_answered_is_run() {
+    for is_taken_by_another in [false, true] {
+        let (log, _guard) = Log::of(tracing::Level::WARN);
+        let mut bench = Bench::new();
+        bench.spy.receive_all([message("long")]).await;
+        let runs = Arc::new(AtomicUsize::new(0));
+        let (count, began) = (runs.clone(), bench.began);
+        let handler = move |context: Context| {
+            let count = count.clone();
+            async move {
+                if context.message().id().as_str() == "long" {
+                    sleep(Duration::from_secs(100)).await;
+                    return Ok(());
+                }
+                if count.fetch_add(1, SeqCst) > 0 {
+                    return Ok(());
+                }
+                sleep_until(began + Duration::from_millis(59_500)).await;
+                Err(Failure::retry_after(Duration::ZERO, "again"))
+            }
+        };
+        // The lease of the long one runs out.
+        bench
+            .spy
+            .disturb("extend", Trouble::Refuse(ErrorKind::Unavailable));
+        bench.start(handler, |builder| builder);
+        bench.at(30_000).await;
+        bench.spy.receive_all([message("again")]).await;
+        bench.at(50_000).await;
+        bench.spy.disturb("settle", Trouble::HoldAnswer);
+        bench.spy.disturb("claim", Trouble::Hold);
+        bench.at(60_000).await;
+        if is_taken_by_another {
+            // And lost by its crash.
+            let taken = bench.other_takes_one(Duration::from_millis(1)).await;
+            assert_eq!(taken, key("again"));
+        }
+        bench.at(61_000).await;
+        bench.spy.calm("claim");
+        bench.spy.calm("settle");
+        bench.at(63_000).await;
+        bench.spy.calm("extend");
+        bench.at(66_000).await;
+        assert_eq!(runs.load(SeqCst), 2, "it waits for its lease to run out");
+        bench.at(110_000).await;
+        let summary = bench.stop().await;
+        let crashed = u32::from(is_taken_by_another);
+        assert_eq!(
+            bench.attempts("again").await,
+            (State::Processed, 2 + crashed, 2)
+        );
+        assert_eq!(bench.attempts("long").await.0, State::Processed);
+        assert_eq!(
+            (summary.processed, summary.retried, summary.lease_lost),
+            (2, 1, 0)
+        );
+        if !is_taken_by_another {
+            let wrong = log.lines(&["taken again", "billing/again"]);
+            assert!(wrong.is_empty(), "{wrong:?}");
+        }
+    }
+}
+
+/// The message is claimed again by this worker, so that the repeated settlement finds another lease.
+#[tokio::test(start_paused = true)]
+async fn an_outcome_whose_reply_is_lost_is_no_lost_lease() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("again")]).await;
+    bench.spy.disturb("settle", Trouble::LoseReply);
+    let handler = |context: Context| async move {
+        if context.attempts().started == 1 {
+            return Err(Failure::retry_after(Duration::ZERO, "again"));
+        }
+        sleep(Duration::from_secs(10)).await;
+        Ok(())
+    };
+    bench.start(handler, |builder| builder);
+    bench.at(2_000).await;
+    bench.spy.calm("settle");
+    bench.at(30_000).await;
+    let summary = bench.stop().await;
+    assert_eq!(
+        (summary.processed, summary.retried, summary.lease_lost),
+        (1, 1, 0)
+    );
+    assert_eq!(bench.attempts("again").await, (State::Processed, 2, 2));
+    assert!(bench.told.all().is_empty(), "{:?}", bench.told.all());
+    assert_eq!(
+        *bench.told.failures.lock().unwrap(),
+        ["failed again: again"]
+    );
+}
