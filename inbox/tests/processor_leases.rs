@@ -189,3 +189,69 @@ async fn an_outcome_whose_reply_is_lost_is_no_lost_lease() {
         ["failed again: again"]
     );
 }
+
+/// A renewal begins just before the lease runs out and is done after the claim under way has taken
+/// the message.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_answered_before_this_workers_own_claim_loses_no_lease() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (count, began) = (runs.clone(), bench.began);
+    let handler = move |_: Context| {
+        count.fetch_add(1, SeqCst);
+        async move {
+            sleep_until(began + Duration::from_millis(61_500)).await;
+            Ok(())
+        }
+    };
+    bench.start(handler, |builder| builder);
+    bench.at(10).await;
+    bench.spy.disturb("extend", Trouble::Hold);
+    bench.spy.disturb("claim", Trouble::Hold);
+    bench.at(61_000).await;
+    // The claim is done first, and answered last.
+    bench.spy.disturb("claim", Trouble::HoldAnswer);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(bench.spy.record("one").await.attempts.started, 2);
+    bench.spy.calm("extend");
+    sleep(Duration::from_millis(1)).await;
+    bench.spy.calm("claim");
+    bench.at(70_000).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.processed, summary.lease_lost), (1, 0));
+    assert_eq!(runs.load(SeqCst), 1);
+    assert_eq!(bench.spy.record("one").await.state, State::Processed);
+}
+
+/// Another worker takes a message over and vanishes; this one finishes it and claims it again.
+#[tokio::test(start_paused = true)]
+async fn what_is_finished_and_held_again_is_not_run_again() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let (count, began) = (runs.clone(), bench.began);
+    let handler = move |_: Context| {
+        count.fetch_add(1, SeqCst);
+        async move {
+            sleep_until(began + Duration::from_millis(61_800)).await;
+            Ok(())
+        }
+    };
+    bench.spy.disturb("extend", Trouble::Hold);
+    bench.start(handler, |builder| {
+        // Not in the last moments of the lease, and not while the other one holds it.
+        let now_and_then = Duration::from_millis(700);
+        builder.poll_intervals(now_and_then, now_and_then)
+    });
+    bench.at(61_000).await;
+    bench.spy.follow();
+    let taken = bench.other_takes_one(Duration::from_millis(100)).await;
+    assert_eq!(taken, key("one"));
+    bench.spy.calm("extend");
+    bench.at(70_000).await;
+    bench.stop().await;
+    assert_eq!(bench.told.all(), ["lost one"]);
+    assert_eq!(runs.load(SeqCst), 1);
+    assert_eq!(bench.spy.record("one").await.state, State::Processed);
+}

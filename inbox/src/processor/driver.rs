@@ -219,10 +219,13 @@ impl Driver {
         slot.context.set_hold(Hold::Lease);
         if slot.phase == Phase::Lost {
             self.lost_running = self.lost_running.saturating_sub(1);
-            if slot.renewed.is_some() {
-                self.settle(index, Outcome::Release);
-            } else {
-                self.table.remove(index);
+            match end {
+                _ if slot.renewed.is_none() => {
+                    self.table.remove(index);
+                }
+                // Whoever had it is gone, and the work is done.
+                End::Outcome(outcome @ Outcome::Processed { .. }) => self.settle(index, outcome),
+                _ => self.settle(index, Outcome::Release),
             }
             return;
         }

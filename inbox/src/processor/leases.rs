@@ -141,6 +141,7 @@ impl Driver {
         if self.renewal.outage.take().is_some() {
             tracing::info!("renewing leases works again");
         }
+        let now = Instant::now();
         let expires = started + self.config.terms.length();
         for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {
             let Some(slot) = self.table.get_mut(index) else {
@@ -154,8 +155,9 @@ impl Driver {
             match (answer, slot.phase) {
                 (Extended::Until(_), _) => slot.expires = expires,
                 // Perhaps the claim under way has taken it: its answer tells, or the next renewal.
-                (Extended::LeaseLost, _)
-                    if slot.expires <= started && self.claiming.call.is_some() => {}
+                // The store may have done both at any time up to now.
+                (Extended::LeaseLost, _) if slot.expires <= now && self.claiming.call.is_some() => {
+                }
                 (Extended::LeaseLost, Phase::Running | Phase::Held) => self.lost(index),
                 // A settled lease cannot be extended either; its settlement tells which it is.
                 (Extended::LeaseLost, Phase::Ended | Phase::Lost) => {}
