@@ -255,3 +255,97 @@ async fn what_is_finished_and_held_again_is_not_run_again() {
     assert_eq!(runs.load(SeqCst), 1);
     assert_eq!(bench.spy.record("one").await.state, State::Processed);
 }
+
+/// Renewals fail for longer than a lease, so handlers are told to stop, and heed it.
+#[tokio::test(start_paused = true)]
+async fn an_outage_costs_a_handler_that_heeds_cancellation_no_attempt() {
+    let mut bench = Bench::new();
+    let ways = ["error", "panic", "time-out"];
+    bench.spy.receive_all(ways.map(message)).await;
+    bench
+        .spy
+        .disturb("extend", Trouble::Refuse(ErrorKind::Unavailable));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let handler = move |context: Context| {
+        let is_first = count.fetch_add(1, SeqCst) < ways.len();
+        async move {
+            if !is_first {
+                return Ok(());
+            }
+            context.cancellation().cancelled().await;
+            match context.message().id().as_str() {
+                "error" => Err(Failure::retry("told to stop")),
+                "panic" => panic!("told to stop"),
+                _ => std::future::pending().await,
+            }
+        }
+    };
+    bench.start(handler, |builder| {
+        builder
+            .retry(at_once(1))
+            .handler_timeout(Duration::from_secs(70))
+    });
+    bench.at(90_000).await;
+    bench.spy.calm("extend");
+    bench.at(100_000).await;
+    let summary = bench.stop().await;
+    assert_eq!(
+        (summary.processed, summary.released, summary.dead),
+        (3, 3, 0)
+    );
+    for way in ways {
+        assert_eq!(bench.attempts(way).await, (State::Processed, 1, 1), "{way}");
+    }
+    assert_eq!(runs.load(SeqCst), 6);
+}
+
+/// Within the second that it has after the drain limit.
+#[tokio::test(start_paused = true)]
+async fn a_stop_costs_no_attempt_however_the_handler_ends() {
+    let mut bench = Bench::new();
+    let ways = ["error", "panic", "time-out"];
+    bench.spy.receive_all(ways.map(message)).await;
+    let handler = |context: Context| async move {
+        let way = context.message().id().to_string();
+        context.cancellation().cancelled().await;
+        match way.as_str() {
+            "error" => Err::<(), _>(Failure::retry("told to stop")),
+            "panic" => panic!("told to stop"),
+            _ => std::future::pending().await,
+        }
+    };
+    bench.start(handler, |builder| {
+        builder
+            .retry(at_once(1))
+            .drain_limit(Duration::from_secs(10))
+            .handler_timeout(Duration::from_millis(15_500))
+    });
+    bench.at(5_000).await;
+    let summary = bench.stop().await;
+    assert_eq!(
+        (summary.released, summary.dead, summary.abandoned),
+        (3, 0, 0)
+    );
+    for way in ways {
+        assert_eq!(bench.attempts(way).await, (State::Pending, 0, 0), "{way}");
+    }
+}
+
+/// Otherwise it would be run for ever.
+#[tokio::test]
+async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_pays_for_it() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("blocking")]).await;
+    let handler = |context: Context| async move {
+        std::thread::sleep(Duration::from_millis(400));
+        context.cancellation().cancelled().await;
+        Err::<(), _>(Failure::retry("too late"))
+    };
+    bench.start(handler, |builder| {
+        builder.lease(Duration::from_millis(300)).retry(at_once(2))
+    });
+    eventually("dead", async || bench.spy.count(State::Dead).await == 1).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.retried, summary.dead, summary.released), (1, 1, 0));
+}

@@ -368,7 +368,7 @@ impl Driver {
             for (_, slot) in self.table.iter_mut() {
                 if slot.phase == Phase::Running {
                     slot.drop_at = Some(now + CANCEL_GRACE);
-                    slot.context.stop();
+                    slot.context.cut_short();
                 }
             }
             self.renewal.look_at(now + CANCEL_GRACE);

@@ -69,7 +69,7 @@ struct Inner {
     leased: Leased,
     cancellation: CancellationToken,
     hold: AtomicU8,
-    is_stopped: AtomicBool,
+    is_cut_short: AtomicBool,
 }
 
 /// What decides whether a handler's work counts.
@@ -92,18 +92,19 @@ impl Context {
             leased,
             cancellation,
             hold: AtomicU8::new(Hold::Lease as u8),
-            is_stopped: AtomicBool::new(false),
+            is_cut_short: AtomicBool::new(false),
         }))
     }
 
-    /// Cancels because the processor has been asked to stop, which is no fault of the message's.
-    pub(super) fn stop(&self) {
-        self.0.is_stopped.store(true, Ordering::Release);
+    /// Cancels for a reason that is no fault of the message's: the processor has been asked to
+    /// stop, or the store did not renew the lease.
+    pub(super) fn cut_short(&self) {
+        self.0.is_cut_short.store(true, Ordering::Release);
         self.cancellation().cancel();
     }
 
-    pub(super) fn is_stopped(&self) -> bool {
-        self.0.is_stopped.load(Ordering::Acquire)
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.0.is_cut_short.load(Ordering::Acquire)
     }
 
     pub(super) fn set_hold(&self, hold: Hold) {
@@ -141,8 +142,10 @@ impl Context {
 
     /// Fires when the handler should stop: its lease is lost or has run out without having been
     /// renewed, or the processor's drain limit is over. A handler whose lease is lost, or that
-    /// outlives the drain limit, is dropped a second later. A [`Failure::retry`] that answers the
-    /// drain limit costs the message no attempt, nor does being dropped for it.
+    /// outlives the drain limit, is dropped a second later. After the drain limit, and when the store
+    /// did not renew the lease, the message is not to pay: a [`Failure::retry`], a panic, a time-out
+    /// and being dropped cost it no attempt then. (A lease that ran out because handlers blocked
+    /// their threads is no such reason.)
     ///
     /// In [`in_transaction`](crate::in_transaction) it does not fire for a lease that has run out:
     /// there the commit finds out whether another worker has taken the message.

@@ -81,6 +81,8 @@ impl Driver {
     /// not stored yet.
     pub(super) fn renew(&mut self, now: Instant) {
         let length = self.config.terms.length();
+        // Otherwise this processor came too late, because its thread was blocked.
+        let was_tried = self.renewal.call.is_some() || self.renewal.outage.is_some();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
         for (index, slot) in self.table.iter_mut() {
             if slot.phase == Phase::Lost {
@@ -96,7 +98,11 @@ impl Driver {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
                 tracing::warn!(%key, "lease ran out before it could be renewed");
-                slot.context.cancellation().cancel();
+                if was_tried {
+                    slot.context.cut_short();
+                } else {
+                    slot.context.cancellation().cancel();
+                }
             }
             if left <= length * 2 / 3 {
                 slots.push(index);

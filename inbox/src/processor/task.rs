@@ -111,12 +111,6 @@ async fn run(config: &Config, context: &Context, expires: Instant) -> End {
                 Some(limit) => tokio::time::timeout(limit, running).await.ok(),
             };
             match caught {
-                // It was asked to stop, and the message is not to pay for that.
-                Some(Ok(Err(failure))) if context.is_stopped() && failure.is_retry() => {
-                    let (_, error) = failure.into_parts();
-                    tracing::info!(key = %message.key(), %error, "attempt cut short by shutdown");
-                    return End::Outcome(Outcome::Release);
-                }
                 Some(Ok(result)) => result,
                 Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
                 None => Err(Failure::retry("timed out")),
@@ -134,6 +128,12 @@ async fn run(config: &Config, context: &Context, expires: Instant) -> End {
     match result.map(Completion::into_inner) {
         Ok(Completed::Here { result }) => End::Outcome(Outcome::Processed { result }),
         Ok(Completed::Already) => End::Settled,
+        // It was told to stop, and the message is not to pay for that.
+        Err(failure) if context.is_cut_short() && failure.is_retry() => {
+            let (_, error) = failure.into_parts();
+            tracing::info!(key = %message.key(), %error, "attempt cut short");
+            End::Outcome(Outcome::Release)
+        }
         Err(failure) => failed(config, context, failure),
     }
 }
