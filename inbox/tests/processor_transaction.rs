@@ -420,6 +420,32 @@ async fn a_transaction_that_keeps_all_others_waiting_may_outlive_its_lease() {
     assert!(cancelled.is_empty(), "{cancelled:?}");
 }
 
+/// Its renewals wait for the transaction, and so does everybody who would take the message.
+#[tokio::test]
+async fn a_long_transaction_stops_no_other_handler() {
+    let place = Place::new([message("tenths-100"), message_of("plain", "plain", "x")]).await;
+    let ledger = in_transaction(place.store.clone(), Ledger);
+    let plain = |context: Context| async move {
+        tokio::select! {
+            () = context.cancellation().cancelled() => Err(Failure::retry("told to stop")),
+            () = tokio::time::sleep(LEASE * 110 / 10) => Ok(()),
+        }
+    };
+    let router = Router::new(billing())
+        .on("order.placed", ledger)
+        .on("plain", plain);
+    // The transaction takes twice as long.
+    let builder = Processor::builder(Arc::new(place.store.clone()))
+        .router(router)
+        .lease(LEASE * 5);
+    let summary = until_idle(builder).await;
+    assert_eq!(
+        (summary.processed, summary.retried, summary.released),
+        (2, 0, 0)
+    );
+    assert_eq!(summary.lease_lost, 0);
+}
+
 #[tokio::test]
 async fn a_transaction_that_is_stopped_on_purpose_is_rolled_back_and_costs_no_attempt() {
     let place = Place::new([message("slow-1")]).await;

@@ -243,7 +243,8 @@ impl Driver {
     /// answered after their leases had run out. Returns the others, with those whose outcome is
     /// stored already and only its answer still to come.
     fn adopt(&mut self, leased: Vec<Leased>, expires: Instant) -> Vec<Leased> {
-        self.compare_leases(Instant::now());
+        let now = Instant::now();
+        self.compare_leases(now);
         if !self.renewal.is_behind && self.lost_running == 0 {
             return leased;
         }
@@ -260,6 +261,8 @@ impl Driver {
                 attempts: leased.attempts,
             }));
             slot.expires = expires;
+            slot.is_spared = true;
+            self.renewal.look_at(now);
             false
         });
         let others = others.collect();

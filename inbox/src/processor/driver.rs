@@ -188,6 +188,7 @@ impl Driver {
             renewed: None,
             comes_back_with: None,
             is_unsure: false,
+            is_spared: false,
         });
         self.renewal.runs_out(expires);
         if phase == Phase::Running {

@@ -6,7 +6,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Config, driver::Driver, handler::Hold, table::Phase};
+use super::{Config, Context, driver::Driver, handler::Hold, table::Phase};
 use crate::{
     Extended, Lease, Result, Store as _,
     backoff::{LONGEST_PAUSE, through_an_outage},
@@ -77,12 +77,19 @@ impl Driver {
         self.renewal.is_behind = now >= self.renewal.earliest;
     }
 
+    /// Whether a transaction is open here that keeps renewals waiting, and everybody who would claim.
+    fn has_exclusive_transaction(&self) -> bool {
+        let is_exclusive = |context: &Context| context.is_held_by(Hold::ExclusiveTransaction);
+        self.table.contexts().any(is_exclusive)
+    }
+
     /// Renews the leases of which a third has passed, also those of messages whose outcome is
     /// not stored yet.
     pub(super) fn renew(&mut self, now: Instant) {
         let length = self.config.terms.length();
         // Otherwise this processor came too late, because its thread was blocked.
         let was_tried = self.renewal.call.is_some() || self.renewal.outage.is_some();
+        let is_exclusive = self.has_exclusive_transaction();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
         for (index, slot) in self.table.iter_mut() {
             if slot.phase == Phase::Lost {
@@ -93,7 +100,8 @@ impl Driver {
                 continue;
             }
             let left = slot.expires.saturating_duration_since(now);
-            let is_held = slot.context.is_held_by(Hold::Lease);
+            slot.is_spared |= is_exclusive && left <= length * 2 / 3;
+            let is_held = slot.context.is_held_by(Hold::Lease) && !slot.is_spared;
             if left.is_zero() && is_held && !slot.context.cancellation().is_cancelled() {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
@@ -132,6 +140,12 @@ impl Driver {
             leases,
             result,
         } = extension;
+        let is_spared = result.is_err() && self.has_exclusive_transaction();
+        for (index, lease) in slots.iter().zip(&leases) {
+            if let Some(slot) = self.table.holder(*index, lease) {
+                slot.is_spared = is_spared;
+            }
+        }
         let answers = match result {
             Ok(answers) => answers,
             Err(error) if error.is_retryable() => {
@@ -150,14 +164,9 @@ impl Driver {
         let now = Instant::now();
         let expires = started + self.config.terms.length();
         for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {
-            let Some(slot) = self.table.get_mut(index) else {
+            let Some(slot) = self.table.holder(index, &lease) else {
                 continue;
             };
-            // The slot may hold another message by now.
-            let held = slot.lease();
-            if held.token != lease.token || held.key != lease.key {
-                continue;
-            }
             match (answer, slot.phase) {
                 (Extended::Until(_), _) => slot.expires = expires,
                 // Perhaps the claim under way has taken it: its answer tells, or the next renewal.

@@ -25,6 +25,10 @@ pub(super) struct Slot {
     /// Its settlement was answered with a lost lease, and a claim was waited for that might have
     /// been the reason.
     pub is_unsure: bool,
+    /// Its handler is not told to stop when the lease has run out, before its renewal is answered: a
+    /// transaction kept that waiting, and everybody who would claim; or a claim of this worker has
+    /// just taken the lease, at an unknown time.
+    pub is_spared: bool,
 }
 
 /// A second lease on a message that is held.
@@ -116,6 +120,14 @@ impl Table {
         self.slots.get_mut(index)?.as_mut()
     }
 
+    /// The slot, if it is still under this lease: it may hold another message by now.
+    pub(super) fn holder(&mut self, index: usize, lease: &Lease) -> Option<&mut Slot> {
+        self.get_mut(index).filter(|slot| {
+            let held = slot.lease();
+            held.token == lease.token && held.key == lease.key
+        })
+    }
+
     /// The slot with the newest lease on the message of this key.
     pub(super) fn find(&mut self, key: &Key) -> Option<&mut Slot> {
         let slots = self.slots.iter_mut().flatten();
@@ -159,6 +171,10 @@ impl Table {
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {
         let slots = self.slots.iter_mut().enumerate();
         slots.filter_map(|(index, slot)| Some((index, slot.as_mut()?)))
+    }
+
+    pub(super) fn contexts(&self) -> impl Iterator<Item = &Context> {
+        self.slots.iter().flatten().map(|slot| &slot.context)
     }
 
     pub(super) fn free(&self) -> usize {
