@@ -18,8 +18,8 @@ use std::{
 
 use async_trait::async_trait;
 use inbox::{
-    AfterDead, Archiver, CancellationToken, Intervention, Janitor, Outcome, Receipt, Record,
-    RetryPolicy, State, StoreExt as _, SweepError, WorkerName,
+    AfterDead, Archiver, Begun, CancellationToken, Intervention, Janitor, Lease, LeaseTerms,
+    Outcome, Receipt, Record, RetryPolicy, State, Store, StoreExt as _, SweepError, WorkerName,
 };
 use processor_support::*;
 
@@ -286,4 +286,55 @@ async fn what_no_caller_comes_back_for_is_dead_in_the_end() {
     );
     assert_eq!(told.all().len(), 1);
     assert!(told.all()[0].starts_with("dead gone: abandoned"));
+}
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// Takes a lease as an inline consumer does.
+async fn begin(spy: &Spy, id: &str) -> Lease {
+    let terms = LeaseTerms::new(Duration::from_secs(30), WorkerName::new("web").unwrap());
+    let begun = spy.inner.begin(&message(id), &terms.unwrap()).await;
+    match begun.unwrap() {
+        Begun::Run(leased) => leased.lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn giving_up(spy: &Arc<Spy>) -> inbox::JanitorBuilder {
+    let store: Arc<Spy> = spy.clone();
+    Janitor::builder(spy.inner.clone()).give_up_after(store, [billing()], HOUR, AfterDead::Continue)
+}
+
+/// How many messages a new janitor gives up, as after a restart.
+async fn given_up(spy: &Arc<Spy>) -> u64 {
+    let janitor = giving_up(spy).build().unwrap();
+    janitor.sweep().await.unwrap().abandoned
+}
+
+#[tokio::test]
+async fn what_was_worked_on_until_a_moment_ago_is_not_given_up() {
+    let spy = Arc::new(Spy::new());
+    // An attempt goes on for 90 minutes, and its process crashes.
+    let lease = begin(&spy, "long").await;
+    for _ in 0..540 {
+        spy.clock.advance(Duration::from_secs(10));
+        let length = Duration::from_secs(30);
+        let _ = spy.inner.extend_one(&lease, length).await.unwrap();
+    }
+    spy.clock.advance(Duration::from_secs(60));
+    assert_eq!(given_up(&spy).await, 0);
+    spy.clock.advance(HOUR / 2);
+    assert_eq!(given_up(&spy).await, 0);
+    let record = spy.record("long").await;
+    assert_eq!((record.state, record.attempts.started), (State::Pending, 1));
+    // Another attempt, which crashes too.
+    let _crashed = begin(&spy, "long").await;
+    spy.clock.advance(HOUR * 3 / 4);
+    assert_eq!(given_up(&spy).await, 0);
+    spy.clock.advance(HOUR * 3 / 4);
+    assert_eq!(given_up(&spy).await, 0);
+    spy.clock.advance(HOUR / 4);
+    assert_eq!(given_up(&spy).await, 1);
+    let record = spy.record("long").await;
+    assert_eq!((record.state, record.attempts.started), (State::Dead, 3));
 }
