@@ -7,7 +7,7 @@ use std::{error::Error as StdError, fmt, panic::AssertUnwindSafe, sync::Arc, tim
 use async_trait::async_trait;
 use backon::Retryable as _;
 use futures_util::FutureExt as _;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::abandoned::Abandoned;
 use crate::{
@@ -74,7 +74,7 @@ pub struct Janitor {
     slice: u32,
     interval: Duration,
     store_timeout: Duration,
-    abandoned: Option<Abandoned>,
+    abandoned: Option<Arc<Abandoned>>,
     warnings: Vec<RetentionWarning>,
 }
 
@@ -132,7 +132,8 @@ pub struct Sweep {
     pub discarded: u64,
     /// Messages made dead because no caller came back for them.
     pub abandoned: u64,
-    /// Old rows that could not be read, and so not archived; they stay.
+    /// Old rows that could not be read, and so were not archived or given up, and messages that the
+    /// store refuses to give up; they stay.
     pub corrupt: u64,
 }
 
@@ -213,6 +214,7 @@ impl JanitorBuilder {
             after,
             after_dead,
             hooks: None,
+            under_way: TaskTracker::new(),
         });
         self
     }
@@ -308,7 +310,7 @@ impl JanitorBuilder {
             abandoned: self.abandoned.map(|mut abandoned| {
                 abandoned.store.limit = self.store_timeout;
                 abandoned.hooks = self.hooks;
-                abandoned
+                Arc::new(abandoned)
             }),
             warnings,
         })
@@ -342,7 +344,8 @@ impl Janitor {
     }
 
     /// Sweeps once per interval until `shutdown` is cancelled. A sweep that fails is logged, and
-    /// tried again at the next interval.
+    /// tried again at the next interval. A message that is being given up at shutdown is waited for,
+    /// at most five seconds.
     pub async fn run(&self, shutdown: CancellationToken) {
         let sweeps = async {
             loop {
@@ -364,28 +367,57 @@ impl Janitor {
             () = shutdown.cancelled() => {}
             () = sweeps => {}
         }
+        if let Some(abandoned) = &self.abandoned {
+            abandoned.finish().await;
+        }
     }
 
     /// Deletes all that is old enough now, slice by slice, and returns when nothing is left.
     ///
-    /// The future may be dropped at any time; what was deleted stays deleted.
+    /// The future may be dropped at any time; what was deleted stays deleted. A message that is being
+    /// given up then is left to a task of its own.
     ///
     /// # Errors
-    /// [`SweepError`] of the store, after a few repetitions if it may pass, or of the archiver.
+    /// [`SweepError`] of the store, after a few repetitions if it may pass, or of the archiver. One
+    /// about deleting keeps nothing from being given up, nor the other way round.
     pub async fn sweep(&self) -> Result<Sweep, SweepError> {
         self.sweep_until(&CancellationToken::new()).await
     }
 
-    /// The same, but returns behind the slice under way when `shutdown` is cancelled, with what was
-    /// deleted until then.
+    /// The same, but returns behind the slice or the message under way when `shutdown` is cancelled,
+    /// with what was done until then.
     ///
     /// # Errors
     /// As [`sweep`](Self::sweep).
     pub async fn sweep_until(&self, shutdown: &CancellationToken) -> Result<Sweep, SweepError> {
         let mut sweep = Sweep::default();
-        if let Some(abandoned) = &self.abandoned {
-            sweep.abandoned = self.sweep_abandoned(abandoned).await?;
-        }
+        // Neither is a reason to leave the other out.
+        let retained = self.sweep_expired(&mut sweep, shutdown).await;
+        let given_up = match &self.abandoned {
+            None => Ok(()),
+            Some(abandoned) => self.sweep_abandoned(abandoned, &mut sweep, shutdown).await,
+        };
+        retained?;
+        given_up?;
+        Ok(sweep)
+    }
+
+    /// Asks the store, a few times if it may pass.
+    async fn ask<T, F>(&self, operation: &'static str, call: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        (|| within(self.store_timeout, operation, call()))
+            .retry(a_few_times())
+            .when(Error::is_retryable)
+            .await
+    }
+
+    async fn sweep_expired(
+        &self,
+        sweep: &mut Sweep,
+        shutdown: &CancellationToken,
+    ) -> Result<(), SweepError> {
         for &(state, retention) in &self.retention {
             let purged = match &self.archiver {
                 None => self.purge(state, retention, shutdown).await?,
@@ -403,7 +435,7 @@ impl Janitor {
                 _ => sweep.discarded += purged,
             }
         }
-        Ok(sweep)
+        Ok(())
     }
 
     async fn purge(
@@ -418,10 +450,7 @@ impl Janitor {
             if shutdown.is_cancelled() {
                 return Ok(purged);
             }
-            let step = (|| within(self.store_timeout, "purge", self.operate.purge(&expired)))
-                .retry(a_few_times())
-                .when(Error::is_retryable)
-                .await?;
+            let step = self.ask("purge", || self.operate.purge(&expired)).await?;
             purged += step;
             if step < u64::from(self.slice) {
                 return Ok(purged);
@@ -446,16 +475,8 @@ impl Janitor {
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = self.slice.saturating_add(corrupt);
             let expired = expired(state, retention, limit)?;
-            let listing = (|| {
-                within(
-                    self.store_timeout,
-                    "expired",
-                    self.operate.expired(&expired),
-                )
-            })
-            .retry(a_few_times())
-            .when(Error::is_retryable)
-            .await?;
+            let listing = self.ask("expired", || self.operate.expired(&expired));
+            let listing = listing.await?;
             let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
             for row in listing.corrupt.iter().skip(corrupt as usize) {
                 tracing::error!(
@@ -474,10 +495,7 @@ impl Janitor {
                 let archived = archived.unwrap_or_else(|_| Err("the archiver panicked".into()));
                 archived.map_err(SweepError::Archiver)?;
                 let purging = || self.operate.purge_archived(&expired, &keys);
-                step = (|| within(self.store_timeout, "purge_archived", purging()))
-                    .retry(a_few_times())
-                    .when(Error::is_retryable)
-                    .await?;
+                step = self.ask("purge_archived", purging).await?;
                 purged += step;
             }
             let found = listing.records.len() + listing.corrupt.len();

@@ -5,6 +5,7 @@
     reason = "a test's helpers are tests too"
 )]
 
+mod faulty;
 mod processor_support;
 
 use std::{
@@ -17,9 +18,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use faulty::{Fault, FaultyStore};
 use inbox::{
-    AfterDead, Archiver, Begun, CancellationToken, Intervention, Janitor, Lease, LeaseTerms,
-    Outcome, Receipt, Record, RetryPolicy, State, Store, StoreExt as _, SweepError, WorkerName,
+    AfterDead, Archiver, Begun, CancellationToken, ErrorKind, Intervention, Janitor, Lease,
+    LeaseTerms, Outcome, Receipt, Record, RetryPolicy, State, Store, StoreExt as _, SweepError,
+    WorkerName,
 };
 use processor_support::*;
 
@@ -337,4 +340,82 @@ async fn what_was_worked_on_until_a_moment_ago_is_not_given_up() {
     assert_eq!(given_up(&spy).await, 1);
     let record = spy.record("long").await;
     assert_eq!((record.state, record.attempts.started), (State::Dead, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_cannot_be_given_up_keeps_nothing_else() {
+    use ErrorKind::{Conflict, Corrupt, Invalid, Unavailable};
+
+    let passing = [
+        ("list", Unavailable),
+        ("get", Conflict),
+        ("begin", Unavailable),
+        ("settle", Conflict),
+    ];
+    let lasting = [("get", Corrupt), ("begin", Corrupt), ("begin", Invalid)];
+    for (operation, kind) in passing.into_iter().chain(lasting) {
+        let spy = Arc::new(filled().await);
+        let all = Arc::new(FaultyStore::new(spy.inner.clone()));
+        spy.clock.advance(2 * DAY);
+        all.plan(operation, [Fault::Before(kind)]);
+        let janitor = Janitor::builder(all.clone())
+            .keep_processed(DAY)
+            .keep_dead(DAY)
+            .give_up_after(all.clone(), [billing()], HOUR, AfterDead::Continue)
+            .build()
+            .unwrap();
+        let sweep = janitor.sweep().await.unwrap();
+        assert_eq!(
+            (sweep.processed, sweep.dead),
+            (10, 10),
+            "{operation}: {kind:?}"
+        );
+        // Ten are pending; the other ten were leased until two days ago, for all that is known.
+        let stays = u64::from(matches!(kind, Corrupt | Invalid));
+        let seen = spy.count(State::Dead).await;
+        assert_eq!(sweep.abandoned, seen, "{operation}: {kind:?}");
+        assert!(seen + stays >= 10, "{operation}: {kind:?}: {seen}");
+        assert_eq!(sweep.corrupt, stays, "{operation}: {kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_one_part_of_a_sweep_gets_the_other() {
+    for (operation, expected) in [("list", (10, 0)), ("purge", (0, 10))] {
+        let spy = Arc::new(filled().await);
+        let all = Arc::new(FaultyStore::new(spy.inner.clone()));
+        spy.clock.advance(2 * DAY);
+        all.plan(operation, vec![Fault::Before(ErrorKind::Denied); 10]);
+        let janitor = Janitor::builder(all.clone())
+            .keep_processed(DAY)
+            .give_up_after(all.clone(), [billing()], HOUR, AfterDead::Continue)
+            .build()
+            .unwrap();
+        let error = janitor.sweep().await.unwrap_err();
+        assert!(matches!(error, SweepError::Store(_)), "{error:?}");
+        let processed = 10 - spy.count(State::Processed).await;
+        let dead = spy.count(State::Dead).await - 10;
+        assert_eq!((processed, dead), expected, "{operation}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_leaves_no_message_in_the_janitors_hands() {
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([message("gone"), message("gone, too")])
+        .await;
+    spy.clock.advance(HOUR * 2);
+    spy.disturb("settle", Trouble::Hold);
+    let janitor = giving_up(&spy).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let running = tokio::spawn(async move { janitor.run(stop).await });
+    eventually("held", async || spy.count(State::Leased).await == 1).await;
+    shutdown.cancel();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    spy.calm("settle");
+    running.await.unwrap();
+    assert_eq!(spy.count(State::Leased).await, 0);
+    assert_eq!(spy.count(State::Dead).await, 1);
+    assert_eq!(spy.count(State::Pending).await, 1);
 }

@@ -1,22 +1,34 @@
 //! Messages of inline consumers whose caller never came back.
 
 use std::{
+    panic::resume_unwind,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Janitor, SweepError};
+use backon::Retryable as _;
+use tokio::{task::JoinError, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
+
+use super::{Janitor, Sweep};
 use crate::{
-    AfterDead, Begun, Filter, HandlerName, Invalid, Key, LeaseTerms, Leased, Message, Outcome,
-    Page, Record, Result, Settled, State, Store as _, StoreExt as _, WorkerName, from_micros,
+    AfterDead, Begun, Effect, Error, ErrorKind, Filter, HandlerName, Invalid, Key, LeaseTerms,
+    Leased, Message, Outcome, Page, Record, Result, Settled, State, Store as _, StoreExt as _,
+    WorkerName,
+    backoff::a_few_times,
+    from_micros,
     hooks::{Call, Hooks},
-    patience::{Patient, within},
+    patience::Patient,
     telemetry::{self, Count},
     to_micros,
 };
 
 /// For how long the janitor holds a message that it looks at.
 const LEASE: Duration = Duration::from_secs(60);
+
+/// How long a message that is begun may take to be settled after a shutdown.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// The worker's name while it does, behind which is since when nobody else has been seen at the
 /// message, by the store's clock.
@@ -33,6 +45,8 @@ pub(super) struct Abandoned {
     pub(super) after: Duration,
     pub(super) after_dead: AfterDead,
     pub(super) hooks: Option<Arc<dyn Hooks>>,
+    /// Messages that are begun and not settled yet.
+    pub(super) under_way: TaskTracker,
 }
 
 fn own_name() -> Result<WorkerName, Invalid> {
@@ -56,7 +70,7 @@ impl Mark {
 
 impl Abandoned {
     /// Makes the message dead if nobody has been at it for too long.
-    async fn give_up(&self, record: Record) -> Result<bool> {
+    async fn give_up(self: Arc<Self>, record: Record) -> Result<bool> {
         let Some(message) = record.message() else {
             return Ok(false);
         };
@@ -100,15 +114,34 @@ impl Abandoned {
     ) -> Result<Option<Leased>> {
         let terms = worker.and_then(|worker| LeaseTerms::new(LEASE, worker));
         let terms = terms.map_err(|invalid| invalid.in_operation("begin"))?;
-        Ok(match self.store.begin(message, &terms).await? {
+        // After a lost reply the message may be leased here without its token.
+        let begun = (|| self.store.begin(message, &terms))
+            .retry(a_few_times())
+            .when(|error| error.is_retryable() && error.effect() == Effect::None);
+        Ok(match begun.await? {
             Begun::Run(leased) => Some(*leased),
             _ => None,
         })
     }
 
     async fn release(&self, leased: &Leased) -> Result<()> {
-        let settling = self.store.settle_one(&leased.lease, Outcome::Release);
-        settling.await.map(drop)
+        self.settle(leased, Outcome::Release).await.map(drop)
+    }
+
+    async fn settle(&self, leased: &Leased, outcome: Outcome) -> Result<Settled> {
+        (|| self.store.settle_one(&leased.lease, outcome.clone()))
+            .retry(a_few_times())
+            .when(Error::is_retryable)
+            .await
+    }
+
+    /// Waits for the messages that are begun, for a while.
+    pub(super) async fn finish(&self) {
+        self.under_way.close();
+        if timeout(GRACE, self.under_way.wait()).await.is_err() {
+            tracing::warn!("a message is still in the janitor's hands; its lease runs out");
+        }
+        self.under_way.reopen();
     }
 
     async fn bury(&self, leased: Leased, reason: String) -> Result<bool> {
@@ -117,7 +150,7 @@ impl Abandoned {
             reason: reason.clone(),
             after: self.after_dead,
         };
-        let settled = self.store.settle_one(&leased.lease, outcome).await?;
+        let settled = self.settle(&leased, outcome).await?;
         if settled != Settled::Done {
             return Ok(false);
         }
@@ -132,9 +165,14 @@ impl Abandoned {
 }
 
 impl Janitor {
-    /// Gives up what nobody came back for; returns how many messages that was.
-    pub(super) async fn sweep_abandoned(&self, abandoned: &Abandoned) -> Result<u64, SweepError> {
-        let mut count = 0;
+    /// Gives up what nobody came back for. A message that cannot be read, or that the store refuses,
+    /// stays and keeps no other from its end.
+    pub(super) async fn sweep_abandoned(
+        &self,
+        abandoned: &Arc<Abandoned>,
+        sweep: &mut Sweep,
+        shutdown: &CancellationToken,
+    ) -> Result<()> {
         for handler in &abandoned.handlers {
             let filter = Filter {
                 states: vec![State::Pending],
@@ -144,10 +182,32 @@ impl Janitor {
             };
             let mut page = Page::first(self.slice);
             loop {
-                let listing = self.operate.list(&filter, &page);
-                let listing = within(self.store_timeout, "list", listing).await?;
+                if shutdown.is_cancelled() {
+                    return Ok(());
+                }
+                let listing = self.ask("list", || self.operate.list(&filter, &page));
+                let listing = listing.await?;
+                for row in listing.corrupt {
+                    tracing::error!(
+                        place = row.place,
+                        reason = row.reason,
+                        "corrupt row cannot be given up and stays"
+                    );
+                    sweep.corrupt += 1;
+                }
                 for record in listing.records {
-                    count += u64::from(self.give_up(abandoned, &record.key).await?);
+                    if shutdown.is_cancelled() {
+                        return Ok(());
+                    }
+                    match self.give_up(abandoned, &record.key).await {
+                        Ok(is_dead) => sweep.abandoned += u64::from(is_dead),
+                        Err(error) if is_its_own(&error) => {
+                            let key = &record.key;
+                            tracing::error!(%key, %error, "message cannot be given up and stays");
+                            sweep.corrupt += 1;
+                        }
+                        Err(error) => return Err(error),
+                    }
                 }
                 page.after = listing.next;
                 if page.after.is_none() {
@@ -155,13 +215,34 @@ impl Janitor {
                 }
             }
         }
-        Ok(count)
+        Ok(())
     }
 
-    async fn give_up(&self, abandoned: &Abandoned, key: &Key) -> Result<bool> {
-        match within(self.store_timeout, "get", self.operate.get(key)).await? {
-            Some(record) if record.state == State::Pending => abandoned.give_up(record).await,
+    async fn give_up(&self, abandoned: &Arc<Abandoned>, key: &Key) -> Result<bool> {
+        match self.ask("get", || self.operate.get(key)).await? {
+            Some(record) if record.state == State::Pending => {
+                let task = abandoned.clone().give_up(record).in_current_span();
+                // Between its beginning and its end nothing is dropped, or the message would stay
+                // leased and have one more attempt.
+                abandoned.under_way.spawn(task).await.unwrap_or_else(ended)
+            }
             _ => Ok(false),
+        }
+    }
+}
+
+/// Whether an error is of one message and not of the store.
+fn is_its_own(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid)
+}
+
+/// A task that did not come to its end.
+fn ended(error: JoinError) -> Result<bool> {
+    match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => {
+            let context = "the runtime was shut down";
+            Err(Error::new(ErrorKind::Other, "sweep", context))
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Hang,
     /// It is not done, and the answer never comes.
     Never,
+    /// It is done after others have had a few turns.
+    Late,
 }
 
 pub(crate) struct FaultyStore {
@@ -115,6 +117,12 @@ impl FaultyStore {
                 Err(Error::new(kind, operation, "planned, reply lost").with_effect(Effect::Unknown))
             }
             Fault::Never => std::future::pending().await,
+            Fault::Late => {
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+                work.await
+            }
             Fault::Hang => {
                 work.await?;
                 std::future::pending().await
