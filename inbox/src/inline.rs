@@ -60,7 +60,7 @@ use crate::{
     backoff::a_few_times,
     error_text,
     hooks::Call,
-    patience::{Patient, STORE_TIMEOUT},
+    patience::{Patient, SHORTEST, STORE_TIMEOUT},
     refusal::plainer,
     retry::RetryPolicy,
     telemetry::{self, Count},
@@ -146,10 +146,10 @@ impl InlineConsumer {
     /// Sets how long one call of the store may take. Default: 60 seconds, twice the
     /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
     /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
-    /// is warned of.
+    /// is warned of. Less than a millisecond is taken as one.
     #[must_use]
     pub fn store_timeout(mut self, limit: Duration) -> Self {
-        self.store.limit = limit;
+        self.store.limit = limit.max(SHORTEST);
         self
     }
 

@@ -14,7 +14,7 @@ use crate::{
     AfterDead, Error, Expired, HandlerName, Hooks, Invalid, Key, Operate, Record, RetryPolicy,
     State, Store,
     backoff::a_few_times,
-    patience::{Patient, STORE_TIMEOUT, within},
+    patience::{Patient, STORE_TIMEOUT, check_limit, within},
     telemetry,
 };
 
@@ -260,8 +260,8 @@ impl JanitorBuilder {
     /// Builds the janitor, and logs its [`warnings`](Janitor::warnings). No I/O happens yet.
     ///
     /// # Errors
-    /// [`Invalid::OutOfRange`] when the slice is empty or the interval shorter than a
-    /// millisecond.
+    /// [`Invalid::OutOfRange`] when the slice is empty, or the interval or the store's time-out shorter
+    /// than a millisecond.
     pub fn build(self) -> Result<Janitor, Invalid> {
         if self.slice == 0 {
             return Err(Invalid::OutOfRange {
@@ -269,12 +269,8 @@ impl JanitorBuilder {
                 expected: "at least 1",
             });
         }
-        if self.interval < Duration::from_millis(1) {
-            return Err(Invalid::OutOfRange {
-                what: "interval",
-                expected: "at least a millisecond",
-            });
-        }
+        check_limit(self.interval, "interval")?;
+        check_limit(self.store_timeout, "store timeout")?;
         let states = [
             (State::Processed, self.processed),
             (State::Dead, self.dead),

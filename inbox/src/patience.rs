@@ -7,11 +7,24 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
-    Lease, LeaseTerms, Message, Receipt, Result, Settled, Settlement, Store, Subscription,
+    Invalid, Lease, LeaseTerms, Message, Receipt, Result, Settled, Settlement, Store, Subscription,
 };
 
 /// How long one call may take by default: twice what stores allow their own operations.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The least that one call may be given: with nothing at all, each that has to wait would be given
+/// up and made again for ever.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
+
+/// Refuses a time limit that leaves no time.
+pub(crate) fn check_limit(limit: Duration, what: &'static str) -> Result<(), Invalid> {
+    if limit < SHORTEST {
+        let expected = "at least a millisecond";
+        return Err(Invalid::OutOfRange { what, expected });
+    }
+    Ok(())
+}
 
 /// Warns when a call has taken a sixth of its limit, at the latest after this.
 const LATEST_WARNING: Duration = Duration::from_secs(60);

@@ -5,11 +5,16 @@
     reason = "a test's helpers are tests too"
 )]
 
+mod faulty;
 mod processor_support;
 
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use inbox::{CancellationToken, Completion, Context, Failure, Router, State, Summary};
+use faulty::{Fault, FaultyStore};
+use inbox::{
+    CancellationToken, Completion, Context, Failure, InlineConsumer, Janitor, LeaseTerms, Receiver,
+    Router, State, Summary, WorkerName, receiver::StreamSource,
+};
 use processor_support::*;
 
 fn router() -> Router {
@@ -92,4 +97,33 @@ async fn durations_that_mean_for_ever_are_taken_as_such() {
     let stop = CancellationToken::new();
     let sweeping = tokio::time::timeout(Duration::from_secs(60), janitor.run(stop));
     assert!(sweeping.await.is_err(), "it goes on");
+}
+
+/// With no time at all, each call that has to wait would be given up and made again for ever.
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_nothing_is_refused_or_taken_as_the_least() {
+    let spy = Arc::new(Spy::new());
+    let zero = Duration::ZERO;
+    let builder = processor(&spy, router());
+    assert!(builder.store_timeout(zero).build().is_err());
+    let builder = processor(&spy, router());
+    assert!(builder.handler_timeout(zero).build().is_err());
+    let builder = Janitor::builder(spy.inner.clone());
+    assert!(builder.store_timeout(zero).build().is_err());
+
+    // The others cannot refuse.
+    let store = Arc::new(FaultyStore::new(spy.inner.clone()));
+    for operation in ["receive", "begin", "settle"] {
+        store.plan(operation, [Fault::Late]);
+    }
+    let receiver = Receiver::builder(store.clone()).store_timeout(zero).build();
+    let mut source = StreamSource::new(futures_util::stream::iter([Ok(message(1))]));
+    let run = receiver.run(&mut source, CancellationToken::new());
+    assert_eq!(run.await.unwrap().accepted, 1);
+    assert_eq!(store.calls("receive"), 1);
+    let terms = LeaseTerms::new(Duration::from_secs(60), WorkerName::new("w").unwrap());
+    let consumer = InlineConsumer::new(store.clone(), terms.unwrap()).store_timeout(zero);
+    let run = async |_| Ok::<_, Infallible>(None);
+    consumer.consume(&message(2), run).await.unwrap();
+    assert_eq!((store.calls("begin"), store.calls("settle")), (1, 1));
 }

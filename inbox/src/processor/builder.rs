@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use super::{Config, HandlerConfig, Processor, Router, blocking::Warned, monitor::Monitor};
 use crate::{
     AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName,
-    patience::{Patient, STORE_TIMEOUT},
+    patience::{Patient, STORE_TIMEOUT, check_limit},
     telemetry::HandlerMetrics,
 };
 
@@ -196,6 +196,10 @@ impl ProcessorBuilder {
         in_range(claim_batch, 65_536, "batch")?;
         let settle_batch = self.settle_batch.unwrap_or(claim_batch.max(LEAST_SETTLED));
         in_range(settle_batch, 65_536, "settle batch")?;
+        check_limit(self.store_timeout, "store timeout")?;
+        if let Some(limit) = self.handler_timeout {
+            check_limit(limit, "handler timeout")?;
+        }
         let (poll_min, poll_max) = self.poll;
         if poll_min < Duration::from_millis(1) || poll_max < poll_min {
             return Err(Invalid::OutOfRange {
@@ -203,13 +207,8 @@ impl ProcessorBuilder {
                 expected: "at least a millisecond, the second at least the first",
             });
         }
-        if let Some(monitor) = &self.monitor
-            && monitor.interval < Duration::from_millis(1)
-        {
-            return Err(Invalid::OutOfRange {
-                what: "backlog monitor's interval",
-                expected: "at least a millisecond",
-            });
+        if let Some(monitor) = &self.monitor {
+            check_limit(monitor.interval, "backlog monitor's interval")?;
         }
         let worker = self.worker.map_or_else(default_worker, Ok)?;
         let config = Config {
