@@ -162,18 +162,19 @@ impl Teller {
         self.outstanding.load(Ordering::Relaxed) >= MANY
     }
 
-    /// Waits until all calls are made, up to `limit` if there is one.
-    pub(crate) async fn finish(self, limit: Option<Duration>) {
-        let Self { calls, task, .. } = self;
+    /// Waits until all calls are made, or `limit` is over.
+    pub(crate) async fn finish(self, limit: impl Future<Output = ()>) {
+        let Self {
+            calls, mut task, ..
+        } = self;
         drop(calls);
-        let abort = task.abort_handle();
-        let Some(limit) = limit else {
-            let _ = task.await;
-            return;
-        };
-        if tokio::time::timeout(limit, task).await.is_err() {
-            tracing::warn!("hooks are still outstanding at the end and are left out");
-            abort.abort();
+        tokio::select! {
+            biased;
+            _ = &mut task => {}
+            () = limit => {
+                tracing::warn!("hooks are still outstanding at the end and are left out");
+                task.abort();
+            }
         }
     }
 }

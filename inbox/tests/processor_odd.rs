@@ -10,12 +10,14 @@ mod processor_support;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use faulty::{Fault, FaultyStore};
 use inbox::{
-    CancellationToken, Completion, Context, Failure, InlineConsumer, Janitor, LeaseTerms, Receiver,
-    Router, State, Summary, WorkerName, receiver::StreamSource,
+    CancellationToken, Completion, Context, Failure, Hooks, InlineConsumer, Janitor, LeaseTerms,
+    Leased, Receiver, Router, State, Summary, WorkerName, receiver::StreamSource,
 };
 use processor_support::*;
+use tokio::time::Instant;
 
 fn router() -> Router {
     Router::new(billing())
@@ -97,6 +99,38 @@ async fn durations_that_mean_for_ever_are_taken_as_such() {
     let stop = CancellationToken::new();
     let sweeping = tokio::time::timeout(Duration::from_secs(60), janitor.run(stop));
     assert!(sweeping.await.is_err(), "it goes on");
+}
+
+struct Hanging;
+
+#[async_trait]
+impl Hooks for Hanging {
+    async fn dead_lettered(&self, _: &Leased, _: &str) {
+        std::future::pending().await
+    }
+}
+
+/// All is done and only hooks are outstanding, which take 30 seconds each.
+#[tokio::test(start_paused = true)]
+async fn hooks_that_hang_do_not_hold_up_a_shutdown() {
+    let spy = Arc::new(Spy::new());
+    spy.receive_all((0..20).map(|id| message_of("dead", id, "x")))
+        .await;
+    let processor = processor(&spy, router()).hooks(Hanging).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let running = tokio::spawn(async move { processor.run_until_idle(stop).await });
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    assert_eq!(spy.count(State::Dead).await, 20);
+    assert!(!running.is_finished(), "without a shutdown they are made");
+    let asked = Instant::now();
+    shutdown.cancel();
+    assert_eq!(running.await.unwrap().unwrap().dead, 20);
+    assert!(
+        asked.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        asked.elapsed()
+    );
 }
 
 /// With no time at all, each call that has to wait would be given up and made again for ever.

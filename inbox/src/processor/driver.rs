@@ -168,7 +168,14 @@ impl Driver {
             }
         }
         if let Some(teller) = self.teller.take() {
-            teller.finish(self.stop.as_ref().map(|_| HOOKS_GRACE)).await;
+            let is_stopping = self.stop.is_some();
+            let limit = async {
+                if !is_stopping {
+                    shutdown.cancelled().await;
+                }
+                tokio::time::sleep(HOOKS_GRACE).await;
+            };
+            teller.finish(limit).await;
         }
         self.summary.abandoned += self.table.len() as u64;
         match self.fatal.take() {
