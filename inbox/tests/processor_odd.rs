@@ -13,8 +13,8 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use faulty::{Fault, FaultyStore};
 use inbox::{
-    CancellationToken, Completion, Context, Failure, Hooks, InlineConsumer, Janitor, LeaseTerms,
-    Leased, Receiver, Router, State, Summary, WorkerName, receiver::StreamSource,
+    CancellationToken, Completion, Context, ErrorKind, Failure, Hooks, InlineConsumer, Janitor,
+    LeaseTerms, Leased, Receiver, Router, State, Summary, WorkerName, receiver::StreamSource,
 };
 use processor_support::*;
 use tokio::time::Instant;
@@ -130,6 +130,22 @@ async fn hooks_that_hang_do_not_hold_up_a_shutdown() {
         asked.elapsed() < Duration::from_secs(3),
         "{:?}",
         asked.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_statistics_ends_a_drain_at_once() {
+    let spy = Arc::new(Spy::new());
+    let all = Arc::new(FaultyStore::new(spy.inner.clone()));
+    all.plan("statistics", [Fault::Before(ErrorKind::Denied)]);
+    let processor = processor(&spy, router()).build().unwrap();
+    let began = Instant::now();
+    let run = processor.run_until_drained(all, CancellationToken::new());
+    assert_eq!(run.await.unwrap_err().kind(), ErrorKind::Denied);
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
     );
 }
 

@@ -434,9 +434,10 @@ impl Driver {
                 tracing::warn!(%error, "backlog not known; looking again");
                 false
             }
+            // Nothing is left to be finished before it is told.
             Err(error) => {
                 self.fail(error);
-                false
+                true
             }
         }
     }
