@@ -438,10 +438,9 @@ impl InlineConsumer {
         }
     }
 
-    /// Makes a message dead whose attempts are used up without one of them having ended.
+    /// Makes a message dead whose attempts were used up before this one.
     async fn bury<E>(&self, leased: &Leased) -> Result<Consumed, ConsumeError<E>> {
-        let crashed = leased.attempts.crashed(true);
-        let reason = format!("gave up: {crashed} attempts began and never ended");
+        let reason = self.retry.used_up(leased.attempts);
         match self.give_up(leased, reason.clone()).await {
             Ok(Settled::Done) => Ok(Consumed::Dead { reason }),
             Ok(Settled::LeaseLost) => Err(ConsumeError::LeaseLost),

@@ -2,6 +2,8 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
+use crate::Attempts;
+
 /// How often, and after how long, a failed message is tried again.
 ///
 /// The delay before the next attempt doubles with each attempt, up to a ceiling, and is drawn
@@ -104,6 +106,20 @@ impl RetryPolicy {
             window = window.saturating_add(delay);
         }
         window
+    }
+
+    /// Why a message is dead whose attempts were used up before the one that has just begun.
+    pub(crate) fn used_up(&self, attempts: Attempts) -> String {
+        let (before, crashed) = (attempts.started.saturating_sub(1), attempts.crashed(true));
+        if crashed == 0 {
+            let allowed = self.max_attempts;
+            format!("attempts used up: {before} have failed, and {allowed} are allowed now")
+        } else {
+            format!(
+                "attempts used up: of {before}, {crashed} began and never ended \
+                 (the worker crashed or lost its lease)"
+            )
+        }
     }
 }
 

@@ -349,6 +349,26 @@ async fn a_message_that_crashed_its_workers_too_often_is_dead_instead_of_run() {
     assert!(record.last_error.unwrap().contains('3'));
 }
 
+#[tokio::test]
+async fn attempts_that_are_used_up_because_fewer_are_allowed_now_did_not_crash() {
+    let mut bench = bench();
+    for _ in 0..2 {
+        is(
+            &bench.consume(&message(1), Err("no funds")).await,
+            "Handler",
+        );
+        bench.clock.advance(Duration::from_secs(3600));
+    }
+    bench.consumer = bench.consumer.clone().retry(policy(2));
+    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
+    assert_eq!(bench.runs(), 2);
+    let reason = bench.record(&message(1)).await.last_error.unwrap();
+    assert_eq!(
+        reason,
+        "attempts used up: 2 have failed, and 2 are allowed now"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_renewed_while_the_handler_runs() {
     let bench = bench_with(Duration::from_secs(60));

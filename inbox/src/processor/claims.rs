@@ -367,19 +367,8 @@ impl Driver {
 
 /// The end of a message whose attempts were used up before this claim.
 fn spent(config: &Config, context: &Context) -> Outcome {
-    let attempts = context.attempts();
-    let (before, crashed) = (attempts.started.saturating_sub(1), attempts.crashed(true));
-    let allowed = config.retry.max_attempts();
-    let reason = if crashed == 0 {
-        format!("attempts used up: {before} have failed, and {allowed} are allowed now")
-    } else {
-        format!(
-            "attempts used up: of {before}, {crashed} began and never ended \
-             (the worker crashed or lost its lease)"
-        )
-    };
     Outcome::Dead {
-        reason,
+        reason: config.retry.used_up(context.attempts()),
         after: config.after_dead,
     }
 }
