@@ -50,7 +50,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::{Cause, ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicate};
-pub use transaction::consume_in_transaction;
+pub use transaction::{consume_in_transaction, consume_in_transaction_within};
 
 use memory::{Memory, Running, Unrecorded};
 
@@ -146,7 +146,8 @@ impl InlineConsumer {
     /// Sets how long one call of the store may take. Default: 60 seconds, twice the
     /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
     /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
-    /// is warned of. Less than a millisecond is taken as one.
+    /// is warned of. Less than a millisecond is taken as one. A renewal is given up sooner, after
+    /// half a lease (or five seconds, if that is longer), so that there is time for another.
     #[must_use]
     pub fn store_timeout(mut self, limit: Duration) -> Self {
         self.store.limit = limit.max(SHORTEST);

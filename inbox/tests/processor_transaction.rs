@@ -10,7 +10,7 @@ mod processor_support;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
@@ -38,6 +38,21 @@ struct Fickle {
     steal: Arc<AtomicBool>,
     /// So many openings fail.
     outage: Arc<AtomicUsize>,
+    /// The next call of this name never answers.
+    hangs: Arc<Mutex<Option<&'static str>>>,
+}
+
+impl Fickle {
+    async fn hang_in(&self, operation: &'static str) {
+        let is_next = self
+            .hangs
+            .lock()
+            .unwrap()
+            .take_if(|next| *next == operation);
+        if is_next.is_some() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 struct Fragile {
@@ -107,6 +122,7 @@ impl Transactional for Fickle {
     type Transaction = Fragile;
 
     async fn open(&self) -> Result<Fragile> {
+        self.hang_in("open").await;
         if self.steal.swap(false, SeqCst) {
             self.clock.advance(Duration::from_secs(3600));
             let thief = WorkerName::new("thief").unwrap();
@@ -129,6 +145,7 @@ impl Transactional for Fickle {
     }
 
     async fn commit(&self, transaction: Fragile) -> Result<()> {
+        self.hang_in("commit").await;
         let error = || Error::new(ErrorKind::Unavailable, "commit", "planned");
         match transaction.commit {
             Commit::Works => self.inner.commit(transaction.inner).await,
@@ -146,6 +163,7 @@ impl Transactional for Fickle {
     }
 
     async fn roll_back(&self, transaction: Fragile) -> Result<()> {
+        self.hang_in("roll back").await;
         self.inner.roll_back(transaction.inner).await
     }
 
@@ -163,6 +181,7 @@ impl Transactional for Fickle {
     }
 
     async fn settle_in(&self, to: &mut Fragile, all: &[Settlement]) -> Result<Vec<Settled>> {
+        self.hang_in("settle").await;
         self.inner.settle_in(&mut to.inner, all).await
     }
 }
@@ -195,6 +214,7 @@ impl Place {
             clock,
             steal: Arc::default(),
             outage: Arc::default(),
+            hangs: Arc::default(),
         };
         Self {
             store,
@@ -396,6 +416,56 @@ async fn an_outage_costs_no_attempt() {
     assert_eq!((summary.claimed, summary.processed), (2, 2));
     assert_eq!(place.store.outage.load(SeqCst), 0);
     assert_eq!(place.effects().await, ["fine-1", "fine-2"]);
+}
+
+/// No call may take longer than it is told, also those that only transactions make.
+#[tokio::test]
+async fn a_call_that_never_answers_is_given_up_in_time() {
+    for operation in ["open", "settle", "commit", "roll back"] {
+        let id = if operation == "roll back" {
+            "error-1"
+        } else {
+            "fine-1"
+        };
+        let place = Place::new([message(id)]).await;
+        *place.store.hangs.lock().unwrap() = Some(operation);
+        let builder = place
+            .processor(Ledger)
+            .store_timeout(Duration::from_secs(1));
+        let began = std::time::Instant::now();
+        let summary = until_idle(builder).await;
+        assert_eq!((summary.processed, summary.dead), (1, 0), "{operation}");
+        let took = began.elapsed();
+        assert!(took >= Duration::from_secs(1), "{operation}: {took:?}");
+        assert!(took < Duration::from_secs(30), "{operation}: {took:?}");
+        assert_eq!(place.effects().await, [id], "{operation}");
+    }
+}
+
+#[tokio::test]
+async fn inline_use_in_a_transaction_answers_in_time() {
+    use inbox::inline::{ConsumeError, OnDuplicate, consume_in_transaction_within};
+
+    for operation in ["open", "commit", "roll back"] {
+        let place = Place::new([]).await;
+        *place.store.hangs.lock().unwrap() = Some(operation);
+        let work = async |_: &mut Fragile| match operation {
+            "roll back" => Err("no funds"),
+            _ => Ok(()),
+        };
+        let (message, limit) = (message("1"), Duration::from_millis(200));
+        let policy = OnDuplicate::Skip;
+        let consuming = consume_in_transaction_within(&place.store, &message, policy, limit, work);
+        let answer = tokio::time::timeout(Duration::from_secs(30), consuming).await;
+        match (operation, answer.unwrap().unwrap_err()) {
+            ("open", ConsumeError::Store(error))
+            | ("commit", ConsumeError::Unrecorded(Some(error))) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+            }
+            ("roll back", ConsumeError::Handler(error)) => assert_eq!(error, "no funds"),
+            (_, error) => panic!("{operation}: {error:?}"),
+        }
+    }
 }
 
 #[tokio::test]

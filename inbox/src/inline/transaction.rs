@@ -1,11 +1,11 @@
 //! The inline consumer's transactional form.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use super::{ConsumeError, Consumed, OnDuplicate};
 use crate::{
     Effect, Message, Recorded, Transactional,
-    patience::{STORE_TIMEOUT, within},
+    patience::{SHORTEST, STORE_TIMEOUT, within},
 };
 
 /// Opens a transaction, records `message` in it, runs `work` in the same transaction if this is
@@ -35,14 +35,38 @@ where
     F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
     E: fmt::Display,
 {
-    let mut transaction = within(STORE_TIMEOUT, "open", store.open())
+    consume_in_transaction_within(store, message, on_duplicate, STORE_TIMEOUT, work).await
+}
+
+/// [`consume_in_transaction`] with a time limit of one's own for each call of the store: to open the
+/// transaction, to record the message, to commit and to roll back. It does not cover `work`. Without
+/// it the limit is 60 seconds, twice the `operation_timeout` of the stores. Less than a millisecond
+/// is taken as one.
+///
+/// # Errors
+/// As [`consume_in_transaction`]. A call that exceeds the limit is given up: as
+/// [`ConsumeError::Unrecorded`] if it is the commit, which may have happened.
+pub async fn consume_in_transaction_within<S, F, E>(
+    store: &S,
+    message: &Message,
+    on_duplicate: OnDuplicate,
+    store_timeout: Duration,
+    work: F,
+) -> Result<Consumed, ConsumeError<E>>
+where
+    S: Transactional,
+    F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
+    E: fmt::Display,
+{
+    let limit = store_timeout.max(SHORTEST);
+    let mut transaction = within(limit, "open", store.open())
         .await
         .map_err(ConsumeError::Store)?;
     let recording = store.record_in(&mut transaction, message, None);
-    let answer = match within(STORE_TIMEOUT, "record_in", recording).await {
+    let answer = match within(limit, "record_in", recording).await {
         Ok(Recorded::First) => match work(&mut transaction).await {
             Ok(()) => {
-                return match within(STORE_TIMEOUT, "commit", store.commit(transaction)).await {
+                return match within(limit, "commit", store.commit(transaction)).await {
                     Ok(()) => Ok(Consumed::Ran { result: None }),
                     Err(error) if error.effect() == Effect::Unknown => {
                         Err(ConsumeError::Unrecorded(Some(error)))
@@ -60,7 +84,7 @@ where
         Err(error) => Err(ConsumeError::Store(error)),
     };
     // Nothing in it is to be kept, so a failing rollback changes nothing about the answer.
-    if let Err(error) = within(STORE_TIMEOUT, "roll back", store.roll_back(transaction)).await {
+    if let Err(error) = within(limit, "roll back", store.roll_back(transaction)).await {
         tracing::debug!(key = %message.key(), %error, "rollback failed");
     }
     answer

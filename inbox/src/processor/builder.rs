@@ -144,10 +144,11 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets how long one call of the store may take. Default: 60 seconds, twice the
-    /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
-    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
-    /// is warned of.
+    /// Sets how long one call of the store may take, those of [`in_transaction`](crate::in_transaction)
+    /// included. Default: 60 seconds, twice the `operation_timeout` of the stores; set both when a
+    /// store is to take longer. A call that exceeds it is given up and made again, where that is
+    /// safe; one that has taken a sixth of it is warned of. A renewal is given up sooner, after half
+    /// a lease (or five seconds, if that is longer), so that there is time for another.
     #[must_use]
     pub fn store_timeout(mut self, limit: Duration) -> Self {
         self.store_timeout = limit;

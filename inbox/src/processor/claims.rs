@@ -8,7 +8,6 @@ use std::{
 use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Config, Context,
@@ -337,7 +336,7 @@ impl Driver {
         for leased in leased {
             let is_spent = leased.attempts.started > self.config.retry.max_attempts();
             let is_suspect = self.is_suspect(&leased);
-            let context = Context::new(leased, CancellationToken::new());
+            let context = Context::claimed(leased, &self.config);
             self.count(&context, Count::Claimed);
             let handler = context.message().handler();
             // Whether a suspect is to be run now, and all else of its handler handed back for it.

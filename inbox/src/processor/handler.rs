@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Attempts, FencingToken, Leased, Message, error_text};
+use super::Config;
+use crate::{Attempts, FencingToken, Leased, Message, error_text, patience::STORE_TIMEOUT};
 
 /// Works on one message.
 ///
@@ -70,6 +71,7 @@ struct Inner {
     cancellation: CancellationToken,
     hold: AtomicU8,
     is_cut_short: AtomicBool,
+    store_timeout: Duration,
 }
 
 /// What decides whether a handler's work counts.
@@ -88,12 +90,27 @@ impl Context {
     /// Puts a context together. Processors do this; tests of handlers may.
     #[must_use]
     pub fn new(leased: Leased, cancellation: CancellationToken) -> Self {
+        Self::with(leased, cancellation, STORE_TIMEOUT)
+    }
+
+    fn with(leased: Leased, cancellation: CancellationToken, store_timeout: Duration) -> Self {
         Self(Arc::new(Inner {
             leased,
             cancellation,
             hold: AtomicU8::new(Hold::Lease as u8),
             is_cut_short: AtomicBool::new(false),
+            store_timeout,
         }))
+    }
+
+    /// The context of a message that a processor of these settings has claimed.
+    pub(super) fn claimed(leased: Leased, config: &Config) -> Self {
+        Self::with(leased, CancellationToken::new(), config.store.limit)
+    }
+
+    /// How long one call of the store may take.
+    pub(super) fn store_timeout(&self) -> Duration {
+        self.0.store_timeout
     }
 
     /// Cancels for a reason that is no fault of the message's: the processor has been asked to

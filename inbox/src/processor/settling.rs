@@ -4,7 +4,6 @@ use backon::Retryable as _;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
@@ -99,7 +98,7 @@ impl Driver {
         });
         self.done(index, &settlement.outcome);
         if let Some((leased, expires)) = newer {
-            let context = Context::new(leased, CancellationToken::new());
+            let context = Context::claimed(leased, &self.config);
             let slot = self.admit(context, expires, Phase::Ended);
             self.settle(slot, Outcome::Release);
         }

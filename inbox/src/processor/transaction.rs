@@ -16,7 +16,7 @@ use super::{
 use crate::{
     Error, Outcome, Result, Settled, Settlement, Transactional,
     backoff::{after_conflicts, through_an_outage},
-    patience::{STORE_TIMEOUT, within},
+    patience::within,
 };
 
 /// Works on one message within a database transaction.
@@ -188,6 +188,7 @@ where
 {
     /// One transaction, from its opening to its end.
     async fn attempt(&self, context: &Context) -> Result<(), Failure> {
+        let limit = context.store_timeout();
         let is_exclusive = self.store.capabilities().exclusive_transactions;
         context.set_hold(Hold::Transaction);
         let mut transaction = self.open(context).await?;
@@ -200,17 +201,13 @@ where
             // no longer leased and that settlement changes nothing; if it did not, the retry is what
             // should happen. A commit still under way holds the row, so the settlement waits for its
             // end. A commit future that is dropped is no different.
-            Ok(()) => within(STORE_TIMEOUT, "commit", self.store.commit(transaction))
+            Ok(()) => within(limit, "commit", self.store.commit(transaction))
                 .await
                 .map_err(|error| Failure::of_transaction(&error)),
             Err(failure) => {
                 // A transaction that cannot be rolled back was never committed either.
-                if let Err(error) = within(
-                    STORE_TIMEOUT,
-                    "roll back",
-                    self.store.roll_back(transaction),
-                )
-                .await
+                if let Err(error) =
+                    within(limit, "roll back", self.store.roll_back(transaction)).await
                 {
                     tracing::warn!(%error, "transaction not rolled back; its end undoes it");
                 }
@@ -224,7 +221,8 @@ where
     /// waited for, while the processor renews the lease.
     async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
         let leases = std::slice::from_ref(&context.leased().lease);
-        let opening = (|| within(STORE_TIMEOUT, "open", self.store.open_for(leases)))
+        let limit = context.store_timeout();
+        let opening = (|| within(limit, "open", self.store.open_for(leases)))
             .retry(through_an_outage())
             .when(Error::is_retryable);
         tokio::select! {
@@ -279,7 +277,7 @@ where
         };
         let settlements = [settlement];
         let settling = self.store.settle_in(transaction, &settlements);
-        let settled = within(STORE_TIMEOUT, "settle_in", settling)
+        let settled = within(context.store_timeout(), "settle_in", settling)
             .await
             .map_err(|error| Failure::of_transaction(&error))?;
         Ok(settled.into_iter().next())
