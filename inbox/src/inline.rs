@@ -202,9 +202,7 @@ impl InlineConsumer {
         E: fmt::Display,
     {
         let answer = self.begin_and_run(message, gone, handler).await;
-        let outcome = answer::name(&answer);
-        tracing::debug!(key = %message.key(), outcome, "consumed inline");
-        telemetry::consumed(message.handler(), outcome);
+        answer::tell(message, &answer);
         answer
     }
 

@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | `inbox_received_total` | counter | `outcome`: `accepted`, `duplicate`, `rejected` | deliveries of a receiver |
 //! | `inbox_receive_seconds` | histogram | | from storing to the last acknowledgement, per batch, outages included |
-//! | `inbox_inline_total` | counter | `handler`, `outcome`: `ran`, `duplicate`, `busy`, `dead`, `failed`, … | calls of an inline consumer |
+//! | `inbox_inline_total` | counter | `handler`, `outcome`: `ran`, `duplicate`, `busy`, `dead`, `failed`, … | calls of an inline consumer, and of `consume_in_transaction` |
 //! | `inbox_purged_total` | counter | `state` | messages deleted by a janitor |
 //! | `inbox_claimed_total` | counter | `handler` | messages claimed |
 //! | `inbox_processed_total` | counter | `handler` | messages settled as processed |

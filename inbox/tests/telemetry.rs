@@ -355,6 +355,40 @@ mod counted {
     }
 
     #[test]
+    fn inline_use_in_a_transaction_is_counted() {
+        use inbox::{
+            Schema as _,
+            inline::{OnDuplicate, consume_in_transaction},
+        };
+        use inbox_sqlite::{SqliteOptions, SqliteStore};
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let directory = tempfile::tempdir().unwrap();
+                let options = SqliteOptions::new(directory.path().join("inbox.db"));
+                let store = SqliteStore::connect(options).await.unwrap();
+                store.create().await.unwrap();
+                for result in [Err("no funds"), Ok(()), Ok(())] {
+                    let work = async |_: &mut _| result;
+                    let message = message(1);
+                    let policy = OnDuplicate::Skip;
+                    let answer = consume_in_transaction(&store, &message, policy, work).await;
+                    assert_eq!(answer.is_ok(), result.is_ok());
+                }
+            });
+        });
+        for outcome in ["failed", "ran", "duplicate"] {
+            let name = format!("inbox_inline_total billing,{outcome}");
+            assert_eq!(book.value(&name), Some(1), "{outcome}");
+        }
+    }
+
+    #[test]
     fn receiving_inline_use_and_purging_are_counted() {
         use inbox::{
             Janitor, LeaseTerms, WorkerName,

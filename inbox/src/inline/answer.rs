@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{Error, Message, Result};
+use crate::{Error, Message, Result, telemetry};
 
 /// What to do with a message that was processed before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,8 +184,15 @@ pub struct HandlerPanic {
     payload: Mutex<Box<dyn Any + Send>>,
 }
 
-/// An answer's name for logs and metrics.
-pub(super) fn name<E>(answer: &Result<Consumed, ConsumeError<E>>) -> &'static str {
+/// Logs and counts an answer.
+pub(super) fn tell<E>(message: &Message, answer: &Result<Consumed, ConsumeError<E>>) {
+    let outcome = name(answer);
+    tracing::debug!(key = %message.key(), outcome, "consumed inline");
+    telemetry::consumed(message.handler(), outcome);
+}
+
+/// An answer's name.
+fn name<E>(answer: &Result<Consumed, ConsumeError<E>>) -> &'static str {
     match answer {
         Ok(Consumed::Ran { .. }) => "ran",
         Ok(Consumed::Duplicate { .. }) | Err(ConsumeError::Duplicate) => "duplicate",

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{ConsumeError, Consumed, OnDuplicate};
+use super::{ConsumeError, Consumed, OnDuplicate, answer};
 use crate::{
     Effect, Message, Recorded, Transactional,
     patience::{SHORTEST, STORE_TIMEOUT, within},
@@ -59,6 +59,23 @@ where
     E: fmt::Display,
 {
     let limit = store_timeout.max(SHORTEST);
+    let answer = consume(store, message, on_duplicate, limit, work).await;
+    answer::tell(message, &answer);
+    answer
+}
+
+async fn consume<S, F, E>(
+    store: &S,
+    message: &Message,
+    on_duplicate: OnDuplicate,
+    limit: Duration,
+    work: F,
+) -> Result<Consumed, ConsumeError<E>>
+where
+    S: Transactional,
+    F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
+    E: fmt::Display,
+{
     let mut transaction = within(limit, "open", store.open())
         .await
         .map_err(ConsumeError::Store)?;
