@@ -59,6 +59,14 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = message;
     }
 
+    /// The store has refused to keep a message's outcome, for this reason, also without its result or
+    /// text. What its handler did is not recorded; the message is run again when its lease has run
+    /// out, and if this is so every time, is dead when its attempts are used up. Counted as
+    /// `inbox_refused_total`.
+    async fn outcome_refused(&self, message: &Leased, reason: &str) {
+        let _ = (message, reason);
+    }
+
     /// A stored row could not be read; a claim has set it aside as dead. Counted as
     /// `inbox_corrupt_total`.
     async fn corrupt_row(&self, row: &CorruptRow) {
@@ -78,6 +86,7 @@ pub(crate) enum Call {
     AttemptFailed(Box<Leased>, String, Duration),
     DeadLettered(Box<Leased>, String),
     LeaseLost(Box<Leased>),
+    OutcomeRefused(Box<Leased>, String),
     CorruptRow(CorruptRow),
     BacklogAge(HandlerStatistics, Duration),
 }
@@ -91,6 +100,7 @@ impl Call {
             Self::AttemptFailed(..) => "attempt_failed",
             Self::DeadLettered(..) => "dead_lettered",
             Self::LeaseLost(_) => "lease_lost",
+            Self::OutcomeRefused(..) => "outcome_refused",
             Self::CorruptRow(_) => "corrupt_row",
             Self::BacklogAge(..) => "backlog_age",
         }
@@ -108,6 +118,9 @@ impl Call {
                     hooks.dead_lettered(&message, &reason).await;
                 }
                 Self::LeaseLost(message) => hooks.lease_lost(&message).await,
+                Self::OutcomeRefused(message, reason) => {
+                    hooks.outcome_refused(&message, &reason).await;
+                }
                 Self::CorruptRow(row) => hooks.corrupt_row(&row).await,
                 Self::BacklogAge(handler, limit) => hooks.backlog_age(&handler, limit).await,
             }

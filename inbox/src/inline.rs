@@ -55,8 +55,8 @@ pub use transaction::{consume_in_transaction, consume_in_transaction_within};
 use memory::{Memory, Running, Unrecorded};
 
 use crate::{
-    AfterDead, Begun, Effect, Error, Extended, Hooks, Lease, LeaseTerms, Leased, Message, Outcome,
-    Result, Settled, Store, StoreExt as _,
+    AfterDead, Begun, Effect, Error, Extended, Hooks, Invalid, Lease, LeaseTerms, Leased, Message,
+    Outcome, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
     error_text,
     hooks::Call,
@@ -334,6 +334,7 @@ impl InlineConsumer {
                 Err(ConsumeError::Unrecorded(None))
             }
             Ok(Settled::Refused(invalid)) => {
+                self.refused(leased, &invalid);
                 let refused = invalid.in_operation("settle");
                 Err(ConsumeError::Unrecorded(Some(refused)))
             }
@@ -416,11 +417,17 @@ impl InlineConsumer {
         match settled {
             Ok(Settled::Done) => {}
             Ok(Settled::LeaseLost) => self.lost(leased),
-            Ok(Settled::Refused(invalid)) => {
-                tracing::warn!(%key, reason = %invalid, "failed attempt not recorded: refused");
-            }
+            Ok(Settled::Refused(invalid)) => self.refused(leased, invalid),
             Err(error) => tracing::warn!(%key, %error, "failed attempt not recorded"),
         }
+    }
+
+    /// Takes note of an outcome that the store will not have; the lease runs out by itself.
+    fn refused(&self, leased: &Leased, invalid: &Invalid) {
+        let key = &leased.lease.key;
+        tracing::error!(%key, reason = %invalid, "outcome refused; its lease runs out");
+        telemetry::count(&key.handler, Count::Refused);
+        self.tell(|| Call::OutcomeRefused(Box::new(leased.clone()), invalid.to_string()));
     }
 
     fn lost(&self, leased: &Leased) {

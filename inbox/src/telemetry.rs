@@ -13,6 +13,7 @@
 //! | `inbox_retried_total` | counter | `handler` | attempts settled as to be tried again |
 //! | `inbox_dead_total` | counter | `handler` | messages settled as dead |
 //! | `inbox_lease_lost_total` | counter | `handler` | leases that somebody else had taken over |
+//! | `inbox_refused_total` | counter | `handler` | outcomes that the store refused to keep, also without their result or text |
 //! | `inbox_corrupt_total` | counter | | rows that a claim could not read and set aside |
 //! | `inbox_handler_seconds` | histogram | `handler` | time in the handler, per attempt |
 //! | `inbox_claim_seconds` | histogram | | time of a claim, per batch |
@@ -32,7 +33,7 @@ use crate::{HandlerName, HandlerStatistics, State, receiver::BatchReport};
 /// The metrics of one handler name, looked up once so that counting is one atomic addition.
 pub(crate) struct HandlerMetrics {
     #[cfg(feature = "metrics")]
-    counters: [metrics::Counter; 5],
+    counters: [metrics::Counter; 6],
     #[cfg(feature = "metrics")]
     seconds: metrics::Histogram,
 }
@@ -45,6 +46,7 @@ pub(crate) enum Count {
     Retried,
     Dead,
     LeaseLost,
+    Refused,
 }
 
 #[cfg(feature = "metrics")]
@@ -58,19 +60,21 @@ impl HandlerMetrics {
                 metrics::counter!("inbox_retried_total", "handler" => label()),
                 metrics::counter!("inbox_dead_total", "handler" => label()),
                 metrics::counter!("inbox_lease_lost_total", "handler" => label()),
+                metrics::counter!("inbox_refused_total", "handler" => label()),
             ],
             seconds: metrics::histogram!("inbox_handler_seconds", "handler" => label()),
         }
     }
 
     pub(crate) fn count(&self, what: Count) {
-        let [claimed, processed, retried, dead, lease_lost] = &self.counters;
+        let [claimed, processed, retried, dead, lease_lost, refused] = &self.counters;
         let counter = match what {
             Count::Claimed => claimed,
             Count::Processed => processed,
             Count::Retried => retried,
             Count::Dead => dead,
             Count::LeaseLost => lease_lost,
+            Count::Refused => refused,
         };
         counter.increment(1);
     }

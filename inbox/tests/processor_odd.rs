@@ -32,19 +32,21 @@ fn router() -> Router {
         })
 }
 
-async fn refusing(always: bool) -> (Arc<Spy>, Summary) {
+async fn refusing(always: bool) -> (Arc<Spy>, Told, Summary) {
     let spy = Arc::new(Spy::new());
     let kinds = ["done", "retry", "dead"];
     spy.receive_all(kinds.map(|kind| message_of(kind, kind, "x")))
         .await;
     spy.disturb("settle", Trouble::RefuseOutcome { always });
-    let summary = until_idle(processor(&spy, router())).await;
-    (spy, summary)
+    let told = Told::default();
+    let builder = processor(&spy, router()).hooks(told.clone());
+    let summary = until_idle(builder).await;
+    (spy, told, summary)
 }
 
 #[tokio::test]
 async fn a_refused_outcome_is_settled_as_what_it_is_without_its_text() {
-    let (spy, summary) = refusing(false).await;
+    let (spy, told, summary) = refusing(false).await;
     assert_eq!(
         (summary.processed, summary.retried, summary.dead),
         (1, 1, 1)
@@ -56,15 +58,55 @@ async fn a_refused_outcome_is_settled_as_what_it_is_without_its_text() {
         assert_eq!((record.state, record.attempts.finished), (state, 1));
         assert!(record.last_error.unwrap().contains("refused"));
     }
+    assert!(!told.all().iter().any(|told| told.starts_with("refused")));
 }
 
 #[tokio::test]
 async fn an_outcome_that_is_refused_twice_is_left_to_its_lease() {
-    let (spy, summary) = refusing(true).await;
+    let (spy, told, summary) = refusing(true).await;
     assert_eq!((summary.claimed, summary.abandoned), (3, 3));
     let asked: usize = spy.settle_sizes.lock().unwrap().iter().sum();
     assert_eq!(asked, 6);
     assert_eq!(spy.count(State::Leased).await, 3);
+    let mut told = told.all();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "refused dead: planned is empty",
+            "refused done: planned is empty",
+            "refused retry: planned is empty"
+        ]
+    );
+}
+
+/// The same inline, with a completion, a failure and a last one.
+#[tokio::test]
+async fn an_inline_outcome_that_is_refused_is_told() {
+    let terms = || {
+        let worker = WorkerName::new("w").unwrap();
+        LeaseTerms::new(Duration::from_secs(60), worker).unwrap()
+    };
+    for (attempts, result) in [(2, Ok(Some("r".into()))), (2, Err("odd")), (1, Err("odd"))] {
+        for always in [false, true] {
+            let (spy, told) = (Arc::new(Spy::new()), Told::default());
+            spy.disturb("settle", Trouble::RefuseOutcome { always });
+            let consumer = InlineConsumer::new(spy.clone(), terms())
+                .retry(at_once(attempts))
+                .hooks(told.clone());
+            let run = async |_| result.clone();
+            let answer = consumer.consume(&message(1), run).await;
+            assert_eq!(answer.is_ok(), !always && result.is_ok(), "{answer:?}");
+            let is_told = async || told.all() == ["refused 1: planned is empty"];
+            if always {
+                eventually("told", is_told).await;
+                assert_eq!(spy.count(State::Leased).await, 1);
+            } else {
+                assert_eq!(spy.count(State::Leased).await, 0);
+                assert!(!is_told().await);
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -342,11 +342,20 @@ mod counted {
                     place: "row 7".into(),
                     reason: "no such state".into(),
                 });
-                let router = Router::new(billing()).on("x", |_: Context| async { Ok(()) });
+                let router = Router::new(billing())
+                    .on("x", |_: Context| async { Ok(()) })
+                    .on("odd", |_: Context| async {
+                        Err::<(), _>(Failure::dead("odd"))
+                    });
+                spy.receive_all([message_of("odd", 2, "x")]).await;
+                spy.disturb("settle", Trouble::RefuseOutcome { always: true });
                 until_idle(processor(&spy, router)).await;
+                let run = async |_| Ok::<_, String>(None);
+                assert!(consumer.consume(&message(3), run).await.is_err());
             });
         });
         let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_refused_total billing"), Some(2));
         assert_eq!(value("inbox_retried_total billing"), Some(1));
         assert_eq!(value("inbox_dead_total billing"), Some(1));
         assert_eq!(value("inbox_inline_total billing,failed"), Some(1));

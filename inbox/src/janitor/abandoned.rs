@@ -151,8 +151,11 @@ impl Abandoned {
             after: self.after_dead,
         };
         let settled = self.settle(&leased, outcome).await?;
-        if settled != Settled::Done {
-            return Ok(false);
+        match settled {
+            Settled::Done => {}
+            Settled::LeaseLost => return Ok(false),
+            // Which the sweep takes note of.
+            Settled::Refused(invalid) => return Err(invalid.in_operation("settle")),
         }
         tracing::warn!(%key, %reason, "message given up");
         telemetry::count(&key.handler, Count::Dead);

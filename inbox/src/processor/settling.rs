@@ -8,7 +8,10 @@ use tokio::time::Instant;
 use super::{Config, Context, driver::Driver, table::Phase};
 use crate::{
     Error, ErrorKind, Invalid, Outcome, Result, Settled, Settlement, Store as _,
-    backoff::through_an_outage, refusal::plainer, telemetry::Timer,
+    backoff::through_an_outage,
+    hooks::Call,
+    refusal::plainer,
+    telemetry::{Count, Timer},
 };
 
 /// Outcomes on their way to the store. There is at most one per slot, so an outage makes this no
@@ -83,8 +86,12 @@ impl Driver {
             self.settle(index, outcome);
         } else {
             tracing::error!(%key, reason = %invalid, "outcome refused; its lease runs out");
-            self.table.remove(index);
+            let Some(slot) = self.table.remove(index) else {
+                return;
+            };
             self.summary.abandoned += 1;
+            self.count(&slot.context, Count::Refused);
+            self.tell(|| Call::OutcomeRefused(Box::new(slot.leased()), invalid.to_string()));
         }
     }
 

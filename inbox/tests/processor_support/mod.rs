@@ -288,6 +288,10 @@ impl Hooks for Told {
         self.add(format!("lost {}", message.message.id()));
     }
 
+    async fn outcome_refused(&self, message: &Leased, reason: &str) {
+        self.add(format!("refused {}: {reason}", message.message.id()));
+    }
+
     async fn corrupt_row(&self, row: &CorruptRow) {
         self.add(format!("corrupt {}", row.place));
     }
