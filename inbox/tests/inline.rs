@@ -129,7 +129,9 @@ async fn the_handler_runs_once_and_duplicates_are_treated_as_configured() {
         assert_eq!(again.unwrap(), expected);
     }
     bench.consumer = bench.consumer.clone().on_duplicate(OnDuplicate::Error);
-    is(&bench.consume(&message(1), Ok(None)).await, "Duplicate");
+    let refused = bench.consume(&message(1), Ok(None)).await;
+    is(&refused, "Duplicate");
+    assert!(refused.unwrap_err().is_final());
     assert_eq!(bench.runs(), 1);
     let record = bench.record(&message(1)).await;
     assert_eq!(record.state, State::Processed);
@@ -193,6 +195,24 @@ async fn a_busy_message_is_answered_as_configured() {
         bench.clock.advance(Duration::from_secs(61));
     });
     assert_eq!(answer.unwrap(), ran(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_message_is_waited_for_for_ever_if_told_so() {
+    let mut bench = bench();
+    bench.consumer = bench
+        .consumer
+        .clone()
+        .on_busy(OnBusy::Wait(Duration::MAX))
+        .store_timeout(Duration::MAX);
+    let _held = bench.hold(&message(1), Duration::from_secs(60)).await;
+    let waited_for = message(1);
+    let mut consuming = std::pin::pin!(bench.consume(&waited_for, Ok(None)));
+    let days = Duration::from_secs(3 * 24 * 60 * 60);
+    assert!(tokio::time::timeout(days, &mut consuming).await.is_err());
+    assert_eq!(bench.runs(), 0);
+    bench.clock.advance(Duration::from_secs(61));
+    assert_eq!(consuming.await.unwrap(), ran(None));
 }
 
 #[tokio::test]

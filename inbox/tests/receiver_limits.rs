@@ -13,7 +13,7 @@ use std::{
 
 use faulty::{FaultyStore, memory, message};
 use inbox::{
-    CancellationToken, HandlerName, Kind, Message, MessageId, Receipt, State,
+    Bytes, CancellationToken, HandlerName, Kind, Message, MessageId, Receipt, State,
     receiver::{
         ChannelSource, Delivery, Receiver, ReceiverError, Rejection, Source, SourceError,
         StreamSource, Submission,
@@ -26,9 +26,13 @@ fn never() -> CancellationToken {
 }
 
 fn large(id: usize, bytes: usize) -> Message {
+    with_payload(id, vec![0; bytes])
+}
+
+fn with_payload(id: usize, payload: impl Into<Bytes>) -> Message {
     let (handler, kind) = (HandlerName::new("billing"), Kind::new("order.placed"));
     let id = MessageId::new(id.to_string()).unwrap();
-    Message::new(handler.unwrap(), id, kind.unwrap(), vec![0; bytes])
+    Message::new(handler.unwrap(), id, kind.unwrap(), payload)
 }
 
 #[tokio::test(start_paused = true)]
@@ -56,6 +60,28 @@ async fn no_more_bytes_are_taken_than_may_be_unacknowledged() {
         gate.add_permits(1);
     }
     assert_eq!(running.await.unwrap().unwrap().accepted, 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_four_mebibytes_may_be_unacknowledged_unless_set() {
+    let mut store = FaultyStore::new(memory().await);
+    let gate = Arc::new(Semaphore::new(0));
+    store.gate = Some(gate.clone());
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = taken.clone();
+    // All share one payload, so the test itself needs no more than that.
+    let payload = Bytes::from(vec![0; 1 << 20]);
+    let deliveries = (0..80).map(move |id| {
+        count.fetch_add(1, SeqCst);
+        Ok(with_payload(id, payload.clone()))
+    });
+    let receiver = Receiver::builder(Arc::new(store)).build();
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    let running = tokio::spawn(async move { receiver.run(&mut source, never()).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(taken.load(SeqCst), 64);
+    gate.add_permits(80);
+    assert_eq!(running.await.unwrap().unwrap().accepted, 80);
 }
 
 #[tokio::test(start_paused = true)]
