@@ -199,7 +199,8 @@ pub enum Answer {
     Discarded,
     /// It ran too long without renewing its lease, and another copy took over.
     LeaseLost,
-    /// The inbox could not be asked; nothing ran.
+    /// The inbox could not be asked; nothing ran for this copy. (An earlier one may have run here
+    /// that could not be recorded: that is tried first.)
     Unavailable(Error),
 }
 

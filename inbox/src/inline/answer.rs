@@ -143,7 +143,8 @@ pub enum ConsumeError<E> {
     /// consumer records it first; elsewhere, once the lease has run out, the handler may run again.
     #[error("the handler completed, but that could not be recorded")]
     Unrecorded(#[source] Option<Error>),
-    /// The store failed before the handler could run.
+    /// The store failed before the handler could run. (It may have run in an earlier delivery whose
+    /// completion could not be [recorded](Self::Unrecorded): that is tried first.)
     #[error("the inbox could not be asked")]
     Store(#[source] Error),
 }

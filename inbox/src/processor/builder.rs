@@ -136,8 +136,9 @@ impl ProcessorBuilder {
 
     /// Sets for how long handlers may go on after shutdown. Default: 20 seconds. After that they
     /// are told to stop, and dropped a second later. At most five seconds after the limit, or
-    /// after the end of the last handler if that is sooner, the processor returns: by default
-    /// within the 30 seconds that Kubernetes leaves a process.
+    /// after the end of the last handler if that is sooner, the processor returns; with hooks that
+    /// are still outstanding then, at most two seconds later: by default within the 30 seconds that
+    /// Kubernetes leaves a process.
     #[must_use]
     pub fn drain_limit(mut self, limit: Duration) -> Self {
         self.drain_limit = limit;

@@ -133,8 +133,8 @@ pub struct Summary {
     pub retried: u64,
     /// Messages settled as dead.
     pub dead: u64,
-    /// Messages handed back, without having been run or because a shutdown cut their handler
-    /// short.
+    /// Messages handed back, without having been run or because a shutdown or an outage cut their
+    /// handler short.
     pub released: u64,
     /// Messages that somebody else had taken over.
     pub lease_lost: u64,
