@@ -163,31 +163,42 @@ async fn a_message_that_is_claimed_again_before_its_settlement_is_answered_is_ru
 /// The message is claimed again by this worker, so that the repeated settlement finds another lease.
 #[tokio::test(start_paused = true)]
 async fn an_outcome_whose_reply_is_lost_is_no_lost_lease() {
-    let mut bench = Bench::new();
-    bench.spy.receive_all([message("again")]).await;
-    bench.spy.disturb("settle", Trouble::LoseReply);
-    let handler = |context: Context| async move {
-        if context.attempts().started == 1 {
-            return Err(Failure::retry_after(Duration::ZERO, "again"));
+    for is_claim_answered_last in [false, true] {
+        let mut bench = Bench::new();
+        bench.spy.receive_all([message("again")]).await;
+        bench.spy.disturb("settle", Trouble::LoseReply);
+        let handler = |context: Context| async move {
+            if context.attempts().started == 1 {
+                sleep(Duration::from_secs(2)).await;
+                return Err(Failure::retry_after(Duration::ZERO, "again"));
+            }
+            sleep(Duration::from_secs(10)).await;
+            Ok(())
+        };
+        bench.start(handler, |builder| builder);
+        if is_claim_answered_last {
+            bench.at(100).await;
+            bench.spy.disturb("claim", Trouble::Hold);
+            bench.at(2_020).await;
+            assert_eq!(bench.attempts("again").await, (State::Pending, 1, 1));
+            bench.spy.disturb("claim", Trouble::HoldAnswer);
         }
-        sleep(Duration::from_secs(10)).await;
-        Ok(())
-    };
-    bench.start(handler, |builder| builder);
-    bench.at(2_000).await;
-    bench.spy.calm("settle");
-    bench.at(30_000).await;
-    let summary = bench.stop().await;
-    assert_eq!(
-        (summary.processed, summary.retried, summary.lease_lost),
-        (1, 1, 0)
-    );
-    assert_eq!(bench.attempts("again").await, (State::Processed, 2, 2));
-    assert!(bench.told.all().is_empty(), "{:?}", bench.told.all());
-    assert_eq!(
-        *bench.told.failures.lock().unwrap(),
-        ["failed again: again"]
-    );
+        bench.at(4_000).await;
+        assert_eq!(bench.attempts("again").await, (State::Leased, 2, 1));
+        bench.spy.calm("settle");
+        bench.at(10_000).await;
+        bench.spy.calm("claim");
+        bench.at(30_000).await;
+        let summary = bench.stop().await;
+        assert_eq!(
+            (summary.processed, summary.retried, summary.lease_lost),
+            (1, 1, 0)
+        );
+        assert_eq!(bench.attempts("again").await, (State::Processed, 2, 2));
+        assert!(bench.told.all().is_empty(), "{:?}", bench.told.all());
+        let failures = bench.told.failures.lock().unwrap().clone();
+        assert_eq!(failures, ["failed again: again"]);
+    }
 }
 
 /// A renewal begins just before the lease runs out and is done after the claim under way has taken

@@ -135,11 +135,7 @@ impl Driver {
     /// Settles again what a claim, now answered, may have taken.
     pub(super) fn settle_unsure(&mut self) {
         for (index, outcome) in std::mem::take(&mut self.settling.unsure) {
-            if self.table.is_back(index) {
-                self.done(index, &outcome);
-            } else {
-                self.settle(index, outcome);
-            }
+            self.settle(index, outcome);
         }
     }
 
