@@ -57,7 +57,8 @@ const FROM_THE_FRONT: Since = Since {
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     since: Since,
-    /// When the last look was, and which transactions had not begun then.
+    /// When the last look was, and below which number all are who may have added something earlier
+    /// that it did not see.
     looked: i64,
     next: i64,
 }
@@ -79,7 +80,7 @@ pub(crate) struct Seen {
     pub(crate) instant: i64,
     /// All transactions with lower numbers were over.
     pub(crate) running: i64,
-    /// None with this number or a higher one had begun.
+    /// Who had asked for the time before has a lower number.
     pub(crate) next: i64,
 }
 

@@ -187,3 +187,27 @@ async fn the_next_of_an_ordering_key_is_claimed() {
     other.commit(transaction).await.unwrap();
     takes(store, "5").await;
 }
+
+/// An open transaction with a higher number than all that are over: a snapshot does not list it.
+#[tokio::test]
+async fn what_the_newest_transaction_holds_back_is_claimed() {
+    // Of its own, so that nobody else's transactions end in between.
+    let Some(server) = own_server() else { return };
+    let place = Place::at(server.url().to_owned());
+    let store = place.store().await;
+    let other = place.other().await;
+    // Sees to the schema's version, so that what follows draws no number before it.
+    assert!(claim(&other, 1).await.is_empty());
+
+    let mut transaction = other.open().await.unwrap();
+    let late = message("late");
+    let receipts = other
+        .receive_in(&mut transaction, std::slice::from_ref(&late))
+        .await;
+    receipts.unwrap();
+    // The first look. It finds nothing, so nothing ends behind the transaction.
+    assert!(claim(&store, 1).await.is_empty());
+    traffic(&store).await;
+    other.commit(transaction).await.unwrap();
+    takes(&store, "late").await;
+}

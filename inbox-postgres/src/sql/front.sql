@@ -1,12 +1,15 @@
 -- For each handler, in their order: since when the longest due message is due, and when the first
--- lease ran out that has, of those since `pending_since` and `leased_since`; and when that was so,
--- while which transactions were running (none below `running`, none from `next`). Once those are all
--- over, claims need not look at anything earlier than both.
+-- lease ran out that has, of those since `pending_since` and `leased_since`. Then when that was so,
+-- below which number all transactions were over (`running`), and below which number everybody was
+-- who had asked for the time before (`next`). Once those are all over, claims need not look at
+-- anything earlier than both.
 --
 -- The index entries of messages that were claimed stay until vacuum removes them, which it may not
 -- while anybody's snapshot is older. What this rests on: who makes an entry has a transaction
--- number before it asks for the time, and enters nothing earlier than that. So what is not seen here
--- and earlier than `instant` is of a transaction that was running then, with a number below `next`.
+-- number before it asks for the time, and enters nothing earlier than that. So does this, the other
+-- way round: its own number, drawn behind its time, is above those of all who may have entered
+-- something earlier that is not seen here. A snapshot does not tell: its upper end is the number
+-- behind the last transaction that has ended, and there may be open ones from there on.
 CREATE OR REPLACE FUNCTION {fn:front}(
     handlers text[], pending_since timestamptz[], leased_since timestamptz[]
 ) RETURNS TABLE (
@@ -18,6 +21,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     current timestamptz := {fn:now}();
+    -- Behind the time. A number costs no write to disk.
+    own bigint := pg_current_xact_id()::text::bigint;
 BEGIN
     {read_committed}
     RETURN QUERY
@@ -36,7 +41,7 @@ BEGIN
         ),
         current,
         pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-        pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+        own
     FROM unnest(handlers, pending_since, leased_since)
         WITH ORDINALITY AS h (handler, pending_since, leased_since, place)
     ORDER BY h.place;
