@@ -180,8 +180,11 @@ impl<'a> Step<'a> {
             }
             Err(if number(&error) == Some(NO_SUCH_SAVEPOINT) {
                 let context = "the transaction is not there any more: the server has rolled it \
-                               back, or a statement in it has ended it";
-                Error::new(ErrorKind::Conflict, operation, context).with_source(error)
+                               back, or a statement in it has ended it, and others may have \
+                               committed by themselves";
+                Error::new(ErrorKind::Other, operation, context)
+                    .with_effect(Effect::Unknown)
+                    .with_source(error)
             } else {
                 without_effect(operation)(error)
             })

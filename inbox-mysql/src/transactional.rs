@@ -57,7 +57,8 @@ const IS_AS_BEGUN: &str = "RELEASE SAVEPOINT inbox_begun";
 ///
 /// A handler that goes on behind such a failure, or that ends the transaction itself (by a
 /// statement of DDL, too), writes outside of a transaction from there on. Every method here fails
-/// then, and above all [`commit`](Transactional::commit), which tells it by a savepoint: the names
+/// then, with an unknown effect, and above all [`commit`](Transactional::commit), which tells it by a
+/// savepoint: the names
 /// `inbox_begun`, `inbox_probe` and `inbox_step` are the store's. Where a transaction of the
 /// caller's own pool is followed by another one in the same session, because the handler begins it,
 /// that one passes for the first. Sessions that begin transactions by themselves (`autocommit=0`,

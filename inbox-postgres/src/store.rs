@@ -104,8 +104,11 @@ async fn enter(operation: &'static str, connection: &mut PgConnection) -> Result
     match sqlx::raw_sql(ENTER).execute(connection).await {
         Ok(_) => Ok(()),
         Err(error) if sqlstate(&error).as_deref() == Some(NO_TRANSACTION) => {
-            let context = "the transaction is not there any more: a statement in it has ended it";
-            Err(Error::new(ErrorKind::Conflict, operation, context).with_source(error))
+            let context = "the transaction is not there any more: a statement in it has ended it, \
+                           and others may have committed by themselves";
+            Err(Error::new(ErrorKind::Other, operation, context)
+                .with_effect(Effect::Unknown)
+                .with_source(error))
         }
         Err(error) => Err(before(operation)(error)),
     }

@@ -5,7 +5,9 @@
 
 use std::{fmt, sync::Arc};
 
-use inbox_api::{Effect, Message, Receipt, Recorded, Settled, Settlement, State, StoreExt as _};
+use inbox_api::{
+    Effect, ErrorKind, Message, Receipt, Recorded, Settled, Settlement, State, StoreExt as _,
+};
 
 pub(crate) use super::interrupted::{
     a_step_that_is_dropped_commits_all_or_nothing,
@@ -120,16 +122,16 @@ impl Scene<'_> {
             );
         }
         transaction.mishap(self.mishap).await?;
-        if self.when == When::After
-            && !matches!(self.step(&mut *transaction, &settlements).await, Ok(true))
-        {
-            // The store may refuse the step after the mishap.
-            let _ = transaction.roll_back().await;
-            ensure!(
-                !self.is_done().await?,
-                "{self}: the step was refused and rolled back, but its effect is there"
-            );
-            return self.goes_on(&settlements).await;
+        if self.when == When::After {
+            // A handler that has not noticed. The database may refuse it.
+            let _ = transaction.write(&self.text_of("second")).await;
+            let stepped = self.step(&mut *transaction, &settlements).await;
+            if !matches!(stepped, Ok(true)) {
+                // The store may refuse the step after the mishap.
+                let _ = transaction.roll_back().await;
+                self.is_refused(stepped).await?;
+                return self.goes_on(&settlements).await;
+            }
         }
         let committed = transaction.commit().await;
         if allowed == Allowed::Failure && committed.is_ok() {
@@ -138,11 +140,11 @@ impl Scene<'_> {
                 self.outcome().await?
             )));
         }
-        let (done, noted) = (self.is_done().await?, self.is_noted().await?);
+        let (done, noted) = (self.is_done().await?, self.is_noted("first").await?);
         let (truthful, answer) = match &committed {
             Ok(()) => (done && noted, "answered Ok".to_owned()),
             Err(error) if error.effect() == Effect::None => (
-                !done && (self.when == When::After || !noted),
+                !done && !noted && !self.is_noted("second").await?,
                 format!("failed without effect ({error})"),
             ),
             // What was done before the mishap belongs together. What was done after it must not
@@ -162,6 +164,30 @@ impl Scene<'_> {
             self.outcome().await?
         );
         self.goes_on(&settlements).await
+    }
+
+    /// The step was refused behind the mishap, and the transaction rolled back.
+    async fn is_refused(&self, stepped: inbox_api::Result<bool>) -> CaseResult {
+        ensure!(
+            !self.is_done().await?,
+            "{self}: the step was refused and rolled back, but its effect is there"
+        );
+        let Err(error) = stepped else {
+            return Ok(());
+        };
+        ensure!(
+            matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Other),
+            "{self}: expected that the step is refused as a conflict or other error, saw {error}"
+        );
+        // Without effect is what one may do again. The handler's writes would then be there twice.
+        for which in ["first", "second"] {
+            ensure!(
+                error.effect() == Effect::Unknown || !self.is_noted(which).await?,
+                "{self}: the step failed without effect ({error}), but what the handler wrote \
+                 {which} is there"
+            );
+        }
+        Ok(())
     }
 
     /// Stores and leases the message where the step is a settlement.
@@ -194,8 +220,7 @@ impl Scene<'_> {
     }
 
     async fn note(&self, which: &str, transaction: &mut dyn AnyTransaction) -> CaseResult {
-        let note = format!("{which} of {}", self.message.id());
-        match transaction.write(&note).await {
+        match transaction.write(&self.text_of(which)).await {
             Ok(()) => Ok(()),
             // Without writes there is no mishap either.
             Err(Unable::NotOffered(_)) => Err(Unmet::NotChecked(Need::Mishap(self.mishap))),
@@ -212,9 +237,13 @@ impl Scene<'_> {
         })
     }
 
-    /// Whether what the handler wrote first is there.
-    async fn is_noted(&self) -> CaseResult<bool> {
-        let note = format!("first of {}", self.message.id());
+    fn text_of(&self, which: &str) -> String {
+        format!("{which} of {}", self.message.id())
+    }
+
+    /// Whether what the handler wrote is there.
+    async fn is_noted(&self, which: &str) -> CaseResult<bool> {
+        let note = self.text_of(which);
         Ok(self.transactions.written().await?.contains(&note))
     }
 
@@ -223,7 +252,7 @@ impl Scene<'_> {
         Ok(format!(
             "the step's effect is {} and what the handler wrote first is {}",
             there(self.is_done().await?),
-            there(self.is_noted().await?)
+            there(self.is_noted("first").await?)
         ))
     }
 
