@@ -312,17 +312,24 @@ async fn tables_without_their_sequence_are_refused() {
 
 #[tokio::test]
 async fn a_set_up_inbox_with_a_part_of_the_tables_is_refused() {
-    for (missing, why) in [
-        ("work", "neither inbox_work nor inbox_done knows"),
-        ("done", "neither inbox_work nor inbox_done knows"),
-        ("message", "inbox_message is empty"),
+    let whole: fn(PostgresOptions) -> PostgresOptions = |options| options;
+    for (layout, missing, why) in [
+        (whole, "work", "neither inbox_work nor inbox_done knows"),
+        (whole, "done", "neither inbox_work nor inbox_done knows"),
+        (whole, "message", "inbox_message is empty"),
+        (whole, "ordering", "inbox_ordering lacks ordering keys"),
+        (whole, "tally", "inbox_tally does not count"),
+        (hourly, "ordering", "inbox_ordering lacks ordering keys"),
+        (hourly, "tally", "inbox_tally does not count"),
+        (hourly, "key", "messages without their keys in inbox_key"),
     ] {
-        let Some(original) = Original::new(|options| options).await else {
+        let Some(original) = Original::new(layout).await else {
             return;
         };
         let without = format!("--exclude-table-data={}", original.table(missing));
         let meta = format!("--exclude-table-data={}", original.table("meta"));
-        original.dump(&["--data-only", &without, &meta]);
+        let partition = format!("--exclude-table-data={}", original.table("partition"));
+        original.dump(&["--data-only", &without, &meta, &partition]);
         let target = original.target(true).await;
         assert_eq!(original.load(&target), "", "{missing}");
         original.is_refused(&target, why, false).await;

@@ -20,3 +20,14 @@
               WHERE p.number = k.seq / {width} AND p.dropped_state IS NOT NULL
           )
     ) THEN 'there are keys in {prefix}_key without their messages'
+    WHEN EXISTS (
+        SELECT FROM (
+            (SELECT seq, handler, id FROM {message} ORDER BY seq LIMIT 100)
+            UNION ALL
+            (SELECT seq, handler, id FROM {message} ORDER BY seq DESC LIMIT 100)
+        ) AS m
+        WHERE NOT EXISTS (
+            SELECT FROM {key} AS k
+            WHERE k.handler = m.handler AND k.id = m.id AND k.seq = m.seq
+        )
+    ) THEN 'there are messages without their keys in {prefix}_key'
