@@ -536,6 +536,8 @@ register! { $
             "A handler's transaction that outlasts its lease commits if nobody claimed the message.",
         a_transaction_that_lost_its_lease_is_told:
             "A handler's transaction whose message was claimed meanwhile is told that its lease is lost.",
+        a_held_lease_costs_the_others_of_its_batch_no_renewal:
+            "While a transaction holds one lease of a batch, an extension answers and extends the others.",
     }
     slices (slices) {
         a_discard_goes_on_past_messages_that_workers_take:

@@ -162,6 +162,7 @@ mod claim;
 mod connections;
 mod error;
 mod front;
+mod held;
 mod lists;
 mod operate;
 mod options;

@@ -10,7 +10,7 @@ pub(crate) const TABLES: [&str; 8] = [
 ];
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
-const LISTS: [(&str, &str); 7] = [
+const LISTS: [(&str, &str); 8] = [
     (
         "{seqs}",
         "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))",
@@ -37,6 +37,11 @@ const LISTS: [(&str, &str); 7] = [
     (
         "{held}",
         "JSON_TABLE(@inbox_held, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
+         token BIGINT PATH '$[1]'))",
+    ),
+    (
+        "{picked}",
+        "JSON_TABLE(@inbox_picked, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]'))",
     ),
     (
@@ -98,9 +103,7 @@ pub(crate) struct Statements {
     pub(crate) simple_gone: Leases,
     pub(crate) newest: Vec<String>,
     pub(crate) extend: Vec<String>,
-    /// The same, past rows that others hold.
-    pub(crate) extend_free: Vec<String>,
-    pub(crate) extend_locked: Vec<String>,
+    pub(crate) extend_ends: Vec<String>,
     pub(crate) statistics: Vec<String>,
     pub(crate) fold: Vec<String>,
     pub(crate) chosen: Vec<String>,
@@ -249,7 +252,6 @@ impl Statements {
         let file = |text: &str| names.statements(text);
         let claim_rows =
             |locking: &str| include_str!("sql/claim_rows.sql").replace("{locking}", locking);
-        let extend = |skip: &str| include_str!("sql/extend.sql").replace("{skip}", skip);
         let leases = |text: &str| Leases::new(&names, text.trim_end());
         Self {
             schema: file(include_str!("sql/schema_1.sql")),
@@ -283,9 +285,8 @@ impl Statements {
             simple_processed: leases(include_str!("sql/simple_processed.sql")),
             simple_gone: leases(include_str!("sql/simple_gone.sql")),
             newest: file(include_str!("sql/newest.sql")),
-            extend: file(&extend("")),
-            extend_free: file(&extend(" SKIP LOCKED")),
-            extend_locked: file(include_str!("sql/extend_locked.sql")),
+            extend: file(include_str!("sql/extend.sql")),
+            extend_ends: file(include_str!("sql/extend_ends.sql")),
             statistics: file(include_str!("sql/statistics.sql")),
             fold: file(include_str!("sql/fold.sql")),
             chosen: file(include_str!("sql/chosen.sql")),

@@ -36,8 +36,9 @@ use crate::{
 const CONNECT: &str = "connect";
 /// How often an operation is tried when the server gives it up in favour of another.
 const TRIES: u32 = 12;
-/// How often a claim looks again when it got nothing although something is due.
-const LOOKS: u64 = 6;
+/// How often a claim looks again when it got nothing although something is due, and an extension when
+/// it could not have a row.
+pub(crate) const LOOKS: u64 = 6;
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// One of so many operations sums up the tally.
@@ -574,40 +575,6 @@ impl Store for MySqlStore {
 }
 
 impl MySqlStore {
-    /// Extends these leases; the ends of those that stand. A transaction that holds the row of one,
-    /// because it settles the message, must not keep the others from being extended: it is waited for
-    /// behind them.
-    async fn extend_all(
-        &self,
-        operation: &'static str,
-        until: Instant,
-        mut held: Vec<(i64, i64)>,
-        length: Duration,
-    ) -> Result<HashMap<(i64, i64), i64>> {
-        let work = &self.inner.work;
-        let mut ends = HashMap::with_capacity(held.len());
-        for wait in [false, true] {
-            let mut script = self.script(Access::Write);
-            let places = work.extend(&mut script, &held, length, wait);
-            let answers = self
-                .run(operation, until, Access::Write, script)
-                .await
-                .map_err(|error| {
-                    if wait {
-                        error.with_effect(Effect::Unknown)
-                    } else {
-                        error
-                    }
-                })?;
-            ends.extend(Work::ends(&answers, &places).map_err(in_operation(operation))?);
-            held.retain(|held| !ends.contains_key(held));
-            if held.is_empty() {
-                break;
-            }
-        }
-        Ok(ends)
-    }
-
     /// What a claim got of which something could not be read. It may be there all the same, if it was
     /// stored just now (see `script.rs`). What cannot be read by locking reads either is set aside.
     async fn claims_now(

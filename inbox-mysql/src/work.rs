@@ -533,27 +533,21 @@ impl Work {
         }
     }
 
-    /// Adds an extension of these leases to `script`, past those whose rows others hold, or with a wait
-    /// for them. Answers there with those that stood, and their ends.
+    /// Adds an extension of these leases to `script`, past those whose rows others hold. Answers there
+    /// with the ends of those that stand.
     pub(crate) fn extend(
         &self,
         script: &mut Script,
         held: &[(i64, i64)],
         length: Duration,
-        wait: bool,
     ) -> Vec<usize> {
         let lists = held.chunks(self.most_numbers()).map(|some| {
             let mut set = Statement::pairs("@inbox_held", some.iter().copied());
             set.push(", @inbox_length = ")
                 .number(duration_micros(length));
             script.add(set);
-            script.all(if wait {
-                &self.sql.extend
-            } else {
-                &self.sql.extend_free
-            });
-            script.read_time();
-            script.all(&self.sql.extend_locked) + 1
+            script.all(&self.sql.extend);
+            script.all(&self.sql.extend_ends)
         });
         lists.collect()
     }

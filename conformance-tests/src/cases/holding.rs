@@ -7,6 +7,7 @@ use std::{
 
 use inbox_api::{Begun, Extended, Lease, Recorded, Settled, Settlement, State, StoreExt as _};
 
+pub(crate) use super::held_rows::a_held_lease_costs_the_others_of_its_batch_no_renewal;
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Need, Unable},
@@ -20,7 +21,7 @@ use crate::{
 /// No operation waits for so long, however slow the machine.
 const HUNG: Duration = Duration::from_secs(60);
 
-async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
+pub(super) async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
     let place = cx.fresh().await?;
     if !place.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
@@ -40,7 +41,10 @@ async fn is_whole(place: &Place, what: &str, lease: &Lease, length: Duration) ->
     Ok(())
 }
 
-async fn in_time<T>(what: &str, doing: impl Future<Output = CaseResult<T>>) -> CaseResult<T> {
+pub(super) async fn in_time<T>(
+    what: &str,
+    doing: impl Future<Output = CaseResult<T>>,
+) -> CaseResult<T> {
     tokio::time::timeout(HUNG, doing).await.unwrap_or_else(|_| {
         Err(Unmet::Failed(format!(
             "{what}: it waited for an open transaction that holds another message"
@@ -158,7 +162,7 @@ pub(crate) async fn a_held_message_costs_the_others_nothing(cx: Context) -> Case
     )
 }
 
-fn end(lease: &Lease) -> Settlement {
+pub(super) fn end(lease: &Lease) -> Settlement {
     Settlement {
         lease: lease.clone(),
         outcome: processed(),
@@ -176,7 +180,12 @@ async fn waits<T>(operation: &tokio::task::JoinHandle<T>) -> bool {
 }
 
 /// Fails unless `lease` runs from `released`, when what it waited for ended, or later.
-async fn runs_from(place: &Place, what: &str, lease: &Lease, released: Instant) -> CaseResult {
+async fn runs_from(
+    place: &Place,
+    what: &str,
+    lease: &Lease,
+    released: Instant,
+) -> CaseResult {
     let now = place.now().await?;
     let left = lease.until.duration_since(now).unwrap_or_default();
     let passed = released.elapsed();

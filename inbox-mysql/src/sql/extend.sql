@@ -1,4 +1,5 @@
--- Locks the rows of the leases in @inbox_held that stand, and keeps those.
+-- Extends the leases in @inbox_held that stand, past rows that other transactions hold: the others
+-- must not run out meanwhile.
 SET @inbox_picked = NULL;
 {agg} SELECT JSON_ARRAYAGG(JSON_ARRAY(seq, token)) INTO @inbox_picked
 FROM (
@@ -6,6 +7,9 @@ FROM (
     FROM {held} AS j
     STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
     WHERE w.queue = 1
-    FOR UPDATE /*!80000 OF w */{skip}
+    FOR UPDATE /*!80000 OF w */ SKIP LOCKED
 ) AS t;
-SET @inbox_held = @inbox_picked;
+UPDATE {picked} AS j
+STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
+SET w.visible_at = @inbox_now + @inbox_length
+WHERE w.queue = 1;
