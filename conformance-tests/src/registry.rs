@@ -538,6 +538,8 @@ register! { $
             "A handler's transaction whose message was claimed meanwhile is told that its lease is lost.",
         a_held_lease_costs_the_others_of_its_batch_no_renewal:
             "While a transaction holds one lease of a batch, an extension answers and extends the others.",
+        a_begin_that_waited_for_a_lease_measures_from_its_end:
+            "A begin that had to wait for a settlement hands out a lease of the whole length.",
     }
     slices (slices) {
         a_discard_goes_on_past_messages_that_workers_take:

@@ -141,6 +141,9 @@ impl Work {
         self.prepare_one(script, message);
         let stored = self.store_one(script, message, false, secrecy);
         self.find_locked(script, message.key());
+        // Whatever may be waited for is waited for here: the lease begins behind it.
+        let lock = "SELECT seq INTO @inbox_taken FROM {work} WHERE seq = @inbox_seq FOR UPDATE";
+        script.fixed(&self.sql.expand(lock));
         script.read_time();
         let mut take = Statement::new(self.sql.expand(
             "UPDATE {work} SET queue = 1, token = GREATEST(token + 1, @inbox_now), \

@@ -1,12 +1,14 @@
 //! A caller's transaction that holds one row of what an operation is about.
 
-use inbox_api::{Extended, Lease, Settled, State};
+use std::{sync::Arc, time::Instant};
 
-use super::holding::{end, in_time, transactional};
+use inbox_api::{Begun, Extended, Lease, Settled, State};
+
+use super::holding::{end, in_time, runs_from, transactional, waits};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::Need,
-    place::{Context, LONG, Place, message},
+    place::{Context, LONG, Place, message, terms},
 };
 
 /// The leases of three messages.
@@ -57,4 +59,44 @@ pub(crate) async fn a_held_lease_costs_the_others_of_its_batch_no_renewal(
         place.has_state(&lease.key, State::Leased).await?;
     }
     Ok(())
+}
+
+/// Defect: the time is read before the wait for the row, and the lease that is handed out has run out
+/// in part.
+pub(crate) async fn a_begin_that_waited_for_a_lease_measures_from_its_end(
+    cx: Context,
+) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    place.need_clock()?;
+    if place.capabilities().exclusive_transactions {
+        return Err(Unmet::NotChecked(Need::SharedWrites));
+    }
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let late = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    // It stands as long as nobody has claimed the message.
+    let mut transaction = transactions.open().await?;
+    same(
+        "settled",
+        &transaction.settle(&[end(&late.lease)]).await?,
+        &vec![Settled::Done],
+    )?;
+    let (inbox, terms) = (Arc::clone(&place.inbox), terms(LONG)?);
+    let beginning = tokio::spawn(async move { inbox.begin(&sent, &terms).await });
+    let waited = waits(&beginning).await;
+    let released = Instant::now();
+    transaction.roll_back().await?;
+    match beginning.await? {
+        Ok(Begun::Run(leased)) if waited => {
+            let what = "a begin that waited for a transaction";
+            runs_from(&place, what, &leased.lease, released).await
+        }
+        // It may have gone before the transaction, or given up in favour of it.
+        Ok(Begun::Run(_) | Begun::Busy { .. }) => Ok(()),
+        Err(error) if error.is_retryable() => Ok(()),
+        answer => Err(Unmet::Failed(format!(
+            "begin of a message whose settlement was rolled back: saw {answer:?}"
+        ))),
+    }
 }

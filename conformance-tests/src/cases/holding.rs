@@ -7,7 +7,10 @@ use std::{
 
 use inbox_api::{Begun, Extended, Lease, Recorded, Settled, Settlement, State, StoreExt as _};
 
-pub(crate) use super::held_rows::a_held_lease_costs_the_others_of_its_batch_no_renewal;
+pub(crate) use super::held_rows::{
+    a_begin_that_waited_for_a_lease_measures_from_its_end,
+    a_held_lease_costs_the_others_of_its_batch_no_renewal,
+};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Need, Unable},
@@ -174,13 +177,13 @@ pub(super) fn end(lease: &Lease) -> Settlement {
 const WAITING: Duration = Duration::from_secs(2);
 
 /// Lets an operation wait for an open transaction. Whether it does.
-async fn waits<T>(operation: &tokio::task::JoinHandle<T>) -> bool {
+pub(super) async fn waits<T>(operation: &tokio::task::JoinHandle<T>) -> bool {
     tokio::time::sleep(WAITING).await;
     !operation.is_finished()
 }
 
 /// Fails unless `lease` runs from `released`, when what it waited for ended, or later.
-async fn runs_from(
+pub(super) async fn runs_from(
     place: &Place,
     what: &str,
     lease: &Lease,
