@@ -28,17 +28,9 @@ const SHARE: u32 = 20;
 /// Earlier than any time: PostgreSQL's `-infinity`.
 const EVER: i64 = i64::MIN;
 
+/// By handler: one that is claimed often must not take another's looks.
 #[derive(Debug, Default)]
-pub(crate) struct Front(Mutex<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    handlers: BTreeMap<String, Bounds>,
-    /// How many messages claims take before the next look.
-    left: u32,
-    /// When the last look from the very front was, and how long after it the next is due.
-    whole: Option<(Instant, Duration)>,
-}
+pub(crate) struct Front(Mutex<BTreeMap<String, Bounds>>);
 
 /// Nothing can be claimed before: in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +53,14 @@ struct Bounds {
     /// that it did not see.
     looked: i64,
     next: i64,
+    /// How many messages claims take before the next look.
+    left: u32,
+    /// When the last look from the very front was, and how long after it the next is due.
+    whole: Instant,
+    pause: Duration,
 }
 
-/// A look that is due.
+/// A look that is due: from the very front for all of its handlers as soon as that is due for one.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) since: Vec<Since>,
@@ -87,35 +84,34 @@ pub(crate) struct Seen {
 impl Front {
     /// From when on a claim for these handlers looks.
     pub(crate) fn since(&self, handlers: &[&str]) -> Vec<Since> {
-        let known = self.lock();
-        let bounds = handlers.iter().map(|handler| known.handlers.get(*handler));
-        bounds
-            .map(|bounds| bounds.map_or(FROM_THE_FRONT, |bounds| bounds.since))
-            .collect()
+        since(&self.lock(), handlers)
     }
 
     /// Whether it is time to look, before a claim for these handlers. Says so to one caller.
     pub(crate) fn look(&self, handlers: &[&str]) -> Option<Look> {
         let begun = Instant::now();
         let mut known = self.lock();
-        let new = handlers
-            .iter()
-            .any(|handler| !known.handlers.contains_key(*handler));
-        let whole = known
-            .whole
-            .is_none_or(|(last, pause)| begun.duration_since(last) >= pause);
-        if known.left > 0 && !new && !whole {
+        let (mut due, mut whole) = (false, false);
+        for handler in handlers {
+            let bounds = known.get(*handler);
+            due |= bounds.is_none_or(|bounds| bounds.left == 0);
+            whole |= bounds.is_none_or(|bounds| bounds.is_whole_due(begun));
+        }
+        if !due && !whole {
             return None;
         }
-        known.left = SOON;
-        if whole {
-            known.whole = Some((begun, APART));
+        for handler in handlers {
+            if let Some(bounds) = known.get_mut(*handler) {
+                bounds.left = SOON;
+                if whole {
+                    bounds.whole = begun;
+                }
+            }
         }
-        drop(known);
         Some(Look {
             since: match whole {
                 true => vec![FROM_THE_FRONT; handlers.len()],
-                false => self.since(handlers),
+                false => since(&known, handlers),
             },
             whole,
             begun,
@@ -125,60 +121,74 @@ impl Front {
     /// What a look has found, handler by handler.
     pub(crate) fn learn(&self, handlers: &[&str], look: &Look, seen: &[Seen]) {
         let mut known = self.lock();
-        let mut settled = true;
         for ((handler, since), seen) in handlers.iter().zip(&look.since).zip(seen) {
-            let Some(bounds) = known.handlers.get_mut(*handler) else {
-                settled = false;
-                known
-                    .handlers
-                    .insert((*handler).to_owned(), Bounds::new(seen));
+            let Some(bounds) = known.get_mut(*handler) else {
+                known.insert((*handler).to_owned(), Bounds::new(look, seen));
                 continue;
             };
             if seen.instant < bounds.looked {
                 // The clock was set back.
-                *bounds = Bounds::new(seen);
-                settled = false;
+                *bounds = Bounds::new(look, seen);
             } else if look.whole || bounds.since == *since {
-                settled &= bounds.learn(seen);
+                bounds.learn(seen);
             }
-        }
-        if settled {
-            known.left = OFTEN;
-        }
-        if look.whole {
-            let pause = look.begun.elapsed().saturating_mul(SHARE).max(APART);
-            known.whole = Some((look.begun, pause));
+            if look.whole {
+                bounds.pause = pause(look);
+            }
         }
     }
 
-    /// Claims have taken so many messages.
-    pub(crate) fn took(&self, messages: usize) {
+    /// A claim for these handlers has taken so many messages.
+    pub(crate) fn took(&self, handlers: &[&str], messages: usize) {
         let mut known = self.lock();
         let messages = u32::try_from(messages).unwrap_or(u32::MAX);
-        known.left = known.left.saturating_sub(messages);
+        for handler in handlers {
+            if let Some(bounds) = known.get_mut(*handler) {
+                bounds.left = bounds.left.saturating_sub(messages);
+            }
+        }
     }
 
     /// The next claims look from the very front: the server may be another one.
     pub(crate) fn forget(&self) {
-        *self.lock() = Known::default();
+        self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Bounds>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+fn since(known: &BTreeMap<String, Bounds>, handlers: &[&str]) -> Vec<Since> {
+    let bounds = handlers.iter().map(|handler| known.get(*handler));
+    bounds
+        .map(|bounds| bounds.map_or(FROM_THE_FRONT, |bounds| bounds.since))
+        .collect()
+}
+
+/// How long after a look from the very front the next is due.
+fn pause(look: &Look) -> Duration {
+    look.begun.elapsed().saturating_mul(SHARE).max(APART)
+}
+
 impl Bounds {
-    fn new(seen: &Seen) -> Self {
+    fn new(look: &Look, seen: &Seen) -> Self {
         Self {
             since: FROM_THE_FRONT,
             looked: seen.instant,
             next: seen.next,
+            left: SOON,
+            whole: look.begun,
+            pause: pause(look),
         }
     }
 
-    /// Whether all is over that was running at the look before.
-    fn learn(&mut self, seen: &Seen) -> bool {
+    /// Whether it is time for a look from the very front.
+    fn is_whole_due(&self, now: Instant) -> bool {
+        now.duration_since(self.whole) >= self.pause
+    }
+
+    fn learn(&mut self, seen: &Seen) {
         // What is there bounds even a look that has to wait for others.
         let settled = self.next <= seen.running;
         let reached = |bound: i64, first: Option<i64>| {
@@ -195,8 +205,8 @@ impl Bounds {
         if settled {
             self.looked = seen.instant;
             self.next = seen.next;
+            self.left = OFTEN;
         }
-        settled
     }
 }
 
@@ -217,7 +227,7 @@ mod tests {
     }
 
     fn learned(front: &Front, seen: &Seen) {
-        front.took(OFTEN as usize);
+        front.took(HANDLERS, OFTEN as usize);
         let look = front.look(HANDLERS).expect("a look is due");
         front.learn(HANDLERS, &look, std::slice::from_ref(seen));
     }
@@ -225,6 +235,13 @@ mod tests {
     fn since(front: &Front) -> (i64, i64) {
         let since = front.since(HANDLERS)[0];
         (since.pending, since.leased)
+    }
+
+    /// Lets the time pass that is between two looks from the very front.
+    fn wait_for_a_whole_look(front: &Front) {
+        for bounds in front.lock().values_mut() {
+            bounds.whole -= bounds.pause;
+        }
     }
 
     #[test]
@@ -274,11 +291,9 @@ mod tests {
         let front = Front::default();
         learned(&front, &seen(100, 9, 9));
         learned(&front, &seen(200, 9, 9));
-        front.took(OFTEN as usize);
+        front.took(HANDLERS, OFTEN as usize);
         let overtaken = front.look(HANDLERS).expect("a look is due");
-        if let Some((last, pause)) = front.lock().whole.as_mut() {
-            *last -= *pause;
-        }
+        wait_for_a_whole_look(&front);
         let look = front.look(HANDLERS).expect("it is time");
         assert_eq!(look.since, [FROM_THE_FRONT]);
         let found = Seen {
@@ -296,16 +311,38 @@ mod tests {
     fn one_claim_in_many_looks() {
         let front = Front::default();
         learned(&front, &seen(100, 9, 9));
-        front.took(SOON as usize - 1);
+        front.took(HANDLERS, SOON as usize - 1);
         assert!(front.look(HANDLERS).is_none());
-        front.took(1);
+        front.took(HANDLERS, 1);
         let look = front.look(HANDLERS).expect("others are waited for");
         assert!(front.look(HANDLERS).is_none(), "one is enough");
         front.learn(HANDLERS, &look, &[seen(200, 9, 9)]);
-        front.took(OFTEN as usize - 1);
+        front.took(HANDLERS, OFTEN as usize - 1);
         assert!(front.look(HANDLERS).is_none());
         assert!(front.look(&["h", "new"]).is_some(), "another handler");
         front.forget();
         assert!(front.look(HANDLERS).is_some());
+    }
+
+    #[test]
+    fn one_handler_takes_no_looks_from_another() {
+        let front = Front::default();
+        let (busy, idle) = (&["busy"][..], &["idle"][..]);
+        for handlers in [busy, idle] {
+            let look = front.look(handlers).expect("it is new");
+            front.learn(handlers, &look, &[seen(100, 9, 9)]);
+        }
+        wait_for_a_whole_look(&front);
+        let look = front.look(busy).expect("it is time");
+        assert_eq!(look.since, [FROM_THE_FRONT]);
+        front.learn(busy, &look, &[seen(200, 9, 9)]);
+        let look = front.look(idle).expect("it is its time, too");
+        assert!(look.whole, "{look:?}");
+        front.learn(idle, &look, &[seen(200, 9, 9)]);
+
+        // Nor does what it claims count for another.
+        front.took(busy, OFTEN as usize);
+        assert!(front.look(idle).is_none());
+        assert!(front.look(busy).is_some());
     }
 }

@@ -493,7 +493,7 @@ impl PostgresStore {
         let arguments = work.claim(request, handlers, &front.since(handlers))?;
         let text = &work.statements.claim;
         let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
-        front.took(answer.len());
+        front.took(handlers, answer.len());
         Ok(answer)
     }
 
