@@ -7,7 +7,10 @@
 //!
 //! Nor must it store half of a step: messages without their work. A step of several statements whose
 //! future is dropped stops between two of them. So it has a savepoint around it, and nothing is committed
-//! while that is there.
+//! while that is there. A step that fails leaves it there, too: SQLite takes back the one statement only,
+//! and a handler that goes on would commit its writes without the step.
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
@@ -16,6 +19,7 @@ use inbox_api::{
     Transactional,
 };
 use sqlx::{Either, Executor as _, Row as _, Sqlite, Transaction};
+use tokio::time::Instant;
 
 use crate::{
     error::{GENERIC, in_operation, primary_code},
@@ -38,11 +42,14 @@ const WHOSE: &str = "PRAGMA analysis_limit";
 /// The same, and then fails within a transaction, where it does nothing.
 const WHOSE_AND_BEGIN: &str = "PRAGMA analysis_limit; BEGIN";
 const BEGIN_IF_NONE: &str = "BEGIN";
-/// Around a step of several statements.
+/// Around a step of several statements, and behind one that has failed.
 const BEGIN_STEP: &str = "SAVEPOINT inbox_step";
 const END_STEP: &str = "RELEASE inbox_step";
 /// Fails unless a step has not come to its end.
 const UNDO_STEP: &str = "ROLLBACK TO inbox_step";
+
+/// For how long the mark of a failed step waits for a statement that is still running.
+const SPOILING: Duration = Duration::from_secs(1);
 
 type Own = Transaction<'static, Sqlite>;
 
@@ -114,6 +121,17 @@ async fn bracket(
 ) -> Result<()> {
     let error = run(transaction, script).await.error;
     error.map_or(Ok(()), |error| Err(in_operation(operation)(error)))
+}
+
+/// What a step came to. One that has failed keeps the transaction from being committed.
+async fn ended<T>(transaction: &mut Own, outcome: Result<T>) -> Result<T> {
+    if outcome.is_err() {
+        // Behind whatever is still running. Where SQLite has rolled all of it back, this begins what
+        // the commit will roll back.
+        let spoiling = run(transaction, BEGIN_STEP);
+        let _ = tokio::time::timeout(SPOILING, spoiling).await;
+    }
+    outcome
 }
 
 fn is_unfinished(operation: &'static str) -> Error {
@@ -229,8 +247,9 @@ impl Transactional for SqliteStore {
         const OPERATION: &str = "receive_in";
         let work = &self.inner.work;
         let prepared = work.prepare_receive(messages);
-        self.within(OPERATION, async {
-            self.enter(OPERATION, transaction).await?;
+        let until = self.enter(OPERATION, transaction).await?;
+        let step = in_time(OPERATION, until, async {
+            self.check(OPERATION, transaction).await?;
             let several = prepared.statements() > 1;
             if several {
                 bracket(OPERATION, transaction, BEGIN_STEP).await?;
@@ -240,8 +259,9 @@ impl Transactional for SqliteStore {
                 bracket(OPERATION, transaction, END_STEP).await?;
             }
             Ok(receipts)
-        })
-        .await
+        });
+        let outcome = step.await;
+        ended(transaction, outcome).await
     }
 
     async fn record_in(
@@ -253,16 +273,18 @@ impl Transactional for SqliteStore {
         const OPERATION: &str = "record_in";
         let work = &self.inner.work;
         work.check_record(message, result.as_ref())?;
-        self.within(OPERATION, async {
-            self.enter(OPERATION, transaction).await?;
+        let until = self.enter(OPERATION, transaction).await?;
+        let step = in_time(OPERATION, until, async {
+            self.check(OPERATION, transaction).await?;
             bracket(OPERATION, transaction, BEGIN_STEP).await?;
             let recorded = work
                 .record(transaction, message, result.as_ref(), self.now())
                 .await?;
             bracket(OPERATION, transaction, END_STEP).await?;
             Ok(recorded)
-        })
-        .await
+        });
+        let outcome = step.await;
+        ended(transaction, outcome).await
     }
 
     async fn settle_in(
@@ -272,8 +294,9 @@ impl Transactional for SqliteStore {
     ) -> Result<Vec<Settled>> {
         const OPERATION: &str = "settle_in";
         let work = &self.inner.work;
-        self.within(OPERATION, async {
-            self.enter(OPERATION, transaction).await?;
+        let until = self.enter(OPERATION, transaction).await?;
+        let step = in_time(OPERATION, until, async {
+            self.check(OPERATION, transaction).await?;
             let several = !work.settles_at_once(settlements);
             if several {
                 bracket(OPERATION, transaction, BEGIN_STEP).await?;
@@ -285,26 +308,18 @@ impl Transactional for SqliteStore {
                 bracket(OPERATION, transaction, END_STEP).await?;
             }
             Ok(answers.settled)
-        })
-        .await
+        });
+        let outcome = step.await;
+        ended(transaction, outcome).await
     }
 }
 
 impl SqliteStore {
-    /// Before anything is done in a transaction.
-    async fn enter(&self, operation: &'static str, transaction: &mut Own) -> Result<()> {
-        mark(operation, transaction).await?;
-        self.check(operation, transaction).await
-    }
-
-    /// In a transaction, nothing is tried again: whether a lock is worth a wait is for its own
-    /// connection to say.
-    async fn within<T>(
-        &self,
-        operation: &'static str,
-        work: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
+    /// Before anything is done in a transaction: marks it, and says when the step has to be over.
+    /// Nothing is tried again there: whether a lock is worth a wait is for its own connection to say.
+    async fn enter(&self, operation: &'static str, transaction: &mut Own) -> Result<Instant> {
         let until = deadline(self.inner.options.operation_timeout);
-        in_time(operation, until, work).await
+        in_time(operation, until, mark(operation, transaction)).await?;
+        Ok(until)
     }
 }

@@ -5,7 +5,10 @@
 mod common;
 
 use common::*;
-use inbox_api::{Effect, ErrorKind, Operate, Recorded, Settled, Settlement, State, Transactional};
+use inbox_api::{
+    Effect, ErrorKind, Operate, Receipt, Recorded, Settled, Settlement, State, Store as _,
+    Transactional,
+};
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Sqlite, SqlitePool, Transaction, sqlite::SqliteConnectOptions};
 
@@ -283,5 +286,54 @@ async fn a_deferred_constraint_that_fails_at_the_commit_fails_it() {
         assert_eq!(error.effect(), Effect::None, "{error}");
         assert_eq!(store.get(&key("1")).await.unwrap(), None);
         assert_eq!(desk.count("children").await, 0);
+    }
+}
+
+/// A transaction that has not written yet finds the file locked, and later does not.
+#[tokio::test]
+async fn a_step_that_failed_by_itself_is_not_left_out() {
+    let desk = Desk::new().await;
+    let store = desk.store();
+    let options = SqliteConnectOptions::new()
+        .filename(desk.place.path())
+        .busy_timeout(std::time::Duration::from_millis(50));
+    let pool = SqlitePool::connect_with(options).await.unwrap();
+    let receipts = store.receive(&[message("leased")]).await.unwrap();
+    assert_eq!(receipts, [Receipt::Accepted]);
+    let lease = claim_one(store).await;
+    for step in ["receive", "record", "settle"] {
+        let mut transaction = pool.begin().await.unwrap();
+        let writer = desk.open(On::CallersPool).await;
+        let new = message(step);
+        let failed = match step {
+            "receive" => store.receive_in(&mut transaction, &[new]).await.map(drop),
+            "record" => store
+                .record_in(&mut transaction, &new, None)
+                .await
+                .map(drop),
+            _ => {
+                let settlement = Settlement {
+                    lease: lease.clone(),
+                    outcome: processed(),
+                };
+                let settled = store.settle_in(&mut transaction, &[settlement]).await;
+                settled.map(drop)
+            }
+        };
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable, "{step}");
+        writer.rollback().await.unwrap();
+        let mine = "INSERT INTO orders VALUES (2)";
+        let written = sqlx::raw_sql(mine).execute(&mut *transaction).await;
+        assert_eq!(written.unwrap().rows_affected(), 1);
+        let error = store.commit(transaction).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{step}: {error}");
+        assert_eq!(error.effect(), Effect::None, "{step}: {error}");
+        assert_eq!(desk.count("orders").await, 1, "{step}");
+        // The session's next transaction is not concerned.
+        let mut next = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        let other = message(&format!("next {step}"));
+        let recorded = store.record_in(&mut next, &other, None).await;
+        assert_eq!(recorded.unwrap(), Recorded::First);
+        store.commit(next).await.unwrap();
     }
 }
