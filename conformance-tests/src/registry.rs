@@ -540,6 +540,8 @@ register! { $
             "While a transaction holds one lease of a batch, an extension answers and extends the others.",
         a_begin_that_waited_for_a_lease_measures_from_its_end:
             "A begin that had to wait for a settlement hands out a lease of the whole length.",
+        a_held_lease_keeps_the_others_of_its_batch_from_nothing:
+            "While a transaction holds one lease of a batch, the others of the batch are settled.",
     }
     slices (slices) {
         a_discard_goes_on_past_messages_that_workers_take:

@@ -14,10 +14,19 @@ pub(crate) const NO_SUCH_SAVEPOINT: u16 = 1305;
 /// Of a subquery that stands for one value.
 pub(crate) const SEVERAL_ROWS: u16 = 1242;
 
+/// A lock was not given in time.
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+
 /// The server's error number, when the error is the server's.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     let error = error.as_database_error()?;
     Some(error.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+/// Whether a lock that another transaction has was not given in time.
+pub(crate) fn is_lock_timeout(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.and_then(number) == Some(LOCK_WAIT_TIMEOUT)
 }
 
 /// Whether a table or a column of the inbox may be missing.

@@ -20,6 +20,7 @@ use crate::{
 const CHUNK_BYTES: usize = 8 * 1024 * 1024;
 
 /// One lease and its end.
+#[derive(Clone, Copy)]
 pub(crate) struct Ending<'a> {
     /// Whose message it is, as far as the lease says so.
     pub(crate) handler: Option<&'a str>,
@@ -52,10 +53,20 @@ pub(crate) struct Settling<'a> {
 }
 
 /// What was settled.
+#[derive(Default)]
 pub(crate) struct Applied {
     leases: HashSet<(i64, i64)>,
     /// Whether a message may have become claimable.
     pub(crate) wake: bool,
+}
+
+impl Applied {
+    /// Of two parts of a batch.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.leases.extend(other.leases);
+        self.wake |= other.wake;
+        self
+    }
 }
 
 impl<'a> Settling<'a> {

@@ -179,7 +179,7 @@ impl MySqlStore {
 
     /// What a transaction of the store's sets in its session. Reads have to wait for what other nodes
     /// of a cluster have answered, and waits for locks end before the operation does.
-    fn sets(&self) -> Sets {
+    pub(crate) fn sets(&self) -> Sets {
         let connections = &self.inner.connections;
         if connections.are_own() {
             return Sets::default();
@@ -235,7 +235,7 @@ impl MySqlStore {
         }
     }
 
-    async fn run_once(
+    pub(crate) async fn run_once(
         &self,
         operation: &'static str,
         until: Instant,
@@ -475,25 +475,7 @@ impl Store for MySqlStore {
         let until = self.until();
         let work = &self.inner.work;
         let settling = Settling::new(work, settlements);
-        let mut script = self.script(Access::Write);
-        let places = work.settle(
-            &mut script,
-            &settling.endings,
-            self.secrecy(),
-            Detail::Count,
-        );
-        let answers = if places.is_empty() {
-            Answers::default()
-        } else {
-            self.run(OPERATION, until, Access::Write, script).await?
-        };
-        let applied = work
-            .applied(&answers, &places, &settling.endings)
-            .map_err(mapped)?;
-        if applied.wake {
-            self.inner.front.forget();
-            self.inner.signal.raise();
-        }
+        let applied = self.settle_all(OPERATION, until, &settling.endings).await?;
         let unclear = settling.unclear(&applied);
         let newest = if unclear.is_empty() {
             HashMap::new()

@@ -241,6 +241,7 @@ mod options;
 mod partitions;
 mod rows;
 mod schema;
+mod settling;
 mod shape;
 mod sqlstate;
 mod statements;

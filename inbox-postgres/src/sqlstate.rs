@@ -19,6 +19,7 @@ pub(crate) const AMBIGUOUS_FUNCTION: &str = "42725";
 pub(crate) const WRONG_OBJECT: &str = "42809";
 /// A number that another message has: a sequence that is behind.
 pub(crate) const UNIQUE_VIOLATION: &str = "23505";
+pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
 pub(crate) const INVALID_SCHEMA: &str = "3F000";
 /// Also: a statement that was prepared no longer fits the tables.
 pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
@@ -185,7 +186,7 @@ const CODES: &[Row] = &[
     ),
     ("55006", Conflict, Undone, "another session is using it"),
     (
-        "55P03",
+        LOCK_NOT_AVAILABLE,
         Conflict,
         Undone,
         "a lock did not become free in time",

@@ -240,6 +240,7 @@ pub(crate) struct Statements {
     pub(crate) front: SqlStr,
     pub(crate) claim: SqlStr,
     pub(crate) settle: SqlStr,
+    pub(crate) held: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) begin: SqlStr,
     pub(crate) record: SqlStr,
@@ -319,8 +320,10 @@ impl Statements {
             )),
             front: names.expand("SELECT * FROM {fn:front}($1, $2, $3)"),
             claim: names.expand("SELECT * FROM {fn:claim}($1, $2, $3, $4, $5, $6)"),
-            settle: names
-                .expand("SELECT * FROM {fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"),
+            settle: names.expand(
+                "SELECT * FROM {fn:settle}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+            ),
+            held: names.expand(include_str!("sql/held.sql")),
             extend: names.expand("SELECT * FROM {fn:extend}($1, $2, $3)"),
             begin: names.expand(&format!(
                 "SELECT * FROM {{fn:begin}}($1, $2, $3, $4, $5, $6, {}, $8, $9, $10, $11)",

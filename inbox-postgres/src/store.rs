@@ -1,7 +1,6 @@
 //! The store: connections, and the working side.
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -31,7 +30,7 @@ use crate::{
     sqlstate::LIMIT_EXCEEDED,
     statements::{NOT_READ_COMMITTED, Names},
     wakeups::{Listener, Subscribed},
-    work::{Arguments, Repetition, Settle, Work},
+    work::{Arguments, Repetition, Work},
 };
 
 /// A connection that was idle for longer is tried before it is used.
@@ -231,13 +230,26 @@ impl PostgresStore {
         sql: &SqlStr,
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
+        self.run_within(self.limit(), operation, on, sql, arguments)
+            .await
+    }
+
+    /// The same, for what is left of an operation's time.
+    pub(crate) async fn run_within(
+        &self,
+        limit: Duration,
+        operation: &'static str,
+        on: On<'_>,
+        sql: &SqlStr,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>> {
         self.check_open(operation)?;
         let persistent = matches!(on, On::Pool);
         let connection = match on {
             On::Pool | On::PoolPlannedAnew => {
                 let mut leash = Leash::new(self.limit());
                 let work = self.run_on_pool(operation, &mut leash, persistent, sql, arguments);
-                let outcome = timeout(self.limit(), work).await;
+                let outcome = timeout(limit, work).await;
                 return leash.finish(operation, outcome);
             }
             On::Transaction(connection) => connection,
@@ -252,7 +264,7 @@ impl PostgresStore {
                 .map_err(|error| self.failed(operation, error))
         };
         // The connection is the caller's, who has to roll back.
-        timeout(self.limit(), work)
+        timeout(limit, work)
             .await
             .unwrap_or_else(|_| Err(no_answer(operation)))
     }
@@ -448,38 +460,6 @@ impl PostgresStore {
         error
     }
 
-    pub(crate) async fn settle_on(
-        &self,
-        operation: &'static str,
-        mut on: On<'_>,
-        settlements: &[Settlement],
-        repetition: Repetition,
-    ) -> Result<Vec<Settled>> {
-        let work = &self.inner.work;
-        let settle = work.settle(settlements);
-        let mut standing = HashSet::with_capacity(settlements.len());
-        let mut sent = false;
-        for chunk in settle.chunks() {
-            let alone = matches!(on, On::Pool);
-            let arguments = work.settle_arguments(operation, chunk, settle.any_ordered, alone)?;
-            let on = match &mut on {
-                On::Transaction(connection) => On::Transaction(connection),
-                _ => On::Pool,
-            };
-            let answer = self
-                .run(operation, on, &work.statements.settle, arguments)
-                .await
-                // What was sent before is settled, unless the caller's transaction holds it.
-                .map_err(|error| match alone && sent {
-                    true => error.with_effect(Effect::Unknown),
-                    false => error,
-                })?;
-            standing.extend(Settle::standing(operation, chunk, &answer, repetition)?);
-            sent = true;
-        }
-        Ok(settle.settled(&standing, settlements))
-    }
-
     async fn claim_rows(&self, request: &ClaimRequest, handlers: &[&str]) -> Result<Vec<PgRow>> {
         const OPERATION: &str = "claim";
         let (work, front) = (&self.inner.work, &self.inner.front);
@@ -523,6 +503,7 @@ impl PostgresStore {
             .with(false)
             .with(work.notifications)
             .with(true)
+            .with(None::<i32>)
             .finish()?;
         self.run("claim", On::Pool, &work.statements.settle, arguments)
             .await?;

@@ -1,7 +1,10 @@
 //! What each operation sends and how its answer is read, without saying where it runs: the store's
 //! own operations and the transactional ones are the same calls.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, ClaimRequest, Due, Error, ErrorKind, Extended, FencingToken,
@@ -85,7 +88,7 @@ fn given<T>(each: impl Iterator<Item = Option<T>>) -> Option<Vec<Option<T>>> {
 pub(crate) type Chunk = Vec<usize>;
 
 /// A settlement as it is sent: row and token of its lease, and what becomes of it.
-type Sent<'a> = ((i64, i64), &'a Outcome);
+pub(crate) type Sent<'a> = ((i64, i64), &'a Outcome);
 
 impl Work {
     pub(crate) fn new(options: &PostgresOptions, names: &Names) -> Self {
@@ -269,11 +272,7 @@ impl Work {
             .finish()
     }
 
-    pub(crate) fn extend(
-        &self,
-        leases: &[Lease],
-        length: std::time::Duration,
-    ) -> Result<PgArguments> {
+    pub(crate) fn extend(&self, leases: &[Lease], length: Duration) -> Result<PgArguments> {
         let mut held: Vec<(i64, i64)> = leases.iter().map(held).collect();
         held.sort_unstable();
         held.dedup();
@@ -444,7 +443,7 @@ impl Work {
         operation: &'static str,
         outcomes: &[Sent<'_>],
         any_ordered: bool,
-        alone: bool,
+        waiting: Waiting,
     ) -> Result<PgArguments> {
         let any = |test: fn(&Outcome) -> bool| outcomes.iter().any(|(_, outcome)| test(outcome));
         // Columns without a value are sent as NULL rather than as arrays of NULLs.
@@ -500,9 +499,26 @@ impl Work {
             .with(any_ordered)
             .with(self.drop_processed_payloads)
             .with(self.notifications)
-            .with(alone)
+            .with(!matches!(waiting, Waiting::InTransaction))
+            .with(match waiting {
+                Waiting::For(patience) => {
+                    Some(i32::try_from(patience.as_millis()).unwrap_or(i32::MAX))
+                }
+                Waiting::InTransaction | Waiting::ToTheEnd => None,
+            })
             .finish()
     }
+}
+
+/// For how long a settlement waits for what others have locked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiting {
+    /// As long as the caller's transaction does.
+    InTransaction,
+    /// As long as the operation may take.
+    ToTheEnd,
+    /// For each lock.
+    For(Duration),
 }
 
 fn each<'a, T>(outcomes: &[Sent<'a>], value: impl Fn(&'a Outcome) -> T) -> Vec<T> {

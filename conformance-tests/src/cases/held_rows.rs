@@ -1,8 +1,11 @@
 //! A caller's transaction that holds one row of what an operation is about.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use inbox_api::{Begun, Extended, Lease, Settled, State};
+use inbox_api::{Begun, Extended, Lease, Settled, Settlement, State, StoreExt as _};
 
 use super::holding::{end, in_time, runs_from, transactional, waits};
 use crate::{
@@ -10,6 +13,9 @@ use crate::{
     harness::Need,
     place::{Context, LONG, Place, message, terms},
 };
+
+/// How long a settlement has to go past a row that is held.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The leases of three messages.
 async fn leased(place: &Place, name: &str) -> CaseResult<Vec<Lease>> {
@@ -99,4 +105,52 @@ pub(crate) async fn a_begin_that_waited_for_a_lease_measures_from_its_end(
             "begin of a message whose settlement was rolled back: saw {answer:?}"
         ))),
     }
+}
+
+/// Defect: a batch of settlements waits for one row, and with its time the others' leases run out.
+pub(crate) async fn a_held_lease_keeps_the_others_of_its_batch_from_nothing(
+    cx: Context,
+) -> CaseResult {
+    let (place, transactions) = transactional(&cx).await?;
+    if place.capabilities().exclusive_transactions {
+        return Err(Unmet::NotChecked(Need::SharedWrites));
+    }
+    let leases = leased(&place, "settled").await?;
+    let held = leases[1].key.clone();
+    let mut transaction = transactions.open().await?;
+    same(
+        "settled in the transaction",
+        &transaction.settle(&[end(&leases[1])]).await?,
+        &vec![Settled::Done],
+    )?;
+    let settlements: Vec<Settlement> = leases.iter().map(end).collect();
+    let inbox = Arc::clone(&place.inbox);
+    let settling = tokio::spawn(async move { inbox.settle(&settlements).await });
+    let began = Instant::now();
+    for lease in leases.iter().filter(|lease| lease.key != held) {
+        while place.record(&lease.key).await?.state != State::Processed {
+            ensure!(
+                began.elapsed() < PATIENCE,
+                "settling a batch, one row of which a transaction holds: {} was not settled within \
+                 {PATIENCE:?}",
+                lease.key
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    transaction.roll_back().await?;
+    match settling.await? {
+        Ok(settled) => same("settled", &settled, &vec![Settled::Done; 3])?,
+        // It has given up; sending it again does no harm.
+        Err(error) => ensure!(error.is_retryable(), "settle: saw {error}"),
+    }
+    for lease in &leases {
+        same(
+            "settled again",
+            &place.settle_one(lease, crate::place::processed()).await?,
+            &Settled::Done,
+        )?;
+        place.has_state(&lease.key, State::Processed).await?;
+    }
+    Ok(())
 }

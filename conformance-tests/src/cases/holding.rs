@@ -10,6 +10,7 @@ use inbox_api::{Begun, Extended, Lease, Recorded, Settled, Settlement, State, St
 pub(crate) use super::held_rows::{
     a_begin_that_waited_for_a_lease_measures_from_its_end,
     a_held_lease_costs_the_others_of_its_batch_no_renewal,
+    a_held_lease_keeps_the_others_of_its_batch_from_nothing,
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},

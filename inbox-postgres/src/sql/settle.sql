@@ -2,7 +2,8 @@
 -- locked. Outcomes: 0 release, 1 retry after a delay (in microseconds), 2 processed, 3 dead.
 -- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
 -- that were settled before and not claimed since. `alone`: not within a longer transaction of the
--- caller's.
+-- caller's; `patience`, for so many milliseconds at most it then waits for each lock, if there is a
+-- limit.
 --
 -- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
 -- only to be found by its number. The number is compared as an array's element, which leaves the
@@ -10,7 +11,7 @@
 CREATE OR REPLACE FUNCTION {fn:settle}(
     seqs bigint[], tokens bigint[], outcomes smallint[], delays bigint[], errors text[],
     blocking boolean[], results bytea[],
-    any_ordered boolean, drop_payloads boolean, wake boolean, alone boolean,
+    any_ordered boolean, drop_payloads boolean, wake boolean, alone boolean, patience integer,
     OUT applied bigint[], OUT repeated bigint[]
 )
 {pinned}
@@ -28,6 +29,9 @@ DECLARE
 BEGIN
     IF alone THEN
         {read_committed}
+        IF patience IS NOT NULL THEN
+            PERFORM set_config('lock_timeout', patience::text, true);
+        END IF;
     END IF;
     -- One processed message, as inline use settles it: what follows takes twice as long to set up
     -- as to run for one. A lease that does not stand, or an ordering key, is left to it.
