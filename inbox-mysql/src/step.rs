@@ -80,6 +80,12 @@ pub(crate) fn end_if_known(script: &mut Script, keys: usize) {
     ));
 }
 
+/// Adds to the script behind that one that the step goes on: a key that was counted as known may have
+/// been purged before it was listed.
+pub(crate) fn go_on_all_the_same(script: &mut Script) {
+    script.fixed("SET @inbox_unfinished = 1");
+}
+
 /// A step that goes on.
 pub(crate) struct Step<'a> {
     store: &'a MySqlStore,

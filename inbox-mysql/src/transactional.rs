@@ -151,6 +151,7 @@ impl Transactional for MySqlStore {
         let answers = step.go_on(script).await?;
         let known = Known::of(&answers, &places).map_err(mapped)?;
         let mut script = step.script();
+        step::go_on_all_the_same(&mut script);
         let secrecy = step.secrecy(&answers);
         let receiving = work.receive(&mut script, messages, &known, Whose::Callers, secrecy);
         let answers = if receiving.is_empty() {
