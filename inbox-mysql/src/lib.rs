@@ -112,9 +112,8 @@
 //!
 //! - `inbox_message` holds what was received and hardly ever changes. Its `AUTO_INCREMENT` numbers
 //!   the messages as they are inserted, which fills the table page by page; a counter elsewhere
-//!   would not come along with a dump of its rows. A receive that met a deadlock with another of the
-//!   same keys inserts messages without ordering keys in order of their keys instead, so that both
-//!   wait for each other. What a receive has stored it knows by a mark that is drawn by lot for each
+//!   would not come along with a dump of its rows. Two receives of the same keys in other orders
+//!   may meet in a deadlock; the one that the server rolls back is done again. What a receive has stored it knows by a mark that is drawn by lot for each
 //!   batch: numbers only say where to look, as others' may be in between (a cluster, triggers).
 //! - `inbox_work` has a narrow row for each message that is pending or leased (with room for a
 //!   worker's name from the start, so that claims do not make pages split), `inbox_dead` for

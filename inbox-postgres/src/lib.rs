@@ -66,13 +66,14 @@
 //! question goes along with the commit: it costs no round trip.
 //!
 //! **Cancellation.** No future of this crate leaves a transaction open when it is dropped. The
-//! driver's own `Pool::begin` may (in sqlx 0.9.0); [`open`] begins in a task of its own for that
-//! reason. Do not put `Pool::begin` under a time-out.
+//! driver's own `Pool::begin` may (in sqlx 0.9.0); [`open`] closes its connection then. Do not put `Pool::begin` under a time-out.
 //!
 //! # Time limits
-//! Every operation ends within [`PostgresOptions::operation_timeout`], also on a connection that has
+//! Every request ends within [`PostgresOptions::operation_timeout`], also on a connection that has
 //! gone silent, as behind a firewall that has forgotten it: the operation fails as `Unavailable`, its
-//! connection is closed, and the next one uses another. The connection of
+//! connection is closed (but for one with a transaction of the caller's, who has to roll back), and the
+//! next one uses another. Most operations are one request. Each slice of a purge is one, and each
+//! 256 MiB of a batch; a claim has another before it now and then. The connection of
 //! [`subscribe`](inbox_api::Store::subscribe) is asked for a sign of life when it has been quiet for
 //! so long (at most 30 seconds), and replaced if none comes; one wake-up follows.
 //!
@@ -182,13 +183,14 @@
 //!
 //! While any transaction holds a snapshot (a dump, a report, a replication slot), vacuum may not
 //! remove the index entries of what was processed since. Claims do not step over them: each store
-//! asks now and then, in a round trip before a claim, what can be claimed first and which
-//! transactions are running, and once these are over its claims start there. Two things are not
-//! covered. A transaction that writes, wherever on the server, keeps the start from moving on for as
-//! long as it is open. And messages that become claimable after they were due (the next ones of
+//! asks now and then, in a round trip before a claim, what can be claimed first, and draws a transaction
+//! number for it. Once all transactions with lower numbers are over, its claims start there. Two things
+//! are not covered. A transaction that writes, wherever on the server, keeps the start from moving on
+//! for as long as it is open. And messages that become claimable after they were due (the next ones of
 //! ordering keys, released ones) are in an index of their own, which is read from its front. What
-//! becomes claimable earlier than a clock has said before, because it was set back, is found within
-//! ten seconds, or twenty times as long as it takes to step over all entries.
+//! becomes claimable earlier than a clock has said before, because it was set back, is found by the
+//! first claim of its handler ten seconds later, or twenty times as long as it takes to step over all
+//! entries.
 //!
 //! Locks are taken in one order everywhere (keys of messages, then ordering keys, then rows,
 //! each sorted), so that the store's operations do not deadlock with each other.

@@ -67,8 +67,10 @@ fn not_committed(error: sqlx::Error) -> Error {
 /// [`commit`](Transactional::commit) checks, without a further one, that the transaction is
 /// still the one that was opened and that no statement in it has failed. A transaction of the
 /// caller's own is recognised from its first call of this store on; one in which this store was never
-/// used is refused. What cannot be noticed is a handler that ends its transaction and begins another
-/// by itself before it calls this store again. A caller who commits with the driver gets no check:
+/// used is refused. So is one that was rolled back to a savepoint older than that call, unless this
+/// store was called again since: as `Other`, with an unknown effect, although it was sound. What cannot
+/// be noticed is a handler that ends its transaction and begins another by itself before it calls this
+/// store again. A caller who commits with the driver gets no check:
 /// PostgreSQL answers `COMMIT` of a failed transaction with success.
 ///
 /// A transaction holds a lock on each ordering key that it touches, until it ends: receiving and

@@ -204,7 +204,8 @@ async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> 
 /// [`commit`](Transactional::commit) fails when a statement has ended the transaction before: as
 /// `Other`, with an unknown effect, since what came behind it may be durable. For a transaction of
 /// the caller's that begins with the first call that it is given to; one that was given to none is
-/// refused. It fails as `Conflict`, and rolls back, when an earlier step failed or was dropped before
+/// refused, and so is one that was rolled back to a savepoint older than that call, unless it was given
+/// to another since. It fails as `Conflict`, and rolls back, when an earlier step failed or was dropped before
 /// its end. A caller who commits with the driver itself is not told of either.
 #[async_trait]
 impl Transactional for SqliteStore {
