@@ -99,6 +99,7 @@ BEGIN
                 INTO new_token, attempts_started, attempts_finished;
                 IF standing.state = 0 THEN
                     INSERT INTO {tally} (handler, pending, leased) VALUES (new_handler, -1, 1);
+                    {fold_sometimes}
                 END IF;
                 SELECT m.accepted_at, m.kind, m.content_type, m.ordering_key, m.headers::text,
                     {payload_out}

@@ -69,6 +69,7 @@ BEGIN
     IF wake AND promoted > 0 THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
+    {fold_sometimes}
     RETURN coalesce(changed, '{}');
 END
 $$;

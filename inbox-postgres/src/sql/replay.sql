@@ -92,6 +92,7 @@ BEGIN
     IF wake AND replayed IS NOT NULL THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
+    {fold_sometimes}
     RETURN coalesce(replayed, '{}');
 END
 $$;

@@ -51,6 +51,7 @@ BEGIN
                 one.replays, 2, one.worker, one.last_error, results[1]
             );
             INSERT INTO {tally} (handler, leased, processed) VALUES (one.handler, -1, 1);
+            {fold_sometimes}
             applied := '{1}';
             RETURN;
         END IF;
@@ -177,5 +178,6 @@ BEGIN
     IF wake AND (returned OR promoted > 0) THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
+    {fold_sometimes}
 END
 $$;
