@@ -127,6 +127,31 @@ async fn every_operation_marks_the_callers_transaction() {
     store.commit(store.open().await.unwrap()).await.unwrap();
 }
 
+/// What was marked within a savepoint of the handler's is not marked behind its roll-back. It is
+/// refused rather than taken for another transaction, unless the store is used in it once more.
+#[tokio::test]
+async fn a_mark_that_was_rolled_back_is_missed() {
+    let Some(ready) = ready().await else { return };
+    let store = &ready.store;
+    let pool = own_pool(&ready.place).await;
+    for again in [false, true] {
+        let mut transaction = pool.begin().await.unwrap();
+        transaction.execute("SAVEPOINT own").await.unwrap();
+        record(store, &mut transaction, "undone").await;
+        transaction.execute("ROLLBACK TO own").await.unwrap();
+        if again {
+            record(store, &mut transaction, "again").await;
+            store.commit(transaction).await.unwrap();
+            continue;
+        }
+        let error = store.commit(transaction).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+        assert_eq!(error.effect(), Effect::Unknown, "{error}");
+    }
+    assert_eq!(get(store, "again").await.state, State::Processed);
+    assert_eq!(store.get(&key("undone")).await.unwrap(), None);
+}
+
 /// A deferred constraint, which only the commit finds broken.
 #[tokio::test]
 async fn what_fails_in_the_commit_itself_is_said() {
