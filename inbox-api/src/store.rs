@@ -270,12 +270,17 @@ pub trait Store: Send + Sync + 'static {
     /// claimed since can still be settled: its token is still the newest.
     ///
     /// Implementors MUST compare the token in the statement that writes, and take locks in one
-    /// order whatever the order of the input.
+    /// order whatever the order of the input. A transaction that holds one of the messages must not
+    /// keep the others from being settled, though the answer may wait for it.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>>;
 
     /// Makes leases run for `length` from now, by the store's clock. Shortens too.
     ///
     /// A lease that has run out but whose message nobody has claimed since is revived.
+    ///
+    /// A transaction that holds a message, because it settles it, MUST NOT keep the other leases of
+    /// the batch from being extended. That message's lease may keep the end that it has, or be
+    /// [`LeaseLost`](Extended::LeaseLost) if it has run out.
     ///
     /// # Errors
     /// Also [`Invalid`](crate::ErrorKind::Invalid) when `length` is outside

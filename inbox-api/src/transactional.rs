@@ -49,7 +49,9 @@ pub enum Recorded {
 ///
 /// # Errors
 /// As [`Store`]. After any error the caller MUST roll back: some databases refuse further
-/// statements in the transaction.
+/// statements in the transaction. Where the transaction is no longer there, because the server or a
+/// statement of the handler's has ended it, what the handler wrote may be durable: then every method
+/// that works in it MUST fail with [`Effect::Unknown`](crate::Effect::Unknown).
 #[async_trait]
 pub trait Transactional: Store {
     /// The driver's own transaction type, in which the handler does its writes.
