@@ -80,6 +80,10 @@
 //! own connections that holds for the caller's statements in a transaction, too. Sessions of a caller's
 //! pool have their own limit back behind each operation, and within the caller's transactions.
 //!
+//! A message that somebody's open transaction holds is waited for by its settlement. In a batch the
+//! others wait for a second at most and are settled before it, unless the limit is under two seconds and
+//! a half. Claims and renewals of leases wait for none.
+//!
 //! A transaction has its connection to itself until it ends. On the store's own connections its end,
 //! or its being dropped, gives a silent one up after the limit. A connection of the caller's pool is the
 //! driver's to give up, which waits for as long as the network does; what the pool holds ready is

@@ -77,6 +77,10 @@
 //! [`subscribe`](inbox_api::Store::subscribe) is asked for a sign of life when it has been quiet for
 //! so long (at most 30 seconds), and replaced if none comes; one wake-up follows.
 //!
+//! A message that somebody's open transaction holds is waited for by its settlement. In a batch the
+//! others wait for a second at most (a quarter of the limit if that is less) and are settled before
+//! it. Claims and renewals of leases wait for none.
+//!
 //! The server goes on with what it was asked for until it looks at the connection. An operation
 //! that waits for a lock, for instance, keeps waiting there, and a transaction on a connection that
 //! went silent keeps its locks. So that neither lasts, let the server look, for the role that the
