@@ -497,7 +497,8 @@ impl PostgresStore {
             .with(vec![3_i16; sorted.len()])
             .with(None::<Vec<i64>>)
             .with(reasons)
-            .with(None::<Vec<bool>>)
+            // They let the next of their ordering key through.
+            .with(vec![false; sorted.len()])
             .with(None::<Vec<&[u8]>>)
             .with(true)
             .with(false)
