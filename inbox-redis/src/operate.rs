@@ -163,7 +163,10 @@ impl Operate for RedisStore {
         self.link(OPERATION)?;
         let mut purged = 0;
         // Each may be in the shard of its ordering key, which is not known here.
-        let fields: Vec<String> = keys.iter().map(field).collect();
+        let mut fields: Vec<String> = keys.iter().map(field).collect();
+        // One that is named twice is removed once.
+        fields.sort_unstable();
+        fields.dedup();
         for step in fields.chunks(STEP) {
             for shard in self.layout().all() {
                 purged += self.purge_in(OPERATION, shard, expired, step).await?;
