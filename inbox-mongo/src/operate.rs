@@ -471,6 +471,14 @@ async fn purge_archived(on: &mut On<'_>, expired: &Expired, keys: &[Key]) -> Res
     Ok(purged)
 }
 
+/// A blocking dead letter that is purged lets its ordering key move on; also in a purge that failed
+/// later on.
+fn wake_after_purge(inner: &Inner, expired: &Expired) {
+    if expired.state() == State::Dead {
+        inner.wakers.raise();
+    }
+}
+
 impl MongoStore {
     async fn intervention(
         &self,
@@ -568,7 +576,9 @@ impl Operate for MongoStore {
     async fn purge(&self, expired: &Expired) -> Result<u64> {
         let expired = expired.clone();
         self.checked_task("purge", |inner| async move {
-            purge(&mut inner.database.on("purge"), &expired).await
+            let purged = purge(&mut inner.database.on("purge"), &expired).await;
+            wake_after_purge(&inner, &expired);
+            purged
         })
         .await
     }
@@ -590,7 +600,9 @@ impl Operate for MongoStore {
         let (expired, keys) = (expired.clone(), keys.to_vec());
         self.checked_task("purge_archived", |inner| async move {
             let mut on = inner.database.on("purge_archived");
-            purge_archived(&mut on, &expired, &keys).await
+            let purged = purge_archived(&mut on, &expired, &keys).await;
+            wake_after_purge(&inner, &expired);
+            purged
         })
         .await
     }

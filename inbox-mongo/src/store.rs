@@ -318,6 +318,10 @@ impl Store for MongoStore {
         let (give, given) = oneshot::channel();
         let task = self.checked_task(OPERATION, |inner| async move {
             let claims = claim::claim(&inner, OPERATION, &request).await?;
+            if !claims.corrupt.is_empty() {
+                // What was set aside may have been first of its ordering key.
+                inner.wakers.raise();
+            }
             if let Err(claims) = give.send(claims) {
                 // Nobody waits any more.
                 claim::hand_back(&inner, OPERATION, &claims).await?;
