@@ -480,6 +480,26 @@ register! { $
         another_process_is_woken: "Wake-ups reach every process.",
         another_process_is_woken_by_work_that_comes_back:
             "Retry, release, replay and the end of the one before wake every process.",
+        who_is_woken_finds_the_cause:
+            "A wake-up comes when its cause is visible: a worker that claims then gets it.",
+        a_signal_to_a_wait_that_is_dropped_is_kept:
+            "A signal that comes while a wait is pending is kept when that wait is dropped.",
+        any_member_of_a_batch_wakes:
+            "One new or returned message in a batch is enough, wherever it stands.",
+        every_handler_of_a_subscription_wakes: "A subscription hears of each of its handlers.",
+        what_was_begun_and_comes_back_wakes:
+            "What was begun wakes like what was claimed: retry, release, the next of its ordering key.",
+        what_an_operator_sets_free_wakes:
+            "A replay or discard that lets an ordering key go on wakes subscribers.",
+        what_slices_set_free_wakes:
+            "Slices that let an ordering key go on wake subscribers.",
+        a_purge_of_what_blocked_wakes:
+            "A purge that lets an ordering key go on wakes subscribers, of archived keys too.",
+        what_a_corrupt_row_held_up_wakes:
+            "Setting a corrupt row aside hands out the next of its ordering key, or wakes subscribers.",
+        a_commit_wakes: "What a transaction makes claimable wakes subscribers when it commits.",
+        another_process_is_woken_by_operators:
+            "Slices and purges that let an ordering key go on wake every process.",
         subscriptions_are_given_or_refused:
             "Subscriptions are given, or refused as unsupported, as the capabilities say.",
     }

@@ -1,13 +1,20 @@
 //! Waiting for work.
 
-use std::time::Duration;
+use std::{future::poll_fn, task::Poll, time::Duration};
 
-use inbox_api::{ErrorKind, HandlerName, Inbox, Outcome, Subscription, Wakeups};
+use inbox_api::{
+    Begun, ClaimRequest, Due, ErrorKind, Expired, Filter, HandlerName, Inbox, Leased, Message,
+    OrderingKey, Outcome, Settlement, Slice, State, Subscription, Wakeups,
+};
 
 use crate::{
-    check::{CaseResult, Unmet, same},
-    harness::Need,
-    place::{Context, HANDLER, Place, dead, message, ordered, processed, retry},
+    cancel::drop_after,
+    check::{CaseResult, Unmet, ensure, same},
+    harness::{Corruption, Need},
+    place::{
+        Context, HANDLER, LONG, Place, claim, dead, dead_blocking, ids, message, message_for,
+        ordered, processed, retry, terms,
+    },
 };
 
 /// How long a wake-up may take.
@@ -54,7 +61,7 @@ pub(crate) async fn a_dropped_wait_loses_no_signal(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     let mut subscription = subscribed(&*place.inbox).await?;
     for polls in 0..4 {
-        let _ = crate::cancel::drop_after(polls.min(1), subscription.woken()).await;
+        let _ = drop_after(polls.min(1), subscription.woken()).await;
     }
     place.accept(&message("1")?).await?;
     wakes(
@@ -104,9 +111,7 @@ pub(crate) async fn the_next_of_an_ordering_key_wakes(cx: Context) -> CaseResult
     }
     let place = two_of_a_key(&cx).await?;
     let leased = place.claim_one().await?;
-    place
-        .finish(&leased, crate::place::dead_blocking("gave up"))
-        .await?;
+    place.finish(&leased, dead_blocking("gave up")).await?;
     let mut subscription = subscribed(&*place.inbox).await?;
     let _ = place.discard(&leased.lease.key).await?;
     wakes(
@@ -176,4 +181,486 @@ pub(crate) async fn subscriptions_are_given_or_refused(cx: Context) -> CaseResul
     }
     let kind = answer.err().map(|error| error.kind());
     same("kind of the error", &kind, &Some(ErrorKind::Unsupported))
+}
+
+/// Who waits for what is done here: another process, where wake-ups reach it.
+async fn listener(place: &Place) -> CaseResult<std::sync::Arc<dyn Inbox>> {
+    let reached = usize::from(place.capabilities().wakeups == Wakeups::EveryProcess);
+    Ok(place.connections(2).await?.swap_remove(reached))
+}
+
+/// Does `change` while a worker waits, who claims whenever it is woken and finds nothing but what a
+/// signal announces. Fails unless it gets something.
+async fn finds(
+    inbox: &dyn Inbox,
+    cause: &str,
+    change: impl Future<Output = CaseResult>,
+) -> CaseResult<Leased> {
+    let mut subscription = subscribed(inbox).await?;
+    let worker = async {
+        let mut wakes = 0;
+        loop {
+            if tokio::time::timeout(SOON, subscription.woken())
+                .await
+                .is_err()
+            {
+                return Err(Unmet::Failed(match wakes {
+                    0 => format!("no wake-up within {SOON:?} of {cause}"),
+                    _ => format!(
+                        "{cause}: a worker was woken ({wakes} times), claimed at once and got \
+                         nothing, and no further wake-up came within {SOON:?}: the signal came \
+                         before its cause could be seen"
+                    ),
+                }));
+            }
+            wakes += 1;
+            if let Some(leased) = claim(inbox, HANDLER, 1, LONG).await?.pop() {
+                return Ok(leased);
+            }
+        }
+    };
+    let (leased, changed) = tokio::join!(worker, change);
+    changed?;
+    leased
+}
+
+/// Defect: a signal that comes before its cause can be seen. Who is woken by it looks too early, and
+/// waits for the next one.
+pub(crate) async fn who_is_woken_finds_the_cause(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let worker = listener(&place).await?;
+    for round in 0..3 {
+        let sent = message(&format!("{round}"))?;
+        let mut leased = finds(&*worker, "a receive", place.accept(&sent)).await?;
+        for (outcome, cause) in [
+            (Outcome::Release, "a release"),
+            (retry(Duration::ZERO), "a retry that is due at once"),
+        ] {
+            leased = finds(&*worker, cause, place.finish(&leased, outcome)).await?;
+        }
+        place.finish(&leased, dead("gave up")).await?;
+        let replay = async {
+            let _ = place.replay(sent.key(), None).await?;
+            Ok(())
+        };
+        leased = finds(&*worker, "a replay", replay).await?;
+        place.finish(&leased, dead("gave up")).await?;
+        let replay = async {
+            Ok(drop(
+                place
+                    .replay_slice(&Filter::default(), &all_at_once())
+                    .await?,
+            ))
+        };
+        leased = finds(&*worker, "a replay of a slice", replay).await?;
+        place.finish(&leased, processed()).await?;
+    }
+    Ok(())
+}
+
+/// Whether the future is ready when it is polled once.
+async fn polled_once(waiting: &mut (impl Future<Output = ()> + Unpin)) -> bool {
+    poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut *waiting).poll(cx).is_ready())).await
+}
+
+/// Defect: a signal goes to a wait that is dropped before it has seen it, as in a `select!`, and is
+/// gone.
+pub(crate) async fn a_signal_to_a_wait_that_is_dropped_is_kept(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let mut subscription = subscribed(&*place.inbox).await?;
+    for round in 0..5 {
+        let mut waiting = subscription.woken();
+        while polled_once(&mut waiting).await {
+            drop(waiting);
+            waiting = subscription.woken();
+        }
+        place.accept(&message(&format!("{round}"))?).await?;
+        // What carries the signal may take its time.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(waiting);
+        wakes(
+            &mut *subscription,
+            "a receive during a wait that was then dropped",
+        )
+        .await?;
+    }
+    // Dropped when it has seen the signal, and does something else before it returns.
+    for polls in 1..=3 {
+        place.accept(&message(&format!("{polls} polls"))?).await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if drop_after(polls, subscription.woken()).await.is_none() {
+            let cause = format!("a receive before a wait that was dropped (polls: {polls})");
+            wakes(&mut *subscription, &cause).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn begun(place: &Place, message: &Message) -> CaseResult<Leased> {
+    match place.begin(message, &terms(LONG)?).await? {
+        Begun::Run(leased) => Ok(*leased),
+        other => Err(Unmet::Failed(format!("begin: expected Run, saw {other:?}"))),
+    }
+}
+
+/// Defect: only what was received and claimed wakes when it comes back.
+pub(crate) async fn what_was_begun_and_comes_back_wakes(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    for (outcome, cause) in [
+        (retry(Duration::ZERO), "a retry of what was begun"),
+        (Outcome::Release, "a release of what was begun"),
+    ] {
+        let leased = begun(&place, &sent).await?;
+        let mut subscription = subscribed(&*place.inbox).await?;
+        place.finish(&leased, outcome).await?;
+        wakes(&mut *subscription, cause).await?;
+    }
+    if !place.capabilities().ordering {
+        return Ok(());
+    }
+    let place = cx.fresh().await?;
+    for (n, (outcome, cause)) in [(processed(), "processed"), (dead("gave up"), "dead")]
+        .into_iter()
+        .enumerate()
+    {
+        let (first, second) = (format!("{n}-1"), format!("{n}-2"));
+        let key = format!("{n}");
+        let leased = begun(&place, &ordered(&first, &key)?).await?;
+        let behind = place.begin(&ordered(&second, &key)?, &terms(LONG)?).await?;
+        same("begin behind another", &behind, &Begun::Blocked)?;
+        let cause = format!("the one before it, which was begun, being {cause}");
+        let next = finds(&*place.inbox, &cause, place.finish(&leased, outcome)).await?;
+        same("claimed", &next.message.id().as_str(), &second.as_str())?;
+    }
+    Ok(())
+}
+
+fn all_at_once() -> Slice {
+    Slice {
+        after: None,
+        limit: 100,
+    }
+}
+
+fn of(states: &[State]) -> Filter {
+    Filter {
+        states: states.to_vec(),
+        ..Filter::default()
+    }
+}
+
+/// The first of three of a key is dead and blocks it.
+async fn blocked(cx: &Context) -> CaseResult<(Place, Message)> {
+    let place = cx.fresh_ordered().await?;
+    let first = ordered("1", "k")?;
+    place.accept(&first).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, dead_blocking("gave up")).await?;
+    place
+        .accept_all(&[ordered("2", "k")?, ordered("3", "k")?])
+        .await?;
+    Ok((place, first))
+}
+
+/// The first of three of a key is pending and not due for long.
+async fn delayed(cx: &Context) -> CaseResult<(Place, Message)> {
+    let place = cx.fresh_ordered().await?;
+    let first = ordered("1", "k")?;
+    place
+        .accept(&first.clone().with_due(Due::After(LONG)))
+        .await?;
+    place
+        .accept_all(&[ordered("2", "k")?, ordered("3", "k")?])
+        .await?;
+    Ok((place, first))
+}
+
+/// Defect: an operator's change by slice, which lets an ordering key go on, wakes nobody.
+pub(crate) async fn what_slices_set_free_wakes(cx: Context) -> CaseResult {
+    let (place, _) = blocked(&cx).await?;
+    let replay = async {
+        let progress = place.replay_slice(&of(&[]), &all_at_once()).await?;
+        same("replayed", &progress.changed, &1)
+    };
+    let next = finds(&*place.inbox, "a slice that replays what blocked", replay).await?;
+    same("claimed", &next.message.id().as_str(), &"1")?;
+
+    for state in [State::Dead, State::Pending] {
+        let (place, _) = if state == State::Dead {
+            blocked(&cx).await?
+        } else {
+            delayed(&cx).await?
+        };
+        let one = Slice {
+            after: None,
+            limit: 1,
+        };
+        let discard = async {
+            let progress = place.discard_slice(&of(&[state]), &one).await?;
+            same("discarded", &progress.changed, &1)
+        };
+        let cause = format!("a slice that discards the {state} first of an ordering key");
+        let next = finds(&*place.inbox, &cause, discard).await?;
+        same("claimed", &next.message.id().as_str(), &"2")?;
+    }
+    Ok(())
+}
+
+/// The same, of one message.
+pub(crate) async fn what_an_operator_sets_free_wakes(cx: Context) -> CaseResult {
+    let (place, first) = blocked(&cx).await?;
+    let replay = async {
+        let _ = place.replay(first.key(), None).await?;
+        Ok(())
+    };
+    let next = finds(&*place.inbox, "a replay of what blocked", replay).await?;
+    same("claimed", &next.message.id().as_str(), &"1")?;
+    for (what, (place, first)) in [
+        ("was dead and blocked it", blocked(&cx).await?),
+        ("was not due", delayed(&cx).await?),
+    ] {
+        let discard = async {
+            let _ = place.discard(first.key()).await?;
+            Ok(())
+        };
+        let cause = format!("a discard of the first of an ordering key that {what}");
+        let next = finds(&*place.inbox, &cause, discard).await?;
+        same("claimed", &next.message.id().as_str(), &"2")?;
+    }
+    Ok(())
+}
+
+/// Defect: a purge lets an ordering key go on and wakes nobody.
+pub(crate) async fn a_purge_of_what_blocked_wakes(cx: Context) -> CaseResult {
+    for archived in [false, true] {
+        let (place, first) = blocked(&cx).await?;
+        let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
+        let keys = [first.key().clone()];
+        let purge = async {
+            let purged = if archived {
+                place.purge_archived(&expired, &keys).await?
+            } else {
+                place.purge(&expired).await?
+            };
+            same("purged", &purged, &1)
+        };
+        let cause = if archived {
+            "a purge of an archived message that blocked"
+        } else {
+            "a purge of what blocked"
+        };
+        let next = finds(&*place.inbox, cause, purge).await?;
+        same("claimed", &next.message.id().as_str(), &"2")?;
+    }
+    Ok(())
+}
+
+/// Defect: only the first, or the last, of a batch decides whether there is a signal.
+pub(crate) async fn any_member_of_a_batch_wakes(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let known = message("known")?;
+    place.accept_in(&known, State::Processed).await?;
+    for (n, at) in [0, 1, 2].into_iter().enumerate() {
+        let mut batch = vec![
+            known.clone(),
+            message_for("other", &format!("{n}"))?.with_due(Due::After(LONG)),
+        ];
+        batch.insert(at, message(&format!("{n}"))?);
+        let receive = async {
+            let _ = place.receive(&batch).await?;
+            Ok(())
+        };
+        let cause = format!("a receive whose member {at} of 3 is new and due");
+        let leased = finds(&*place.inbox, &cause, receive).await?;
+        place.finish(&leased, processed()).await?;
+    }
+    for at in 0..3 {
+        let batch: Vec<Message> = (0..3)
+            .map(|n| message(&format!("settled {at} {n}")))
+            .collect::<CaseResult<_>>()?;
+        place.accept_all(&batch).await?;
+        let leased = place.claim_up_to(3, LONG).await?;
+        same("claimed", &leased.len(), &3)?;
+        let settlements: Vec<Settlement> = leased
+            .into_iter()
+            .enumerate()
+            .map(|(n, leased)| Settlement {
+                lease: leased.lease,
+                outcome: if n == at {
+                    Outcome::Release
+                } else {
+                    processed()
+                },
+            })
+            .collect();
+        let settle = async {
+            let _ = place.settle(&settlements).await?;
+            Ok(())
+        };
+        let cause = format!("settlements of which number {at} of 3 is a release");
+        let leased = finds(&*place.inbox, &cause, settle).await?;
+        place.finish(&leased, processed()).await?;
+    }
+    Ok(())
+}
+
+/// Defect: a subscription hears of one handler only.
+pub(crate) async fn every_handler_of_a_subscription_wakes(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    drop(subscribed(&*place.inbox).await?);
+    let names = ["a", "b", "c"];
+    let handlers = names.map(HandlerName::new);
+    let handlers: Vec<HandlerName> = handlers.into_iter().collect::<Result<_, _>>()?;
+    let mut subscription = place.subscribe(&handlers).await?;
+    for name in names.iter().rev().chain(&names) {
+        // Spurious wake-ups are allowed; those of the past are used up here.
+        while tokio::time::timeout(Duration::from_millis(20), subscription.woken())
+            .await
+            .is_ok()
+        {}
+        let id = format!("{}", place.count(&Filter::default()).await?);
+        place.accept(&message_for(name, &id)?).await?;
+        wakes(
+            &mut *subscription,
+            &format!("a receive for the handler {name}"),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// Defect: the next of an ordering key waits for the next poll when a corrupt row was before it.
+pub(crate) async fn what_a_corrupt_row_held_up_wakes(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let first = ordered("1", "k")?;
+    place
+        .accept_all(&[first.clone(), ordered("2", "k")?])
+        .await?;
+    place
+        .fixture
+        .corrupt(first.key(), Corruption::Headers)
+        .await?;
+    let mut subscription = subscribed(&*place.inbox).await?;
+    let request = ClaimRequest {
+        handlers: vec![HandlerName::new(HANDLER)?],
+        limit: 10,
+        terms: terms(LONG)?,
+    };
+    let claims = place.claim(&request).await?;
+    same("reported as corrupt", &claims.corrupt.len(), &1)?;
+    if !claims.leased.is_empty() {
+        return same("claimed", &ids(&claims.leased), &vec!["2".into()]);
+    }
+    wakes(
+        &mut *subscription,
+        "a claim that set the first of an ordering key aside as corrupt",
+    )
+    .await?;
+    let next = claim(&*place.inbox, HANDLER, 10, LONG).await?;
+    same("claimed", &ids(&next), &vec!["2".into()])
+}
+
+/// Defect: what a transaction makes claimable wakes nobody, or wakes before the commit and then no
+/// more.
+pub(crate) async fn a_commit_wakes(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    if !place.capabilities().transactions {
+        return Err(Unmet::NotChecked(Need::Transactions));
+    }
+    let transactions = place.fixture.transactions()?;
+    let receive = async {
+        let mut transaction = transactions.open().await?;
+        let _ = transaction.receive(&[message("1")?]).await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        Ok(transaction.commit().await?)
+    };
+    let mut leased = finds(&*place.inbox, "a receive in a transaction", receive).await?;
+    for (outcome, cause) in [
+        (retry(Duration::ZERO), "a retry in a transaction"),
+        (Outcome::Release, "a release in a transaction"),
+    ] {
+        let settle = async {
+            let settlement = [Settlement {
+                lease: leased.lease.clone(),
+                outcome,
+            }];
+            let mut transaction = transactions.open().await?;
+            let _ = transaction.settle(&settlement).await?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(transaction.commit().await?)
+        };
+        leased = finds(&*place.inbox, cause, settle).await?;
+    }
+    place.finish(&leased, processed()).await?;
+    if !place.capabilities().ordering {
+        return Ok(());
+    }
+    let (first, second) = (ordered("2", "k")?, ordered("3", "k")?);
+    place.accept_all(&[first.clone(), second]).await?;
+    let mut transaction = transactions.open().await?;
+    // Before the listener, whose claims would take it.
+    let recorded = transaction.record(&first, None).await?;
+    same("record", &recorded, &inbox_api::Recorded::First)?;
+    let commit = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        Ok(transaction.commit().await?)
+    };
+    let next = finds(&*place.inbox, "a record of the one before it", commit).await?;
+    same("claimed", &next.message.id().as_str(), &"3")
+}
+
+/// Defect: other processes do not learn of what operators do.
+pub(crate) async fn another_process_is_woken_by_operators(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    if place.capabilities().wakeups != Wakeups::EveryProcess {
+        return Err(Unmet::NotChecked(Need::WakeupsAcrossProcesses));
+    }
+    let other = place.fixture.second_connection().await?;
+    let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
+    for (n, cause) in ["replay", "discard", "purge", "purge of the archived"]
+        .into_iter()
+        .enumerate()
+    {
+        let key = OrderingKey::new(cause)?;
+        let first = message(&format!("{n}-1"))?.with_ordering_key(key.clone());
+        place.accept(&first).await?;
+        let leased = place.claim_one().await?;
+        place.finish(&leased, dead_blocking("gave up")).await?;
+        let second = message(&format!("{n}-2"))?.with_ordering_key(key.clone());
+        place.accept(&second).await?;
+        let filter = Filter {
+            states: vec![State::Dead],
+            ordering_key: Some(key),
+            ..Filter::default()
+        };
+        let mut subscription = subscribed(&*other).await?;
+        let changed = match n {
+            0 => place.replay_slice(&filter, &all_at_once()).await?.changed,
+            1 => place.discard_slice(&filter, &all_at_once()).await?.changed,
+            2 => place.purge(&expired).await?,
+            _ => {
+                let keys = [first.key().clone()];
+                place.purge_archived(&expired, &keys).await?
+            }
+        };
+        same(&format!("changed by a {cause}"), &changed, &1)?;
+        wakes(
+            &mut *subscription,
+            &format!("a {cause} in another process of what blocked"),
+        )
+        .await?;
+        let next = claim(&*other, HANDLER, 10, LONG).await?;
+        ensure!(
+            next.len() == 1,
+            "claimed after a {cause}: expected the next, saw {:?}",
+            ids(&next)
+        );
+        place.finish(&next[0], processed()).await?;
+        if n == 0 {
+            let next = place.claim_one().await?;
+            place.finish(&next, processed()).await?;
+        }
+    }
+    Ok(())
 }
