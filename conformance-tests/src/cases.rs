@@ -9,6 +9,7 @@ pub(crate) mod duplicates;
 pub(crate) mod fencing;
 pub(crate) mod halves;
 pub(crate) mod held_rows;
+pub(crate) mod filters;
 pub(crate) mod holding;
 pub(crate) mod hostile;
 pub(crate) mod identity;

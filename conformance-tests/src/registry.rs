@@ -396,6 +396,10 @@ register! { $
             "A listing of what would be purged keeps to its limit, the longest finished first.",
         only_what_was_archived_is_purged:
             "Nothing is deleted that the archiver has not taken, or that has changed since.",
+        a_key_that_is_archived_twice_is_purged_once:
+            "A key that is named twice among the archived ones is purged and counted once.",
+        what_changed_since_it_was_archived_is_not_purged:
+            "What was replayed, ended again or received anew since it was archived is not purged.",
         two_purgers_share_the_work:
             "Several purgers at once share the work, without errors and without counting twice.",
         a_purge_beside_traffic_disturbs_nothing: "A purge beside live traffic disturbs nothing.",
@@ -568,6 +572,19 @@ register! { $
             "All slices of a discard reach the end although workers take some of their messages.",
         a_replay_goes_on_past_messages_that_others_discard:
             "All slices of a replay reach the end although others discard some of their messages.",
+        they_set_free_what_they_unblock:
+            "Slices and purges set free the ordering keys that they unblock, and no others.",
+        a_discard_of_the_pending_keeps_the_order:
+            "Discarding pending messages by slices moves an ordering key on only at its first message.",
+        counts_follow_them: "Counts follow slices and purges, of archived keys too.",
+        a_dropped_payload_in_the_middle_is_passed_over:
+            "A replay by slices passes over messages without a payload and goes on behind them.",
+    }
+    filters (filters) {
+        a_replay_changes_what_its_filter_lists:
+            "A replay by slices changes exactly what its filter lists, for every part of the filter.",
+        a_discard_changes_what_its_filter_lists:
+            "A discard by slices changes exactly what its filter lists, for every part of the filter.",
     }
     silence (silence) {
         receive_ends:

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox_api::{Bytes, Expired, Inbox, Operate, Outcome, State, Store};
+use inbox_api::{Bytes, Expired, Inbox, Key, Operate, Outcome, State, Store};
 
 use crate::{
     check::{CaseResult, same},
-    place::{Context, LONG, Place, message, message_for, numbered, processed},
+    place::{Context, LONG, Place, claim, dead, message, message_for, numbered, processed},
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -290,6 +290,133 @@ pub(crate) async fn only_what_was_archived_is_purged(cx: Context) -> CaseResult 
         &place.purge_archived(&what, &keys).await?,
         &2,
     )
+}
+
+/// Defect: a list of keys taken for a set: what is named twice is counted twice, or fails half-way.
+pub(crate) async fn a_key_that_is_archived_twice_is_purged_once(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for state in [State::Processed, State::Dead, State::Discarded] {
+        let handler = state.as_str();
+        for id in ["1", "2", "3"] {
+            place.accept_in(&message_for(handler, id)?, state).await?;
+        }
+        let key = |id| CaseResult::Ok(message_for(handler, id)?.key().clone());
+        let keys = [key("2")?, key("1")?, key("unknown")?, key("2")?, key("2")?];
+        let what = expired(state, Duration::ZERO, 1)?;
+        same(
+            &format!("purged of two {state} messages, one of them named three times"),
+            &place.purge_archived(&what, &keys).await?,
+            &2,
+        )?;
+        place.has_state(&key("3")?, state).await?;
+        same(
+            &format!("{state} in the statistics afterwards"),
+            &place.statistics().await?.count(state),
+            &1,
+        )?;
+    }
+    Ok(())
+}
+
+/// Claims and ends the one message of `handler` that is due.
+async fn end(place: &Place, handler: &str, state: State) -> CaseResult {
+    let outcome = match state {
+        State::Processed => processed(),
+        _ => dead("gave up"),
+    };
+    for leased in claim(&*place.inbox, handler, 1, LONG).await? {
+        place.finish(&leased, outcome.clone()).await?;
+    }
+    if state == State::Discarded {
+        let _ = place.discard(message_for(handler, "1")?.key()).await?;
+    }
+    Ok(())
+}
+
+/// What may become of a message between its archiving and its purge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    Nothing,
+    Replayed,
+    Leased,
+    RanAndEndedTheSame,
+    EndedOtherwise,
+    PurgedAndReceived,
+    PurgedAndEndedAgain,
+}
+
+const SINCE: [Since; 7] = [
+    Since::Nothing,
+    Since::Replayed,
+    Since::Leased,
+    Since::RanAndEndedTheSame,
+    Since::EndedOtherwise,
+    Since::PurgedAndReceived,
+    Since::PurgedAndEndedAgain,
+];
+
+/// Defect: the archiver's keys are deleted whatever has become of them since.
+pub(crate) async fn what_changed_since_it_was_archived_is_not_purged(cx: Context) -> CaseResult {
+    let finals = [State::Processed, State::Dead, State::Discarded];
+    let place = cx.fresh().await?;
+    place.need_clock()?;
+    for (state, other) in finals.into_iter().zip(finals.into_iter().cycle().skip(1)) {
+        let handler = |since: Since| format!("{state} {since:?}");
+        for since in SINCE {
+            let sent = message_for(&handler(since), "1")?;
+            place.accept_in(&sent, state).await?;
+        }
+        place.pass(DAY).await?;
+        let what = expired(state, DAY, 100)?;
+        let archived = place.expired(&what).await?.records;
+        // Not what has ended like this in an earlier round.
+        let keys: Vec<Key> = archived
+            .into_iter()
+            .map(|record| record.key)
+            .filter(|key| key.handler.as_str().starts_with(state.as_str()))
+            .collect();
+        same(&format!("archived of {state}"), &keys.len(), &SINCE.len())?;
+        for since in SINCE {
+            let handler = handler(since);
+            let sent = message_for(&handler, "1")?;
+            match since {
+                Since::Nothing => continue,
+                Since::PurgedAndReceived | Since::PurgedAndEndedAgain => {
+                    let one = [sent.key().clone()];
+                    same("purged", &place.purge_archived(&what, &one).await?, &1)?;
+                    place.accept(&sent).await?;
+                }
+                _ => drop(place.replay(sent.key(), None).await?),
+            }
+            match since {
+                Since::Leased => drop(claim(&*place.inbox, &handler, 1, LONG).await?),
+                Since::RanAndEndedTheSame | Since::PurgedAndEndedAgain => {
+                    end(&place, &handler, state).await?;
+                }
+                Since::EndedOtherwise => end(&place, &handler, other).await?,
+                _ => {}
+            }
+        }
+        let mut left = Vec::new();
+        let purged = place.purge_archived(&what, &keys).await?;
+        for since in SINCE {
+            let key = message_for(&handler(since), "1")?.key().clone();
+            if place.get(&key).await?.is_some() {
+                left.push(since);
+            }
+        }
+        same(
+            &format!("left of what was archived as {state}, by what became of it since"),
+            &left,
+            &SINCE[1..].to_vec(),
+        )?;
+        same(
+            &format!("purged of what was archived as {state}"),
+            &purged,
+            &1,
+        )?;
+    }
+    Ok(())
 }
 
 /// Defect: purgers that delete the same rows, or deadlock.

@@ -10,13 +10,18 @@ use std::{
 };
 
 use inbox_api::{
-    Cursor, Filter, Inbox, Intervention, Key, Message, Outcome, Progress, Slice, State,
+    Cursor, Expired, Filter, Inbox, Intervention, Key, Message, Outcome, Progress, Settlement,
+    Slice, State,
 };
 use tokio::task::JoinSet;
 
 use crate::{
     check::{CaseResult, ensure, same},
-    place::{Context, HANDLER, LONG, Place, claim, dead, numbered},
+    harness::Settings,
+    place::{
+        Context, HANDLER, LONG, Place, claim, dead, dead_blocking, ids, message_for, numbered,
+        ordered, processed,
+    },
 };
 
 /// Enough for many slices and many claims at once.
@@ -169,4 +174,261 @@ pub(crate) async fn a_replay_goes_on_past_messages_that_others_discard(cx: Conte
         &left,
         &0,
     )
+}
+
+/// Three ordering keys, each blocked by its first message with two behind it.
+async fn three_blocked(cx: &Context) -> CaseResult<Place> {
+    let place = cx.fresh_ordered().await?;
+    let keys = ["a", "b", "c"];
+    let of_each = |n: usize| -> CaseResult<Vec<Message>> {
+        let of = |key: &&str| ordered(&format!("{key}{n}"), key);
+        keys.iter().map(of).collect()
+    };
+    place.accept_all(&of_each(1)?).await?;
+    let mut leased = place.claim_up_to(10, LONG).await?;
+    leased.sort_by_key(|leased| leased.message.id().to_string());
+    for leased in leased {
+        place.finish(&leased, dead_blocking("gave up")).await?;
+        // One moment each, so that the longest finished is known.
+        place.pass(Duration::from_millis(2)).await?;
+    }
+    for n in [2, 3] {
+        place.accept_all(&of_each(n)?).await?;
+    }
+    place.nothing_due("every ordering key is blocked").await?;
+    Ok(place)
+}
+
+async fn blocking_in_all(place: &Place) -> CaseResult<u64> {
+    Ok(place.statistics().await?.blocking())
+}
+
+/// Defect: what a bulk change or a purge sets free stays blocked, or all is set free by it.
+pub(crate) async fn they_set_free_what_they_unblock(cx: Context) -> CaseResult {
+    let two = Slice {
+        after: None,
+        limit: 2,
+    };
+    let expired = Expired::new(State::Dead, Duration::ZERO, 2)?;
+    let everything = Filter::default();
+    for change in ["replay", "discard", "purge", "purge of what was archived"] {
+        let place = three_blocked(&cx).await?;
+        let changed = match change {
+            "replay" => place.replay_slice(&everything, &two).await?.changed,
+            "discard" => place.discard_slice(&everything, &two).await?.changed,
+            "purge" => place.purge(&expired).await?,
+            _ => {
+                let archived = place.expired(&expired).await?.records;
+                let keys: Vec<Key> = archived.into_iter().map(|record| record.key).collect();
+                place.purge_archived(&expired, &keys).await?
+            }
+        };
+        same(&format!("changed by a {change} of two"), &changed, &2)?;
+        let when = format!("after a {change} of two that blocked");
+        same(
+            &format!("dead messages that block, {when}"),
+            &blocking_in_all(&place).await?,
+            &1,
+        )?;
+        let first = if change == "replay" { 1 } else { 2 };
+        for n in first..=3 {
+            let leased = place.claim_up_to(10, LONG).await?;
+            let mut seen = ids(&leased);
+            seen.sort();
+            let expected = vec![format!("a{n}"), format!("b{n}")];
+            same(&format!("claimable {when}"), &seen, &expected)?;
+            for leased in &leased {
+                place.finish(leased, processed()).await?;
+            }
+        }
+        place
+            .nothing_due("the third ordering key is blocked")
+            .await?;
+    }
+    Ok(())
+}
+
+/// Defect: a slice of pending messages sets free what is behind one that is not first of its key, or
+/// not what is behind one that is.
+pub(crate) async fn a_discard_of_the_pending_keeps_the_order(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let all: Vec<Message> = (1..=6)
+        .map(|n| ordered(&format!("{n}"), "k"))
+        .collect::<CaseResult<_>>()?;
+    place.accept_all(&all).await?;
+    let first = place.claim_one().await?;
+    // 2 and 3, behind the one that is leased.
+    let pending = Filter {
+        states: vec![State::Pending],
+        ..Filter::default()
+    };
+    let two = Slice {
+        after: None,
+        limit: 2,
+    };
+    let progress = place.discard_slice(&pending, &two).await?;
+    same("discarded", &progress.changed, &2)?;
+    place
+        .nothing_due("the first of its ordering key is leased")
+        .await?;
+    place.finish(&first, processed()).await?;
+    let fourth = place.claim_one().await?;
+    same("claimed", &fourth.message.id().as_str(), &"4")?;
+    place.finish(&fourth, Outcome::Release).await?;
+    let one = Slice {
+        after: None,
+        limit: 1,
+    };
+    let progress = place.discard_slice(&pending, &one).await?;
+    same("discarded", &progress.changed, &1)?;
+    let fifth = place.claim_one().await?;
+    same("claimed", &fifth.message.id().as_str(), &"5")
+}
+
+/// Counts in the statistics, and by counting.
+async fn counts(place: &Place, when: &str, expected: [u64; 5]) -> CaseResult {
+    let statistics = place.statistics().await?;
+    let seen = State::ALL.map(|state| statistics.count(state));
+    same(
+        &format!("pending, leased, processed, dead and discarded in the statistics {when}"),
+        &seen,
+        &expected,
+    )?;
+    let mut counted = [0; 5];
+    for (state, counted) in State::ALL.into_iter().zip(&mut counted) {
+        let filter = Filter {
+            states: vec![state],
+            ..Filter::default()
+        };
+        *counted = place.count(&filter).await?;
+    }
+    same(
+        &format!("pending, leased, processed, dead and discarded by counting {when}"),
+        &counted,
+        &expected,
+    )
+}
+
+/// Defect: counts that are kept follow single changes, and not those by slice or by key list.
+pub(crate) async fn counts_follow_them(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let finals = [State::Processed, State::Dead, State::Discarded];
+    for handler in ["a", "b"] {
+        let all: Vec<Message> = (0..12)
+            .map(|n| message_for(handler, &format!("{n:02}")))
+            .collect::<CaseResult<_>>()?;
+        place.accept_all(&all).await?;
+        let leased = claim(&*place.inbox, handler, 8, LONG).await?;
+        let ends: Vec<Settlement> = leased
+            .into_iter()
+            .enumerate()
+            .map(|(n, leased)| Settlement {
+                lease: leased.lease,
+                outcome: if n < 4 { processed() } else { dead("gave up") },
+            })
+            .collect();
+        let _ = place.settle(&ends).await?;
+        for message in &all[8..11] {
+            let _ = place.discard(message.key()).await?;
+        }
+    }
+    counts(&place, "to begin with", [2, 0, 8, 8, 6]).await?;
+    let of = |state: State| Filter {
+        states: vec![state],
+        ..Filter::default()
+    };
+    let slice = |limit| Slice { after: None, limit };
+    let mut expected = [2, 0, 8, 8, 6];
+    for (at, state) in finals.into_iter().enumerate() {
+        let _ = place.replay_slice(&of(state), &slice(3)).await?;
+        expected[2 + at] -= 3;
+        expected[0] += 3;
+        let when = format!("after a replay of three that were {state}");
+        counts(&place, &when, expected).await?;
+    }
+    for (at, state) in [(3, State::Dead), (0, State::Pending)] {
+        let _ = place.discard_slice(&of(state), &slice(2)).await?;
+        expected[at] -= 2;
+        expected[4] += 2;
+        let when = format!("after a discard of two that were {state}");
+        counts(&place, &when, expected).await?;
+    }
+    for (at, state) in finals.into_iter().enumerate() {
+        let expired = Expired::new(state, Duration::ZERO, 1)?;
+        let archived = place.expired(&expired).await?.records;
+        let keys: Vec<Key> = archived.into_iter().map(|record| record.key).collect();
+        let _ = place.purge_archived(&expired, &keys).await?;
+        expected[2 + at] -= 1;
+        let when = format!("after a purge of an archived message that was {state}");
+        counts(&place, &when, expected).await?;
+        let _ = place.purge(&expired).await?;
+        expected[2 + at] -= 1;
+        let when = format!("after a purge of one that was {state}");
+        counts(&place, &when, expected).await?;
+    }
+    Ok(())
+}
+
+/// Defect: a slice ends at a message without a payload, fails at it, or counts it.
+pub(crate) async fn a_dropped_payload_in_the_middle_is_passed_over(cx: Context) -> CaseResult {
+    let settings = Settings {
+        drop_processed_payloads: true,
+        ..Settings::default()
+    };
+    let finals = [State::Processed, State::Dead, State::Discarded];
+    // Which of them end as processed, so that their payload is dropped.
+    for dropped in [[1, 2, 3, 6], [0, 1, 4, 5], [0, 2, 4, 6]] {
+        let place = cx.fresh_with(&settings).await?;
+        let all = numbered(7)?;
+        place.accept_all(&all).await?;
+        let mut ends = Vec::new();
+        for (n, leased) in place.claim_up_to(10, LONG).await?.into_iter().enumerate() {
+            let outcome = if dropped.contains(&n) {
+                processed()
+            } else {
+                dead("gave up")
+            };
+            ends.push(Settlement {
+                lease: leased.lease,
+                outcome,
+            });
+        }
+        let _ = place.settle(&ends).await?;
+        let filter = Filter {
+            states: finals.to_vec(),
+            ..Filter::default()
+        };
+        let (mut after, mut changed) = (None, 0);
+        for step in 0.. {
+            ensure!(step < 20, "slices of 2 over 7 messages: saw no end");
+            let slice = Slice {
+                after: after.take(),
+                limit: 2,
+            };
+            let progress = place.replay_slice(&filter, &slice).await?;
+            changed += progress.changed;
+            match progress.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        let what = format!("replayed of 7 messages, of which {dropped:?} have no payload any more");
+        same(&what, &changed, &3)?;
+        let states: Vec<State> = super::filters::listed(&place, &Filter::default())
+            .await?
+            .into_values()
+            .map(|record| record.state)
+            .collect();
+        let expected: Vec<State> = (0..7)
+            .map(|n| {
+                if dropped.contains(&n) {
+                    State::Processed
+                } else {
+                    State::Pending
+                }
+            })
+            .collect();
+        same(&format!("states: {what}"), &states, &expected)?;
+    }
+    Ok(())
 }

@@ -1,0 +1,290 @@
+//! What slices change is what a listing with their filter shows.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use inbox_api::{
+    Expired, Filter, HandlerName, Kind, Lease, Message, OrderingKey, Outcome, Page, Record,
+    Settlement, Slice, State,
+};
+
+use crate::{
+    check::{CaseResult, ensure, same},
+    place::{Context, LONG, Place, claim, dead, dead_blocking, message_for, processed},
+};
+
+#[derive(Clone, Copy)]
+enum Change {
+    Discard,
+    Replay,
+}
+
+/// Longer than the suite runs, also with a clock that is moved.
+const HELD: Duration = Duration::from_secs(10 * 3600);
+
+/// Two handlers' messages in every state, with what a filter may ask for: of the first handler's
+/// those are old, where the clock can be moved.
+async fn population(place: &Place) -> CaseResult<Vec<Lease>> {
+    let mut held = Vec::new();
+    for (n, handler) in ["a", "b"].into_iter().enumerate() {
+        let messages: Vec<Message> = (0..6)
+            .map(|i| {
+                let plain = message_for(handler, &format!("{n}-{i}"))?;
+                let kind = Kind::new(if (n + i / 2) % 2 == 0 { "even" } else { "odd" })?;
+                let sent = Message::new(plain.handler().clone(), plain.id().clone(), kind, "x");
+                Ok(match ["k0", "", "", "k", "K", ""][i] {
+                    "" => sent,
+                    _ if !place.capabilities().ordering => sent,
+                    key => sent.with_ordering_key(OrderingKey::new(key)?),
+                })
+            })
+            .collect::<CaseResult<_>>()?;
+        place.accept_all(&messages).await?;
+        let mut ends = Vec::new();
+        for leased in claim(&*place.inbox, handler, 10, HELD).await? {
+            let outcome = match leased.message.id().as_str().chars().last() {
+                Some('0') => Outcome::Release,
+                Some('1') => {
+                    held.push(leased.lease);
+                    continue;
+                }
+                Some('2') => processed(),
+                Some('3') => dead_blocking("100% Broken_pipe"),
+                _ => dead("superseded"),
+            };
+            ends.push(Settlement {
+                lease: leased.lease,
+                outcome,
+            });
+        }
+        let _ = place.settle(&ends).await?;
+        let _ = place.discard(messages[5].key()).await?;
+        if n == 0 && place.need_clock().is_ok() {
+            place.pass(LONG).await?;
+        }
+    }
+    Ok(held)
+}
+
+/// What a filter of a slice means: every part by itself, matching and not, and parts together.
+fn filters(place: &Place) -> CaseResult<Vec<Filter>> {
+    let all = Filter::default;
+    let every = || State::ALL.to_vec();
+    let handler = |name| CaseResult::Ok(Some(HandlerName::new(name)?));
+    let kind = |name| CaseResult::Ok(Some(Kind::new(name)?));
+    let key = |name| CaseResult::Ok(Some(OrderingKey::new(name)?));
+    let mut filters = vec![all()];
+    for state in State::ALL {
+        filters.push(Filter {
+            states: vec![state],
+            ..all()
+        });
+    }
+    let two = vec![State::Discarded, State::Pending];
+    filters.push(Filter {
+        states: two,
+        ..all()
+    });
+    for name in ["b", "A"] {
+        filters.push(Filter {
+            states: every(),
+            handler: handler(name)?,
+            ..all()
+        });
+    }
+    for name in ["odd", "Even", "eve"] {
+        filters.push(Filter {
+            states: every(),
+            kind: kind(name)?,
+            ..all()
+        });
+    }
+    if place.capabilities().ordering {
+        for name in ["k", "K", "k0"] {
+            filters.push(Filter {
+                states: every(),
+                ordering_key: key(name)?,
+                ..all()
+            });
+        }
+    }
+    for text in ["Broken", "broken", "0% B", "s", "", "_", "superseded "] {
+        let error_contains = Some(text.into());
+        filters.push(Filter {
+            states: every(),
+            error_contains,
+            ..all()
+        });
+    }
+    let half = Some(LONG / 2);
+    if place.need_clock().is_ok() {
+        filters.push(Filter {
+            states: every(),
+            older_than: half,
+            ..all()
+        });
+        filters.push(Filter {
+            states: every(),
+            newer_than: half,
+            ..all()
+        });
+        let newer_than = Some(2 * HELD);
+        filters.push(Filter {
+            older_than: half,
+            newer_than,
+            ..all()
+        });
+    }
+    filters.push(Filter {
+        older_than: Some(HELD),
+        ..all()
+    });
+    filters.push(Filter {
+        newer_than: Some(Duration::ZERO),
+        ..all()
+    });
+    filters.push(Filter {
+        states: vec![State::Dead, State::Processed],
+        handler: handler("a")?,
+        kind: kind("odd")?,
+        newer_than: Some(HELD),
+        error_contains: Some("p".into()),
+        ..all()
+    });
+    Ok(filters)
+}
+
+/// What is asked for, and nothing else.
+fn in_words(filter: &Filter) -> String {
+    let mut words: Vec<String> = filter.states.iter().map(ToString::to_string).collect();
+    let mut add = |part: &str, value: Option<String>| {
+        words.extend(value.map(|value| format!("{part} {value}")));
+    };
+    add("handler", filter.handler.as_ref().map(|h| format!("{h:?}")));
+    add("kind", filter.kind.as_ref().map(|k| format!("{k:?}")));
+    let key = filter.ordering_key.as_ref();
+    add("ordering key", key.map(|k| format!("{k:?}")));
+    add("older than", filter.older_than.map(|a| format!("{a:?}")));
+    add("newer than", filter.newer_than.map(|a| format!("{a:?}")));
+    let text = filter.error_contains.as_ref();
+    add("error with", text.map(|t| format!("{t:?}")));
+    if words.is_empty() {
+        return "no filter".into();
+    }
+    words.join(", ")
+}
+
+pub(super) async fn listed(place: &Place, filter: &Filter) -> CaseResult<BTreeMap<String, Record>> {
+    let records = place.list(filter, &Page::first(100)).await?.records;
+    let named = |record: Record| (record.key.id.to_string(), record);
+    Ok(records.into_iter().map(named).collect())
+}
+
+/// Takes everything out again.
+async fn cleared(place: &Place, held: Vec<Lease>) -> CaseResult {
+    let end = |lease| Settlement {
+        lease,
+        outcome: processed(),
+    };
+    let _ = place
+        .settle(&held.into_iter().map(end).collect::<Vec<_>>())
+        .await?;
+    let slice = Slice {
+        after: None,
+        limit: 100,
+    };
+    let unfinished = Filter {
+        states: vec![State::Pending, State::Dead],
+        ..Filter::default()
+    };
+    let _ = place.discard_slice(&unfinished, &slice).await?;
+    for state in [State::Processed, State::Discarded] {
+        let _ = place
+            .purge(&Expired::new(state, Duration::ZERO, 100)?)
+            .await?;
+    }
+    same(
+        "messages left when all were discarded or settled, and purged",
+        &place.count(&Filter::default()).await?,
+        &0,
+    )
+}
+
+async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
+    let place = cx.fresh().await?;
+    let (eligible, what): (&[State], _) = match change {
+        Change::Discard => (&[State::Pending, State::Dead], State::Discarded),
+        Change::Replay => (
+            &[State::Processed, State::Dead, State::Discarded],
+            State::Pending,
+        ),
+    };
+    let mut held = population(&place).await?;
+    for filter in filters(&place)? {
+        let before = listed(&place, &Filter::default()).await?;
+        let mut meant = filter.clone();
+        if meant.states.is_empty() {
+            meant.states.push(State::Dead);
+        }
+        meant.states.retain(|state| eligible.contains(state));
+        let expected = if meant.states.is_empty() {
+            BTreeMap::new()
+        } else {
+            listed(&place, &meant).await?
+        };
+        let mut after = None;
+        let mut changed = 0;
+        for step in 0.. {
+            ensure!(step < 20, "slices of 4 over 12 messages: saw no end");
+            let slice = Slice {
+                after: after.take(),
+                limit: 4,
+            };
+            let progress = match change {
+                Change::Discard => place.discard_slice(&filter, &slice).await?,
+                Change::Replay => place.replay_slice(&filter, &slice).await?,
+            };
+            changed += progress.changed;
+            match progress.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        let asked = format!("by slices of {}", in_words(&filter));
+        let now = listed(&place, &Filter::default()).await?;
+        let changed_ids: Vec<&String> = now
+            .iter()
+            .filter(|(id, record)| before.get(*id) != Some(*record))
+            .map(|(id, _)| id)
+            .collect();
+        let expected_ids: Vec<&String> = expected.keys().collect();
+        same(&format!("changed {asked}"), &changed_ids, &expected_ids)?;
+        same(
+            &format!("number of messages changed {asked}"),
+            &changed,
+            &(expected.len() as u64),
+        )?;
+        for (id, record) in &expected {
+            let seen = now.get(id);
+            same(
+                &format!("state and replays of {id}, which was changed {asked}"),
+                &seen.map(|seen| (seen.state, seen.replays)),
+                &Some((what, record.replays + u32::from(what == State::Pending))),
+            )?;
+        }
+        if !expected.is_empty() {
+            cleared(&place, held).await?;
+            held = population(&place).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Defect: a part of the filter that a bulk replay does not mind.
+pub(crate) async fn a_replay_changes_what_its_filter_lists(cx: Context) -> CaseResult {
+    changes_what_is_listed(&cx, Change::Replay).await
+}
+
+/// The same, of a bulk discard.
+pub(crate) async fn a_discard_changes_what_its_filter_lists(cx: Context) -> CaseResult {
+    changes_what_is_listed(&cx, Change::Discard).await
+}
