@@ -20,6 +20,7 @@ pub(crate) mod model;
 pub(crate) mod moments;
 pub(crate) mod ordering;
 pub(crate) mod outage;
+pub(crate) mod races;
 pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod retry;

@@ -586,6 +586,26 @@ register! { $
         a_discard_changes_what_its_filter_lists:
             "A discard by slices changes exactly what its filter lists, for every part of the filter.",
     }
+    races (races) {
+        a_settlement_or_a_take_over_wins:
+            "Of a late settlement and a claim or begin at the same time exactly one wins.",
+        a_late_retry_hands_out_nothing_twice:
+            "A late retry beside claims hands no message out twice, and loses none.",
+        an_extension_or_a_take_over_wins:
+            "Of a late extension and a claim or begin at the same time exactly one wins.",
+        a_discard_or_a_claim_wins:
+            "Of a discard, by key or by slices, and a claim at the same time exactly one wins.",
+        a_discard_or_a_late_settlement_wins:
+            "Of a discard, by key or by slices, and a late settlement at the same time exactly one wins.",
+        a_purge_or_a_replay_wins:
+            "Of a purge and a replay, by key or by slices, at the same time exactly one wins.",
+        a_purge_of_the_archived_or_a_replay_wins:
+            "Of a purge of archived keys and a replay at the same time exactly one wins.",
+        a_copy_beside_a_purge_is_new_or_a_duplicate:
+            "A copy that comes beside the purge of its key is a duplicate, or new and kept.",
+        of_two_outcomes_one_counts:
+            "Of two outcomes of one lease at the same time one counts, whole.",
+    }
     silence (silence) {
         receive_ends:
             "A receive on a connection that went silent ends as unavailable, and the next one works.",
