@@ -14,6 +14,7 @@ pub(crate) mod holding;
 pub(crate) mod hostile;
 pub(crate) mod identity;
 pub(crate) mod interrupted;
+pub(crate) mod leaks;
 pub(crate) mod leases;
 pub(crate) mod look;
 pub(crate) mod model;

@@ -671,6 +671,21 @@ register! { $
         set_up: "Setting up again, dropped at any await point, harms nothing.",
         first_set_up: "A first set-up dropped at any await point can be repeated.",
     }
+    leaks (leaks) {
+        receiving_and_claiming_leave_nothing:
+            "Receives, claims and begins that are dropped 50 times leave no connection, lock or turn behind.",
+        settling_and_extending_leave_nothing:
+            "Settlements and extensions that are dropped 50 times leave nothing behind.",
+        interventions_leave_nothing:
+            "Replays and discards, by key and by slices, that are dropped 50 times leave nothing behind.",
+        purging_leaves_nothing: "Purges that are dropped 50 times leave nothing behind.",
+        looking_leaves_nothing: "Looking, dropped 50 times, leaves nothing behind.",
+        setting_up_leaves_nothing: "Setting up, dropped 50 times, leaves nothing behind.",
+        subscriptions_leave_nothing:
+            "Subscriptions that are dropped 50 times, and subscribing, leave nothing behind.",
+        transactions_leave_nothing:
+            "Transactions that are dropped 50 times, at every step, leave nothing behind.",
+    }
     model (model) {
         random_sequences_agree_with_the_memory_store:
             "Any sequence of operations of several actors has the answers of the reference model.",
