@@ -11,6 +11,7 @@ pub(crate) mod halves;
 pub(crate) mod held_rows;
 pub(crate) mod filters;
 pub(crate) mod holding;
+pub(crate) mod horizons;
 pub(crate) mod hostile;
 pub(crate) mod identity;
 pub(crate) mod interrupted;

@@ -241,6 +241,8 @@ register! { $
         a_settled_lease_cannot_be_extended: "Extending a settled lease reports LeaseLost.",
         extensions_are_answered_one_by_one:
             "Each extension of a batch has its own answer, in order.",
+        a_lease_that_is_named_twice_is_extended:
+            "A lease that is named twice in one batch has the same new end twice.",
         lengths_out_of_range_are_invalid:
             "A lease length out of range is invalid and changes nothing; the bounds themselves are taken.",
         each_lease_has_its_own_length:
@@ -685,6 +687,21 @@ register! { $
             "Subscriptions that are dropped 50 times, and subscribing, leave nothing behind.",
         transactions_leave_nothing:
             "Transactions that are dropped 50 times, at every step, leave nothing behind.",
+    }
+    horizons (horizons) {
+        a_copy_after_400_days_is_a_duplicate:
+            "A redelivery after 400 days is a duplicate in every state, until its key is purged.",
+        a_copy_after_400_days_is_a_duplicate_without_its_payload:
+            "A redelivery after 400 days is a duplicate where processed payloads are dropped, too.",
+        three_hundred_attempts_are_counted:
+            "Three hundred attempts of a message are counted, started and finished.",
+        three_hundred_replays_are_counted: "Three hundred replays of a message are counted.",
+        a_row_more_than_a_page_holds_is_counted:
+            "A row more than the longest page holds is counted, listed and changed by slices.",
+        tokens_grow_across_processes:
+            "Every claim of a key draws a greater token, by whichever process.",
+        tokens_grow_across_restarts:
+            "Every claim of a key draws a greater token, also after a restart.",
     }
     model (model) {
         random_sequences_agree_with_the_memory_store:

@@ -176,6 +176,23 @@ pub(crate) async fn extensions_are_answered_one_by_one(cx: Context) -> CaseResul
     )
 }
 
+/// Defect: a batch taken for a set, so that the second of two equal leases is lost, or fails it.
+pub(crate) async fn a_lease_that_is_named_twice_is_extended(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    place.accept_all(&numbered(2)?).await?;
+    let leased = place.claim_up_to(2, LONG).await?;
+    let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
+    let twice = [leases[0].clone(), leases[1].clone(), leases[0].clone()];
+    let answers = place.extend(&twice, 2 * LONG).await?;
+    ensure!(
+        answers.len() == 3
+            && answers[0] == answers[2]
+            && answers.iter().all(|a| matches!(a, Extended::Until(_))),
+        "extending two leases, the first of them twice: expected three new ends, saw {answers:?}"
+    );
+    place.finish(&leased[0], processed()).await
+}
+
 pub(crate) async fn lengths_out_of_range_are_invalid(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     place.accept(&message("1")?).await?;

@@ -57,7 +57,7 @@ pub(crate) async fn an_outage_is_never_a_duplicate(cx: Context) -> CaseResult {
 
 /// The first receive that works after an outage; reconnecting may take a moment, and a pool may have
 /// more connections that it does not know to be broken.
-async fn recovered(place: &Place, message: &Message) -> CaseResult<Receipt> {
+pub(super) async fn recovered(place: &Place, message: &Message) -> CaseResult<Receipt> {
     const CONNECTIONS: usize = 20;
     let mut tries = 0;
     let receipt = loop {
