@@ -28,6 +28,7 @@ pub(crate) mod retention;
 pub(crate) mod retry;
 pub(crate) mod schema;
 pub(crate) mod silence;
+pub(crate) mod skew;
 pub(crate) mod slices;
 pub(crate) mod statistics;
 pub(crate) mod texts;

@@ -569,6 +569,14 @@ register! { $
         a_held_lease_keeps_the_others_of_its_batch_from_nothing:
             "While a transaction holds one lease of a batch, the others of the batch are settled.",
     }
+    skew (skew) {
+        two_records_of_a_key_keep_the_order:
+            "Of two transactions that record messages of one ordering key, the later message waits its turn.",
+        a_record_beside_a_death_keeps_the_order:
+            "A record beside a transaction in which the message before it dies and blocks is not its turn.",
+        two_new_messages_of_a_key_leave_it_whole:
+            "Two transactions that record new messages of one ordering key leave it in order.",
+    }
     slices (slices) {
         a_discard_goes_on_past_messages_that_workers_take:
             "All slices of a discard reach the end although workers take some of their messages.",
