@@ -1,16 +1,26 @@
 //! Stores with one classic defect each: a correct memory store behind a wrapper that spoils one
 //! thing.
 
+pub(crate) mod archiving;
+pub(crate) mod bulk;
 mod claiming;
+pub(crate) mod corrupting;
+pub(crate) mod horizons;
+pub(crate) mod leaking;
 mod lengths;
+pub(crate) mod looking;
 mod operating;
+pub(crate) mod pace;
+pub(crate) mod racing;
 mod receiving;
+pub(crate) mod schema;
 mod settling;
 mod texts;
+pub(crate) mod waking;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -18,7 +28,9 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use conformance_tests::{Fixture, Harness, Need, Offered, SchemaVariant, Settings};
+use conformance_tests::{
+    Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings,
+};
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Clock, Error, ErrorKind, Expired, Extended, Filter,
     HandlerName, Inbox, Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate,
@@ -26,6 +38,9 @@ use inbox_api::{
     Subscription,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
+
+use corrupting::Corrupt;
+use schema::Condition;
 
 pub(crate) use {
     claiming::{CrashNotCounted, LocalClock, NoRecovery, TwoBeginners},
@@ -100,6 +115,10 @@ pub(crate) trait Defect: Send + Sync + 'static {
         inner.replay(key, payload).await
     }
 
+    async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {
+        inner.discard(key).await
+    }
+
     async fn discard_slice(
         &self,
         inner: &MemoryStore,
@@ -128,6 +147,48 @@ pub(crate) trait Defect: Send + Sync + 'static {
 
     async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
         inner.expired(expired).await
+    }
+
+    async fn purge_archived(
+        &self,
+        inner: &MemoryStore,
+        expired: &Expired,
+        keys: &[Key],
+    ) -> Result<u64> {
+        inner.purge_archived(expired, keys).await
+    }
+
+    async fn subscribe(
+        &self,
+        inner: &MemoryStore,
+        handlers: &[HandlerName],
+    ) -> Result<Box<dyn Subscription>> {
+        inner.subscribe(handlers).await
+    }
+
+    /// What an operation waits for before it begins.
+    async fn enter(&self, operation: &'static str) {
+        let _ = operation;
+    }
+
+    /// What it gives back at its end.
+    fn leave(&self, operation: &'static str) {
+        let _ = operation;
+    }
+
+    /// Whether the defect is the server's, and the same for all processes.
+    fn is_the_servers(&self) -> bool {
+        false
+    }
+
+    /// What goes wrong at the set-up.
+    fn at_set_up(&self) -> schema::Mistake {
+        schema::Mistake::None
+    }
+
+    /// What goes wrong where a row is corrupt.
+    fn at_corrupt_rows(&self) -> corrupting::Mistake {
+        corrupting::Mistake::None
     }
 
     /// The operation that answers with nothing while the store is away.
@@ -202,11 +263,15 @@ fn unavailable(operation: &'static str) -> Error {
     Error::new(ErrorKind::Unavailable, operation, "the store is away")
 }
 
-/// A memory store with a defect and a switch for outages.
+/// A memory store with a defect, and switches for outages and for its end. Another process has the same
+/// memory, a defect of its own, and an end of its own.
 pub(crate) struct Broken<D> {
     inner: MemoryStore,
     defect: D,
-    is_away: AtomicBool,
+    condition: Condition,
+    corrupt: Corrupt,
+    is_away: Arc<AtomicBool>,
+    is_closed: AtomicBool,
 }
 
 impl<D: Defect> Broken<D> {
@@ -215,10 +280,47 @@ impl<D: Defect> Broken<D> {
     }
 
     fn check(&self, operation: &'static str) -> Result<&MemoryStore> {
-        if self.is_away.load(Ordering::SeqCst) {
+        if self.is_away.load(Ordering::SeqCst) || self.is_closed.load(Ordering::SeqCst) {
             return Err(unavailable(operation));
         }
         Ok(&self.inner)
+    }
+
+    /// Does an operation, unless the store is away; then the answer of one that is blind to it.
+    async fn ask<'a, T, F>(
+        &'a self,
+        operation: &'static str,
+        nothing: T,
+        doing: impl FnOnce(&'a MemoryStore) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let doing = || async {
+            self.condition.check(&self.defect, operation)?;
+            doing(&self.inner).await
+        };
+        self.set_up(operation, nothing, doing).await
+    }
+
+    /// The same, whether there is an inbox or not.
+    async fn set_up<T, F>(
+        &self,
+        operation: &'static str,
+        nothing: T,
+        doing: impl FnOnce() -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        if self.is_blind(operation) {
+            return Ok(nothing);
+        }
+        self.check(operation)?;
+        self.defect.enter(operation).await;
+        let answer = doing().await;
+        self.defect.leave(operation);
+        answer
     }
 }
 
@@ -229,47 +331,48 @@ impl<D: Defect> Store for Broken<D> {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        match self.check("receive") {
-            Ok(inner) => self.defect.receive(inner, messages).await,
-            Err(_) => self.defect.away(messages),
+        if self.check("receive").is_err() && !self.is_closed.load(Ordering::SeqCst) {
+            return self.defect.away(messages);
         }
+        let receive = |inner| self.defect.receive(inner, messages);
+        self.ask("receive", Vec::new(), receive).await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        if self.is_blind("claim") {
-            return Ok(Claims::default());
-        }
-        self.defect.claim(self.check("claim")?, request).await
+        let claim = async |inner| {
+            let claims = self.defect.claim(inner, request).await?;
+            self.corrupt.set_aside(&self.defect, inner, claims).await
+        };
+        self.ask("claim", Claims::default(), claim).await
     }
 
     async fn settle(&self, batch: &[Settlement]) -> Result<Vec<Settled>> {
-        if self.is_blind("settle") {
-            return Ok(vec![Settled::LeaseLost; batch.len()]);
-        }
-        self.defect.settle(self.check("settle")?, batch).await
+        let lost = vec![Settled::LeaseLost; batch.len()];
+        let settle = |inner| self.defect.settle(inner, batch);
+        self.ask("settle", lost, settle).await
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        if self.is_blind("extend") {
-            return Ok(vec![Extended::LeaseLost; leases.len()]);
-        }
-        self.defect
-            .extend(self.check("extend")?, leases, length)
-            .await
+        let lost = vec![Extended::LeaseLost; leases.len()];
+        let extend = |inner| self.defect.extend(inner, leases, length);
+        self.ask("extend", lost, extend).await
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        self.defect
-            .begin(self.check("begin")?, message, terms)
-            .await
+        let begin = |inner| self.defect.begin(inner, message, terms);
+        self.ask("begin", Begun::Blocked, begin).await
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        self.inner.subscribe(handlers).await
+        let inner = self.check("subscribe")?;
+        self.defect.enter("subscribe").await;
+        let subscription = self.defect.subscribe(inner, handlers).await;
+        self.defect.leave("subscribe");
+        subscription
     }
 
     async fn close(&self) {
-        self.inner.close().await;
+        self.is_closed.store(true, Ordering::SeqCst);
     }
 }
 
@@ -280,118 +383,103 @@ impl<D: Defect> Schema for Broken<D> {
     }
 
     fn expected_version(&self) -> u32 {
-        self.inner.expected_version()
+        schema::VERSION
     }
 
     async fn version(&self) -> Result<Option<u32>> {
-        self.inner.version().await
+        self.set_up("version", None, async || Ok(self.condition.version()))
+            .await
     }
 
     async fn exists(&self) -> Result<bool> {
-        self.inner.exists().await
+        let exists = async || Ok(self.condition.exists(&self.defect));
+        self.set_up("exists", false, exists).await
     }
 
     async fn create(&self) -> Result<()> {
-        self.inner.create().await
+        let create = async || self.condition.create(&self.defect).await;
+        self.set_up("create", (), create).await
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        self.inner.migrate().await
+        let nothing = Migration { from: None, to: 0 };
+        let migrate = async || self.condition.migrate(&self.defect).await;
+        self.set_up("migrate", nothing, migrate).await
     }
 }
 
 #[async_trait]
 impl<D: Defect> Operate for Broken<D> {
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
-        if self.is_blind("get") {
-            return Ok(None);
-        }
-        self.defect.get(self.check("get")?, key).await
+        let get = async |inner| {
+            self.corrupt.check(&self.defect, "get", key)?;
+            self.defect.get(inner, key).await
+        };
+        self.ask("get", None, get).await
     }
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
-        if self.is_blind("list") {
-            return Ok(Listing::default());
-        }
-        self.defect.list(self.check("list")?, filter, page).await
+        let list = async |inner| {
+            let listing = self.defect.list(inner, filter, page).await?;
+            self.corrupt.apart(&self.defect, "list", listing)
+        };
+        self.ask("list", Listing::default(), list).await
     }
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
-        if self.is_blind("count") {
-            return Ok(0);
-        }
-        self.defect.count(self.check("count")?, filter).await
+        self.ask("count", 0, |inner| self.defect.count(inner, filter))
+            .await
     }
 
     async fn statistics(&self) -> Result<Statistics> {
-        if self.is_blind("statistics") {
-            return Ok(Statistics::default());
-        }
-        self.defect.statistics(self.check("statistics")?).await
+        let statistics = |inner| self.defect.statistics(inner);
+        self.ask("statistics", Statistics::default(), statistics)
+            .await
     }
 
     async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        if self.is_blind("replay") {
-            return Ok(Intervention::NotFound);
-        }
-        self.defect
-            .replay(self.check("replay")?, key, payload)
-            .await
+        let replay = |inner| self.defect.replay(inner, key, payload);
+        self.ask("replay", Intervention::NotFound, replay).await
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        if self.is_blind("replay_slice") {
-            return Ok(Progress {
-                changed: 0,
-                next: None,
-            });
-        }
-        let inner = self.check("replay_slice")?;
-        self.defect.replay_slice(inner, filter, slice).await
+        let replay = |inner| self.defect.replay_slice(inner, filter, slice);
+        self.ask("replay_slice", NO_PROGRESS, replay).await
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        if self.is_blind("discard") {
-            return Ok(Intervention::NotFound);
-        }
-        self.check("discard")?.discard(key).await
+        let discard = |inner| self.defect.discard(inner, key);
+        self.ask("discard", Intervention::NotFound, discard).await
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        if self.is_blind("discard_slice") {
-            return Ok(Progress {
-                changed: 0,
-                next: None,
-            });
-        }
-        self.defect
-            .discard_slice(self.check("discard_slice")?, filter, slice)
-            .await
+        let discard = |inner| self.defect.discard_slice(inner, filter, slice);
+        self.ask("discard_slice", NO_PROGRESS, discard).await
     }
 
     async fn purge(&self, expired: &Expired) -> Result<u64> {
-        if self.is_blind("purge") {
-            return Ok(0);
-        }
-        self.defect.purge(self.check("purge")?, expired).await
+        self.ask("purge", 0, |inner| self.defect.purge(inner, expired))
+            .await
     }
 
     async fn expired(&self, expired: &Expired) -> Result<Listing> {
-        if self.is_blind("expired") {
-            return Ok(Listing::default());
-        }
-        self.defect.expired(self.check("expired")?, expired).await
+        let list = async |inner| {
+            let listing = self.defect.expired(inner, expired).await?;
+            self.corrupt.apart(&self.defect, "expired", listing)
+        };
+        self.ask("expired", Listing::default(), list).await
     }
 
     async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
-        if self.is_blind("purge_archived") {
-            return Ok(0);
-        }
-        self.check("purge_archived")?
-            .purge_archived(expired, keys)
-            .await
+        let purge = |inner| self.defect.purge_archived(inner, expired, keys);
+        self.ask("purge_archived", 0, purge).await
     }
 }
+
+const NO_PROGRESS: Progress = Progress {
+    changed: 0,
+    next: None,
+};
 
 /// Makes fresh stores with the defect that the function makes.
 pub(crate) struct Workshop<D: Defect> {
@@ -406,6 +494,27 @@ impl<D: Defect> Harness for Workshop<D> {
     }
 
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
+        Ok(Box::new(self.place(settings, Condition::default())))
+    }
+
+    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        let condition = Condition::of(Some(variant));
+        Ok(Box::new(self.place(&Settings::default(), condition)))
+    }
+
+    fn expected_not_checked(&self) -> Vec<Need> {
+        vec![
+            Need::WakeupsAcrossProcesses,
+            Need::Transactions,
+            Need::Silence,
+            Need::PowerLoss,
+            Need::OutageAmidWrites,
+        ]
+    }
+}
+
+impl<D: Defect> Workshop<D> {
+    fn place(&self, settings: &Settings, condition: Condition) -> Place<D> {
         let defaults = MemoryOptions::default();
         let clock = Clock::system();
         let inner = MemoryStore::with(MemoryOptions {
@@ -413,42 +522,53 @@ impl<D: Defect> Harness for Workshop<D> {
             drop_processed_payloads: settings.drop_processed_payloads,
             clock: clock.clone(),
         });
-        let store = Arc::new(Broken {
+        let place = Place {
             inner,
-            defect: (self.defect)(),
-            is_away: AtomicBool::new(false),
-        });
-        Ok(Box::new(Place { store, clock }))
-    }
-
-    fn expected_not_checked(&self) -> Vec<Need> {
-        vec![
-            Need::SecondConnection,
-            Need::WakeupsAcrossProcesses,
-            Need::Restart,
-            Need::PowerLoss,
-            Need::OutageAmidWrites,
-            Need::Transactions,
-            Need::Silence,
-            Need::CorruptRows,
-            Need::Schema(SchemaVariant::Missing),
-            Need::Schema(SchemaVariant::Incomplete),
-            Need::Schema(SchemaVariant::Older),
-            Need::Schema(SchemaVariant::Newer),
-            Need::Schema(SchemaVariant::Foreign),
-        ]
+            clock,
+            defect: self.defect,
+            condition,
+            corrupt: Corrupt::default(),
+            is_away: Arc::default(),
+            store: Mutex::default(),
+        };
+        place.start();
+        place
     }
 }
 
+/// The memory stands for a server, which any number of processes use and which outlives them.
 struct Place<D> {
-    store: Arc<Broken<D>>,
+    inner: MemoryStore,
     clock: Clock,
+    defect: fn() -> D,
+    condition: Condition,
+    corrupt: Corrupt,
+    is_away: Arc<AtomicBool>,
+    store: Mutex<Option<Arc<Broken<D>>>>,
+}
+
+impl<D: Defect> Place<D> {
+    fn open(&self) -> Arc<Broken<D>> {
+        Arc::new(Broken {
+            inner: self.inner.clone(),
+            defect: (self.defect)(),
+            condition: self.condition.clone(),
+            corrupt: self.corrupt.clone(),
+            is_away: Arc::clone(&self.is_away),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    fn start(&self) {
+        *self.store.lock().unwrap() = Some(self.open());
+    }
 }
 
 #[async_trait]
 impl<D: Defect> Fixture for Place<D> {
     fn inbox(&self) -> Arc<dyn Inbox> {
-        self.store.clone()
+        let store = self.store.lock().unwrap();
+        store.as_ref().map(Arc::clone).unwrap()
     }
 
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
@@ -456,13 +576,31 @@ impl<D: Defect> Fixture for Place<D> {
         Ok(())
     }
 
+    async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
+        let other = self.open();
+        if other.defect.is_the_servers() {
+            return Ok(self.inbox());
+        }
+        Ok(other)
+    }
+
+    async fn corrupt(&self, key: &Key, _: Corruption) -> Offered<()> {
+        self.corrupt.spoil(key);
+        Ok(())
+    }
+
     async fn begin_outage(&self) -> Offered<()> {
-        self.store.is_away.store(true, Ordering::SeqCst);
+        self.is_away.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     async fn end_outage(&self) -> Offered<()> {
-        self.store.is_away.store(false, Ordering::SeqCst);
+        self.is_away.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn restart(&self, _: Restart) -> Offered<()> {
+        self.start();
         Ok(())
     }
 }

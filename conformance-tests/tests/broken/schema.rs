@@ -1,0 +1,170 @@
+//! Set-up, and the mistakes that are made at it.
+
+use std::sync::{Arc, Mutex};
+
+use conformance_tests::SchemaVariant;
+use inbox_api::{Error, ErrorKind, Migration, Result};
+
+use super::Defect;
+
+/// The version that this build sets up. There is an older one.
+pub(crate) const VERSION: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    None,
+    /// Whatever is missing is set up on the way.
+    SetsUpOnReceive,
+    /// What is missing is told as an outage.
+    MissingIsAway,
+    /// There is always an inbox.
+    AlwaysExists,
+    /// Whatever is there is as it should be.
+    CreateTakesAnything,
+    CreateFailsTheSecondTime,
+    CreateLosesARace,
+    /// Takes a newer inbox for one of its own version.
+    MigratesDown,
+    MigrationHidesWhatWas,
+    MigrateNeedsAnInbox,
+    VersionsAreNotNamed,
+    ForeignIsTaken,
+}
+
+/// What is found where the inbox should be.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition(Arc<Mutex<Found>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    variant: Option<SchemaVariant>,
+    times: u32,
+}
+
+impl Default for Condition {
+    fn default() -> Self {
+        Self::of(None)
+    }
+}
+
+fn refused(operation: &'static str, kind: ErrorKind, text: &str) -> Error {
+    Error::new(kind, operation, text.to_owned())
+}
+
+impl Condition {
+    pub(crate) fn of(variant: Option<SchemaVariant>) -> Self {
+        Self(Arc::new(Mutex::new(Found { variant, times: 0 })))
+    }
+
+    fn variant(&self) -> Option<SchemaVariant> {
+        self.0.lock().unwrap().variant
+    }
+
+    /// Fails unless there is an inbox that this build can work on.
+    pub(crate) fn check(&self, defect: &impl Defect, operation: &'static str) -> Result<()> {
+        let mistake = defect.at_set_up();
+        match self.variant() {
+            None | Some(SchemaVariant::Incomplete) => Ok(()),
+            Some(SchemaVariant::Missing) if mistake == Mistake::SetsUpOnReceive => Ok(()),
+            Some(SchemaVariant::Missing) if mistake == Mistake::MissingIsAway => {
+                Err(refused(operation, ErrorKind::Unavailable, "no such table"))
+            }
+            Some(SchemaVariant::Missing) => Err(refused(
+                operation,
+                ErrorKind::SchemaMissing,
+                "there is no inbox",
+            )),
+            Some(SchemaVariant::Foreign) if mistake == Mistake::ForeignIsTaken => Ok(()),
+            Some(_) => Err(refused(
+                operation,
+                ErrorKind::SchemaVersion,
+                "this is no inbox of this version",
+            )),
+        }
+    }
+
+    pub(crate) fn exists(&self, defect: &impl Defect) -> bool {
+        self.variant().is_none() || defect.at_set_up() == Mistake::AlwaysExists
+    }
+
+    pub(crate) fn version(&self) -> Option<u32> {
+        match self.variant() {
+            None | Some(SchemaVariant::Incomplete) => Some(VERSION),
+            Some(SchemaVariant::Older) => Some(VERSION - 1),
+            Some(SchemaVariant::Newer) => Some(VERSION + 1),
+            Some(SchemaVariant::Missing | SchemaVariant::Foreign) => None,
+        }
+    }
+
+    /// Sets up, unless there is something else.
+    pub(crate) async fn create(&self, defect: &impl Defect) -> Result<()> {
+        let mistake = defect.at_set_up();
+        match self.variant() {
+            None if mistake == Mistake::CreateFailsTheSecondTime => {
+                let text = "the table exists already";
+                return Err(refused("create", ErrorKind::Other, text));
+            }
+            None | Some(SchemaVariant::Missing) => {}
+            Some(SchemaVariant::Foreign) if mistake == Mistake::ForeignIsTaken => {}
+            Some(SchemaVariant::Incomplete | SchemaVariant::Older)
+                if mistake == Mistake::CreateTakesAnything => {}
+            Some(_) => return Err(self.another("create", mistake)),
+        }
+        self.set_up(mistake).await
+    }
+
+    pub(crate) async fn migrate(&self, defect: &impl Defect) -> Result<Migration> {
+        let mistake = defect.at_set_up();
+        let mut from = self.version();
+        match self.variant() {
+            Some(SchemaVariant::Missing) if mistake == Mistake::MigrateNeedsAnInbox => {
+                let text = "there is nothing to migrate";
+                return Err(refused("migrate", ErrorKind::SchemaMissing, text));
+            }
+            None | Some(SchemaVariant::Missing | SchemaVariant::Older) => {}
+            Some(SchemaVariant::Newer) if mistake == Mistake::MigratesDown => {}
+            Some(SchemaVariant::Foreign) if mistake == Mistake::ForeignIsTaken => {}
+            Some(_) => return Err(self.another("migrate", mistake)),
+        }
+        self.set_up(mistake).await?;
+        if mistake == Mistake::MigrationHidesWhatWas {
+            from = Some(VERSION);
+        }
+        Ok(Migration { from, to: VERSION })
+    }
+
+    fn another(&self, operation: &'static str, mistake: Mistake) -> Error {
+        let found = self.version().unwrap_or_default();
+        let text = match mistake {
+            Mistake::VersionsAreNotNamed => "another version".to_owned(),
+            _ => format!("found version {found}, expected {VERSION}"),
+        };
+        refused(operation, ErrorKind::SchemaVersion, &text)
+    }
+
+    async fn set_up(&self, mistake: Mistake) -> Result<()> {
+        let times = {
+            let mut found = self.0.lock().unwrap();
+            found.times += 1;
+            found.times
+        };
+        if mistake == Mistake::CreateLosesARace && self.variant().is_some() {
+            tokio::task::yield_now().await;
+            if times > 1 {
+                let text = "the table exists already";
+                return Err(refused("create", ErrorKind::Other, text));
+            }
+        }
+        self.0.lock().unwrap().variant = None;
+        Ok(())
+    }
+}
+
+/// One mistake at the set-up.
+pub(crate) struct SetsUp(pub(crate) Mistake);
+
+impl Defect for SetsUp {
+    fn at_set_up(&self) -> Mistake {
+        self.0
+    }
+}
