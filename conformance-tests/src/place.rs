@@ -25,8 +25,12 @@ use crate::{
 pub(crate) const HANDLER: &str = "orders";
 /// A lease or delay that no case outlives in real time.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
-/// The longest that a case waits in real time.
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// The shortest lease or delay that a case waits for in real time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(150);
+/// The longest one, on a slow store.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How many operations a case does before such a lease runs out.
+const STEPS: u32 = 10;
 /// By how much the suite's reading of a store's times may be off.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
 
@@ -45,7 +49,9 @@ impl Context {
 
     /// A fresh inbox with these options.
     pub(crate) async fn fresh_with(&self, settings: &Settings) -> CaseResult<Place> {
-        Place::new(self.harness.fresh(settings).await?).await
+        let mut place = Place::new(self.harness.fresh(settings).await?).await?;
+        place.measure().await?;
+        Ok(place)
     }
 
     /// A fresh inbox that can be restarted or taken away without harm to other cases.
@@ -87,6 +93,8 @@ pub(crate) struct Place {
     pub(crate) inbox: Arc<dyn Inbox>,
     pub(crate) fixture: Box<dyn Fixture>,
     has_clock: bool,
+    /// How long a lease or delay is that is waited for in real time.
+    wait: Duration,
     probes: AtomicU32,
 }
 
@@ -109,18 +117,32 @@ impl Place {
             inbox: fixture.inbox(),
             fixture,
             has_clock,
+            wait: SHORTEST_WAIT,
             probes: AtomicU32::new(0),
         })
+    }
+
+    /// Finds out how slow the store is, where that decides how long waits are. The first operation may
+    /// also have to connect.
+    async fn measure(&mut self) -> CaseResult {
+        if self.has_clock {
+            return Ok(());
+        }
+        let nobody = message_for("nobody", "nothing")?;
+        let mut least = LONGEST_WAIT;
+        for _ in 0..2 {
+            let started = tokio::time::Instant::now();
+            let _ = self.get(nobody.key()).await;
+            least = least.min(started.elapsed());
+        }
+        self.wait = (least * STEPS).clamp(SHORTEST_WAIT, LONGEST_WAIT);
+        Ok(())
     }
 
     /// A lease or delay for [`Self::pass`] to outlive: long when the clock can be moved, so that
     /// a slow machine does not outlive it by accident.
     pub(crate) fn brief(&self) -> Duration {
-        if self.has_clock {
-            LONG
-        } else {
-            LONGEST_WAIT - Duration::from_millis(50)
-        }
+        if self.has_clock { LONG } else { self.wait }
     }
 
     /// Lets `time` and a little more pass by the store's clock.
@@ -129,7 +151,7 @@ impl Place {
             self.fixture
                 .advance_clock(time + Duration::from_millis(10))
                 .await?;
-        } else if time <= LONGEST_WAIT {
+        } else if time <= self.wait + Duration::from_millis(50) {
             tokio::time::sleep(time + Duration::from_millis(20)).await;
         } else {
             return Err(Unmet::NotChecked(Need::Clock));

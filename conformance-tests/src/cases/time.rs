@@ -134,7 +134,7 @@ pub(crate) async fn the_longest_due_come_first(cx: Context) -> CaseResult {
         .accept(&message("early")?.with_due(Due::After(half)))
         .await?;
     place.accept(&message("expired")?).await?;
-    place.claim_single(half + half / 2).await?;
+    place.claim_single(half + half / 8).await?;
     place.accept(&message("now")?).await?;
     place.pass(brief).await?;
     let expected = ["now", "early", "expired", "late"]
