@@ -229,7 +229,10 @@ async fn every_answer_of_the_inbox_has_its_response() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let dead = ask("poison").await.unwrap();
-    assert!(dead.starts_with("dead: attempts used up: of 2, 2 began"), "{dead}");
+    assert!(
+        dead.starts_with("dead: attempts used up: of 2, 2 began"),
+        "{dead}"
+    );
 
     store.plan("begin", [Fault::Before(ErrorKind::Denied)]);
     assert_eq!(ask("a").await.unwrap(), "unavailable: permission denied");

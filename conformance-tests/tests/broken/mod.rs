@@ -15,6 +15,7 @@ pub(crate) mod racing;
 mod receiving;
 pub(crate) mod schema;
 mod settling;
+pub(crate) mod table;
 mod texts;
 pub(crate) mod waking;
 
