@@ -148,7 +148,7 @@ struct Hanging;
 #[async_trait]
 impl Hooks for Hanging {
     async fn dead_lettered(&self, _: &Leased, _: &str) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -140,15 +140,15 @@ impl Driver {
             leases,
             result,
         } = extension;
-        let is_spared = result.is_err() && self.has_exclusive_transaction();
-        for (index, lease) in slots.iter().zip(&leases) {
-            if let Some(slot) = self.table.holder(*index, lease) {
-                slot.is_spared = is_spared;
-            }
-        }
         let answers = match result {
             Ok(answers) => answers,
             Err(error) if error.is_retryable() => {
+                let is_exclusive = self.has_exclusive_transaction();
+                for (index, lease) in slots.iter().zip(&leases) {
+                    if let Some(slot) = self.table.holder(*index, lease) {
+                        slot.is_spared &= is_exclusive;
+                    }
+                }
                 let outage = self.renewal.outage.get_or_insert_with(|| {
                     tracing::warn!(%error, "cannot renew leases; trying again until it works");
                     through_an_outage().build()
@@ -168,7 +168,10 @@ impl Driver {
                 continue;
             };
             match (answer, slot.phase) {
-                (Extended::Until(_), _) => slot.expires = expires,
+                (Extended::Until(_), _) => {
+                    slot.expires = expires;
+                    slot.is_spared = false;
+                }
                 // Perhaps the claim under way has taken it: its answer tells, or the next renewal.
                 // The store may have done both at any time up to now.
                 (Extended::LeaseLost, _) if slot.expires <= now && self.claiming.call.is_some() => {
