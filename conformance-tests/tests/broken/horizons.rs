@@ -78,12 +78,12 @@ const MAX: u64 = Page::MAX as u64;
 /// Counting ends where a page does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountsPages {
-    InCount,
-    InStatistics,
+    Count,
+    Statistics,
     /// The longest page is taken for the last.
-    InNext,
+    Next,
     /// A page is as long as it is asked to be.
-    InLimit,
+    Limit,
 }
 
 #[async_trait]
@@ -91,14 +91,14 @@ impl Defect for CountsPages {
     async fn count(&self, inner: &MemoryStore, filter: &Filter) -> Result<u64> {
         let count = inner.count(filter).await?;
         Ok(match self {
-            Self::InCount => count.min(MAX),
+            Self::Count => count.min(MAX),
             _ => count,
         })
     }
 
     async fn statistics(&self, inner: &MemoryStore) -> Result<Statistics> {
         let mut statistics = inner.statistics().await?;
-        if *self == Self::InStatistics {
+        if *self == Self::Statistics {
             for handler in &mut statistics.handlers {
                 handler.pending = handler.pending.min(MAX);
             }
@@ -109,8 +109,8 @@ impl Defect for CountsPages {
     async fn list(&self, inner: &MemoryStore, filter: &Filter, page: &Page) -> Result<Listing> {
         let mut listing = inner.list(filter, page).await?;
         match self {
-            Self::InNext if listing.records.len() as u64 == MAX => listing.next = None,
-            Self::InLimit if page.limit > Page::MAX => {
+            Self::Next if listing.records.len() as u64 == MAX => listing.next = None,
+            Self::Limit if page.limit > Page::MAX => {
                 while let Some(after) = listing.next.take() {
                     let after = Some(after);
                     let more = inner

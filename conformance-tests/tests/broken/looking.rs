@@ -175,10 +175,6 @@ impl Defect for Counts {
     }
 }
 
-pub(crate) fn latest_name_first(handlers: &mut Vec<HandlerStatistics>) {
-    handlers.reverse();
-}
-
 pub(crate) fn leased_as_pending(handlers: &mut Vec<HandlerStatistics>) {
     for handler in handlers {
         handler.pending += std::mem::take(&mut handler.leased);

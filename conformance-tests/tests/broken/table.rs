@@ -369,13 +369,13 @@ macro_rules! table {
                     => "horizons::three_hundred_attempts_are_counted",
                 replays_that_stays: broken::horizons::Counter(broken::horizons::that_stays)
                     => "horizons::three_hundred_replays_are_counted",
-                counting_ends_in_count: broken::horizons::CountsPages::InCount
+                counting_ends_in_count: broken::horizons::CountsPages::Count
                     => "horizons::a_row_more_than_a_page_holds_is_counted",
-                counting_ends_in_statistics: broken::horizons::CountsPages::InStatistics
+                counting_ends_in_statistics: broken::horizons::CountsPages::Statistics
                     => "horizons::a_row_more_than_a_page_holds_is_counted",
-                counting_ends_in_next: broken::horizons::CountsPages::InNext
+                counting_ends_in_next: broken::horizons::CountsPages::Next
                     => "horizons::a_row_more_than_a_page_holds_is_counted",
-                counting_ends_in_limit: broken::horizons::CountsPages::InLimit
+                counting_ends_in_limit: broken::horizons::CountsPages::Limit
                     => "horizons::a_row_more_than_a_page_holds_is_counted",
                 own_tokens_across_processes: broken::horizons::OwnTokens::default()
                     => "horizons::tokens_grow_across_processes",
@@ -437,7 +437,7 @@ macro_rules! table {
                     => "look::a_page_without_room_is_empty",
                 page_from_the_start_at_nonsense: broken::looking::pages(broken::looking::from_the_start_at_nonsense)
                     => "look::a_foreign_cursor_is_invalid",
-                statistics_with_latest_name_first: broken::looking::Counts(broken::looking::latest_name_first)
+                statistics_with_latest_name_first: broken::looking::Counts(|handlers| handlers.reverse())
                     => "statistics::counts_are_by_handler_and_state",
                 statistics_with_leased_as_pending: broken::looking::Counts(broken::looking::leased_as_pending)
                     => "statistics::counts_are_by_handler_and_state",
