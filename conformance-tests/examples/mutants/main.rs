@@ -118,18 +118,18 @@ fn print() -> io::Result<bool> {
     }
     let (next, caught) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let failure = Mutex::new(None);
+    let work = || -> io::Result<()> {
+        while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let seen = mutant.seen()?;
+            caught.fetch_add(usize::from(seen.is_some()), Ordering::Relaxed);
+            let seen = seen.as_deref().unwrap_or("NOT CAUGHT");
+            let seen = seen.lines().next().unwrap_or_default();
+            let line = format!("{}\n  {}\n  {seen}\n", mutant.words(), mutant.case);
+            io::stdout().write_all(line.as_bytes())?;
+        }
+        Ok(())
+    };
     thread::scope(|scope| {
-        let work = || -> io::Result<()> {
-            while let Some(mutant) = MUTANTS.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let seen = mutant.seen()?;
-                caught.fetch_add(usize::from(seen.is_some()), Ordering::Relaxed);
-                let seen = seen.as_deref().unwrap_or("NOT CAUGHT");
-                let seen = seen.lines().next().unwrap_or_default();
-                let line = format!("{}\n  {}\n  {seen}\n", mutant.words(), mutant.case);
-                io::stdout().write_all(line.as_bytes())?;
-            }
-            Ok(())
-        };
         for _ in 0..THREADS {
             scope.spawn(|| {
                 if let Err(error) = work() {
@@ -142,6 +142,9 @@ fn print() -> io::Result<bool> {
         return Err(error);
     }
     let (caught, all) = (caught.into_inner(), MUTANTS.len());
-    writeln!(out, "\n{caught} of {all} broken stores are caught by the case that names the defect")?;
+    writeln!(
+        out,
+        "\n{caught} of {all} broken stores are caught by the case that names the defect"
+    )?;
     Ok(caught == all)
 }
