@@ -7,6 +7,8 @@
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 target=${CARGO_TARGET_DIR:-target}
+# Tests of servers wait more than they work.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 log=$target/test.log
 
 cargo test --workspace --all-features --no-run "$@" || exit 1

@@ -50,9 +50,29 @@
 //! | [`Harness::schema_variant`] | setting up where there is nothing, less, something older, newer or foreign |
 //! | [`Fixture::corrupt`] | rows that cannot be read |
 //! | [`Fixture::begin_outage`] | outages that must not pass for duplicates |
+//! | [`Fixture::begin_outage_after`] | that an operation which stops between two writes is done or not done |
 //! | [`Fixture::silence`] | that every call ends when connections go silent |
 //! | [`Fixture::restart`] | durability across a restart or a kill |
+//! | [`Fixture::lose_power`] | durability across a loss of power |
 //! | [`Fixture::transactions`] | recording and settling in the caller's transaction, through [`Transactions`]; with [`BusinessWrites`], that the handler's effects commit with the record, whatever [`Mishap`] befalls the transaction |
+//!
+//! # Environments
+//! A store on a server meets servers that are set up in other ways than the one it was written on. The
+//! suite runs on each, as a module of its own:
+//!
+//! ```text
+//! mod behind_a_pooler {
+//!     conformance_tests::conformance!(crate::my_store(Behind::Pooler));
+//! }
+//! ```
+//!
+//! The stores of this project run behind a pooler in transaction mode, under each default isolation
+//! level, with a collation that is not that of bytes, as a cluster, with node clocks apart, on the oldest
+//! and the newest version of their servers, and next to an older build of their tables. Of dumps that are
+//! restored and of fail-overs, each store has tests of its own.
+//!
+//! A crash run belongs on a real disk: in memory (tmpfs), two writes where one is meant are too close
+//! together for a kill to come between.
 //!
 //! # Nothing is skipped silently
 //! A case that needs what the harness does not offer, or what the store's
