@@ -29,6 +29,7 @@ Usage: PROGRAM [OPTIONS] [FILTER]
   --seed NUMBER      of the model, run the one sequence of this seed
   --sequences NUMBER of the model, how many sequences to draw
   --budget SECONDS   of the model, draw no more sequences after so long
+  --jobs NUMBER      how many cases run at a time, 1 by default
   --help             show this
 
 Ends with 0 when all that was checked holds and all that was not is declared, with 1 when not, and
@@ -61,6 +62,7 @@ impl Arguments {
                     let seconds = parser.value()?.parse()?;
                     arguments.options.budget = Some(Duration::from_secs(seconds));
                 }
+                Long("jobs") => arguments.options.jobs = Some(parser.value()?.parse()?),
                 Value(filter) if arguments.options.filter.is_empty() => {
                     arguments.options.filter = filter.string()?;
                 }
@@ -197,6 +199,8 @@ fn failed(why: &str) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use super::*;
 
     fn read(arguments: &[&str]) -> Result<Arguments, lexopt::Error> {
@@ -212,6 +216,7 @@ mod tests {
             "3",
             "--budget",
             "60",
+            "--jobs=2",
             "--json",
             "-",
         ]);
@@ -223,6 +228,7 @@ mod tests {
                 seed: Some(7),
                 sequences: Some(3),
                 budget: Some(Duration::from_secs(60)),
+                jobs: NonZeroUsize::new(2),
             }
         );
         assert!(all.is_to_standard_output() && !all.list && !all.help);

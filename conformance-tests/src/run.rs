@@ -3,10 +3,12 @@
 use std::{
     fmt,
     io::Write as _,
+    num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use futures_util::{StreamExt as _, stream};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -33,6 +35,8 @@ pub struct Options {
     pub sequences: Option<u64>,
     /// The model draws no more sequences after so long, 60 s by default. It draws one at least.
     pub budget: Option<Duration>,
+    /// How many cases run at a time, 1 by default. Most of them wait more than they work.
+    pub jobs: Option<NonZeroUsize>,
 }
 
 /// Runs the cases whose `group::name` contains `filter`, one after the other, and reports. An
@@ -48,16 +52,22 @@ pub async fn run(harness: Arc<dyn Harness>, filter: &str) -> Report {
     run_with(harness, &options, |_| {}).await
 }
 
-/// As [`run`], with more options, and calls `watch` after each case, for a progress display.
+/// As [`run`], with more options, and calls `watch` after each case, in the suite's order, for a
+/// progress display.
 pub async fn run_with(
     harness: Arc<dyn Harness>,
     options: &Options,
     mut watch: impl FnMut(&CaseReport) + Send,
 ) -> Report {
-    let mut cases = Vec::new();
     let wanted = |case: &&Case| case.id().contains(&options.filter);
-    for case in CASES.iter().filter(wanted) {
-        let report = run_case(&harness, case, options).await;
+    let running: Vec<_> = CASES
+        .iter()
+        .filter(wanted)
+        .map(|case| run_case(&harness, case, options))
+        .collect();
+    let mut reports = stream::iter(running).buffered(options.jobs.map_or(1, NonZeroUsize::get));
+    let mut cases = Vec::new();
+    while let Some(report) = reports.next().await {
         watch(&report);
         cases.push(report);
     }

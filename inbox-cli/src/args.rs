@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use inbox::{HandlerName, Kind, OrderingKey, State};
@@ -201,6 +201,9 @@ pub(crate) struct ConformanceArgs {
     /// Only cases whose name contains this, such as `ordering` or `purge`
     #[arg(value_name = "CASE", default_value = "", hide_default_value = true)]
     pub(crate) filter: String,
+    /// How many cases run at a time; most of them wait more than they work
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) jobs: NonZeroUsize,
 }
 
 #[derive(Debug, Args)]

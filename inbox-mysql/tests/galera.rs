@@ -31,9 +31,12 @@ fn a_cluster_conforms_and_survives_a_node() {
         .enable_all()
         .build()
         .unwrap();
-    // Connections that go silent need a server behind a proxy, which a cluster is not.
+    // Connections that go silent and outages between two writes need a server behind a proxy, which a
+    // cluster is not.
     let groups = CASES.iter().map(|case| case.group);
-    let groups: BTreeSet<_> = groups.filter(|group| *group != "silence").collect();
+    let groups: BTreeSet<_> = groups
+        .filter(|group| !["silence", "halves"].contains(group))
+        .collect();
     let mut failed = Vec::new();
     for group in groups {
         // What an open transaction holds is held on its own node: a claim on another one takes it,

@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
@@ -15,14 +16,13 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{
-    AnyTransactions, BoxError, BusinessWrites, CASES, Corruption, Fixture, Harness, Mishap, Need,
-    Offered, Restart, SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy,
+    AnyTransactions, BoxError, BusinessWrites, Corruption, Fixture, Harness, Mishap, Need, Offered,
+    Options, Restart, SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy,
 };
 use inbox_api::{Inbox, Key, Schema as _};
 use inbox_postgres::{PostgresOptions, PostgresStore};
 use sqlx::{AssertSqlSafe, Connection as _, Postgres};
 use test_servers::Server;
-use tokio::task::JoinSet;
 
 use crate::common::{self, Place};
 
@@ -272,30 +272,12 @@ impl BusinessWrites<sqlx::Transaction<'static, Postgres>> for Effects {
     }
 }
 
-/// Runs all cases, several groups at a time, and fails with the reports of those groups that are
-/// not as they should be. For servers that a machine need not have.
+/// Runs all cases, several at a time. For servers that a machine need not have.
 pub async fn run_all(database: Database) {
-    let database: Arc<dyn Harness> = Arc::new(database);
-    let mut groups: Vec<&str> = CASES.iter().map(|case| case.group).collect();
-    groups.dedup();
-    let groups = Arc::new(Mutex::new(groups));
-    let mut tasks = JoinSet::new();
-    for _ in 0..4 {
-        let (database, groups) = (Arc::clone(&database), Arc::clone(&groups));
-        tasks.spawn(async move {
-            let mut bad = Vec::new();
-            loop {
-                let Some(group) = common::lock(&groups).pop() else {
-                    return bad;
-                };
-                let report =
-                    conformance_tests::run(Arc::clone(&database), &format!("{group}::")).await;
-                if !report.is_clean() {
-                    bad.push(report.to_string());
-                }
-            }
-        });
-    }
-    let bad = tasks.join_all().await.concat();
-    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    let options = Options {
+        jobs: NonZeroUsize::new(4),
+        ..Options::default()
+    };
+    let report = conformance_tests::run_with(Arc::new(database), &options, |_| {}).await;
+    assert!(report.is_conformant(), "{report}");
 }

@@ -52,6 +52,7 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
         let bar = bar.clone();
         let options = conformance_tests::Options {
             filter: args.filter,
+            jobs: Some(args.jobs),
             ..Default::default()
         };
         async move { conformance_tests::run_with(harness, &options, |_| bar.inc(1)).await }
