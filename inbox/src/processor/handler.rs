@@ -3,7 +3,7 @@
 use std::{
     fmt::{self, Display},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
@@ -68,7 +68,8 @@ pub struct Context(Arc<Inner>);
 
 struct Inner {
     leased: Leased,
-    cancellation: CancellationToken,
+    /// Made for those who ask for it: few handlers do.
+    cancellation: OnceLock<CancellationToken>,
     hold: AtomicU8,
     is_cut_short: AtomicBool,
     store_timeout: Duration,
@@ -90,10 +91,14 @@ impl Context {
     /// Puts a context together. Processors do this; tests of handlers may.
     #[must_use]
     pub fn new(leased: Leased, cancellation: CancellationToken) -> Self {
-        Self::with(leased, cancellation, STORE_TIMEOUT)
+        Self::with(leased, cancellation.into(), STORE_TIMEOUT)
     }
 
-    fn with(leased: Leased, cancellation: CancellationToken, store_timeout: Duration) -> Self {
+    fn with(
+        leased: Leased,
+        cancellation: OnceLock<CancellationToken>,
+        store_timeout: Duration,
+    ) -> Self {
         Self(Arc::new(Inner {
             leased,
             cancellation,
@@ -105,7 +110,7 @@ impl Context {
 
     /// The context of a message that a processor of these settings has claimed.
     pub(super) fn claimed(leased: Leased, config: &Config) -> Self {
-        Self::with(leased, CancellationToken::new(), config.store.limit)
+        Self::with(leased, OnceLock::new(), config.store.limit)
     }
 
     /// How long one call of the store may take.
@@ -168,7 +173,12 @@ impl Context {
     /// there the commit finds out whether another worker has taken the message.
     #[must_use]
     pub fn cancellation(&self) -> &CancellationToken {
-        &self.0.cancellation
+        self.0.cancellation.get_or_init(CancellationToken::new)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        let token = self.0.cancellation.get();
+        token.is_some_and(CancellationToken::is_cancelled)
     }
 }
 
@@ -176,7 +186,7 @@ impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
             .field("leased", &self.0.leased)
-            .field("cancelled", &self.0.cancellation.is_cancelled())
+            .field("cancelled", &self.is_cancelled())
             .finish()
     }
 }

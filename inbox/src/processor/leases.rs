@@ -102,7 +102,7 @@ impl Driver {
             let left = slot.expires.saturating_duration_since(now);
             slot.is_spared |= is_exclusive && left <= length * 2 / 3;
             let is_held = slot.context.is_held_by(Hold::Lease) && !slot.is_spared;
-            if left.is_zero() && is_held && !slot.context.cancellation().is_cancelled() {
+            if left.is_zero() && is_held && !slot.context.is_cancelled() {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
                 tracing::warn!(%key, "lease ran out before it could be renewed");

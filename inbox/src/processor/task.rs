@@ -89,7 +89,7 @@ fn span(context: &Context) -> tracing::Span {
 
 async fn run(config: &Config, context: &Context, expires: Instant) -> End {
     let now = Instant::now();
-    if now >= expires || context.cancellation().is_cancelled() {
+    if now >= expires || context.is_cancelled() {
         // All threads were busy for longer than the lease, or the processor stops: the handler
         // would be a second one, or be told to stop at once.
         return End::Outcome(Outcome::Release);
