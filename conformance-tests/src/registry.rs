@@ -133,6 +133,8 @@ register! { $
         the_largest_limits_are_taken: "Limits and ages of any size are taken.",
         a_batch_of_thousands_is_handled:
             "A batch of thousands is handled whole, with an answer for each.",
+        a_batch_of_80_mib_is_stored:
+            "A batch of 80 MiB is stored, as receivers that gather by bytes send it.",
         a_made_up_lease_changes_nothing:
             "A lease that was never drawn changes nothing, whatever its numbers.",
         errors_do_not_show_payloads: "An error is one line and never shows a payload.",

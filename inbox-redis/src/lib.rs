@@ -146,9 +146,9 @@
 //!
 //! Nothing else runs meanwhile, so a script is given no more than it does in some fifty milliseconds:
 //! claims, settlements, extensions, replays and purges go in steps of 500 messages. So does a receive
-//! in several shards. With one shard a batch is stored together, and may have up to 10,000
-//! messages and 64 MiB, and 1,000 messages with an ordering key, a due time or over 64 KiB; a greater
-//! one is `Invalid`.
+//! in several shards. With one shard a script receives up to 10,000 messages and 64 MiB, and 1,000
+//! messages with an ordering key, a due time or over 64 KiB; a greater batch takes several scripts, one
+//! after the other, and one that fails ends it.
 //!
 //! For n messages of a call among N claimable ones:
 //!

@@ -240,12 +240,6 @@ impl RedisOptions {
         &self.inbox
     }
 
-    /// Over how many shards the inbox is spread.
-    #[must_use]
-    pub fn shard_count(&self) -> u16 {
-        self.shards
-    }
-
     /// Over how many shards the inbox is spread; fixed when it is created. See the
     /// [crate documentation](crate#shards).
     ///

@@ -20,14 +20,28 @@ use crate::{
 
 /// How often a message whose place changes under our hands is looked for again.
 const ROUNDS: u32 = 8;
-/// With one shard a batch is stored by one script, which keeps the server from everything else. It may
-/// take some fifty milliseconds: so many messages, so many of which do not become runs, so many bytes.
-const MOST_MESSAGES: usize = 10_000;
-const MOST_SINGLE: usize = 1_000;
-const MOST_BYTES: usize = 64 * 1024 * 1024;
-/// With several shards one script stores at most so many, and about so many bytes.
-const STEP: usize = 500;
-const STEP_BYTES: usize = 8 * 1024 * 1024;
+
+/// What one script stores at most. It keeps the server from everything else, and may take some fifty
+/// milliseconds.
+struct Most {
+    messages: usize,
+    /// Those that do not become runs.
+    single: usize,
+    /// The last message may exceed it.
+    bytes: usize,
+}
+
+const OF_ONE_SHARD: Most = Most {
+    messages: 10_000,
+    single: 1_000,
+    bytes: 64 * 1024 * 1024,
+};
+
+const OF_SEVERAL_SHARDS: Most = Most {
+    messages: 500,
+    single: 500,
+    bytes: 8 * 1024 * 1024,
+};
 
 fn due(due: Due) -> String {
     match due {
@@ -75,29 +89,47 @@ fn may_run(message: &Message) -> bool {
         && message.payload().len() <= PART_PAYLOAD
 }
 
+/// What one script stores.
+#[derive(Default)]
+struct Step<'a> {
+    messages: Vec<Open<'a>>,
+    single: usize,
+    bytes: usize,
+}
+
+impl Step<'_> {
+    fn has_room(&self, most: &Most) -> bool {
+        self.messages.len() < most.messages && self.single < most.single && self.bytes < most.bytes
+    }
+}
+
 /// Cuts what one shard gets into steps. Messages that share an id are in one step, so that they are
 /// stored together.
-fn steps(batch: Vec<Open<'_>>) -> Vec<Vec<Open<'_>>> {
-    let mut steps: Vec<(usize, Vec<Open<'_>>)> = Vec::new();
+fn steps<'a>(batch: Vec<Open<'a>>, most: &Most) -> Vec<Vec<Open<'a>>> {
+    let bytes: usize = batch.iter().map(|one| one.message.payload().len()).sum();
+    if batch.len() <= most.single && bytes <= most.bytes {
+        return vec![batch];
+    }
+    let mut steps: Vec<Step<'_>> = Vec::new();
     let mut step_of: HashMap<&MessageId, usize> = HashMap::new();
     for one in batch {
-        let last = steps.len().saturating_sub(1);
-        let has_room = |(bytes, step): &(usize, Vec<_>)| *bytes < STEP_BYTES && step.len() < STEP;
         let number = match step_of.get(one.message.id()) {
             Some(number) => *number,
-            None if steps.last().is_some_and(has_room) => last,
             None => {
-                steps.push((0, Vec::new()));
+                if !steps.last().is_some_and(|step| step.has_room(most)) {
+                    steps.push(Step::default());
+                }
                 steps.len() - 1
             }
         };
         step_of.insert(one.message.id(), number);
-        if let Some((bytes, step)) = steps.get_mut(number) {
-            *bytes += one.message.payload().len();
-            step.push(one);
+        if let Some(step) = steps.get_mut(number) {
+            step.bytes += one.message.payload().len();
+            step.single += usize::from(!may_run(one.message));
+            step.messages.push(one);
         }
     }
-    steps.into_iter().map(|(_, step)| step).collect()
+    steps.into_iter().map(|step| step.messages).collect()
 }
 
 fn part_args(call: &mut Call, start: usize, part: &[Open<'_>], distances: &[u16]) {
@@ -150,10 +182,9 @@ struct Open<'a> {
 
 impl RedisStore {
     pub(crate) async fn receive_batch(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        const OPERATION: &str = "receive";
         let limit = self.inner.options.payload_limit;
         let mut receipts: Vec<Option<Receipt>> = Vec::with_capacity(messages.len());
-        let (mut open, mut bytes, mut keys) = (Vec::new(), 0_usize, HashSet::new());
+        let (mut open, mut keys) = (Vec::new(), HashSet::new());
         for (place, message) in messages.iter().enumerate() {
             if let Err(invalid) = check_size("payload", message.payload().len(), limit) {
                 receipts.push(Some(Receipt::Refused(invalid)));
@@ -161,7 +192,6 @@ impl RedisStore {
                 // The first copy will be stored, if it is not yet.
                 receipts.push(Some(Receipt::Duplicate));
             } else {
-                bytes = bytes.saturating_add(message.payload().len());
                 open.push(Open {
                     place,
                     message,
@@ -169,16 +199,6 @@ impl RedisStore {
                 });
                 receipts.push(None);
             }
-        }
-        let single = || open.iter().filter(|one| !may_run(one.message)).count();
-        if self.layout().shards() == 1
-            && (open.len() > MOST_MESSAGES
-                || open.len() > MOST_SINGLE && single() > MOST_SINGLE
-                || open.len() > 1 && bytes > MOST_BYTES)
-        {
-            let reason = "a batch may have up to 10000 messages, 1000 of which with an ordering key, \
-                          a due time or over 64 KiB, and 64 MiB; send smaller ones";
-            return Err(Error::new(ErrorKind::Invalid, OPERATION, reason));
         }
         if !open.is_empty() {
             self.receive_open(open, &mut receipts).await?;
@@ -259,20 +279,29 @@ impl RedisStore {
         for one in open {
             by_shard.entry(one.place_in.shard()).or_default().push(one);
         }
-        let one_script = self.layout().shards() == 1;
+        let is_one = self.layout().shards() == 1;
+        let most = if is_one {
+            &OF_ONE_SHARD
+        } else {
+            &OF_SEVERAL_SHARDS
+        };
         let (mut calls, mut batches) = (Vec::new(), Vec::new());
         for (shard, batch) in by_shard {
-            let steps = if one_script {
-                vec![batch]
-            } else {
-                steps(batch)
-            };
-            for step in steps {
+            for step in steps(batch, most) {
                 calls.push(self.receive_call(shard, first, &step, moment));
                 batches.push(step);
             }
         }
-        let answers = self.run_all_confirmed(operation, calls).await?;
+        let answers = if is_one {
+            // Each draws its numbers: in the order of the batch, and none behind one that failed.
+            let mut answers = Vec::with_capacity(calls.len());
+            for call in calls {
+                answers.push(self.run_confirmed(operation, call).await?);
+            }
+            answers
+        } else {
+            self.run_all_confirmed(operation, calls).await?
+        };
         let mut all = Vec::new();
         for (batch, answer) in batches.into_iter().zip(answers) {
             let answers = reply::list(answer).map_err(unexpected(operation))?;

@@ -163,11 +163,7 @@ impl Store for RedisStore {
         capabilities.multi_process = true;
         capabilities.ordering = true;
         capabilities.wakeups = Reach::EveryProcess;
-        capabilities.receive_atomicity = if options.shards == 1 {
-            ReceiveAtomicity::Batch
-        } else {
-            ReceiveAtomicity::MessageId
-        };
+        capabilities.receive_atomicity = ReceiveAtomicity::MessageId;
         capabilities
     }
 

@@ -419,7 +419,11 @@ pub(crate) async fn the_largest_limits_are_taken(cx: Context) -> CaseResult {
 /// Defect: a limit on parameters per statement is met only in production.
 pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
-    let batch = numbered(3000)?;
+    let mut batch = numbered(3000)?;
+    for message in batch.iter_mut().step_by(2) {
+        let own = OrderingKey::new(message.id().as_str())?;
+        *message = message.clone().with_ordering_key(own);
+    }
     place.accept_all(&batch).await?;
     let leased = place.claim_up_to(3000, LONG).await?;
     same("claimed", &leased.len(), &3000)?;
@@ -440,6 +444,40 @@ pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
         .collect();
     let settled = place.settle(&settlements).await?;
     same("settled", &settled, &vec![Settled::Done; 3000])
+}
+
+/// Defect: a receiver that gathers by bytes meets the size of a packet, a statement or a script only in
+/// production, and again with each redelivery.
+pub(crate) async fn a_batch_of_80_mib_is_stored(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let most = inbox_api::DEFAULT_PAYLOAD_LIMIT;
+    let each = place.capabilities().payload_limit.min(most);
+    let count = (5 * most).div_ceil(each.max(most / 16));
+    let batch = (0..count)
+        .map(|n| with_payload(&n.to_string(), each))
+        .collect::<CaseResult<Vec<_>>>()?;
+    place.accept_all(&batch).await?;
+    let last = batch
+        .last()
+        .ok_or_else(|| Unmet::Failed("nothing was sent".into()))?;
+    // A claim may be cut by bytes.
+    let mut leased = Vec::new();
+    loop {
+        let more = place.claim_up_to(u32::MAX, LONG).await?;
+        if more.is_empty() {
+            break;
+        }
+        leased.extend(more);
+    }
+    same("claimed", &leased.len(), &batch.len())?;
+    let found = leased
+        .iter()
+        .find(|leased| leased.message.key() == last.key());
+    same(
+        "bytes of the last payload",
+        &found.map(|leased| leased.message.payload().len()),
+        &Some(last.payload().len()),
+    )
 }
 
 pub(crate) async fn a_made_up_lease_changes_nothing(cx: Context) -> CaseResult {

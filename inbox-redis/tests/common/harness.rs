@@ -101,14 +101,12 @@ impl Harness for OnServer {
             // Redis cannot roll back; `settle_with` has tests of its own.
             Need::Transactions,
             Need::BusinessWrites,
+            Need::BatchAtomicity,
         ];
         needs.extend(Need::DISK);
         if self.cluster {
             // Its nodes name themselves, past the proxy; there is a test of its own.
             needs.push(Need::Silence);
-        }
-        if self.shards > 1 {
-            needs.push(Need::BatchAtomicity);
         }
         needs
     }

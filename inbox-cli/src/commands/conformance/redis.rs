@@ -136,10 +136,7 @@ impl Harness for Redis {
 
     fn expected_not_checked(&self) -> Vec<Need> {
         let mut needs = needs_raw_access();
-        needs.push(Need::Transactions);
-        if self.options.shard_count() > 1 {
-            needs.push(Need::BatchAtomicity);
-        }
+        needs.extend([Need::Transactions, Need::BatchAtomicity]);
         needs
     }
 }
