@@ -1,5 +1,5 @@
 //! Worker processes on one server, killed again and again, and the server with them: the crash
-//! part of the conformance suite.
+//! part of the conformance suite. On PostgreSQL 15; `INBOX_CRASH_SERVER=postgres-18` makes it 18.
 //!
 //! `cargo test -p inbox-postgres --test crash -- --kills 200 --operations 100000` is the full run.
 
@@ -20,19 +20,21 @@ use conformance_tests::{
 use inbox_api::{Schema as _, Store as _};
 use inbox_postgres::{PostgresOptions, PostgresStore};
 use sqlx::{AssertSqlSafe, Connection as _, Postgres};
-use test_servers::Server;
+use test_servers::{Kind, Server, require_or_skip};
 
-struct Database;
+struct Database(Kind);
 
 #[async_trait]
 impl Target for Database {
     fn name(&self) -> String {
-        "postgres".into()
+        self.0.name().into()
     }
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
-        let server = tokio::task::spawn_blocking(common::own_server)
-            .await?
+        let kind = self.0;
+        let server = tokio::task::spawn_blocking(move || require_or_skip(kind)).await??;
+        let server = server
+            .filter(|server| !server.is_shared())
             .ok_or("no PostgreSQL server to harm")?;
         let place = Place::at(server.url().to_owned());
         let store = place.connect().await?;
@@ -122,5 +124,9 @@ impl BusinessWrites<sqlx::Transaction<'static, Postgres>> for Effects {
 }
 
 fn main() -> ExitCode {
-    crash::main(&Database)
+    let kind = match std::env::var("INBOX_CRASH_SERVER").as_deref() {
+        Ok("postgres-18") => Kind::Postgres18,
+        _ => Kind::Postgres,
+    };
+    crash::main(&Database(kind))
 }
