@@ -8,9 +8,13 @@
 
 mod common;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use common::{Place, claim, connect_options, handler, harness::At, message, processed};
+use common::{
+    Place, claim, connect_options, handler,
+    harness::{At, report},
+    message, processed,
+};
 use conformance_tests::CASES;
 use inbox_api::{
     Operate as _, Receipt, Schema as _, Settled, Settlement, State, Store as _, StoreExt as _,
@@ -42,9 +46,8 @@ fn a_cluster_conforms_and_survives_a_node() {
         // What an open transaction holds is held on its own node: a claim on another one takes it,
         // and the transaction is rolled back.
         let nodes = if group == "holding" { 1 } else { urls.len() };
-        let harness = Arc::new(At("galera", urls[..nodes].to_vec()));
-        let filter = format!("{group}::");
-        let report = runtime.block_on(conformance_tests::run(harness, &filter));
+        let harness = At("galera", urls[..nodes].to_vec());
+        let report = runtime.block_on(report(harness, &format!("{group}::")));
         if !report.is_clean() {
             failed.push(report.to_string());
         }

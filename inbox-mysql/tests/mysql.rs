@@ -8,10 +8,10 @@
 
 mod common;
 
-use std::{num::NonZeroUsize, sync::Arc};
-
-use common::{harness::Database, shared_url};
-use conformance_tests::{Options, run_with};
+use common::{
+    harness::{Database, report},
+    shared_url,
+};
 use test_servers::Kind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,10 +19,6 @@ async fn conforms() {
     if shared_url(Kind::Mysql).is_none() {
         return;
     }
-    let options = Options {
-        jobs: NonZeroUsize::new(3),
-        ..Options::default()
-    };
-    let report = run_with(Arc::new(Database(Kind::Mysql)), &options, |_| {}).await;
+    let report = report(Database(Kind::Mysql), "").await;
     assert!(report.is_conformant(), "{report}");
 }

@@ -10,8 +10,9 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{
-    Place, accept, claim, connect_options, dead, handler, harness::At, key, message, on_each,
-    ordered, processed, settle,
+    Place, accept, claim, connect_options, dead, handler,
+    harness::{At, report},
+    key, message, on_each, ordered, processed, settle,
 };
 use inbox_api::{
     AfterDead, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled, Settlement,
@@ -46,8 +47,8 @@ fn conforms(name: &'static str, server: &Server) {
         "holding::",
         "statistics::",
     ] {
-        let harness = Arc::new(At(name, vec![server.url().to_owned()]));
-        let report = block_on(conformance_tests::run(harness, group));
+        let harness = At(name, vec![server.url().to_owned()]);
+        let report = block_on(report(harness, group));
         assert!(report.is_clean(), "{report}");
     }
     // Times are UTC: the server is on this machine, and an hour is the least that a time zone makes.

@@ -1,14 +1,15 @@
 //! The harness of the conformance suite, for each kind of server.
 
 use std::{
+    num::NonZeroUsize,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use conformance_tests::{
-    AnyTransactions, Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings,
-    Transactions, Unable, crash::proxy::Proxy,
+    AnyTransactions, Corruption, Fixture, Harness, Need, Offered, Options, Report, Restart,
+    SchemaVariant, Settings, Transactions, Unable, crash::proxy::Proxy, run_with,
 };
 use inbox_api::{Inbox, Key, Schema as _, Store as _};
 use inbox_mysql::MySqlStore;
@@ -16,6 +17,16 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use test_servers::{Kind, Server};
 
 use super::{Place, act, connect_options, effects::Effects, own_server, restart, shared_url};
+
+/// Runs the cases of a filter, several at a time, and reports.
+pub async fn report(harness: impl Harness, filter: &str) -> Report {
+    let options = Options {
+        filter: filter.into(),
+        jobs: NonZeroUsize::new(4),
+        ..Options::default()
+    };
+    run_with(Arc::new(harness), &options, |_| {}).await
+}
 
 pub struct Database(pub Kind);
 
