@@ -87,30 +87,48 @@ fn difference(seen: &impl Debug, expected: &impl Debug) -> String {
     if seen.lines().count() != expected.lines().count() {
         return whole;
     }
-    let (mut path, mut differing): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut path, mut differing): (Vec<Part>, Vec<String>) = (Vec::new(), Vec::new());
     for (seen, expected) in seen.lines().zip(expected.lines()) {
         let depth = (expected.len() - expected.trim_start().len()) / INDENTATION;
         path.truncate(depth);
-        let (seen, expected) = (seen.trim(), expected.trim());
-        let (name, value) = expected.split_once(": ").unwrap_or(("", expected));
-        path.push(if value.ends_with(['{', '(', '[']) {
-            name
-        } else {
-            ""
-        });
-        if seen != expected {
-            let within: Vec<&str> = path
-                .iter()
-                .copied()
-                .filter(|name| !name.is_empty())
-                .collect();
-            let within = within.join(".");
-            let dot = if within.is_empty() { "" } else { "." };
-            let seen = seen.split_once(": ").filter(|(other, _)| *other == name);
-            let seen = seen.map_or("something else", |(_, value)| value.trim_end_matches(','));
-            let value = value.trim_end_matches(',');
-            differing.push(format!("{within}{dot}{name} expected {value}, saw {seen}"));
+        let (seen, expected) = (
+            seen.trim().trim_end_matches(','),
+            expected.trim().trim_end_matches(','),
+        );
+        if matches!(expected, "}" | ")" | "]") {
+            continue;
         }
+        let (name, value) = expected.split_once(": ").unwrap_or(("", expected));
+        let name = match path.last_mut() {
+            Some(list) if list.is_list => {
+                list.elements += 1;
+                format!("[{}]", list.elements - 1)
+            }
+            _ => name.to_owned(),
+        };
+        if seen != expected {
+            let value_seen = match seen.split_once(": ") {
+                Some((other, value_seen)) if expected.starts_with(&format!("{other}: ")) => {
+                    value_seen
+                }
+                _ => seen,
+            };
+            let what = path.iter().map(|part| &*part.name).chain([&*name]);
+            let what = what.filter(|name| !name.is_empty()).collect::<Vec<_>>();
+            let what = what.join(".").replace(".[", "[");
+            let space = if what.is_empty() { "" } else { " " };
+            differing.push(format!("{what}{space}expected {value}, saw {value_seen}"));
+        }
+        path.push(Part {
+            name,
+            is_list: value.ends_with('['),
+            elements: 0,
+        });
+    }
+    let more = differing.len().saturating_sub(MOST_DIFFERENCES);
+    differing.truncate(MOST_DIFFERENCES);
+    if more > 0 {
+        differing.push(format!("and {more} more"));
     }
     if differing.is_empty() {
         whole
@@ -118,6 +136,16 @@ fn difference(seen: &impl Debug, expected: &impl Debug) -> String {
         differing.join("; ")
     }
 }
+
+/// A part of a value in which another stands.
+struct Part {
+    name: String,
+    is_list: bool,
+    elements: usize,
+}
+
+/// How many differences are worth reading.
+const MOST_DIFFERENCES: usize = 8;
 
 /// Of Rust's own `{:#?}`.
 const INDENTATION: usize = 4;
@@ -200,6 +228,33 @@ mod tests {
         assert!(
             both.contains("long expected") && both.contains("; part.name"),
             "{both}"
+        );
+    }
+
+    #[test]
+    fn elements_of_lists_are_shown_by_their_places() {
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        enum Answer {
+            Accepted,
+            Duplicate,
+        }
+        let expected = [Answer::Accepted; 30];
+        let mut seen = expected;
+        (seen[3], seen[29]) = (Answer::Duplicate, Answer::Duplicate);
+        assert_eq!(
+            text(same("receipts", &seen, &expected)),
+            "receipts: [3] expected Accepted, saw Duplicate; [29] expected Accepted, saw Duplicate"
+        );
+        let all = text(same("receipts", &[Answer::Duplicate; 30], &expected));
+        assert!(
+            all.contains("[7] expected Accepted, saw Duplicate; and 22 more"),
+            "{all}"
+        );
+        let (expected, mut seen) = (vec![whole(), whole()], vec![whole(), whole()]);
+        seen[1].part.name = "other".into();
+        assert_eq!(
+            text(same("records", &seen, &expected)),
+            "records: [1].part.name expected \"n\", saw \"other\""
         );
     }
 
