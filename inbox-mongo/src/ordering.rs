@@ -15,7 +15,8 @@
 //!
 //! The lane is a hint, though, and two processes that look at the same time may leave it on two
 //! messages. What is handed out is decided by [`not_first`], after leasing: a message is kept only
-//! if no other one of its key is leased and it is the earliest open one. Of two that are leased at
+//! if no other one of its key is leased and it is the earliest open one, or was leased before those in
+//! front of it were replayed. Of two that are leased at
 //! the same time, each looks after its own lease was written, so that at least one sees the other; it
 //! is handed back then. Of two in one claim, the earlier is kept. A lease that was not looked at
 //! before a crash is taken for no more than that: the next one is looked at again.
@@ -39,6 +40,11 @@ const ROUNDS: usize = 8;
 /// Joins the open messages of the same key, but for those `without`: the earliest (`first`), and
 /// those in front that are claimable or leased (`fronts`).
 fn with_key(collection: &str, without: &[&str]) -> Vec<Document> {
+    with_key_of(collection, without, doc! { "open": true })
+}
+
+/// The same, where the `first` is sought among fewer.
+fn with_key_of(collection: &str, without: &[&str], first: Document) -> Vec<Document> {
     let of_key = |mut condition: Document| {
         if !without.is_empty() {
             condition.insert("_id", doc! { "$nin": without });
@@ -63,7 +69,7 @@ fn with_key(collection: &str, without: &[&str]) -> Vec<Document> {
         join(
             "first",
             vec![
-                of_key(doc! { "open": true }),
+                of_key(first),
                 doc! { "$sort": { "seq": 1 } },
                 doc! { "$limit": 1 },
                 fields.clone(),
@@ -231,23 +237,46 @@ pub(crate) async fn is_first(on: &mut On<'_>, id: &str) -> Result<bool> {
 /// Those of the messages `ids`, just leased by `claim` and all with ordering keys, that must not be
 /// kept.
 async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<HashSet<String>> {
+    let collection = on.database.message_collection();
+    let mut lost: HashSet<String> = ids.iter().cloned().collect();
+    let among = those(ids.iter().map(String::as_str));
+    for id in kept(on, among, with_key(&collection, &[]), claim).await? {
+        lost.remove(&id);
+    }
+    if !lost.is_empty() {
+        // A lease that ran out keeps its turn against those in front that an operator has replayed
+        // and that nobody has leased since. Against others it may never have had a turn: a crash may
+        // have come before the look.
+        let returned =
+            doc! { "state": code(State::Pending), "replays": { "$gt": 0 }, "started": 0 };
+        let others = doc! { "open": true, "$nor": [returned] };
+        let mut among = those(lost.iter().map(String::as_str));
+        among.insert("again", true);
+        for id in kept(on, among, with_key_of(&collection, &[], others), claim).await? {
+            lost.remove(&id);
+        }
+    }
+    Ok(lost)
+}
+
+/// Those `among` the leased messages that may be kept as far as the `join`ed ones of their keys go.
+async fn kept(
+    on: &mut On<'_>,
+    among: Document,
+    join: Vec<Document>,
+    claim: ObjectId,
+) -> Result<Vec<String>> {
     let mut pipeline = vec![
-        doc! { "$match": those(ids.iter().map(String::as_str)) },
+        doc! { "$match": among },
         doc! { "$project": { "handler": 1, "orderingKey": 1 } },
     ];
-    pipeline.extend(with_key(&on.database.message_collection(), &[]));
-    let kept: HashSet<String> = on
-        .look(pipeline)
-        .await?
+    pipeline.extend(join);
+    let found = on.look(pipeline).await?;
+    let kept = found
         .iter()
         .filter(|message| may_keep(message, Some(claim)))
-        .filter_map(|message| id_of(message).map(str::to_owned))
-        .collect();
-    Ok(ids
-        .iter()
-        .filter(|id| !kept.contains(*id))
-        .cloned()
-        .collect())
+        .filter_map(|message| id_of(message).map(str::to_owned));
+    Ok(kept.collect())
 }
 
 /// `message` has been joined by [`with_key`]. Another one that was leased by the same `claim` gives

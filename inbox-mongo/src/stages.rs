@@ -57,6 +57,8 @@ pub(crate) fn lease(database: &Database, terms: &LeaseTerms, claim: ObjectId) ->
         "started": add("started", 1),
         "worker": literal(terms.worker().as_str()),
         "claim": claim,
+        // Whether this takes over from a lease that ran out.
+        "again": { "$eq": ["$state", code(State::Leased)] },
         "visibleAt": { "$add": [now, length] },
     } }]
 }
