@@ -215,6 +215,10 @@ register! { $
         a_repeated_settlement_is_done: "A repeated settlement answers Done and changes nothing.",
         a_repetition_changes_nothing_whatever_it_says:
             "A settlement repeated with whatever outcome answers Done and changes nothing.",
+        a_repetition_in_another_process_is_done:
+            "A settlement repeated in another process answers Done and changes nothing.",
+        a_result_over_the_limit_is_refused_whatever_the_token:
+            "A result over the limit is refused before the token is judged: stale or settled.",
         settling_twice_in_one_batch_counts_once:
             "Of two settlements of one lease in one batch the first counts.",
         a_stale_lease_affects_only_itself:
@@ -247,6 +251,8 @@ register! { $
             "A lease that is named twice in one batch has the same new end twice.",
         lengths_out_of_range_are_invalid:
             "A lease length out of range is invalid and changes nothing; the bounds themselves are taken.",
+        a_length_is_checked_without_a_lease:
+            "A length out of range is invalid also where there is no lease to extend.",
         each_lease_has_its_own_length:
             "A lease runs for the length asked for, from now by the store's clock.",
         a_claim_serves_several_handlers: "One claim serves several handlers and no others.",
@@ -278,10 +284,20 @@ register! { $
             "A retry after a delay of any length is claimable when that has passed since the call, and not before.",
         stamps_are_of_the_call:
             "Times of acceptance, of ends and of replays are those of the call.",
+        stamps_of_slices_are_of_the_call:
+            "Times of ends and of replays by slices are those of the call.",
+        begin_waits_as_a_claim_does:
+            "begin waits for the end of a delay, a retry or a lease, and no longer.",
+        lag_and_age_are_to_the_moment:
+            "Lag is counted from when the longest-due message became due, its age from its acceptance, to the moment.",
         retention_counts_from_the_end:
             "A purge takes a message once it has been final for the given age, counted from its end, and not before.",
+        retention_of_the_archived_counts_from_the_end:
+            "A purge of the archived takes a message once it has been final for the given age, and not before.",
         ages_count_from_acceptance:
             "Filters by age count from acceptance, to the moment.",
+        slices_by_age_count_from_acceptance:
+            "Slices and listings by age count from acceptance, to the moment.",
     }
     retry (retry) {
         a_retry_waits: "A retry is handed out no sooner than after its delay.",
@@ -306,6 +322,7 @@ register! { $
         a_release_is_due_at_once: "A released message is due at once.",
         a_release_does_not_count: "A release does not count as an attempt.",
         a_released_message_keeps_its_place: "A released message keeps its place in the queue.",
+        a_release_leaves_the_due_time: "A release leaves the due time as it was.",
     }
     ordering (ordering) {
         messages_of_a_key_come_in_order:
@@ -338,6 +355,8 @@ register! { $
             "Discarding the first message of an ordering key hands the next out.",
         a_replayed_message_returns_to_its_old_place:
             "A replayed message returns to its old place in its ordering key, behind a lease that is held.",
+        a_turn_outlasts_its_lease:
+            "A message keeps the turn of its ordering key when its lease runs out, also against an earlier one that is replayed.",
         blocking_without_a_key_has_no_effect: "A dead message without ordering key blocks nothing.",
         begin_keeps_the_order: "begin keeps the order of its ordering key.",
         order_holds_among_many_workers: "The order holds among many workers with retries.",
@@ -351,6 +370,8 @@ register! { $
         a_discarded_message_can_be_replayed: "A discarded message can be replayed.",
         a_replay_resets_the_attempts: "A replay resets the attempts.",
         a_replay_clears_the_result: "A replay clears the result of the earlier run.",
+        a_record_keeps_its_last_worker:
+            "A record keeps who held it last, and has a time of its end just while it is final.",
         unfinished_messages_cannot_be_replayed:
             "Pending and leased messages cannot be replayed, and unknown ones are not found.",
         a_replay_can_edit_the_payload:
@@ -398,6 +419,8 @@ register! { $
             "What a purge would delete can be had first, with payloads and results.",
         what_is_expired_keeps_to_its_limit:
             "A listing of what would be purged keeps to its limit, the longest finished first.",
+        what_is_expired_has_no_next_page:
+            "A listing of what would be purged has no next page: what was purged makes room.",
         only_what_was_archived_is_purged:
             "Nothing is deleted that the archiver has not taken, or that has changed since.",
         a_key_that_is_archived_twice_is_purged_once:
@@ -440,6 +463,8 @@ register! { $
     }
     schema (schema) {
         a_fresh_inbox_is_complete: "An inbox that is set up exists, in the expected version.",
+        the_statements_are_text:
+            "The statements of the set-up are never empty text: where there are none, a comment says so.",
         setting_up_twice_changes_nothing: "Setting up twice is harmless.",
         a_missing_inbox_is_told: "Where there is no inbox, operations say so and set nothing up.",
         create_sets_up: "create sets an inbox up that works.",
@@ -457,6 +482,10 @@ register! { $
         a_claim_sets_it_aside_and_goes_on:
             "A corrupt row is reported once and set aside, never a reason to stop the others.",
         get_says_so: "get fails as corrupt for a corrupt row, and only for it.",
+        begin_says_so_and_leaves_it_to_a_claim:
+            "begin fails as corrupt where it would hand a corrupt row out, and leaves it for a claim to report.",
+        what_is_set_aside_lets_its_ordering_key_go_on:
+            "A corrupt row holds its ordering key up until a claim sets it aside, and no longer.",
         a_listing_reports_it_beside_the_others:
             "A listing reports corrupt rows beside the readable ones.",
         its_key_still_refuses_duplicates: "A corrupt row's key goes on refusing duplicates.",
@@ -472,6 +501,8 @@ register! { $
         a_retry_is_busy_until_due: "A key that waits for a retry is busy until it is due.",
         a_delayed_message_is_stored_and_busy:
             "A delayed message is stored, and busy until it is due.",
+        what_is_not_due_is_busy_before_it_is_blocked:
+            "A message that is neither due nor first of its ordering key is busy until it is due, then blocked.",
         a_dead_key_says_why: "A dead key says why.",
         a_discarded_key_says_so: "A discarded key says so.",
         the_stored_message_runs: "Run carries the message as it is stored.",
@@ -635,6 +666,8 @@ register! { $
             "During an outage writes fail as retryable, and work again afterwards.",
         every_operation_says_so:
             "During an outage every operation fails as retryable: nothing is answered with nothing.",
+        a_subscription_outlives_it:
+            "A subscription outlives an outage: it wakes once its connection is mended, and goes on.",
         what_was_accepted_before_is_still_there:
             "What was accepted before an outage is worked on after it.",
         a_closed_store_is_unavailable:

@@ -41,13 +41,14 @@ pub struct Record {
     pub replays: u32,
     /// When it was accepted.
     pub accepted_at: SystemTime,
-    /// When it is (or was last) due.
+    /// When it is (or was last) due: what was asked for when it was accepted or retried, or when it
+    /// was replayed. Leases and releases leave it.
     pub due_at: SystemTime,
     /// When the lease runs out, for a leased message.
     pub lease_until: Option<SystemTime>,
-    /// Who holds it, or held it last.
+    /// Who holds it, or held it last, also after a replay or a discard.
     pub worker: Option<WorkerName>,
-    /// When it became final.
+    /// When it became final, by a discard too; `None` while it is not, as after a replay.
     pub finished_at: Option<SystemTime>,
     /// The last error, or why it is dead.
     pub last_error: Option<String>,
@@ -260,7 +261,8 @@ pub struct HandlerStatistics {
     pub blocking: u64,
     /// How long ago the longest-due claimable message was accepted; `None` when none is due.
     pub oldest_due_age: Option<Duration>,
-    /// For how long the longest-due claimable message has been due; `None` when none is due.
+    /// For how long the longest-due claimable message has been due, which for one whose lease has run
+    /// out is since then; `None` when none is due.
     pub lag: Option<Duration>,
 }
 
@@ -435,7 +437,8 @@ pub trait Operate: Send + Sync {
     /// between them that are as long as the work.
     async fn purge(&self, expired: &Expired) -> Result<u64>;
 
-    /// What [`purge`](Self::purge) would delete, with payloads, for an archiver.
+    /// What [`purge`](Self::purge) would delete, with payloads, for an archiver. There is never a
+    /// [`next`](Listing::next) page: the next are to be had once these are purged.
     async fn expired(&self, expired: &Expired) -> Result<Listing>;
 
     /// Deletes exactly those of `keys` that are still as `expired` says, and returns how many;

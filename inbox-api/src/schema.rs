@@ -27,7 +27,8 @@ pub struct Migration {
 pub trait Schema: Send + Sync {
     /// The statements that set up an empty inbox of this version with this store's options, for
     /// people whose databases are changed by review. Running them is the same as
-    /// [`create`](Self::create).
+    /// [`create`](Self::create). A store without statements answers a comment that says so, never
+    /// empty text.
     fn ddl(&self) -> String;
 
     /// The version that this build sets up and works with.

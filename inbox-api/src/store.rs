@@ -70,8 +70,9 @@ pub struct CorruptRow {
 pub struct Claims {
     /// The messages, each under a lease of its own, roughly in order of their due times.
     pub leased: Vec<Leased>,
-    /// Due rows that could not be read. The store has made each of them dead; they are reported
-    /// once.
+    /// Due rows that could not be read. The store has made each of them dead, as
+    /// [`AfterDead::Continue`]; they are reported once. Until then such a row holds its ordering
+    /// key up like any other.
     pub corrupt: Vec<CorruptRow>,
 }
 
@@ -107,7 +108,8 @@ pub enum Outcome {
         /// What happens to later messages of its ordering key.
         after: AfterDead,
     },
-    /// Hand it back untouched: due at once, and the attempt is not counted.
+    /// Hand it back untouched: its due time stays, so it is due at once, and the attempt is not
+    /// counted.
     Release,
 }
 
@@ -152,8 +154,8 @@ pub enum Settled {
     /// The token is stale: somebody else has claimed the message since, or it is gone. Nothing
     /// was changed.
     LeaseLost,
-    /// The outcome breaks a rule of this store (a result over the limit). Nothing was changed and
-    /// the lease still stands.
+    /// The outcome breaks a rule of this store (a result over the limit), whatever the token: that
+    /// is judged afterwards. Nothing was changed; a lease that stood still stands.
     Refused(Invalid),
 }
 
@@ -178,12 +180,13 @@ pub enum Begun {
         /// What the handler's first run stored, if anything.
         result: Option<Bytes>,
     },
-    /// No: somebody holds it, or it waits for its due time (a first one, or a retry's).
+    /// No: somebody holds it, or it waits for its due time (a first one, or a retry's), be it
+    /// behind another of its ordering key or not.
     Busy {
         /// No sooner than this, by the store's clock.
         until: SystemTime,
     },
-    /// No: an earlier message of its ordering key is not finished.
+    /// No: it is due, and another message of its ordering key has the turn.
     Blocked,
     /// No: it is dead.
     Dead {
@@ -254,8 +257,10 @@ pub trait Store: Send + Sync + 'static {
     /// counts an attempt as started for each.
     ///
     /// At any moment at most one lease on a key is valid. A message whose lease has run out is
-    /// taken like a pending one. Of the messages that share an ordering key, only the first
-    /// unfinished one is ever taken, and none while another is leased. May return fewer than are
+    /// taken like a pending one, and has been due since then. Of the messages that share an ordering
+    /// key, only the first unfinished one is ever taken, and none while another is leased. One that
+    /// was leased keeps its turn when the lease runs out, since that can be revived: an earlier one
+    /// that is replayed meanwhile waits until it is settled or discarded. May return fewer than are
     /// due when others claim at the same time; an empty answer means that nothing was due that
     /// others were not just taking.
     ///
@@ -284,7 +289,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// Also [`Invalid`](crate::ErrorKind::Invalid) when `length` is outside
-    /// [`LeaseTerms::MIN`] and [`LeaseTerms::MAX`].
+    /// [`LeaseTerms::MIN`] and [`LeaseTerms::MAX`], even if there are no leases.
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>>;
 
     /// Decides, in one atomic step, whether the caller may run this message's handler now, and
@@ -295,7 +300,9 @@ pub trait Store: Send + Sync + 'static {
     /// operator can edit a payload on replay). After any `Ok` the message is durably stored.
     ///
     /// # Errors
-    /// Also [`Invalid`](crate::ErrorKind::Invalid) when the message breaks a rule of this store.
+    /// Also [`Invalid`](crate::ErrorKind::Invalid) when the message breaks a rule of this store, and
+    /// [`Corrupt`](crate::ErrorKind::Corrupt) when the stored one would run and cannot be read. Its
+    /// row may be leased then; a claim sets it aside when that lease has run out.
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun>;
 
     /// Subscribes to wake-ups for `handlers`, from now on.

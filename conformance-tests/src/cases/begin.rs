@@ -6,7 +6,7 @@ use inbox_api::{Begun, Bytes, Due, Leased, Message, Outcome, Receipt, State, Sto
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, LONG, Place, dead, message, processed, retry, terms},
+    place::{Context, LONG, Place, dead, message, ordered, processed, retry, terms},
 };
 
 async fn runs(place: &Place, message: &Message, length: Duration) -> CaseResult<Leased> {
@@ -156,4 +156,27 @@ pub(crate) async fn a_received_message_runs_inline(cx: Context) -> CaseResult {
     );
     place.nothing_due("it runs inline").await?;
     place.finish(&leased, processed()).await
+}
+
+pub(crate) async fn what_is_not_due_is_busy_before_it_is_blocked(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept(&ordered("1", "k")?).await?;
+    let received = ordered("2", "k")?.with_due(Due::After(place.brief()));
+    place.accept(&received).await?;
+    let begun = ordered("3", "k")?.with_due(Due::After(place.brief()));
+    for (what, sent) in [("received", &received), ("new", &begun)] {
+        let answer = place.begin(sent, &terms(LONG)?).await?;
+        let until = place.record(sent.key()).await?.due_at;
+        same(
+            &format!("begin of a {what} message, not due and behind another of its ordering key"),
+            &answer,
+            &Begun::Busy { until },
+        )?;
+    }
+    place.pass(place.brief()).await?;
+    for sent in [&received, &begun] {
+        let answer = place.begin(sent, &terms(LONG)?).await?;
+        same("begin when it is due", &answer, &Begun::Blocked)?;
+    }
+    Ok(())
 }

@@ -1,12 +1,12 @@
 //! A row that does not read back as what was written.
 
-use inbox_api::{ClaimRequest, ErrorKind, Expired, Filter, Message, Page, State, Store};
+use inbox_api::{Begun, ClaimRequest, ErrorKind, Expired, Filter, Message, Page, State, Store};
 use std::time::Duration;
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::Corruption,
-    place::{Context, HANDLER, LONG, Place, ids, numbered, processed, terms},
+    place::{Context, HANDLER, LONG, Place, ids, numbered, processed, sequence, terms},
 };
 
 /// Three messages, the second of which is spoilt.
@@ -119,4 +119,63 @@ pub(crate) async fn statistics_and_purge_go_on(cx: Context) -> CaseResult {
         )?;
     }
     Ok(())
+}
+
+/// Defect: begin hands the row out, takes the copy that came along for it, or fails as if the store
+/// did.
+pub(crate) async fn begin_says_so_and_leaves_it_to_a_claim(cx: Context) -> CaseResult {
+    let (place, all) = spoilt(&cx).await?;
+    let length = place.brief();
+    let begun = place.begin(&all[1], &terms(length)?).await;
+    let kind = begun.err().map(|error| error.kind());
+    same(
+        "error of begin of a corrupt row",
+        &kind,
+        &Some(ErrorKind::Corrupt),
+    )?;
+    // It may be leased now.
+    place.pass(length).await?;
+    same(
+        "reported as corrupt by a claim afterwards",
+        &claim(&place).await?.corrupt.len(),
+        &1,
+    )?;
+    let dead = place.statistics().await?.count(State::Dead);
+    same("dead in the statistics", &dead, &1)
+}
+
+pub(crate) async fn what_is_set_aside_lets_its_ordering_key_go_on(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let all = sequence(3, "k")?;
+    place.accept_all(&all).await?;
+    place
+        .fixture
+        .corrupt(all[0].key(), Corruption::Headers)
+        .await?;
+    let begun = place.begin(&all[1], &terms(LONG)?).await?;
+    same(
+        "begin behind a corrupt row that was not set aside",
+        &begun,
+        &Begun::Blocked,
+    )?;
+    let (mut claimed, mut corrupt) = (Vec::new(), 0);
+    for _ in 0..3 {
+        let claims = claim(&place).await?;
+        corrupt += claims.corrupt.len();
+        claimed.extend(ids(&claims.leased));
+        for leased in &claims.leased {
+            place.finish(leased, processed()).await?;
+        }
+    }
+    same("reported as corrupt", &corrupt, &1)?;
+    same(
+        "claimed behind the corrupt row",
+        &claimed,
+        &vec!["2".into(), "3".into()],
+    )?;
+    same(
+        "dead messages that block",
+        &place.statistics().await?.blocking(),
+        &0,
+    )
 }

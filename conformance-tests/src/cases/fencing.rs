@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use inbox_api::{Expired, Extended, Leased, Outcome, Settled, Settlement, State, StoreExt};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
+    harness::Settings,
     place::{Context, LONG, Place, claim, dead, message, message_for, numbered, processed, retry},
 };
 
@@ -288,4 +290,61 @@ pub(crate) async fn a_settlement_after_a_replay_changes_nothing(cx: Context) -> 
     let _ = place.replay(sent.key(), None).await?;
     let _ = place.settle_one(&leased.lease, processed()).await?;
     place.has_state(sent.key(), State::Pending).await
+}
+
+pub(crate) async fn a_result_over_the_limit_is_refused_whatever_the_token(
+    cx: Context,
+) -> CaseResult {
+    let settings = Settings {
+        payload_limit: Some(1000),
+        ..Settings::default()
+    };
+    let place = cx.fresh_with(&settings).await?;
+    let (stale, current) = taken_over(&place).await?;
+    let oversized = || Outcome::Processed {
+        result: Some(Bytes::from(vec![b'x'; 1001])),
+    };
+    let refused = Settled::Refused(inbox_api::Invalid::TooLarge {
+        what: "result",
+        bytes: 1001,
+        limit: 1000,
+    });
+    same(
+        "settling with a stale token and a result over the limit",
+        &place.settle_one(&stale.lease, oversized()).await?,
+        &refused,
+    )?;
+    place.finish(&current, processed()).await?;
+    same(
+        "repeating a settlement with a result over the limit",
+        &place.settle_one(&current.lease, oversized()).await?,
+        &refused,
+    )
+}
+
+/// Defect: which leases were settled is kept in the process.
+pub(crate) async fn a_repetition_in_another_process_is_done(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let other = place.fixture.second_connection().await?;
+    for (n, outcome) in [processed(), retry(LONG), dead("gave up"), Outcome::Release]
+        .into_iter()
+        .enumerate()
+    {
+        let sent = message_for(&format!("handler {n}"), "1")?;
+        place.accept(&sent).await?;
+        let leased = claim(&*place.inbox, sent.handler().as_str(), 1, LONG).await?;
+        let Some(leased) = leased.first() else {
+            return Err(Unmet::Failed("claim: saw that nothing is due".into()));
+        };
+        place.finish(leased, outcome.clone()).await?;
+        let before = place.record(sent.key()).await?;
+        same(
+            &format!("repeating the settlement {outcome:?} in another process"),
+            &other.settle_one(&leased.lease, outcome).await?,
+            &Settled::Done,
+        )?;
+        let after = place.record(sent.key()).await?;
+        same("the record after the repetition", &after, &before)?;
+    }
+    Ok(())
 }

@@ -309,3 +309,20 @@ pub(crate) async fn a_claim_keeps_to_its_limit(cx: Context) -> CaseResult {
         &vec!["00005".into()],
     )
 }
+
+pub(crate) async fn a_length_is_checked_without_a_lease(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for length in [Duration::ZERO, LeaseTerms::MAX + Duration::from_nanos(1)] {
+        let kind = place.extend(&[], length).await.err().map(|e| e.kind());
+        same(
+            &format!("error of extending no leases for {length:?}"),
+            &kind,
+            &Some(ErrorKind::Invalid),
+        )?;
+    }
+    same(
+        "extending no leases",
+        &place.extend(&[], LONG).await?,
+        &Vec::new(),
+    )
+}

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Begun, Due, ErrorKind, Expired, Intervention, OrderingKey, Outcome, Receipt, State,
-    StoreExt,
+    AfterDead, Begun, Due, ErrorKind, Expired, Intervention, OrderingKey, Outcome, Receipt,
+    Settled, State, StoreExt,
 };
 
 use crate::{
@@ -411,4 +411,41 @@ pub(crate) async fn a_retried_block_is_lifted(cx: Context) -> CaseResult {
         &false,
     )?;
     same("order", &drain(&place).await?, &texts(&["2", "3"]))
+}
+
+/// Defect: a lease that ran out counts as given back, so that an earlier message that was replayed
+/// goes first, and the lease of the later one is then revived: two of one ordering key at work.
+pub(crate) async fn a_turn_outlasts_its_lease(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    let all = sequence(3, "k")?;
+    place.accept_all(&all).await?;
+    let first = place.claim_one().await?;
+    place.finish(&first, dead("gave up")).await?;
+    let second = place.claim_single(place.brief()).await?;
+    same(
+        "replay of the first while the second is leased",
+        &place.replay(all[0].key(), None).await?,
+        &Intervention::Done,
+    )?;
+    place.pass(place.brief()).await?;
+    let begun = place.begin(&all[0], &terms(LONG)?).await?;
+    same(
+        "begin of the first, replayed, when the lease of the second ran out",
+        &begun,
+        &Begun::Blocked,
+    )?;
+    let again = place.claim_one().await?;
+    same(
+        "claimed when the lease of the second ran out",
+        &again.message.id().as_str(),
+        &"2",
+    )?;
+    same(
+        "settling the second with its first lease",
+        &place.settle_one(&second.lease, processed()).await?,
+        &Settled::LeaseLost,
+    )?;
+    // A retry ends the turn.
+    place.finish(&again, retry(Duration::ZERO)).await?;
+    same("order", &drain(&place).await?, &texts(&["1", "2", "3"]))
 }

@@ -8,6 +8,7 @@ use inbox_api::{
     Receipt, Result, Settled, Slice, State, StoreExt,
 };
 
+use super::wakeups::{subscribed, wakes};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Need, Restart},
@@ -144,6 +145,8 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
                 "expired": place.expired(&expired),
                 "version": place.version(),
                 "exists": place.exists(),
+                "create": place.create(),
+                "migrate": place.migrate(),
             }
         };
     }
@@ -343,4 +346,27 @@ pub(crate) async fn another_process_takes_over(cx: Context) -> CaseResult {
         &place.record(&stale.lease.key).await?.state,
         &State::Leased,
     )
+}
+
+/// Defect: a subscription ends with the connection that it had, and nobody learns of it: from then on
+/// work waits for the next poll.
+pub(crate) async fn a_subscription_outlives_it(cx: Context) -> CaseResult {
+    let place = cx.fresh_to_disrupt().await?;
+    let mut subscription = subscribed(&*place.inbox).await?;
+    place.accept(&message("before")?).await?;
+    wakes(&mut *subscription, "a receive before an outage").await?;
+    place.fixture.begin_outage().await?;
+    let _ = place.receive_one(&message("amid")?).await;
+    // What waits meanwhile does not fail.
+    let _ = tokio::time::timeout(Duration::from_millis(100), subscription.woken()).await;
+    place.fixture.end_outage().await?;
+    let _ = recovered(&place, &message("after")?).await?;
+    wakes(&mut *subscription, "a receive after an outage").await?;
+    // That may have been for the mending alone.
+    while tokio::time::timeout(Duration::from_millis(300), subscription.woken())
+        .await
+        .is_ok()
+    {}
+    place.accept(&message("later")?).await?;
+    wakes(&mut *subscription, "another receive after an outage").await
 }

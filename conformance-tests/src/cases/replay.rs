@@ -12,7 +12,7 @@ use crate::{
     harness::Settings,
     place::{
         Context, HANDLER, LONG, Place, claim, dead, ids, message, message_for, numbered, processed,
-        retry,
+        retry, worker,
     },
 };
 
@@ -521,5 +521,37 @@ pub(crate) async fn a_replay_clears_the_result(cx: Context) -> CaseResult {
         "result of the second run",
         &place.record(sent.key()).await?.result,
         &None,
+    )
+}
+
+pub(crate) async fn a_record_keeps_its_last_worker(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept_in(&sent, State::Dead).await?;
+    let last = Some(worker()?);
+    let shown = async |when: &str, is_final: bool| -> CaseResult {
+        let record = place.record(sent.key()).await?;
+        same(
+            &format!("worker and whether there is a time of its end, {when}"),
+            &(record.worker, record.finished_at.is_some()),
+            &(last.clone(), is_final),
+        )
+    };
+    shown("when it died", true).await?;
+    let _ = place.replay(sent.key(), None).await?;
+    shown("when it was replayed", false).await?;
+    let _ = place.discard(sent.key()).await?;
+    shown("when it was discarded", true).await?;
+    let _ = place.replay(sent.key(), None).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, Outcome::Release).await?;
+    shown("when it was released", false).await?;
+    let idle = message("2")?;
+    place.accept_in(&idle, State::Discarded).await?;
+    let record = place.record(idle.key()).await?;
+    same(
+        "worker and whether there is a time of its end, discarded without an attempt",
+        &(record.worker, record.finished_at.is_some()),
+        &(None, true),
     )
 }

@@ -502,3 +502,23 @@ async fn purge_while(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
     }
     Ok(total)
 }
+
+/// Defect: an archiver that follows `next` leaves out what is behind the keys that it has purged.
+pub(crate) async fn what_is_expired_has_no_next_page(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    for sent in numbered(3)? {
+        place.accept_in(&sent, State::Dead).await?;
+    }
+    let mut archived = Vec::new();
+    for _ in 0..4 {
+        let expired = Expired::new(State::Dead, Duration::ZERO, 1)?;
+        let listing = place.expired(&expired).await?;
+        same("next of what is expired", &listing.next, &None)?;
+        let keys: Vec<_> = listing.records.iter().map(|r| r.key.clone()).collect();
+        let purged = place.purge_archived(&expired, &keys).await?;
+        same("purged of the archived", &purged, &(keys.len() as u64))?;
+        archived.extend(keys);
+    }
+    let expected: Vec<_> = numbered(3)?.iter().map(|m| m.key().clone()).collect();
+    same("archived one by one", &archived, &expected)
+}

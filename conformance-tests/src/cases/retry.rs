@@ -275,3 +275,30 @@ pub(crate) async fn a_released_message_keeps_its_place(cx: Context) -> CaseResul
         &expected,
     )
 }
+
+/// Defect: a release sets a due time, so that the message goes to the end of the queue and its lag
+/// starts again.
+pub(crate) async fn a_release_leaves_the_due_time(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let due = place.record(sent.key()).await?.due_at;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, Outcome::Release).await?;
+    let shown = place.record(sent.key()).await?.due_at;
+    same("due_at after a release", &shown, &due)?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, retry(place.brief())).await?;
+    let due = place.record(sent.key()).await?.due_at;
+    place.pass(place.brief()).await?;
+    place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let leased = place.claim_one().await?;
+    place.finish(&leased, Outcome::Release).await?;
+    let shown = place.record(sent.key()).await?.due_at;
+    same(
+        "due_at after a retry, a lease that ran out and a release",
+        &shown,
+        &due,
+    )
+}

@@ -208,3 +208,13 @@ pub(crate) async fn something_foreign_is_refused(cx: Context) -> CaseResult {
     );
     Ok(())
 }
+
+pub(crate) async fn the_statements_are_text(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let statements = place.ddl();
+    ensure!(
+        !statements.trim().is_empty(),
+        "ddl: expected the statements, or a comment that there are none, saw {statements:?}"
+    );
+    same("ddl, asked again", &place.ddl(), &statements)
+}

@@ -20,7 +20,7 @@ use crate::{
 /// How long a wake-up may take.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-async fn subscribed(inbox: &dyn Inbox) -> CaseResult<Box<dyn Subscription>> {
+pub(super) async fn subscribed(inbox: &dyn Inbox) -> CaseResult<Box<dyn Subscription>> {
     if inbox.capabilities().wakeups == Wakeups::None {
         return Err(Unmet::NotChecked(Need::Wakeups));
     }
@@ -33,7 +33,7 @@ async fn subscribed(inbox: &dyn Inbox) -> CaseResult<Box<dyn Subscription>> {
     Ok(subscription)
 }
 
-async fn wakes(subscription: &mut dyn Subscription, cause: &str) -> CaseResult {
+pub(super) async fn wakes(subscription: &mut dyn Subscription, cause: &str) -> CaseResult {
     tokio::time::timeout(SOON, subscription.woken())
         .await
         .map_err(|_| Unmet::Failed(format!("no wake-up within {SOON:?} of {cause}")))

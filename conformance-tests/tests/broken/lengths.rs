@@ -1,11 +1,11 @@
 //! Defects of time: leases, extensions, delays, retries and ages of another length than was asked for.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Begun, ClaimRequest, Claims, Due, Expired, Extended, Lease, LeaseTerms, Message, Operate,
-    Outcome, Receipt, Result, Settled, Settlement, Store,
+    Begun, ClaimRequest, Claims, Due, Expired, Extended, Filter, Key, Lease, LeaseTerms, Listing,
+    Message, Operate, Outcome, Page, Progress, Receipt, Result, Settled, Settlement, Slice, Store,
 };
 use inbox_memory::MemoryStore;
 
@@ -25,14 +25,14 @@ pub(crate) struct OtherLeases(pub(crate) Spoil);
 impl Defect for OtherLeases {
     async fn claim(&self, inner: &MemoryStore, request: &ClaimRequest) -> Result<Claims> {
         let terms = spoiled(&request.terms, self.0);
-        let missing = request.terms.length() - terms.length();
-        let request = ClaimRequest {
+        let other = ClaimRequest {
             terms,
             ..request.clone()
         };
-        let mut claims = inner.claim(&request).await?;
+        let mut claims = inner.claim(&other).await?;
         for leased in &mut claims.leased {
-            leased.lease.until += missing;
+            let begun = leased.lease.until - other.terms.length();
+            leased.lease.until = begun + request.terms.length();
         }
         Ok(claims)
     }
@@ -107,6 +107,99 @@ impl Defect for OtherAges {
     }
 }
 
+/// Ages are judged otherwise by one operation.
+pub(crate) struct OtherAgesOf(pub(crate) &'static str, pub(crate) Spoil);
+
+impl OtherAgesOf {
+    fn age(&self, operation: &str, age: Duration) -> Duration {
+        if self.0 == operation {
+            (self.1)(age)
+        } else {
+            age
+        }
+    }
+
+    fn expired(&self, operation: &str, expired: &Expired) -> Expired {
+        let age = self.age(operation, expired.older_than());
+        Expired::new(expired.state(), age, expired.limit()).unwrap()
+    }
+
+    fn filter(&self, operation: &str, filter: &Filter) -> Filter {
+        Filter {
+            older_than: filter.older_than.map(|age| self.age(operation, age)),
+            newer_than: filter.newer_than.map(|age| self.age(operation, age)),
+            ..filter.clone()
+        }
+    }
+}
+
+#[async_trait]
+impl Defect for OtherAgesOf {
+    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+        inner.expired(&self.expired("expired", expired)).await
+    }
+
+    async fn purge_archived(
+        &self,
+        inner: &MemoryStore,
+        expired: &Expired,
+        keys: &[Key],
+    ) -> Result<u64> {
+        let expired = self.expired("purge_archived", expired);
+        inner.purge_archived(&expired, keys).await
+    }
+
+    async fn count(&self, inner: &MemoryStore, filter: &Filter) -> Result<u64> {
+        inner.count(&self.filter("count", filter)).await
+    }
+
+    async fn list(&self, inner: &MemoryStore, filter: &Filter, page: &Page) -> Result<Listing> {
+        inner.list(&self.filter("list", filter), page).await
+    }
+
+    async fn replay_slice(
+        &self,
+        inner: &MemoryStore,
+        filter: &Filter,
+        slice: &Slice,
+    ) -> Result<Progress> {
+        let filter = self.filter("replay_slice", filter);
+        inner.replay_slice(&filter, slice).await
+    }
+
+    async fn discard_slice(
+        &self,
+        inner: &MemoryStore,
+        filter: &Filter,
+        slice: &Slice,
+    ) -> Result<Progress> {
+        let filter = self.filter("discard_slice", filter);
+        inner.discard_slice(&filter, slice).await
+    }
+}
+
+/// Due times without fractions of seconds.
+pub(crate) struct DueInSeconds;
+
+#[async_trait]
+impl Defect for DueInSeconds {
+    async fn receive(&self, inner: &MemoryStore, messages: &[Message]) -> Result<Vec<Receipt>> {
+        let messages: Vec<_> = messages
+            .iter()
+            .map(|message| match message.due() {
+                Due::At(moment) => {
+                    let since = moment.duration_since(SystemTime::UNIX_EPOCH);
+                    let whole = in_seconds(since.unwrap_or_default());
+                    let moment = SystemTime::UNIX_EPOCH + whole;
+                    message.clone().with_due(Due::At(moment))
+                }
+                _ => message.clone(),
+            })
+            .collect();
+        inner.receive(&messages).await
+    }
+}
+
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A little early.
@@ -117,6 +210,11 @@ pub(crate) fn early(length: Duration) -> Duration {
 /// Without fractions of seconds.
 pub(crate) fn in_seconds(length: Duration) -> Duration {
     Duration::from_secs(length.as_secs())
+}
+
+/// Not less than a second.
+pub(crate) fn at_least_a_second(length: Duration) -> Duration {
+    length.max(Duration::from_secs(1))
 }
 
 /// Not more than an hour.

@@ -4,6 +4,7 @@
 pub(crate) mod archiving;
 pub(crate) mod bulk;
 mod claiming;
+pub(crate) mod corners;
 pub(crate) mod corrupting;
 pub(crate) mod horizons;
 pub(crate) mod leaking;
@@ -15,6 +16,7 @@ pub(crate) mod racing;
 mod receiving;
 pub(crate) mod schema;
 mod settling;
+pub(crate) mod skewed;
 pub(crate) mod table;
 mod texts;
 pub(crate) mod waking;
@@ -22,7 +24,7 @@ pub(crate) mod waking;
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -30,7 +32,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use conformance_tests::{
-    Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings,
+    AnyTransactions, Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings,
+    Unable,
 };
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Clock, Error, ErrorKind, Expired, Extended, Filter,
@@ -46,8 +49,8 @@ use schema::Condition;
 pub(crate) use {
     claiming::{CrashNotCounted, LocalClock, NoRecovery, TwoBeginners},
     lengths::{
-        OtherAges, OtherDelays, OtherExtensions, OtherLeases, OtherRetries, capped, early,
-        in_seconds,
+        DueInSeconds, OtherAges, OtherAgesOf, OtherDelays, OtherExtensions, OtherLeases,
+        OtherRetries, at_least_a_second, capped, early, in_seconds,
     },
     operating::{
         LoopingSlices, NeverUnblocked, PagingByOffset, PurgeForgetsEarly, PurgeTakesPending,
@@ -197,6 +200,21 @@ pub(crate) trait Defect: Send + Sync + 'static {
         ""
     }
 
+    /// What every operation fails as while the store is away.
+    fn away_as(&self) -> ErrorKind {
+        ErrorKind::Unavailable
+    }
+
+    /// Whether a subscription ends with the connection that it had.
+    fn is_deaf_after_an_outage(&self) -> bool {
+        false
+    }
+
+    /// What goes wrong in transactions, if there are any.
+    fn in_transactions(&self) -> Option<skewed::Mistake> {
+        None
+    }
+
     async fn statistics(&self, inner: &MemoryStore) -> Result<Statistics> {
         inner.statistics().await
     }
@@ -227,6 +245,15 @@ pub(crate) struct Blind(pub(crate) &'static str);
 
 impl Defect for Blind {
     fn blind(&self) -> &'static str {
+        self.0
+    }
+}
+
+/// An outage is taken for something that the caller has to mend.
+pub(crate) struct AwayAs(pub(crate) ErrorKind);
+
+impl Defect for AwayAs {
+    fn away_as(&self) -> ErrorKind {
         self.0
     }
 }
@@ -272,6 +299,7 @@ pub(crate) struct Broken<D> {
     condition: Condition,
     corrupt: Corrupt,
     is_away: Arc<AtomicBool>,
+    outages: Arc<AtomicUsize>,
     is_closed: AtomicBool,
 }
 
@@ -281,8 +309,12 @@ impl<D: Defect> Broken<D> {
     }
 
     fn check(&self, operation: &'static str) -> Result<&MemoryStore> {
-        if self.is_away.load(Ordering::SeqCst) || self.is_closed.load(Ordering::SeqCst) {
+        if self.is_closed.load(Ordering::SeqCst) {
             return Err(unavailable(operation));
+        }
+        if self.is_away.load(Ordering::SeqCst) {
+            let kind = self.defect.away_as();
+            return Err(Error::new(kind, operation, "the store is away"));
         }
         Ok(&self.inner)
     }
@@ -328,7 +360,9 @@ impl<D: Defect> Broken<D> {
 #[async_trait]
 impl<D: Defect> Store for Broken<D> {
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut capabilities = self.inner.capabilities();
+        capabilities.transactions = self.defect.in_transactions().is_some();
+        capabilities
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
@@ -360,7 +394,10 @@ impl<D: Defect> Store for Broken<D> {
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        let begin = |inner| self.defect.begin(inner, message, terms);
+        let begin = async |inner| {
+            self.corrupt.check(&self.defect, "begin", message.key())?;
+            self.defect.begin(inner, message, terms).await
+        };
         self.ask("begin", Begun::Blocked, begin).await
     }
 
@@ -369,7 +406,12 @@ impl<D: Defect> Store for Broken<D> {
         self.defect.enter("subscribe").await;
         let subscription = self.defect.subscribe(inner, handlers).await;
         self.defect.leave("subscribe");
-        subscription
+        let outages = Arc::clone(&self.outages);
+        Ok(if self.defect.is_deaf_after_an_outage() {
+            Box::new(waking::Deaf::new(subscription?, outages))
+        } else {
+            subscription?
+        })
     }
 
     async fn close(&self) {
@@ -380,6 +422,9 @@ impl<D: Defect> Store for Broken<D> {
 #[async_trait]
 impl<D: Defect> Schema for Broken<D> {
     fn ddl(&self) -> String {
+        if self.defect.at_set_up() == schema::Mistake::NoStatements {
+            return String::new();
+        }
         self.inner.ddl()
     }
 
@@ -530,6 +575,7 @@ impl<D: Defect> Workshop<D> {
             condition,
             corrupt: Corrupt::default(),
             is_away: Arc::default(),
+            outages: Arc::default(),
             store: Mutex::default(),
         };
         place.start();
@@ -545,6 +591,7 @@ struct Place<D> {
     condition: Condition,
     corrupt: Corrupt,
     is_away: Arc<AtomicBool>,
+    outages: Arc<AtomicUsize>,
     store: Mutex<Option<Arc<Broken<D>>>>,
 }
 
@@ -556,6 +603,7 @@ impl<D: Defect> Place<D> {
             condition: self.condition.clone(),
             corrupt: self.corrupt.clone(),
             is_away: Arc::clone(&self.is_away),
+            outages: Arc::clone(&self.outages),
             is_closed: AtomicBool::new(false),
         })
     }
@@ -591,6 +639,7 @@ impl<D: Defect> Fixture for Place<D> {
     }
 
     async fn begin_outage(&self) -> Offered<()> {
+        self.outages.fetch_add(1, Ordering::SeqCst);
         self.is_away.store(true, Ordering::SeqCst);
         Ok(())
     }
@@ -603,5 +652,12 @@ impl<D: Defect> Fixture for Place<D> {
     async fn restart(&self, _: Restart) -> Offered<()> {
         self.start();
         Ok(())
+    }
+
+    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
+        match (self.defect)().in_transactions() {
+            Some(mistake) => Ok(Arc::new(skewed::Skewed::new(self.inner.clone(), mistake))),
+            None => Err(Unable::NotOffered(Need::Transactions)),
+        }
     }
 }

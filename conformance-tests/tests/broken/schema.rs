@@ -29,6 +29,8 @@ pub(crate) enum Mistake {
     MigrateNeedsAnInbox,
     VersionsAreNotNamed,
     ForeignIsTaken,
+    /// There is nothing to run, and nothing is said.
+    NoStatements,
 }
 
 /// What is found where the inbox should be.

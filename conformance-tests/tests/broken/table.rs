@@ -510,6 +510,81 @@ macro_rules! table {
                     => "schema::an_older_inbox_is_migrated",
                 set_up_migrate_needs_an_inbox: broken::schema::SetsUp(broken::schema::Mistake::MigrateNeedsAnInbox)
                     => "schema::migrate_sets_up",
+                sweeper_that_gives_leases_back: broken::corners::Sweeps::default()
+                    => "ordering::a_turn_outlasts_its_lease",
+                claims_by_due_time_alone: broken::corners::OrdersByDueTime
+                    => "time::the_longest_due_come_first",
+                lag_that_goes_on_through_leases: broken::corners::LagThroughLeases
+                    => "statistics::a_leased_message_is_no_lag",
+                release_that_makes_due_anew: broken::corners::DueAnew::default()
+                    => "release::a_release_leaves_the_due_time",
+                begin_blocked_before_busy: broken::corners::BlockedBeforeBusy
+                    => "begin::what_is_not_due_is_busy_before_it_is_blocked",
+                begin_early: broken::corners::BeginsEarly
+                    => "moments::begin_waits_as_a_claim_does",
+                token_judged_before_the_size: broken::corners::TokenBeforeSize
+                    => "fencing::a_result_over_the_limit_is_refused_whatever_the_token",
+                settlements_known_to_the_process: broken::corners::SettledHere::default()
+                    => "fencing::a_repetition_in_another_process_is_done",
+                length_unchecked_without_leases: broken::corners::LengthUnchecked
+                    => "leases::a_length_is_checked_without_a_lease",
+                corrupt_row_begin_hands_it_out: broken::corrupting::Mistaken(broken::corrupting::Mistake::BeginSaysNothing)
+                    => "corrupt::begin_says_so_and_leaves_it_to_a_claim",
+                corrupt_row_begin_says_other: broken::corrupting::Mistaken(broken::corrupting::Mistake::BeginSaysOther)
+                    => "corrupt::begin_says_so_and_leaves_it_to_a_claim",
+                corrupt_row_set_aside_that_blocks: broken::corrupting::Mistaken(broken::corrupting::Mistake::ClaimBlocks)
+                    => "corrupt::what_is_set_aside_lets_its_ordering_key_go_on",
+                expired_ones_in_pages: broken::corners::ExpiredHasPages
+                    => "retention::what_is_expired_has_no_next_page",
+                replay_that_forgets_the_worker: broken::looking::Shows(broken::corners::no_worker_after_a_replay)
+                    => "replay::a_record_keeps_its_last_worker",
+                replay_that_keeps_the_end: broken::looking::Shows(broken::corners::an_end_after_a_replay)
+                    => "replay::a_record_keeps_its_last_worker",
+                finished_when_accepted: broken::looking::Shows(broken::corners::finished_when_accepted)
+                    => "moments::stamps_are_of_the_call",
+                slices_keep_times: broken::corners::SlicesKeepTimes::default()
+                    => "moments::stamps_of_slices_are_of_the_call",
+                lag_in_whole_seconds: broken::looking::Counts(broken::corners::lag_in_seconds)
+                    => "moments::lag_and_age_are_to_the_moment",
+                age_in_whole_seconds: broken::looking::Counts(broken::corners::age_in_seconds)
+                    => "moments::lag_and_age_are_to_the_moment",
+                lease_of_a_second_at_least: broken::OtherLeases(broken::at_least_a_second)
+                    => "moments::a_lease_runs_to_its_end_and_no_further",
+                extension_of_a_second_at_least: broken::OtherExtensions(broken::at_least_a_second)
+                    => "moments::an_extension_runs_to_its_end_and_no_further",
+                delay_of_a_second_at_least: broken::OtherDelays(broken::at_least_a_second)
+                    => "moments::a_delay_ends_when_it_should",
+                retry_of_a_second_at_least: broken::OtherRetries(broken::at_least_a_second)
+                    => "moments::a_retry_comes_when_it_should",
+                due_times_in_whole_seconds: broken::DueInSeconds => "moments::a_due_time_is_kept",
+                expired_early: broken::OtherAgesOf("expired", broken::early)
+                    => "moments::retention_counts_from_the_end",
+                archived_purged_early: broken::OtherAgesOf("purge_archived", broken::early)
+                    => "moments::retention_of_the_archived_counts_from_the_end",
+                counted_early: broken::OtherAgesOf("count", broken::early)
+                    => "moments::ages_count_from_acceptance",
+                listed_early: broken::OtherAgesOf("list", broken::early)
+                    => "moments::slices_by_age_count_from_acceptance",
+                replays_early: broken::OtherAgesOf("replay_slice", broken::early)
+                    => "moments::slices_by_age_count_from_acceptance",
+                discards_early: broken::OtherAgesOf("discard_slice", broken::early)
+                    => "moments::slices_by_age_count_from_acceptance",
+                outage_as_something_else: broken::AwayAs(inbox_api::ErrorKind::Other)
+                    => "outage::every_operation_says_so",
+                outage_as_a_missing_schema: broken::AwayAs(inbox_api::ErrorKind::SchemaMissing)
+                    => "outage::every_operation_says_so",
+                version_that_is_blind_to_an_outage: broken::Blind("version") => "outage::every_operation_says_so",
+                exists_that_is_blind_to_an_outage: broken::Blind("exists") => "outage::every_operation_says_so",
+                deaf_after_an_outage: broken::waking::DeafAfterAnOutage
+                    => "outage::a_subscription_outlives_it",
+                record_that_sees_no_other_transaction: broken::skewed::Transactional(broken::skewed::Mistake::RecordsBehind)
+                    => "skew::two_records_of_a_key_keep_the_order",
+                death_that_moves_on_before_its_commit: broken::skewed::Transactional(broken::skewed::Mistake::MovesOnEarly)
+                    => "skew::a_record_beside_a_death_keeps_the_order",
+                roll_back_that_leaves_keys_held: broken::skewed::Transactional(broken::skewed::Mistake::LeavesKeysHeld)
+                    => "skew::two_new_messages_of_a_key_leave_it_whole",
+                set_up_has_no_statements: broken::schema::SetsUp(broken::schema::Mistake::NoStatements)
+                    => "schema::the_statements_are_text",
                 set_up_foreign_is_taken: broken::schema::SetsUp(broken::schema::Mistake::ForeignIsTaken)
                     => "schema::something_foreign_is_refused",
             }

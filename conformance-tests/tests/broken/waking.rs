@@ -310,3 +310,40 @@ impl Defect for SilentAboutCorruptRows {
         self.0.subscribe(inner, handlers).await
     }
 }
+
+/// Subscriptions end with the connection that they had.
+pub(crate) struct DeafAfterAnOutage;
+
+impl Defect for DeafAfterAnOutage {
+    fn is_deaf_after_an_outage(&self) -> bool {
+        true
+    }
+}
+
+/// Hears nothing more once the store has been away.
+pub(crate) struct Deaf {
+    inner: Box<dyn Subscription>,
+    outages: Arc<AtomicUsize>,
+    at_first: usize,
+}
+
+impl Deaf {
+    pub(crate) fn new(inner: Box<dyn Subscription>, outages: Arc<AtomicUsize>) -> Self {
+        let at_first = outages.load(Ordering::SeqCst);
+        Self {
+            inner,
+            outages,
+            at_first,
+        }
+    }
+}
+
+#[async_trait]
+impl Subscription for Deaf {
+    async fn woken(&mut self) {
+        self.inner.woken().await;
+        if self.outages.load(Ordering::SeqCst) > self.at_first {
+            std::future::pending().await
+        }
+    }
+}

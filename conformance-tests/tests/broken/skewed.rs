@@ -1,0 +1,160 @@
+//! Transactions on the memory store: what is recorded is begun, and settled by the commit. Dropping one
+//! leaves its messages leased.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use conformance_tests::{AnyTransaction, AnyTransactions, Mishap, Need, Offered, Unable};
+use inbox_api::{
+    AfterDead, Begun, Expired, Lease, LeaseTerms, Leased, Message, Operate as _, Outcome, Receipt,
+    Recorded, Result, Settled, Settlement, State, Store as _, StoreExt as _, WorkerName,
+};
+use inbox_memory::MemoryStore;
+
+use super::Defect;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    None,
+    /// Does not see that another transaction has the one before it.
+    RecordsBehind,
+    /// Lets the next one through before the commit.
+    MovesOnEarly,
+    /// Forgets a roll-back's ordering keys.
+    LeavesKeysHeld,
+}
+
+/// A store with transactions.
+pub(crate) struct Transactional(pub(crate) Mistake);
+
+impl Defect for Transactional {
+    fn in_transactions(&self) -> Option<Mistake> {
+        Some(self.0)
+    }
+}
+
+pub(crate) struct Skewed {
+    inner: MemoryStore,
+    mistake: Mistake,
+}
+
+impl Skewed {
+    pub(crate) fn new(inner: MemoryStore, mistake: Mistake) -> Self {
+        Self { inner, mistake }
+    }
+}
+
+#[async_trait]
+impl AnyTransactions for Skewed {
+    async fn open(&self) -> Result<Box<dyn AnyTransaction>> {
+        Ok(Box::new(Open {
+            inner: self.inner.clone(),
+            mistake: self.mistake,
+            begun: Vec::new(),
+            new: Vec::new(),
+            settlements: Vec::new(),
+        }))
+    }
+
+    async fn open_for(&self, _: &[Lease]) -> Result<Box<dyn AnyTransaction>> {
+        self.open().await
+    }
+
+    async fn written(&self) -> Offered<Vec<String>> {
+        Err(Unable::NotOffered(Need::BusinessWrites))
+    }
+}
+
+struct Open {
+    inner: MemoryStore,
+    mistake: Mistake,
+    begun: Vec<(Leased, Option<Bytes>)>,
+    /// What was not known before.
+    new: Vec<Message>,
+    settlements: Vec<Settlement>,
+}
+
+#[async_trait]
+impl AnyTransaction for Open {
+    async fn receive(&mut self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        let receipts = self.inner.receive(messages).await?;
+        for (message, receipt) in messages.iter().zip(&receipts) {
+            if *receipt == Receipt::Accepted {
+                self.new.push(message.clone());
+            }
+        }
+        Ok(receipts)
+    }
+
+    async fn record(&mut self, message: &Message, result: Option<Bytes>) -> Result<Recorded> {
+        let is_new = self.inner.get(message.key()).await?.is_none();
+        let terms = LeaseTerms::new(LeaseTerms::MAX, WorkerName::new("transaction").unwrap());
+        let begun = self.inner.begin(message, &terms.unwrap()).await?;
+        if is_new {
+            self.new.push(message.clone());
+        }
+        Ok(match begun {
+            Begun::Run(leased) => {
+                self.begun.push((*leased, result));
+                Recorded::First
+            }
+            Begun::Blocked if self.mistake == Mistake::RecordsBehind => Recorded::First,
+            Begun::Blocked => Recorded::Blocked,
+            Begun::Busy { until } => Recorded::Busy { until },
+            Begun::Processed { result } => Recorded::Processed { result },
+            Begun::Dead { reason } => Recorded::Dead { reason },
+            Begun::Discarded => Recorded::Discarded,
+        })
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        if self.mistake == Mistake::MovesOnEarly {
+            let early = settlements.iter().cloned().map(|mut settlement| {
+                if let Outcome::Dead { after, .. } = &mut settlement.outcome {
+                    *after = AfterDead::Continue;
+                }
+                settlement
+            });
+            return self.inner.settle(&early.collect::<Vec<_>>()).await;
+        }
+        self.settlements.extend_from_slice(settlements);
+        Ok(vec![Settled::Done; settlements.len()])
+    }
+
+    async fn write(&mut self, _: &str) -> Offered<()> {
+        Err(Unable::NotOffered(Need::BusinessWrites))
+    }
+
+    async fn mishap(&mut self, mishap: Mishap) -> Offered<()> {
+        Err(Unable::NotOffered(Need::Mishap(mishap)))
+    }
+
+    async fn commit(self: Box<Self>) -> Result<()> {
+        for (leased, result) in &self.begun {
+            let outcome = Outcome::Processed {
+                result: result.clone(),
+            };
+            let _ = self.inner.settle_one(&leased.lease, outcome).await?;
+        }
+        let _ = self.inner.settle(&self.settlements).await?;
+        Ok(())
+    }
+
+    async fn roll_back(self: Box<Self>) -> Result<()> {
+        if self.mistake == Mistake::LeavesKeysHeld {
+            return Ok(());
+        }
+        for (leased, _) in &self.begun {
+            let _ = self
+                .inner
+                .settle_one(&leased.lease, Outcome::Release)
+                .await?;
+        }
+        let expired = Expired::new(State::Discarded, std::time::Duration::ZERO, 1).unwrap();
+        for message in &self.new {
+            let _ = self.inner.discard(message.key()).await?;
+            let keys = [message.key().clone()];
+            let _ = self.inner.purge_archived(&expired, &keys).await?;
+        }
+        Ok(())
+    }
+}
