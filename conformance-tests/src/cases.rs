@@ -26,6 +26,7 @@ pub(crate) mod races;
 pub(crate) mod replay;
 pub(crate) mod retention;
 pub(crate) mod retry;
+pub(crate) mod scale;
 pub(crate) mod schema;
 pub(crate) mod silence;
 pub(crate) mod skew;

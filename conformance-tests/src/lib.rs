@@ -107,6 +107,20 @@
 //! INBOX_CONFORMANCE_SEED=1234 cargo test --test conformance model::
 //! ```
 //!
+//! # Cost
+//! Two cases compare the time of each operation with a history and a backlog of 1,000 messages and of
+//! 100,000 ([`SCALE`]), and name what takes more than five times as long. They take minutes, so they
+//! are run where they are asked for: by the option `--scale 100000` of a report program, by
+//! [`Options::scale`], or as tests of one's own:
+//!
+//! ```text
+//! #[test]
+//! #[ignore = "takes minutes"]
+//! fn the_history_costs_nothing() -> Result<(), conformance_tests::TestFailure> {
+//!     conformance_tests::test(my_store(), "scale::the_history_costs_nothing")
+//! }
+//! ```
+//!
 //! # Crashes
 //! The module `crash` (on Unix) makes a test program of its own, which kills worker processes at
 //! every point of their work and checks the history of what they did. Its `proxy` loses replies
@@ -133,7 +147,7 @@ pub use harness::{
 };
 pub use program::main;
 pub use ready::{Fresh, Ready};
-pub use registry::{CASES, Case};
+pub use registry::{CASES, Case, SCALE};
 pub use report::{CaseReport, Report, Verdict};
 pub use run::{Options, TestFailure, run, run_with, test};
 pub use transactions::{AnyTransaction, AnyTransactions, BusinessWrites, Transactions};

@@ -12,7 +12,7 @@ use lexopt::prelude::*;
 
 use crate::{
     harness::Harness,
-    registry::{CASES, Case},
+    registry::Case,
     report::{CaseReport, Report, Verdict},
     run::{Options, run_with},
 };
@@ -30,6 +30,8 @@ Usage: PROGRAM [OPTIONS] [FILTER]
   --sequences NUMBER of the model, how many sequences to draw
   --budget SECONDS   of the model, draw no more sequences after so long
   --jobs NUMBER      how many cases run at a time, 1 by default
+  --scale NUMBER     compare the time of each operation with so many messages too, 100000 say, and
+                     with a hundredth of them; takes minutes
   --help             show this
 
 Ends with 0 when all that was checked holds and all that was not is declared, with 1 when not, and
@@ -62,6 +64,7 @@ impl Arguments {
                     let seconds = parser.value()?.parse()?;
                     arguments.options.budget = Some(Duration::from_secs(seconds));
                 }
+                Long("scale") => arguments.options.scale = Some(parser.value()?.parse()?),
                 Long("jobs") => arguments.options.jobs = Some(parser.value()?.parse()?),
                 Value(filter) if arguments.options.filter.is_empty() => {
                     arguments.options.filter = filter.string()?;
@@ -109,7 +112,7 @@ pub fn main(harness: impl Harness) -> ExitCode {
         return written(print(USAGE), ExitCode::SUCCESS);
     }
     if arguments.list {
-        return written(list(&arguments.options.filter), ExitCode::SUCCESS);
+        return written(list(&arguments.options), ExitCode::SUCCESS);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -151,10 +154,9 @@ fn write_to(file: &Path, text: &str) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
 }
 
-fn list(filter: &str) -> io::Result<()> {
-    let cases = CASES.iter().filter(|case| case.id().contains(filter));
+fn list(options: &Options) -> io::Result<()> {
     let line = |case: &Case| format!("{}: {}\n", case.id(), case.rule);
-    print(&cases.map(line).collect::<String>())
+    print(&options.cases().map(line).collect::<String>())
 }
 
 /// To standard output; a reader that has left is no failure.
@@ -217,6 +219,7 @@ mod tests {
             "--budget",
             "60",
             "--jobs=2",
+            "--scale=100000",
             "--json",
             "-",
         ]);
@@ -229,6 +232,7 @@ mod tests {
                 sequences: Some(3),
                 budget: Some(Duration::from_secs(60)),
                 jobs: NonZeroUsize::new(2),
+                scale: NonZeroUsize::new(100_000),
             }
         );
         assert!(all.is_to_standard_output() && !all.list && !all.help);

@@ -32,6 +32,23 @@ impl std::fmt::Debug for Case {
     }
 }
 
+/// Cases that take minutes, and so are run only where they are asked for: by
+/// [`Options::scale`](crate::Options::scale), or one by one by [`test`](crate::test).
+pub static SCALE: &[Case] = &[
+    Case {
+        group: "scale",
+        name: "the_history_costs_nothing",
+        rule: "No operation takes longer with a long history of processed and dead messages.",
+        run: |context| Box::pin(crate::cases::scale::the_history_costs_nothing(context)),
+    },
+    Case {
+        group: "scale",
+        name: "the_backlog_costs_nothing",
+        rule: "No operation takes longer with a long backlog, half of it with ordering keys.",
+        run: |context| Box::pin(crate::cases::scale::the_backlog_costs_nothing(context)),
+    },
+];
+
 /// Makes both the list and the macro from one text, so that no case is in one and not the other.
 /// `$d` is a dollar sign, which a macro cannot otherwise write into one that it makes.
 macro_rules! register {

@@ -15,12 +15,17 @@ use crate::{
     check::{CaseResult, Unmet, panic_text},
     harness::Harness,
     place::Context,
-    registry::{CASES, Case},
+    registry::{CASES, Case, SCALE},
     report::{CaseReport, Report, Verdict},
 };
 
 /// The longest that a case may take; one that hangs fails rather than stopping the suite.
 const LONGEST_CASE: Duration = Duration::from_secs(300);
+/// The longest that one of many messages may take.
+const LONGEST_OF_SCALE: Duration = Duration::from_secs(3600);
+
+/// How many messages are many, where nothing else is said.
+pub(crate) const DEFAULT_SCALE: usize = 100_000;
 
 /// Which cases to run, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +42,20 @@ pub struct Options {
     pub budget: Option<Duration>,
     /// How many cases run at a time, 1 by default. Most of them wait more than they work.
     pub jobs: Option<NonZeroUsize>,
+    /// Runs the cases of [`SCALE`] too, with so many messages: 100,000 tell much. They compare the time of
+    /// each operation with that at a hundredth of them, so nothing else should run meanwhile.
+    pub scale: Option<NonZeroUsize>,
+}
+
+impl Options {
+    /// The cases that they mean.
+    pub fn cases(&self) -> impl Iterator<Item = &'static Case> {
+        let scale = if self.scale.is_some() { SCALE } else { &[] };
+        CASES
+            .iter()
+            .chain(scale)
+            .filter(|case| case.id().contains(&self.filter))
+    }
 }
 
 /// Runs the cases whose `group::name` contains `filter`, one after the other, and reports. An
@@ -59,10 +78,8 @@ pub async fn run_with(
     options: &Options,
     mut watch: impl FnMut(&CaseReport) + Send,
 ) -> Report {
-    let wanted = |case: &&Case| case.id().contains(&options.filter);
-    let running: Vec<_> = CASES
-        .iter()
-        .filter(wanted)
+    let running: Vec<_> = options
+        .cases()
         .map(|case| run_case(&harness, case, options))
         .collect();
     let mut reports = stream::iter(running).buffered(options.jobs.map_or(1, NonZeroUsize::get));
@@ -84,7 +101,12 @@ async fn run_case(harness: &Arc<dyn Harness>, case: &Case, options: &Options) ->
     // future is dropped.
     let mut task = JoinSet::new();
     task.spawn((case.run)(context));
-    let result = match tokio::time::timeout(LONGEST_CASE, task.join_next()).await {
+    let longest = if SCALE.iter().any(|other| std::ptr::eq(case, other)) {
+        LONGEST_OF_SCALE
+    } else {
+        LONGEST_CASE
+    };
+    let result = match tokio::time::timeout(longest, task.join_next()).await {
         Ok(Some(Ok(result))) => result,
         Ok(Some(Err(error))) => Err(Unmet::Failed(match error.try_into_panic() {
             Ok(panic) => format!("it panicked: {}", panic_text(&*panic)),
@@ -93,7 +115,7 @@ async fn run_case(harness: &Arc<dyn Harness>, case: &Case, options: &Options) ->
         // The set has its one task.
         Ok(None) | Err(_) => Err(Unmet::Failed(format!(
             "it did not finish within {} seconds",
-            LONGEST_CASE.as_secs()
+            longest.as_secs()
         ))),
     };
     CaseReport {
@@ -134,6 +156,7 @@ impl fmt::Debug for TestFailure {
 pub fn test(harness: impl Harness, id: &str) -> Result<(), TestFailure> {
     let case = CASES
         .iter()
+        .chain(SCALE)
         .find(|case| case.id() == id)
         .ok_or_else(|| TestFailure(format!("there is no case {id}")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -9,10 +9,10 @@
 
 mod broken;
 
-use std::sync::Arc;
+use std::{num::NonZeroUsize, sync::Arc};
 
 use broken::{Correct, Defect, Workshop};
-use conformance_tests::{CASES, Harness, Verdict, run};
+use conformance_tests::{CASES, Harness, Options, Report, Verdict, run, run_with};
 
 fn workshop<D: Defect>(name: &'static str, defect: fn() -> D) -> Arc<dyn Harness> {
     Arc::new(Workshop { name, defect })
@@ -23,6 +23,28 @@ async fn the_correct_store_passes_everything() {
     let report = run(workshop("correct", || Correct), "").await;
     assert!(report.is_conformant(), "{report}");
     assert!(report.passed > 200, "{report}");
+}
+
+async fn with_scale(harness: Arc<dyn Harness>, filter: &str, messages: usize) -> Report {
+    let options = Options {
+        filter: filter.into(),
+        scale: NonZeroUsize::new(messages),
+        ..Options::default()
+    };
+    run_with(harness, &options, |_| {}).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_correct_store_costs_the_same_at_any_scale() {
+    let report = with_scale(workshop("correct", || Correct), "scale::", 20_000).await;
+    assert_eq!((report.passed, report.failed), (2, 0), "{report}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_costs_the_same_at_any_scale() {
+    let store = Arc::new(broken::pace::SlowStore { has_clock: false });
+    let report = with_scale(store, "scale::", 5_000).await;
+    assert_eq!((report.passed, report.failed), (2, 0), "{report}");
 }
 
 /// So that those with a mistake are caught for it and not for what they are made of.
@@ -62,7 +84,7 @@ async fn a_slow_store_without_a_clock_passes() {
 
 /// The case that names the defect fails. What else does is of no interest.
 async fn is_caught(harness: Arc<dyn Harness>, id: &str) {
-    let report = run(harness, id).await;
+    let report = with_scale(harness, id, 10_000).await;
     let case = report
         .cases
         .iter()
@@ -129,7 +151,7 @@ broken::table::table!(tests);
 /// A case is renamed or removed together with what is proven by it.
 #[test]
 fn there_are_enough_broken_stores() {
-    assert!(BROKEN.len() >= 310);
+    assert!(BROKEN.len() >= 325);
 }
 
 /// As `cargo run -p conformance-tests --example mutants -- --markdown` prints it.

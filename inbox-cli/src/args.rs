@@ -204,6 +204,10 @@ pub(crate) struct ConformanceArgs {
     /// How many cases run at a time; most of them wait more than they work
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) jobs: NonZeroUsize,
+    /// Compare the time of each operation with so many messages too, 100000 say, and with a hundredth
+    /// of them; takes minutes
+    #[arg(long, value_name = "N")]
+    pub(crate) scale: Option<NonZeroUsize>,
 }
 
 #[derive(Debug, Args)]

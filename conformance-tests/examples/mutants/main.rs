@@ -16,6 +16,7 @@ mod broken;
 
 use std::{
     io::{self, Write as _},
+    num::NonZeroUsize,
     process::ExitCode,
     sync::{
         Arc, Mutex, PoisonError,
@@ -25,7 +26,10 @@ use std::{
 };
 
 use broken::{Defect, Workshop};
-use conformance_tests::{Harness, Verdict, run};
+use conformance_tests::{Harness, Options, Verdict, run_with};
+
+/// Messages enough for a scan to show.
+const SCALE: usize = 10_000;
 
 /// Most of them wait more than they work.
 const THREADS: usize = 8;
@@ -80,7 +84,12 @@ impl Mutant {
                 .start_paused(true)
                 .build()?
         };
-        let report = runtime.block_on(run((self.harness)(), self.case));
+        let options = Options {
+            filter: self.case.into(),
+            scale: NonZeroUsize::new(SCALE),
+            ..Options::default()
+        };
+        let report = runtime.block_on(run_with((self.harness)(), &options, |_| {}));
         let mut cases = report.cases.into_iter();
         let case = cases.find(|case| format!("{}::{}", case.group, case.name) == self.case);
         Ok(case.and_then(|case| match case.verdict {

@@ -14,6 +14,7 @@ mod operating;
 pub(crate) mod pace;
 pub(crate) mod racing;
 mod receiving;
+pub(crate) mod scanning;
 pub(crate) mod schema;
 mod settling;
 pub(crate) mod skewed;

@@ -583,6 +583,36 @@ macro_rules! table {
                     => "skew::a_record_beside_a_death_keeps_the_order",
                 roll_back_that_leaves_keys_held: broken::skewed::Transactional(broken::skewed::Mistake::LeavesKeysHeld)
                     => "skew::two_new_messages_of_a_key_leave_it_whole",
+                receive_that_scans_the_history: broken::scanning::the_history("receive")
+                    => "scale::the_history_costs_nothing",
+                claim_that_scans_the_history: broken::scanning::the_history("claim")
+                    => "scale::the_history_costs_nothing",
+                settle_that_scans_the_history: broken::scanning::the_history("settle")
+                    => "scale::the_history_costs_nothing",
+                extend_that_scans_the_history: broken::scanning::the_history("extend")
+                    => "scale::the_history_costs_nothing",
+                begin_that_scans_the_history: broken::scanning::the_history("begin")
+                    => "scale::the_history_costs_nothing",
+                get_that_scans_the_history: broken::scanning::the_history("get")
+                    => "scale::the_history_costs_nothing",
+                list_that_scans_the_history: broken::scanning::the_history("list")
+                    => "scale::the_history_costs_nothing",
+                statistics_that_scans_the_history: broken::scanning::the_history("statistics")
+                    => "scale::the_history_costs_nothing",
+                expired_that_scans_the_history: broken::scanning::the_history("expired")
+                    => "scale::the_history_costs_nothing",
+                purge_that_scans_the_history: broken::scanning::the_history("purge")
+                    => "scale::the_history_costs_nothing",
+                receive_that_scans_the_backlog: broken::scanning::the_backlog("receive")
+                    => "scale::the_backlog_costs_nothing",
+                claim_that_scans_the_backlog: broken::scanning::the_backlog("claim")
+                    => "scale::the_backlog_costs_nothing",
+                begin_that_scans_the_backlog: broken::scanning::the_backlog("begin")
+                    => "scale::the_backlog_costs_nothing",
+                list_that_scans_the_backlog: broken::scanning::the_backlog("list")
+                    => "scale::the_backlog_costs_nothing",
+                statistics_that_scans_the_backlog: broken::scanning::the_backlog("statistics")
+                    => "scale::the_backlog_costs_nothing",
                 set_up_has_no_statements: broken::schema::SetsUp(broken::schema::Mistake::NoStatements)
                     => "schema::the_statements_are_text",
                 set_up_foreign_is_taken: broken::schema::SetsUp(broken::schema::Mistake::ForeignIsTaken)

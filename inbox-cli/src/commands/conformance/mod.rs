@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use async_trait::async_trait;
-use conformance_tests::{CASES, Harness, Mishap, Need, SchemaVariant};
+use conformance_tests::{Harness, Mishap, Need, Options, SchemaVariant};
 
 use self::{memory::Memory, sqlite::Sqlite};
 use crate::{
@@ -40,8 +40,13 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
     // First, so that an interrupt leaves nothing behind from the start.
     let token = interrupt::token()?;
     let rig = rig(&global.store).await?;
-    let cases = CASES.iter().filter(|case| case.id().contains(&args.filter));
-    let bar = progress::bar(global, "cases", cases.count() as u64);
+    let options = Options {
+        filter: args.filter,
+        jobs: Some(args.jobs),
+        scale: args.scale,
+        ..Options::default()
+    };
+    let bar = progress::bar(global, "cases", options.cases().count() as u64);
     // A runtime of its own, whose end is the end of everything that a case in the middle has
     // started: it would go on making what is to be removed.
     let suite = tokio::runtime::Builder::new_multi_thread()
@@ -50,11 +55,6 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
     let running = suite.spawn({
         let harness: Arc<dyn Harness> = Arc::<dyn Rig>::clone(&rig);
         let bar = bar.clone();
-        let options = conformance_tests::Options {
-            filter: args.filter,
-            jobs: Some(args.jobs),
-            ..Default::default()
-        };
         async move { conformance_tests::run_with(harness, &options, |_| bar.inc(1)).await }
     });
     let report = tokio::select! {
