@@ -144,6 +144,11 @@ async fn outage(seed: u64) {
     for operation in operations {
         spy.calm(operation);
         sleep(Duration::from_millis(fastrand::u64(0..20))).await;
+        // The worker's machine may have slept meanwhile.
+        if fastrand::bool() {
+            spy.clock
+                .advance(Duration::from_secs(fastrand::u64(0..100)));
+        }
     }
 
     for _ in 0..40 {

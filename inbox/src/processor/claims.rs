@@ -49,6 +49,8 @@ pub(super) struct Claiming {
     isolated: HashMap<HandlerName, Option<usize>>,
     /// The last claim that began with nothing held has found nothing.
     pub(super) found_nothing: bool,
+    /// How many claims were begun: the number of the latest.
+    number: u64,
     /// When to claim next, apart from hints.
     next: Instant,
     /// When something is known or likely to be due.
@@ -67,6 +69,7 @@ impl Claiming {
             call: None,
             isolated: HashMap::new(),
             found_nothing: false,
+            number: 0,
             next: now,
             hint: None,
             waiting_since: None,
@@ -78,6 +81,12 @@ impl Claiming {
     /// Says that something is likely to be due then. Ignored during an outage.
     pub(super) fn hint(&mut self, at: Instant) {
         self.hint = Some(self.hint.map_or(at, |hint| hint.min(at)));
+    }
+
+    /// Whether a lost lease may be due to the claim under way, which is waited for then. `waited`
+    /// keeps which one it was: a claim that began later has nothing to do with it.
+    pub(super) fn may_have_taken(&self, waited: &mut Option<u64>) -> bool {
+        self.call.is_some() && *waited.get_or_insert(self.number) == self.number
     }
 
     fn due(&self) -> Instant {
@@ -158,6 +167,7 @@ impl Driver {
                     .collect()
             }
         };
+        self.claiming.number += 1;
         self.claiming.call = Some(Box::pin(async move {
             let request = ClaimRequest {
                 handlers,
@@ -238,17 +248,25 @@ impl Driver {
         }
     }
 
-    /// Takes note of messages that were claimed although this worker holds them: the claim was
-    /// answered after their leases had run out. Returns the others, with those whose outcome is
-    /// stored already and only its answer still to come.
+    /// Takes note of messages that were claimed although this worker holds them: their leases had
+    /// run out by the store's clock, which goes on while this worker's stands still, and may be set.
+    /// Returns the others, with those whose outcome is stored already and only its answer still to
+    /// come.
     fn adopt(&mut self, leased: Vec<Leased>, expires: Instant) -> Vec<Leased> {
         let now = Instant::now();
         self.compare_leases(now);
-        if !self.renewal.is_behind && self.lost_running == 0 {
+        let is_trouble = self.renewal.is_behind || self.lost_running > 0;
+        // A claim counts the attempt, and only handing the message back takes it back. So what is
+        // here in its first attempt is held by nobody, which spares the ordinary message a look.
+        let may_be_held = |leased: &&Leased| is_trouble || leased.attempts.started > 1;
+        let keys = leased.iter().filter(may_be_held).map(|l| &l.lease.key);
+        let held = self.table.holders(keys);
+        if held.is_empty() {
             return leased;
         }
         let others = leased.into_iter().filter(|leased| {
-            let Some(slot) = self.table.find(&leased.lease.key) else {
+            let index = held.get(&leased.lease.key);
+            let Some(slot) = index.and_then(|index| self.table.get_mut(*index)) else {
                 return true;
             };
             if slot.comes_back_with == Some(leased.attempts) {
@@ -261,6 +279,7 @@ impl Driver {
             }));
             slot.expires = expires;
             slot.is_spared = true;
+            slot.waited = None;
             self.renewal.look_at(now);
             false
         });

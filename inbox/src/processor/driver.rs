@@ -159,7 +159,7 @@ impl Driver {
                 }
                 Event::Claimed(claimed) => {
                     self.claimed(claimed);
-                    self.settle_unsure();
+                    self.ask_again();
                 }
                 Event::Settled(settled) => self.settled(settled),
                 Event::Extended(extended) => self.extended(extended),
@@ -194,7 +194,7 @@ impl Driver {
             drop_at: None,
             renewed: None,
             comes_back_with: None,
-            is_unsure: false,
+            waited: None,
             is_spared: false,
         });
         self.renewal.runs_out(expires);

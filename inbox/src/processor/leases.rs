@@ -25,6 +25,8 @@ pub(super) struct Renewal {
     earliest: Instant,
     /// A lease has run out: nothing is claimed before it is renewed, settled or lost.
     pub(super) is_behind: bool,
+    /// A lease is lost, perhaps to the claim under way: it is renewed again when that is answered.
+    pub(super) is_unsure: bool,
 }
 
 pub(super) struct Extension {
@@ -44,6 +46,7 @@ impl Renewal {
             outage: None,
             earliest: now,
             is_behind: false,
+            is_unsure: false,
         }
     }
 
@@ -161,7 +164,6 @@ impl Driver {
         if self.renewal.outage.take().is_some() {
             tracing::info!("renewing leases works again");
         }
-        let now = Instant::now();
         let expires = started + self.config.terms.length();
         for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {
             let Some(slot) = self.table.holder(index, &lease) else {
@@ -171,14 +173,17 @@ impl Driver {
                 (Extended::Until(_), _) => {
                     slot.expires = expires;
                     slot.is_spared = false;
+                    slot.waited = None;
                 }
-                // Perhaps the claim under way has taken it: its answer tells, or the next renewal.
-                // The store may have done both at any time up to now.
-                (Extended::LeaseLost, _) if slot.expires <= now && self.claiming.call.is_some() => {
-                }
-                (Extended::LeaseLost, Phase::Running | Phase::Held) => self.lost(index),
                 // A settled lease cannot be extended either; its settlement tells which it is.
                 (Extended::LeaseLost, Phase::Ended | Phase::Lost) => {}
+                // The store may have done both at any time up to now.
+                (Extended::LeaseLost, Phase::Running | Phase::Held)
+                    if self.claiming.may_have_taken(&mut slot.waited) =>
+                {
+                    self.renewal.is_unsure = true;
+                }
+                (Extended::LeaseLost, Phase::Running | Phase::Held) => self.lost(index),
             }
         }
     }

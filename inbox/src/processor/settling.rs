@@ -114,26 +114,26 @@ impl Driver {
     /// An outcome came too late for its lease, or a second time. When this worker itself has
     /// claimed the message meanwhile, the work is done all the same.
     fn settlement_lost(&mut self, index: usize, settlement: Settlement) {
-        let is_claiming = self.claiming.call.is_some();
         let is_back = self.table.is_back(index);
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
-        let may_be_ours = slot.expires <= Instant::now()
-            || slot.comes_back_with.is_some() && !std::mem::replace(&mut slot.is_unsure, true);
         if slot.lease().token != settlement.lease.token {
             self.settle(index, settlement.outcome);
         } else if is_back {
             self.done(index, &settlement.outcome);
-        } else if is_claiming && may_be_ours {
+        } else if self.claiming.may_have_taken(&mut slot.waited) {
             self.settling.unsure.push((index, settlement.outcome));
         } else {
             self.lost(index);
         }
     }
 
-    /// Settles again what a claim, now answered, may have taken.
-    pub(super) fn settle_unsure(&mut self) {
+    /// Settles and renews again what a claim, now answered, may have taken.
+    pub(super) fn ask_again(&mut self) {
+        if std::mem::take(&mut self.renewal.is_unsure) {
+            self.renewal.look_at(Instant::now());
+        }
         for (index, outcome) in std::mem::take(&mut self.settling.unsure) {
             self.settle(index, outcome);
         }

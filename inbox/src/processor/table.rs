@@ -1,5 +1,7 @@
 //! The messages that a processor holds: one slot each, a fixed number of slots.
 
+use std::collections::{HashMap, HashSet};
+
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::Context;
@@ -22,9 +24,8 @@ pub(super) struct Slot {
     /// What a claim finds once the outcome on its way to the store is there, if that outcome lets
     /// the message be claimed again.
     pub comes_back_with: Option<Attempts>,
-    /// Its settlement was answered with a lost lease, and a claim was waited for that might have
-    /// been the reason.
-    pub is_unsure: bool,
+    /// The claim that was waited for because it might have been why the lease was lost.
+    pub waited: Option<u64>,
     /// Its handler is not told to stop when the lease has run out, before its renewal is answered: a
     /// transaction kept that waiting, and everybody who would claim; or a claim of this worker has
     /// just taken the lease, at an unknown time.
@@ -116,6 +117,10 @@ impl Table {
         index
     }
 
+    fn get(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index)?.as_ref()
+    }
+
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Slot> {
         self.slots.get_mut(index)?.as_mut()
     }
@@ -128,18 +133,31 @@ impl Table {
         })
     }
 
-    /// The slot with the newest lease on the message of this key.
-    pub(super) fn find(&mut self, key: &Key) -> Option<&mut Slot> {
-        let slots = self.slots.iter_mut().flatten();
-        slots
-            .filter(|slot| slot.context.message().key() == key)
-            .max_by_key(|slot| slot.lease().token)
+    /// Those of these messages that are held, with the slot of the newest lease on each.
+    pub(super) fn holders<'a>(&self, keys: impl Iterator<Item = &'a Key>) -> HashMap<Key, usize> {
+        let keys: HashSet<&Key> = keys.collect();
+        let mut holders = HashMap::new();
+        if keys.is_empty() {
+            return holders;
+        }
+        for (index, slot) in self.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let key = slot.context.message().key();
+            if !keys.contains(key) {
+                continue;
+            }
+            let other = holders.get(key).and_then(|other| self.get(*other));
+            if other.is_none_or(|other| other.lease().token < slot.lease().token) {
+                holders.insert(key.clone(), index);
+            }
+        }
+        holders
     }
 
     /// Whether the message in a slot is held in another one too, because its outcome was stored
     /// and it was claimed again.
     pub(super) fn is_back(&self, index: usize) -> bool {
-        let Some(Some(slot)) = self.slots.get(index) else {
+        let Some(slot) = self.get(index) else {
             return false;
         };
         let Some(attempts) = slot.comes_back_with else {
