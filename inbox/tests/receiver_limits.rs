@@ -15,8 +15,8 @@ use faulty::{FaultyStore, memory, message};
 use inbox::{
     Bytes, CancellationToken, HandlerName, Kind, Message, MessageId, Receipt, State,
     receiver::{
-        ChannelSource, Delivery, Receiver, ReceiverError, Rejection, Source, SourceError,
-        StreamSource, Submission,
+        ChannelSource, Delivery, Receiver, ReceiverBuilder, ReceiverError, Rejection, Source,
+        SourceError, StreamSource, Submission,
     },
 };
 use tokio::sync::Semaphore;
@@ -82,6 +82,65 @@ async fn sixty_four_mebibytes_may_be_unacknowledged_unless_set() {
     assert_eq!(taken.load(SeqCst), 64);
     gate.add_permits(80);
     assert_eq!(running.await.unwrap().unwrap().accepted, 80);
+}
+
+/// No message, but a body all the same.
+struct Garbage(Option<usize>);
+
+impl Delivery for Garbage {
+    fn message(&self) -> Result<Message, Rejection> {
+        Err(Rejection::new("no message"))
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        self.0
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// In how many batches a receiver with these settings takes these deliveries.
+async fn batches<D: Delivery + Sync>(
+    set: impl FnOnce(ReceiverBuilder) -> ReceiverBuilder,
+    deliveries: Vec<D>,
+) -> u64 {
+    let receiver = set(Receiver::builder(memory().await).linger(Duration::MAX)).build();
+    let deliveries = deliveries.into_iter().map(Ok);
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    let summary = receiver.run(&mut source, never()).await;
+    summary.unwrap().batches
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejected_deliveries_count_as_what_they_hold() {
+    let limited = |builder: ReceiverBuilder| builder.max_unacknowledged_bytes(1000);
+    let small: Vec<_> = (0..20).map(|_| Garbage(Some(100))).collect();
+    assert_eq!(batches(limited, small).await, 2);
+    // One that does not say may be as large as any.
+    let unknown: Vec<_> = (0..130).map(|_| Garbage(None)).collect();
+    assert_eq!(batches(|builder| builder, unknown).await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delivery_counts_with_its_headers_and_all_of_its_copies() {
+    let limited = |builder: ReceiverBuilder| builder.max_unacknowledged_bytes(1000);
+    let header = |id| {
+        let message = large(id, 1);
+        message.with_header("trace", "x".repeat(95)).unwrap()
+    };
+    assert_eq!(batches(limited, (0..20).map(header).collect()).await, 2);
+    let fanned = |builder: ReceiverBuilder| {
+        let handlers = ["a", "b", "c", "d", "e"].map(|name| HandlerName::new(name).unwrap());
+        limited(builder).fan_out(handlers)
+    };
+    let all: Vec<_> = (0..20).map(|id| large(id, 100)).collect();
+    assert_eq!(batches(fanned, all).await, 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,6 +17,9 @@ use super::{
 };
 use crate::{Error, ErrorKind, Message, Receipt, Result, Store as _, telemetry};
 
+/// What a rejected delivery counts as that does not say what it holds.
+const UNKNOWN_BYTES: usize = 1024 * 1024;
+
 /// What is to be done with one delivery.
 enum Verdict {
     Acknowledge(Receipt),
@@ -82,11 +85,25 @@ impl<D: Delivery> Taken<D> {
         Self { delivery, message }
     }
 
-    /// What it takes in memory, roughly: the payload.
-    pub(super) fn bytes(&self) -> usize {
-        let message = self.message.as_ref();
-        message.map_or(0, |message| message.payload().len())
+    /// What it takes in memory until it is finished, roughly: itself, or its copies on their way
+    /// to the store.
+    pub(super) fn bytes(&self, copies: usize) -> usize {
+        let asked = catch_unwind(AssertUnwindSafe(|| self.delivery.bytes()));
+        let held = asked.unwrap_or_else(|_| {
+            tracing::error!("asking a delivery for its size panicked");
+            None
+        });
+        match &self.message {
+            Ok(message) => held.unwrap_or(0).max(size(message).saturating_mul(copies)),
+            Err(_) => held.unwrap_or(UNKNOWN_BYTES),
+        }
     }
+}
+
+fn size(message: &Message) -> usize {
+    let headers = message.headers().iter();
+    let headers: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
+    message.payload().len() + headers
 }
 
 /// The deliveries, and the messages of all of them, the copies of one next to each other.

@@ -70,7 +70,7 @@ pub(super) async fn run<S: Source>(
                         linger.as_mut().reset(after(Instant::now(), receiver.linger));
                     }
                     let taken = Taken::new(delivery);
-                    gathered_bytes += taken.bytes();
+                    gathered_bytes += taken.bytes(receiver.fan_out.len().max(1));
                     gathered.push(taken);
                     lock(&summary).received += 1;
                 }

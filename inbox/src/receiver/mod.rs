@@ -173,9 +173,11 @@ impl ReceiverBuilder {
         self
     }
 
-    /// The most bytes of payload that are taken from the source and not yet acknowledged or
-    /// rejected; 64 MiB unless set. Nothing more is taken while it is reached, so the last delivery
-    /// may exceed it, and one is always taken. A store may need a multiple of a batch's bytes.
+    /// The most bytes that are taken from the source and not yet acknowledged or rejected; 64 MiB
+    /// unless set. Payloads and headers count, once for each handler of a
+    /// [fan-out](Self::fan_out); a rejected delivery counts as what it [says](Delivery::bytes).
+    /// Nothing more is taken while it is reached, so the last delivery may exceed it, and one is
+    /// always taken. A store may need a multiple of a batch's bytes.
     pub fn max_unacknowledged_bytes(mut self, bytes: usize) -> Self {
         self.max_unacknowledged_bytes = bytes.max(1);
         self

@@ -33,6 +33,14 @@ pub trait Delivery: Send + 'static {
     /// is one too.
     fn message(&self) -> Result<Message, Rejection>;
 
+    /// The bytes that this holds in memory, for
+    /// [`max_unacknowledged_bytes`](super::ReceiverBuilder::max_unacknowledged_bytes), where they
+    /// are more than those of its message, or it is rejected. Provided: not known. A rejected
+    /// delivery counts as 1 MiB then.
+    fn bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Hears, before it is acknowledged, what the store answered: [`Receipt::Accepted`] or
     /// [`Receipt::Duplicate`] (with fan-out, accepted when any copy was). Provided: does nothing.
     /// Deliveries that wrap others should pass it on.
