@@ -217,7 +217,6 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
         E: fmt::Display,
     {
-        self.record_first(message).await?;
         let leased = match self.begin(message, gone).await? {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
@@ -271,16 +270,7 @@ impl InlineConsumer {
             .without_max_times()
             .build();
         loop {
-            // After a lost reply the lease may be ours without our holding its token; asking
-            // again would only find the message busy.
-            let begun = match self.memory.running(message.key()) {
-                Some(until) => Begun::Busy { until },
-                None => (|| self.store.begin(message, &self.terms))
-                    .retry(a_few_times())
-                    .when(|error| error.is_retryable() && error.effect() == Effect::None)
-                    .await
-                    .map_err(ConsumeError::Store)?,
-            };
+            let begun = self.begin_now(message).await.map_err(ConsumeError::Store)?;
             let left = patience.saturating_sub(began.elapsed());
             if !matches!(begun, Begun::Busy { .. } | Begun::Blocked) || left.is_zero() {
                 return Ok(begun);
@@ -295,6 +285,20 @@ impl InlineConsumer {
                 },
             }
         }
+    }
+
+    async fn begin_now(&self, message: &Message) -> Result<Begun> {
+        if let Some(until) = self.memory.running(message.key()) {
+            return Ok(Begun::Busy { until });
+        }
+        // Also what a copy that was waited for has finished meanwhile.
+        self.record_first(message).await?;
+        // After a lost reply the lease may be ours without our holding its token; asking again
+        // would only find the message busy.
+        (|| self.store.begin(message, &self.terms))
+            .retry(a_few_times())
+            .when(|error| error.is_retryable() && error.effect() == Effect::None)
+            .await
     }
 
     /// Renews the lease until it is lost; never returns otherwise.
@@ -347,12 +351,11 @@ impl InlineConsumer {
 
     /// What was finished here and could not be recorded is, before the store is asked whether it
     /// may run: its lease has run out perhaps, which matters only once another worker has claimed it.
-    async fn record_first<E>(&self, message: &Message) -> Result<(), ConsumeError<E>> {
+    async fn record_first(&self, message: &Message) -> Result<()> {
         let Some(Unrecorded { lease, result }) = self.memory.unrecorded(message.key()) else {
             return Ok(());
         };
-        let settled = self.settle(&lease, Outcome::Processed { result }).await;
-        let settled = settled.map_err(ConsumeError::Store)?;
+        let settled = self.settle(&lease, Outcome::Processed { result }).await?;
         self.memory.forget(&lease);
         tracing::info!(key = %lease.key, ?settled, "completion recorded late");
         Ok(())

@@ -175,3 +175,28 @@ async fn a_caller_that_leaves_does_not_leave_its_handler_in_memory() {
     let again = bench.consume(&consumer, 1).await.unwrap();
     assert!(matches!(again, Consumed::Ran { .. }), "{again:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_waits_for_the_first_does_not_repeat_it() {
+    let bench = bench();
+    let consumer = bench.consumer().on_busy(OnBusy::Wait(LEASE * 4));
+    let slow = async |_: Leased| {
+        tokio::time::sleep(LEASE / 4).await;
+        bench.runs.fetch_add(1, Ordering::SeqCst);
+        // The store goes away, for longer than the lease.
+        bench.outage(6);
+        bench.clock.advance(LEASE * 2);
+        Ok::<_, &'static str>(Some(Bytes::from("run 1")))
+    };
+    let one = message(1);
+    let copy = async {
+        tokio::time::sleep(LEASE / 8).await;
+        bench.consume(&consumer, 1).await
+    };
+    let (first, second) = tokio::join!(consumer.consume(&one, slow), copy);
+    assert!(
+        matches!(first, Err(ConsumeError::Unrecorded(Some(_)))),
+        "{first:?}"
+    );
+    assert_eq!((second.unwrap(), bench.runs()), (duplicate("run 1"), 1));
+}
