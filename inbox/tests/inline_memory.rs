@@ -200,3 +200,25 @@ async fn a_copy_that_waits_for_the_first_does_not_repeat_it() {
     );
     assert_eq!((second.unwrap(), bench.runs()), (duplicate("run 1"), 1));
 }
+
+/// Too large to be kept; that it was done is kept all the same, and so is what others have done.
+#[tokio::test(start_paused = true)]
+async fn one_large_result_is_no_reason_to_repeat_the_work() {
+    let bench = bench();
+    let consumer = bench.consumer();
+    bench.finish_in_an_outage(&consumer).await;
+    bench.outage(6);
+    let large = Bytes::from(vec![0; (64 << 20) + 1]);
+    let work = async |_: Leased| Ok::<_, &'static str>(Some(large));
+    let answer = consumer.consume(&message(2), work).await;
+    assert!(
+        matches!(answer, Err(ConsumeError::Unrecorded(Some(_)))),
+        "{answer:?}"
+    );
+    bench.clock.advance(LEASE * 2);
+    let again = bench.consume(&consumer, 1).await.unwrap();
+    assert_eq!(again, duplicate("run 1"));
+    let again = bench.consume(&consumer, 2).await.unwrap();
+    assert_eq!(again, Consumed::Duplicate { result: None });
+    assert_eq!(bench.runs(), 1);
+}

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use crate::{FencingToken, Key, Lease};
 
 /// So many completions are kept for their next delivery, and so many bytes of their results. The
-/// oldest go first.
+/// oldest go first. A result that goes leaves its completion: the work is not done again for it.
 const MOST: usize = 10_000;
 const MOST_BYTES: usize = 64 << 20;
 
@@ -43,6 +43,19 @@ impl Unrecorded {
     }
 }
 
+impl State {
+    /// Lets go of the oldest results until the others are few enough.
+    fn shed_results(&mut self) {
+        for kept in &mut self.unrecorded {
+            if self.bytes <= MOST_BYTES {
+                return;
+            }
+            self.bytes -= kept.bytes();
+            kept.result = None;
+        }
+    }
+}
+
 impl Memory {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,17 +81,18 @@ impl Memory {
     pub(super) fn keep(&self, lease: &Lease, result: Option<Bytes>) {
         let unrecorded = Unrecorded {
             lease: lease.clone(),
-            result,
+            // One that is too large by itself is no reason to forget the others.
+            result: result.filter(|result| result.len() <= MOST_BYTES),
         };
         let mut state = self.state();
         state.bytes += unrecorded.bytes();
         state.unrecorded.push_back(unrecorded);
-        while state.unrecorded.len() > MOST || state.bytes > MOST_BYTES {
-            let Some(oldest) = state.unrecorded.pop_front() else {
-                break;
-            };
+        if state.unrecorded.len() > MOST
+            && let Some(oldest) = state.unrecorded.pop_front()
+        {
             state.bytes -= oldest.bytes();
         }
+        state.shed_results();
     }
 
     /// The completion of a message that could not be recorded.
@@ -154,15 +168,19 @@ mod tests {
         assert!(memory.unrecorded(&lease(5, 1).key).is_some());
         let large = Bytes::from(vec![0; MOST_BYTES / 2]);
         for n in [1, 2, 3] {
-            memory.keep(&lease(n, 2), Some(large.clone()));
+            memory.keep(&lease(MOST + n, 2), Some(large.clone()));
         }
-        let kept = [1, 2, 3].map(|n| memory.unrecorded(&lease(n, 2).key).is_some());
-        assert_eq!(kept, [false, true, true]);
-        for n in [2, 3] {
-            memory.forget(&lease(n, 2));
+        let kept = [1, 2, 3].map(|n| {
+            let kept = memory.unrecorded(&lease(MOST + n, 2).key);
+            kept.map(|kept| kept.result.is_some())
+        });
+        assert_eq!(kept, [Some(false), Some(true), Some(true)]);
+        assert_eq!(memory.state().unrecorded.len(), MOST);
+        for n in [1, 2, 3] {
+            memory.forget(&lease(MOST + n, 2));
         }
         let state = memory.state();
-        assert_eq!((state.unrecorded.len(), state.bytes), (0, 0));
+        assert_eq!((state.unrecorded.len(), state.bytes), (MOST - 3, 0));
     }
 
     #[test]
