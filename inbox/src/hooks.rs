@@ -56,8 +56,9 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = (message, reason);
     }
 
-    /// Somebody else has taken the message over, or it is gone. What its handler did here is not
-    /// recorded, and the message is or was run elsewhere too. Counted as `inbox_lease_lost_total`.
+    /// Another worker has taken the message over, or it is gone: it is or was run elsewhere too.
+    /// What its handler did here is not recorded, unless the other worker vanished and the message
+    /// came back. Told when the handler has ended here. Counted as `inbox_lease_lost_total`.
     async fn lease_lost(&self, message: &Leased) {
         let _ = message;
     }

@@ -17,8 +17,8 @@ use std::{
 };
 
 use inbox::{
-    CancellationToken, Context, ErrorKind, Failure, Handler, Key, Processor, ProcessorBuilder,
-    Router, State, StoreExt as _, Summary, WorkerName,
+    CancellationToken, Completion, Context, ErrorKind, Failure, Handler, Key, Outcome, Processor,
+    ProcessorBuilder, Router, Settled, State, StoreExt as _, Summary, WorkerName,
 };
 use logged::Log;
 use processor_support::*;
@@ -359,4 +359,73 @@ async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_pays_for_it(
     eventually("dead", async || bench.spy.count(State::Dead).await == 1).await;
     let summary = bench.stop().await;
     assert_eq!((summary.retried, summary.dead, summary.released), (1, 1, 0));
+}
+
+/// In a transaction of its own, which the processor does not see. It stops when told to.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_has_settled_by_itself_has_lost_no_lease() {
+    let (log, _guard) = Log::of(tracing::Level::WARN);
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    let store = bench.spy.inner.clone();
+    let handler = move |context: Context| {
+        let store = store.clone();
+        async move {
+            let lease = &context.leased().lease;
+            let outcome = Outcome::Processed { result: None };
+            assert_eq!(store.settle_one(lease, outcome).await?, Settled::Done);
+            context.cancellation().cancelled().await;
+            Ok::<_, Failure>(Completion::already_settled())
+        }
+    };
+    bench.start(handler, |builder| builder);
+    bench.at(60_000).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.processed, summary.lease_lost), (1, 0));
+    assert!(bench.told.all().is_empty(), "{:?}", bench.told.all());
+    assert!(log.text().is_empty(), "{}", log.text());
+}
+
+/// The same, and says so: it may go on for as long as it likes, whatever becomes of it.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_says_that_it_has_settled_is_let_finish() {
+    let mut bench = Bench::new();
+    let ids = ["fine", "fails", "dropped"];
+    bench.spy.receive_all(ids.map(message)).await;
+    let store = bench.spy.inner.clone();
+    let handler = move |context: Context| {
+        let store = store.clone();
+        async move {
+            if context.message().id().as_str() == "late" {
+                return Ok(Completion::default());
+            }
+            let lease = &context.leased().lease;
+            let outcome = Outcome::Processed { result: None };
+            assert_eq!(store.settle_one(lease, outcome).await?, Settled::Done);
+            context.mark_settled();
+            tokio::select! {
+                () = context.cancellation().cancelled() => std::future::pending().await,
+                () = sleep(LEASE * 4) => {}
+            }
+            match context.message().id().as_str() {
+                "fails" => Err(Failure::retry("after it was settled")),
+                "dropped" => std::future::pending().await,
+                _ => Ok(Completion::already_settled()),
+            }
+        }
+    };
+    bench.start(handler, |builder| {
+        builder.drain_limit(Duration::from_secs(1))
+    });
+    bench.at(100_000).await;
+    // Nothing waits for them.
+    bench.spy.receive_all([message("late")]).await;
+    bench.at(110_000).await;
+    assert_eq!(bench.attempts("late").await.0, State::Processed);
+    bench.at(250_000).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.processed, summary.lease_lost), (4, 0));
+    assert_eq!((summary.retried, summary.released), (0, 0));
+    assert_eq!(summary.abandoned, 0);
+    assert!(bench.told.all().is_empty(), "{:?}", bench.told.all());
 }

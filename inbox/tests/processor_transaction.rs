@@ -19,8 +19,8 @@ use std::{
 use async_trait::async_trait;
 use inbox::{
     Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims, Clock, Completion,
-    Context, Effect, Error, ErrorKind, Extended, Failure, HandlerName, Lease, LeaseTerms, Message,
-    Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded, Result, Router,
+    Context, Effect, Error, ErrorKind, Extended, Failure, Handler, HandlerName, Lease, LeaseTerms,
+    Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded, Result, Router,
     Schema as _, Settled, Settlement, State, Store, StoreExt as _, Subscription, Transactional,
     TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
 };
@@ -554,6 +554,123 @@ async fn a_processor_that_is_dropped_leaves_no_transaction_open() {
     // Opening takes the write lock, so this would fail beside an open transaction.
     let effects = place.effects().await;
     assert!(effects.iter().all(|id| id == "fine-1"), "{effects:?}");
+}
+
+/// A handler around a transactional one that goes on for five leases after the commit, and ends
+/// then as its message's id says.
+fn with_a_tail(store: &Fickle, cancelled: Arc<AtomicBool>) -> impl Handler {
+    let ledger = Arc::new(in_transaction(store.clone(), Ledger));
+    move |context: Context| {
+        let (ledger, cancelled) = (ledger.clone(), cancelled.clone());
+        async move {
+            let completion = ledger.handle(&context).await?;
+            tokio::select! {
+                () = tokio::time::sleep(LEASE * 5) => {}
+                () = context.cancellation().cancelled() => cancelled.store(true, SeqCst),
+            }
+            match context.message().id().as_str() {
+                "fails" => Err(Failure::retry("in the tail")),
+                "dies" => Err(Failure::dead("in the tail")),
+                "panics" => panic!("in the tail"),
+                "completes" => Ok(Completion::default()),
+                _ => Ok(completion),
+            }
+        }
+    }
+}
+
+/// The lease ends with the commit, so there is none to lose.
+#[tokio::test]
+async fn a_handler_that_goes_on_after_its_commit_is_let_finish() {
+    let (log, _guard) = Log::of(tracing::Level::WARN);
+    let ids = ["fine", "fails", "dies", "panics", "completes"];
+    let place = Place::new(ids.map(message)).await;
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let told = Told::default();
+    let router =
+        Router::new(billing()).on("order.placed", with_a_tail(&place.store, cancelled.clone()));
+    let builder = Processor::builder(Arc::new(place.store.clone()))
+        .router(router)
+        .hooks(told.clone())
+        .lease(LEASE);
+    let summary = until_idle(builder).await;
+    assert!(!cancelled.load(SeqCst), "told to stop");
+    assert_eq!((summary.claimed, summary.processed), (5, 5));
+    assert_eq!((summary.lease_lost, summary.retried), (0, 0));
+    assert!(told.all().is_empty(), "{:?}", told.all());
+    assert!(told.failures.lock().unwrap().is_empty());
+    for id in ids {
+        assert_eq!(place.record(id).await.state, State::Processed, "{id}");
+    }
+    for words in ["lease lost", "lease ran out"] {
+        let lost = log.lines(&[words]);
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+}
+
+/// Nothing else waits for it: its transaction is over.
+#[tokio::test]
+async fn what_comes_after_a_commit_keeps_no_other_message_waiting() {
+    let place = Place::new([message("first")]).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let (ledger, is_over) = (in_transaction(place.store.clone(), Ledger), over.clone());
+    let ledger = Arc::new(ledger);
+    let handler = move |context: Context| {
+        let (ledger, over) = (ledger.clone(), is_over.clone());
+        async move {
+            let completion = ledger.handle(&context).await?;
+            while context.message().id().as_str() == "first" && !over.load(SeqCst) {
+                tokio::time::sleep(LEASE / 10).await;
+            }
+            Ok::<_, Failure>(completion)
+        }
+    };
+    let processor = Processor::builder(Arc::new(place.store.clone()))
+        .router(Router::new(billing()).on("order.placed", handler))
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let running = tokio::spawn(async move { processor.run(stop).await });
+    eventually("committed", async || {
+        place.record("first").await.state == State::Processed
+    })
+    .await;
+    tokio::time::sleep(LEASE * 2).await;
+    let receipts = place.store.receive(&[message("second")]).await.unwrap();
+    assert_eq!(receipts, [Receipt::Accepted]);
+    let next = eventually("the second is processed", async || {
+        place.record("second").await.state == State::Processed
+    });
+    let waited = tokio::time::timeout(Duration::from_secs(20), next).await;
+    over.store(true, SeqCst);
+    shutdown.cancel();
+    let summary = running.await.unwrap().unwrap();
+    assert!(waited.is_ok(), "the first keeps the second waiting");
+    assert_eq!((summary.processed, summary.lease_lost), (2, 0));
+}
+
+/// It has taken place: what is told and counted says so.
+#[tokio::test]
+async fn a_commit_whose_reply_is_lost_is_a_completion() {
+    for id in ["reply-1", "hang-1"] {
+        let place = Place::new([message(id)]).await;
+        let told = Told::default();
+        let builder = place
+            .processor(Ledger)
+            .hooks(told.clone())
+            .store_timeout(Duration::from_secs(1));
+        let summary = until_idle(builder).await;
+        assert_eq!(
+            (summary.processed, summary.retried, summary.lease_lost),
+            (1, 0, 0),
+            "{id}"
+        );
+        assert!(told.all().is_empty(), "{:?}", told.all());
+        assert!(told.failures.lock().unwrap().is_empty());
+        assert_eq!(place.effects().await, [id]);
+    }
 }
 
 #[tokio::test]

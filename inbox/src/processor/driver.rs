@@ -223,21 +223,34 @@ impl Driver {
         };
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
+        let was_lost = slot.phase == Phase::Lost;
+        slot.phase = Phase::Ended;
+        self.lost_running = self.lost_running.saturating_sub(usize::from(was_lost));
+        let is_settled = slot.context.is_held_by(Hold::Settled);
+        if is_settled || matches!(end, End::Settled) {
+            if !matches!(end, End::Settled | End::Outcome(Outcome::Processed { .. })) {
+                let key = slot.context.message().key();
+                tracing::warn!(%key, "the handler failed after its transaction had settled it");
+            }
+            let outcome = Outcome::Processed { result: None };
+            if slot.renewed.is_some() {
+                return self.settle(index, outcome);
+            }
+            return self.done(index, &outcome);
+        }
         // Whatever transaction there was has ended with the handler's future.
         slot.context.set_hold(Hold::Lease);
-        if slot.phase == Phase::Lost {
-            self.lost_running = self.lost_running.saturating_sub(1);
+        if was_lost {
+            let (context, is_back) = (slot.context.clone(), slot.renewed.is_some());
+            self.tell_lost(&context);
             match end {
-                _ if slot.renewed.is_none() => {
-                    self.table.remove(index);
-                }
-                // Whoever had it is gone, and the work is done.
+                _ if !is_back => self.give_up(index),
+                // The worker that had it is gone, and the work is done.
                 End::Outcome(outcome @ Outcome::Processed { .. }) => self.settle(index, outcome),
                 _ => self.settle(index, Outcome::Release),
             }
             return;
         }
-        slot.phase = Phase::Ended;
         let is_renewed = slot.renewed.is_some();
         let end = match end {
             End::Dropped if was_told_to_stop => End::Outcome(Outcome::Release),
@@ -249,10 +262,9 @@ impl Driver {
         };
         match end {
             End::Outcome(outcome) => self.settle(index, outcome),
-            End::Settled => self.done(index, &Outcome::Processed { result: None }),
             // Rolled back because of the first lease; the message is still held.
             End::LeaseLost if is_renewed => self.settle(index, Outcome::Release),
-            End::LeaseLost | End::Dropped => self.lost(index),
+            End::LeaseLost | End::Dropped | End::Settled => self.lost(index),
         }
     }
 
@@ -299,27 +311,38 @@ impl Driver {
         self.count(&slot.context, count);
     }
 
-    /// Takes note that somebody else has the message. A handler that still runs is told, and
-    /// keeps its slot until it has ended.
+    /// Takes note that a lease has ended before its outcome was settled. A handler that still runs
+    /// keeps its slot until it has ended. It is told to stop, unless its own commit may be the
+    /// reason; where that is so, or was, its end says it.
     pub(super) fn lost(&mut self, index: usize) {
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
-        let context = slot.context.clone();
-        tracing::warn!(key = %context.message().key(), "lease lost");
-        if slot.phase == Phase::Running {
-            slot.phase = Phase::Lost;
-            self.lost_running += 1;
+        if slot.phase != Phase::Running {
+            let context = slot.context.clone();
+            self.tell_lost(&context);
+            return self.give_up(index);
+        }
+        slot.phase = Phase::Lost;
+        self.lost_running += 1;
+        let mut holds = [Hold::ExclusiveTransaction, Hold::Commit, Hold::Settled].into_iter();
+        if !holds.any(|hold| slot.context.is_held_by(hold)) {
             let drop_at = Instant::now() + CANCEL_GRACE;
             slot.drop_at = Some(drop_at);
             self.renewal.look_at(drop_at);
-            context.cancellation().cancel();
-        } else {
-            self.table.remove(index);
-            self.forget_held(index);
+            slot.context.cancellation().cancel();
         }
+    }
+
+    fn give_up(&mut self, index: usize) {
+        self.table.remove(index);
+        self.forget_held(index);
+    }
+
+    fn tell_lost(&mut self, context: &Context) {
+        tracing::warn!(key = %context.message().key(), "lease lost");
         self.summary.lease_lost += 1;
-        self.count(&context, Count::LeaseLost);
+        self.count(context, Count::LeaseLost);
         self.tell(|| Call::LeaseLost(Box::new(context.leased().clone())));
     }
 
@@ -374,8 +397,8 @@ impl Driver {
         {
             stop.is_cancelled = true;
             for (_, slot) in self.table.iter_mut() {
-                if slot.phase == Phase::Running {
-                    slot.drop_at = Some(now + CANCEL_GRACE);
+                if matches!(slot.phase, Phase::Running | Phase::Lost) {
+                    slot.drop_at.get_or_insert(now + CANCEL_GRACE);
                     slot.context.cut_short();
                 }
             }
@@ -393,7 +416,10 @@ impl Driver {
         self.renewal.looked(now);
         for (_, slot) in self.table.iter_mut() {
             if let (Some(at), Some(task)) = (slot.drop_at, &slot.task) {
-                if at <= now {
+                if slot.context.is_held_by(Hold::Settled) && self.stop.is_none() {
+                    // It has settled the message by itself meanwhile.
+                    slot.drop_at = None;
+                } else if at <= now {
                     task.abort();
                 } else {
                     self.renewal.look_at(at);

@@ -85,6 +85,10 @@ pub(super) enum Hold {
     Transaction,
     /// The same, and the transaction is open and keeps everybody else from claiming.
     ExclusiveTransaction,
+    /// Its commit, under way or without an answer: the lease may have ended with it.
+    Commit,
+    /// It has been settled by its committed transaction. There is no lease any more.
+    Settled,
 }
 
 impl Context {
@@ -129,12 +133,25 @@ impl Context {
         self.0.is_cut_short.load(Ordering::Acquire)
     }
 
+    /// Ignored once the message is settled.
     pub(super) fn set_hold(&self, hold: Hold) {
-        self.0.hold.store(hold as u8, Ordering::Relaxed);
+        let change = |held| (held != Hold::Settled as u8).then_some(hold as u8);
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.0.hold.fetch_update(order.0, order.1, change);
     }
 
     pub(super) fn is_held_by(&self, hold: Hold) -> bool {
-        self.0.hold.load(Ordering::Relaxed) == hold as u8
+        self.0.hold.load(Ordering::Acquire) == hold as u8
+    }
+
+    /// Says that the handler's own transaction, in which the message was
+    /// [settled](crate::Transactional::settle_in) as processed, has committed. For handlers that go
+    /// on after that and do not use [`in_transaction`](crate::in_transaction), which says so itself.
+    ///
+    /// From now on there is no lease: it is neither renewed nor lost, so the handler is not told to
+    /// stop for its sake, and the message counts as processed however the handler ends.
+    pub fn mark_settled(&self) {
+        self.set_hold(Hold::Settled);
     }
 
     /// The message.
@@ -221,7 +238,9 @@ impl Completion {
 
     /// Completed, and the lease has been settled durably in the handler's own transaction
     /// ([`Transactional::settle_in`](crate::Transactional::settle_in), then commit); the processor
-    /// is not to settle it again. [`in_transaction`](crate::in_transaction) does all this.
+    /// is not to settle it again. [`in_transaction`](crate::in_transaction) does all this. A handler
+    /// that goes on after the commit should [say so](Context::mark_settled) at once: its lease has
+    /// ended, so that it is told to stop otherwise.
     #[must_use]
     pub fn already_settled() -> Self {
         Self(Completed::Already)

@@ -69,10 +69,7 @@ impl Driver {
     /// own messages.
     pub(super) fn compare_leases(&mut self, now: Instant) {
         if now >= self.renewal.earliest {
-            let held = self
-                .table
-                .iter_mut()
-                .filter(|(_, s)| s.phase != Phase::Lost);
+            let held = self.table.iter_mut().filter(|(_, slot)| slot.is_leased());
             let earliest = held.map(|(_, slot)| slot.expires).min();
             // What is claimed later says so itself.
             self.renewal.earliest = earliest.unwrap_or(now + self.config.terms.length());
@@ -95,7 +92,7 @@ impl Driver {
         let is_exclusive = self.has_exclusive_transaction();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
         for (index, slot) in self.table.iter_mut() {
-            if slot.phase == Phase::Lost {
+            if !slot.is_leased() {
                 continue;
             }
             if slot.context.is_held_by(Hold::ExclusiveTransaction) {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use tokio::{task::AbortHandle, time::Instant};
 
-use super::Context;
+use super::{Context, handler::Hold};
 use crate::{Attempts, HandlerName, Key, Lease, Leased, Outcome};
 
 /// A claimed message.
@@ -64,6 +64,11 @@ impl Slot {
         }
     }
 
+    /// Whether there is a lease to be renewed, as far as this worker knows.
+    pub(super) fn is_leased(&self) -> bool {
+        self.phase != Phase::Lost && !self.context.is_held_by(Hold::Settled)
+    }
+
     /// Takes note of the outcome that is on its way to the store.
     pub(super) fn ends_with(&mut self, outcome: &Outcome) {
         let Attempts { started, finished } = self.attempts();
@@ -87,7 +92,8 @@ pub(super) enum Phase {
     Running,
     /// Its outcome is decided and on its way to the store.
     Ended,
-    /// Its handler runs, but somebody else has the lease.
+    /// Its handler runs, and its lease has ended: another worker has taken it, or the handler has
+    /// settled the message by itself, which its end tells.
     Lost,
 }
 

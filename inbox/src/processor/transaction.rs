@@ -14,7 +14,7 @@ use super::{
     task::panic_text,
 };
 use crate::{
-    Error, Outcome, Result, Settled, Settlement, Transactional,
+    Effect, Error, Outcome, Recorded, Result, Settled, Settlement, StoreExt as _, Transactional,
     backoff::{after_conflicts, through_an_outage},
     patience::within,
 };
@@ -191,19 +191,18 @@ where
         let limit = context.store_timeout();
         let is_exclusive = self.store.capabilities().exclusive_transactions;
         context.set_hold(Hold::Transaction);
-        let mut transaction = self.open(context).await?;
+        let mut transaction = match self.open(context).await {
+            Ok(transaction) => transaction,
+            Err(failure) => {
+                context.set_hold(Hold::Lease);
+                return Err(failure);
+            }
+        };
         if is_exclusive {
             context.set_hold(Hold::ExclusiveTransaction);
         }
         match self.work(&mut transaction, context).await {
-            // When the commit's effect is unknown, failing is still right: the processor then
-            // settles a retry with the same fencing token. If the commit took place, the message is
-            // no longer leased and that settlement changes nothing; if it did not, the retry is what
-            // should happen. A commit still under way holds the row, so the settlement waits for its
-            // end. A commit future that is dropped is no different.
-            Ok(()) => within(limit, "commit", self.store.commit(transaction))
-                .await
-                .map_err(|error| Failure::of_transaction(&error)),
+            Ok(()) => self.commit(transaction, context).await,
             Err(failure) => {
                 // A transaction that cannot be rolled back was never committed either.
                 if let Err(error) =
@@ -215,6 +214,65 @@ where
                 Err(failure)
             }
         }
+    }
+
+    async fn commit(&self, transaction: S::Transaction, context: &Context) -> Result<(), Failure> {
+        let is_exclusive = context.is_held_by(Hold::ExclusiveTransaction);
+        if !is_exclusive {
+            context.set_hold(Hold::Commit);
+        }
+        let limit = context.store_timeout();
+        let error = match within(limit, "commit", self.store.commit(transaction)).await {
+            Ok(()) => {
+                context.mark_settled();
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        context.set_hold(Hold::Commit);
+        if error.effect() == Effect::Unknown && self.has_committed(context).await {
+            tracing::info!(%error, "the commit has taken place, though its answer was lost");
+            context.mark_settled();
+            return Ok(());
+        }
+        // When the effect remains unknown, failing is still right: the processor then settles a
+        // retry with the same fencing token. If the commit took place, the message is no longer
+        // leased and that settlement changes nothing; if it did not, the retry is what should
+        // happen. A commit still under way holds the row, so the settlement waits for its end. A
+        // commit future that is dropped is no different.
+        context.set_hold(Hold::Lease);
+        Err(Failure::of_transaction(&error))
+    }
+
+    /// Whether the message is known to be processed under its present lease.
+    async fn has_committed(&self, context: &Context) -> bool {
+        match self.is_processed(context).await {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(failure) => {
+                let error = failure.error();
+                tracing::warn!(error, "whether the commit has taken place is not known");
+                return false;
+            }
+        }
+        // That is final, so a repeated settlement changes nothing, and tells by whom.
+        let lease = &context.leased().lease;
+        let outcome = Outcome::Processed { result: None };
+        let settling = self.store.settle_one(lease, outcome);
+        let settled = within(context.store_timeout(), "settle", settling).await;
+        matches!(settled, Ok(Settled::Done))
+    }
+
+    /// Whether the message is processed, by this worker or another.
+    async fn is_processed(&self, context: &Context) -> Result<bool, Failure> {
+        let limit = context.store_timeout();
+        let mut transaction = self.open(context).await?;
+        let message = context.message();
+        let recording = self.store.record_in(&mut transaction, message, None);
+        let recorded = within(limit, "record_in", recording).await;
+        // What it would record is not to be kept.
+        within(limit, "roll back", self.store.roll_back(transaction)).await?;
+        Ok(matches!(recorded?, Recorded::Processed { .. }))
     }
 
     /// Opens a transaction. An outage is no fault of the message and costs it no attempt: it is
