@@ -33,25 +33,30 @@
 //! assert_eq!(first, Consumed::Ran { result: receipt.clone() });
 //! let second = consumer.consume(&message, charge).await?;
 //! assert_eq!(second, Consumed::Duplicate { result: receipt });
+//!
+//! // Before the process ends.
+//! consumer.drain(Duration::from_secs(20)).await;
 //! # Ok(())
 //! # }
 //! ```
 
 mod answer;
+mod drain;
 mod memory;
 mod transaction;
 
-use std::{fmt, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use bytes::Bytes;
-use futures_util::FutureExt as _;
-use tokio::time::Instant;
+use futures_util::{FutureExt as _, future::OptionFuture};
+use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use answer::{Cause, ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicate};
 pub use transaction::{consume_in_transaction, consume_in_transaction_within};
 
+use drain::UnderWay;
 use memory::{Memory, Running, Unrecorded};
 
 use crate::{
@@ -81,6 +86,7 @@ pub struct InlineConsumer {
     on_busy: OnBusy,
     hooks: Option<Arc<dyn Hooks>>,
     memory: Memory,
+    under_way: UnderWay,
 }
 
 impl InlineConsumer {
@@ -103,6 +109,7 @@ impl InlineConsumer {
             on_busy: OnBusy::Wait(Duration::from_secs(10)),
             hooks: None,
             memory: Memory::default(),
+            under_way: UnderWay::default(),
         }
     }
 
@@ -136,7 +143,7 @@ impl InlineConsumer {
     }
 
     /// Sets whom to tell about failed attempts, dead letters and lost leases. Each call runs in a
-    /// task, so that the consumer's caller does not wait for it.
+    /// task, so that the consumer's caller does not wait for it; [`drain`](Self::drain) does.
     #[must_use]
     pub fn hooks(mut self, hooks: impl Hooks) -> Self {
         self.hooks = Some(Arc::new(hooks));
@@ -166,7 +173,9 @@ impl InlineConsumer {
     ///
     /// Dropping the returned future drops the handler wherever it is (where callers may leave,
     /// spawn it, as [`InboxLayer`](crate::InboxLayer) does). The message stays leased
-    /// until the lease runs out, and can then be consumed again; the attempt counts as crashed.
+    /// until the lease runs out, and can then be consumed again; the attempt counts as crashed. So it
+    /// is when the process ends meanwhile: [`drain`](Self::drain) waits, and hands back what takes
+    /// too long.
     ///
     /// A message that failed waits for another delivery. When none may ever come, let a
     /// [`Janitor`](crate::Janitor) give it up in the end
@@ -217,6 +226,7 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
         E: fmt::Display,
     {
+        let _under_way = self.under_way.begin();
         let leased = match self.begin(message, gone).await? {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
@@ -235,19 +245,25 @@ impl InlineConsumer {
         let held = leased.clone();
         let here = self.memory.run(&held.lease);
         let running = async move { handler(leased).await };
-        let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
+        let running = AssertUnwindSafe(running).catch_unwind();
+        // The handler is gone when this has answered, also if it did not come to its end.
         let ended = tokio::select! {
             biased;
-            ended = &mut running => ended,
+            ended = running => Some(ended),
             () = self.keep(&held.lease, &here) => {
                 self.lost(&held);
                 return Err(ConsumeError::LeaseLost);
             }
+            () = self.under_way.stop().cancelled() => None,
         };
         let failure = match ended {
-            Ok(Ok(result)) => return self.complete(&held, result).await,
-            Ok(Err(error)) => Cause::Failed(error),
-            Err(payload) => Cause::Panicked(HandlerPanic::new(payload)),
+            Some(Ok(Ok(result))) => return self.complete(&held, result).await,
+            Some(Ok(Err(error))) => Cause::Failed(error),
+            Some(Err(payload)) => Cause::Panicked(HandlerPanic::new(payload)),
+            None => {
+                self.hand_back(&held).await;
+                return Err(ConsumeError::Stopped);
+            }
         };
         Err(self.fail(&held, failure).await)
     }
@@ -269,20 +285,23 @@ impl InlineConsumer {
             .with_jitter()
             .without_max_times()
             .build();
+        let stop = self.under_way.stop();
         loop {
+            if stop.is_cancelled() {
+                return Err(ConsumeError::Stopped);
+            }
             let begun = self.begin_now(message).await.map_err(ConsumeError::Store)?;
             let left = patience.saturating_sub(began.elapsed());
             if !matches!(begun, Begun::Busy { .. } | Begun::Blocked) || left.is_zero() {
                 return Ok(begun);
             }
             let pause = tokio::time::sleep(pauses.next().unwrap_or_default().min(left));
-            match gone {
-                None => pause.await,
-                Some(gone) => tokio::select! {
-                    biased;
-                    () = gone.cancelled() => return Ok(begun),
-                    () = pause => {}
-                },
+            let leaves = OptionFuture::from(gone.map(CancellationToken::cancelled));
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Err(ConsumeError::Stopped),
+                Some(()) = leaves => return Ok(begun),
+                () = pause => {}
             }
         }
     }
@@ -443,7 +462,24 @@ impl InlineConsumer {
     fn tell(&self, call: impl FnOnce() -> Call) {
         if let Some(hooks) = self.hooks.clone() {
             let call = call();
-            tokio::spawn(async move { call.tell(&*hooks).await });
+            self.spawn(async move { call.tell(&*hooks).await });
+        }
+    }
+
+    /// A task that [`drain`](Self::drain) waits for.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.under_way.spawn(task)
+    }
+
+    /// Takes a message's attempt back: it is not to pay for a shutdown.
+    async fn hand_back(&self, leased: &Leased) {
+        let key = &leased.lease.key;
+        match self.settle(&leased.lease, Outcome::Release).await {
+            Ok(_) => tracing::info!(%key, "attempt cut short by the shutdown"),
+            Err(error) => tracing::warn!(%key, %error, "message not handed back"),
         }
     }
 

@@ -79,7 +79,7 @@
 //!     handler: HandlerName::new("payments")?,
 //!     kind: Kind::new("POST /payments")?,
 //! };
-//! let service = InboxLayer::new(consumer, payments).layer(tower::service_fn(
+//! let service = InboxLayer::new(consumer.clone(), payments).layer(tower::service_fn(
 //!     async |_: Request| Ok::<_, Infallible>(Response { status: 200, body: "paid".into() }),
 //! ));
 //! for _ in 0..2 {
@@ -88,6 +88,9 @@
 //!     let response = service.clone().oneshot(request).await?;
 //!     assert_eq!(response, Response { status: 200, body: "paid".into() });
 //! }
+//!
+//! // Before the process ends, when the server has shut down: requests whose clients have left go on.
+//! consumer.drain(Duration::from_secs(20)).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -199,7 +202,7 @@ pub enum Answer {
     Discarded,
     /// It ran too long without renewing its lease, and another copy took over.
     LeaseLost,
-    /// The inbox could not be asked; nothing ran for this copy. (An earlier one may have run here
+    /// The inbox could not be asked, or the process shuts down; nothing ran for this copy to its end. (An earlier one may have run here
     /// that could not be recorded: that is tried first.)
     Unavailable(Error),
 }
@@ -252,7 +255,8 @@ impl<S, X> Layer<S> for InboxLayer<X> {
 /// A service behind an [`InboxLayer`].
 ///
 /// A request that has reached the inner service is finished and recorded even when its caller
-/// disconnects meanwhile: it runs in a task of the present Tokio runtime.
+/// disconnects meanwhile: it runs in a task of the present Tokio runtime. A server that has shut down
+/// gracefully does not wait for such requests; [`InlineConsumer::drain`] does.
 ///
 /// It is ready when the inner service is. A request that turns out to be a duplicate gives the
 /// readiness back unused. An error of the inner service is recorded as a failed attempt and
@@ -370,7 +374,7 @@ impl<X> InboxLayer<X> {
             }
             (response, consumed)
         };
-        let (response, consumed) = match tokio::spawn(task.in_current_span()).await {
+        let (response, consumed) = match self.consumer.spawn(task.in_current_span()).await {
             Ok(ended) => ended,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
@@ -407,6 +411,10 @@ impl<X> InboxLayer<X> {
             Ok(Consumed::Dead { reason }) => Answer::Dead { reason },
             Ok(Consumed::Discarded) => Answer::Discarded,
             Err(ConsumeError::Store(error)) => Answer::Unavailable(error),
+            Err(ConsumeError::Stopped) => {
+                let context = "the process shuts down";
+                Answer::Unavailable(Error::new(ErrorKind::Unavailable, "consume", context))
+            }
             // The other two come with a response, which is returned above.
             Err(
                 ConsumeError::LeaseLost

@@ -431,3 +431,93 @@ async fn an_error_of_the_last_attempt_is_returned_and_the_next_copy_finds_it_dea
     let next = service.oneshot(Ask("1")).await.unwrap();
     assert_eq!(next, "dead: no funds");
 }
+
+/// Everything that outlives its request: the server's own shutdown does not wait for that.
+#[tokio::test(start_paused = true)]
+async fn what_outlives_its_request_is_waited_for_at_the_end() {
+    let inbox = memory().await;
+    let told = Arc::new(AtomicU32::new(0));
+    let consumer = consumer(inbox.clone(), Duration::from_secs(30)).hooks(Slow(told.clone()));
+    let layer = InboxLayer::new(consumer.clone(), Texts);
+    let service = layer.layer(service_fn(async |Ask(request): Ask| {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok::<_, Infallible>(request.to_owned())
+    }));
+    for request in ["fine", "fail"] {
+        let leaving = service.clone().oneshot(Ask(request));
+        let soon = Duration::from_secs(1);
+        assert!(tokio::time::timeout(soon, leaving).await.is_err());
+    }
+    assert!(consumer.drain(Duration::from_secs(60)).await);
+    assert_eq!(state(&inbox, "fine").await, Some(State::Processed));
+    assert_eq!(
+        told.load(Ordering::SeqCst),
+        1,
+        "the hook was not waited for"
+    );
+}
+
+/// Takes a while.
+struct Slow(Arc<AtomicU32>);
+
+#[async_trait::async_trait]
+impl inbox::Hooks for Slow {
+    async fn attempt_failed(&self, _: &inbox::Leased, _: &str, _: Duration) {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_too_long_at_the_end_is_handed_back() {
+    let (inbox, store, _) = layer().await;
+    let consumer = consumer(store.clone(), Duration::from_secs(30))
+        .on_busy(OnBusy::Wait(Duration::from_secs(3600)));
+    let layer = InboxLayer::new(consumer.clone(), Texts);
+    let dropped = Arc::new(AtomicBool::new(false));
+    let seen = dropped.clone();
+    let service = layer.layer(service_fn(move |_: Ask| {
+        let guard = Dropped(seen.clone());
+        async move {
+            let _guard = guard;
+            std::future::pending::<Result<String, Infallible>>().await
+        }
+    }));
+    // One whose client has left, and a copy that waits for it.
+    let left = service.clone().oneshot(Ask("left"));
+    let soon = Duration::from_secs(1);
+    assert!(tokio::time::timeout(soon, left).await.is_err());
+    let waiting = tokio::spawn(service.clone().oneshot(Ask("left")));
+    let staying = tokio::spawn(service.clone().oneshot(Ask("staying")));
+    tokio::time::sleep(soon).await;
+    let began = tokio::time::Instant::now();
+    assert!(!consumer.drain(Duration::from_secs(20)).await);
+    let took = began.elapsed().as_secs();
+    assert!((20..22).contains(&took), "{took}");
+    assert!(dropped.load(Ordering::SeqCst));
+    for key in ["left", "staying"] {
+        let record = inbox.get(message(key).key()).await.unwrap().unwrap();
+        let attempts = (record.attempts.started, record.attempts.finished);
+        assert_eq!((record.state, attempts), (State::Pending, (0, 0)), "{key}");
+    }
+    for answer in [waiting, staying] {
+        assert_eq!(
+            answer.await.unwrap().unwrap(),
+            "unavailable: store unavailable"
+        );
+    }
+    // Nothing begins behind it.
+    let begun = store.calls("begin");
+    let late = service.oneshot(Ask("late")).await.unwrap();
+    assert_eq!(late, "unavailable: store unavailable");
+    assert_eq!(store.calls("begin"), begun);
+    assert_eq!(state(&inbox, "late").await, None);
+}
+
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

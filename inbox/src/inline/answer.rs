@@ -143,6 +143,10 @@ pub enum ConsumeError<E> {
     /// consumer records it first; elsewhere, once the lease has run out, the handler may run again.
     #[error("the handler completed, but that could not be recorded")]
     Unrecorded(#[source] Option<Error>),
+    /// The consumer has been [drained](super::InlineConsumer::drain): it begins nothing more, or has
+    /// cut the handler short. The message was handed back, which costs it no attempt.
+    #[error("the process shuts down")]
+    Stopped,
     /// The store failed before the handler could run. (It may have run in an earlier delivery whose
     /// completion could not be [recorded](Self::Unrecorded): that is tried first.)
     #[error("the inbox could not be asked")]
@@ -204,6 +208,7 @@ fn name<E>(answer: &Result<Consumed, ConsumeError<E>>) -> &'static str {
         Err(ConsumeError::Handler(_) | ConsumeError::Panicked(_)) => "failed",
         Err(ConsumeError::LeaseLost) => "lease-lost",
         Err(ConsumeError::Unrecorded(_)) => "unrecorded",
+        Err(ConsumeError::Stopped) => "stopped",
         Err(ConsumeError::Store(_)) => "store-failed",
     }
 }
