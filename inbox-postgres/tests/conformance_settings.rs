@@ -1,5 +1,8 @@
 //! The conformance suite where the database has other settings than usual: stricter isolation levels by
 //! default, and texts that are sorted by a language's rules.
+//!
+//! `INBOX_TEST_SETTINGS_ON=postgres-18 cargo test -p inbox-postgres --test conformance_settings` is the same
+//! on the newest server, by hand.
 // The lint configuration spares `#[test]` functions, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -48,14 +48,15 @@ pub fn own_server() -> Option<Server> {
     server.filter(|server| !server.is_shared())
 }
 
-/// A server of the test's own with settings of its own.
+/// A server of the test's own with settings of its own. With `INBOX_TEST_SETTINGS_ON=postgres-18`, for
+/// runs by hand, the newest one.
 pub fn own_server_with(settings: &[&str]) -> Option<Server> {
+    let kind = match std::env::var("INBOX_TEST_SETTINGS_ON").as_deref() {
+        Ok("postgres-18") => ServerKind::Postgres18,
+        _ => ServerKind::Postgres,
+    };
     let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
-    or_skip(
-        ServerKind::Postgres,
-        find_own(ServerKind::Postgres, &arguments),
-    )
-    .unwrap_or_else(|error| panic!("{error}"))
+    or_skip(kind, find_own(kind, &arguments)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Restarts a server of the test's own.
