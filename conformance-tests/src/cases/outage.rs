@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::{BoxFuture, join_all};
 use inbox_api::{
     ClaimRequest, ErrorKind, Expired, Extended, Filter, HandlerName, Inbox, Message, Outcome, Page,
     Receipt, Result, Settled, Slice, State, StoreExt,
@@ -127,10 +128,14 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
         limit: 5,
         terms: terms(LONG)?,
     };
+    // Each may wait for its time limit, so they wait together.
     macro_rules! ask {
-        ($($what:literal: $call:expr,)*) => {
-            [$(($what, $call.await.map(|answer| format!("{answer:?}"))),)*]
-        };
+        ($($what:literal: $call:expr,)*) => {{
+            let asked: Vec<BoxFuture<'_, (&str, Result<String>)>> = vec![$(
+                Box::pin(async { ($what, $call.await.map(|answer| format!("{answer:?}"))) }),
+            )*];
+            join_all(asked).await
+        }};
     }
     macro_rules! looks {
         () => {
@@ -155,7 +160,7 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
     let changes = ask! {
         "claim": place.claim(&request),
         "extend": place.extend_one(&leased.lease, LONG),
-        "begin of a known key": place.begin(&held, &terms(LONG)?),
+        "begin of a known key": place.begin(&held, &request.terms),
         "replay": place.replay(gone.key(), None),
         "replay of a slice": place.replay_slice(&everything, &slice),
         "discard": place.discard(gone.key()),
@@ -356,9 +361,11 @@ pub(crate) async fn a_subscription_outlives_it(cx: Context) -> CaseResult {
     place.accept(&message("before")?).await?;
     wakes(&mut *subscription, "a receive before an outage").await?;
     place.fixture.begin_outage().await?;
-    let _ = place.receive_one(&message("amid")?).await;
-    // What waits meanwhile does not fail.
-    let _ = tokio::time::timeout(Duration::from_millis(100), subscription.woken()).await;
+    // What is done and what waits meanwhile may find out that the connection is broken.
+    let amid = message("amid")?;
+    let moment = Duration::from_millis(300);
+    let _ = tokio::time::timeout(moment, place.receive_one(&amid)).await;
+    let _ = tokio::time::timeout(moment, subscription.woken()).await;
     place.fixture.end_outage().await?;
     let _ = recovered(&place, &message("after")?).await?;
     wakes(&mut *subscription, "a receive after an outage").await?;
