@@ -61,7 +61,8 @@ impl std::fmt::Debug for Ready {
 impl Ready {
     /// `open` makes a fresh inbox: set up, empty, and not touched by anything else. It follows the
     /// settings, but for those whose [`Need`] is declared as [lacking](Self::lacks): it is not asked
-    /// for these.
+    /// for these. What must live as long as the inbox, such as a temporary directory, goes into
+    /// [`Fresh::keep`].
     pub fn new<F, Fut>(name: impl Into<String>, open: F) -> Self
     where
         F: Fn(Settings) -> Fut + Send + Sync + 'static,
@@ -75,7 +76,9 @@ impl Ready {
     }
 
     /// Declares what the store, or the closure, cannot do. A test that is not checked for any
-    /// other reason fails and says which [`Need`] to add here.
+    /// other reason fails and says which [`Need`] to add here. A store with
+    /// [`Capabilities::minimal`](inbox_api::Capabilities::minimal) lacks [`Need::Ordering`],
+    /// [`Need::Transactions`], [`Need::Wakeups`] and [`Need::WakeupsAcrossProcesses`].
     #[must_use]
     pub fn lacks(mut self, needs: impl IntoIterator<Item = Need>) -> Self {
         self.lacks.extend(needs);

@@ -172,7 +172,7 @@ pub struct Filter {
 pub struct Page {
     /// Start behind this place; `None` means at the start.
     pub after: Option<Cursor>,
-    /// The most records to return; at most [`Page::MAX`].
+    /// The most records to return; at most [`Page::MAX`]. A page of 0 is empty, and has no next.
     pub limit: u32,
     /// Latest accepted first, rather than earliest.
     pub newest_first: bool,
@@ -221,8 +221,9 @@ pub struct Slice {
 pub struct Progress {
     /// How many messages were changed.
     pub changed: u64,
-    /// Where the next step starts; `None` when the end is reached. It only moves forward, so a
-    /// loop over all slices ends even when messages die again behind it.
+    /// Where the next step starts; `None` when the end is reached. A step that changed as many as its
+    /// limit need not know whether it has reached it. The place only moves forward, so a loop over
+    /// all slices ends even when messages die again behind it.
     pub next: Option<Cursor>,
 }
 
@@ -421,8 +422,8 @@ pub trait Operate: Send + Sync {
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress>;
 
     /// Gives one pending or dead message up: it will not be worked on, its key goes on refusing
-    /// duplicates, and its ordering key moves on. Other states are
-    /// [`Intervention::WrongState`].
+    /// duplicates, and its ordering key moves on. A lease on it that has run out is lost: settling or
+    /// extending it says so. Other states are [`Intervention::WrongState`].
     async fn discard(&self, key: &Key) -> Result<Intervention>;
 
     /// Discards, as [`discard`](Self::discard), the pending and dead messages of one slice of
