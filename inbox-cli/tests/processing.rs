@@ -597,3 +597,40 @@ fn a_full_disk_is_an_error_and_loses_nothing_that_was_stored() {
         .exits(0)
         .says("1 accepted");
 }
+
+/// What is changed in the inbox's file, as an administrator would.
+fn change(place: &Place, sql: &'static str) {
+    use sqlx::{Connection as _, Executor as _, SqliteConnection};
+
+    let url = format!("sqlite://{}", place.path("inbox.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        connection.execute(sql).await.unwrap();
+        connection.close().await.unwrap();
+    });
+}
+
+/// What was deleted before a failure is deleted.
+#[test]
+fn a_purge_that_fails_says_what_it_has_deleted() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(3).as_bytes())
+        .exits(0);
+    place
+        .inbox(&["process", "--drain", "--quiet", "--", "true"])
+        .exits(0);
+    change(
+        &place,
+        "CREATE TRIGGER kept BEFORE DELETE ON inbox_message WHEN old.id = 'e2' \
+         BEGIN SELECT RAISE(ABORT, 'to be kept'); END",
+    );
+    let purge = ["purge", "--older-than", "0s", "--slice", "1"];
+    let output = place.inbox(&purge).exits(1).says("2 messages purged");
+    output.complains("to be kept");
+    assert_eq!(place.stats().processed, 1);
+}

@@ -143,6 +143,16 @@ impl Sweep {
     pub fn purged(&self) -> u64 {
         self.processed + self.dead + self.discarded
     }
+
+    /// Takes note of a slice that is deleted.
+    fn add(&mut self, state: State, purged: u64) {
+        telemetry::purged(state, purged);
+        match state {
+            State::Processed => self.processed += purged,
+            State::Dead => self.dead += purged,
+            _ => self.discarded += purged,
+        }
+    }
 }
 
 /// Why a sweep ended early. What it deleted before stays deleted.
@@ -387,15 +397,28 @@ impl Janitor {
     /// As [`sweep`](Self::sweep).
     pub async fn sweep_until(&self, shutdown: &CancellationToken) -> Result<Sweep, SweepError> {
         let mut sweep = Sweep::default();
+        self.sweep_into(&mut sweep, shutdown).await?;
+        Ok(sweep)
+    }
+
+    /// The same, and adds what it does to `sweep` as it goes: what was done before an error, or
+    /// before the future was dropped, is there.
+    ///
+    /// # Errors
+    /// As [`sweep`](Self::sweep).
+    pub async fn sweep_into(
+        &self,
+        sweep: &mut Sweep,
+        shutdown: &CancellationToken,
+    ) -> Result<(), SweepError> {
         // Neither is a reason to leave the other out.
-        let retained = self.sweep_expired(&mut sweep, shutdown).await;
+        let retained = self.sweep_expired(sweep, shutdown).await;
         let given_up = match &self.abandoned {
             None => Ok(()),
-            Some(abandoned) => self.sweep_abandoned(abandoned, &mut sweep, shutdown).await,
+            Some(abandoned) => self.sweep_abandoned(abandoned, sweep, shutdown).await,
         };
         retained?;
-        given_up?;
-        Ok(sweep)
+        Ok(given_up?)
     }
 
     /// Asks the store, a few times if it may pass.
@@ -415,20 +438,12 @@ impl Janitor {
         shutdown: &CancellationToken,
     ) -> Result<(), SweepError> {
         for &(state, retention) in &self.retention {
-            let purged = match &self.archiver {
-                None => self.purge(state, retention, shutdown).await?,
+            match &self.archiver {
+                None => self.purge(sweep, state, retention, shutdown).await?,
                 Some(archiver) => {
-                    let archived = self.archive(&**archiver, state, retention, shutdown);
-                    let (purged, corrupt) = archived.await?;
-                    sweep.corrupt += corrupt;
-                    purged
+                    let archived = self.archive(&**archiver, sweep, state, retention, shutdown);
+                    sweep.corrupt += archived.await?;
                 }
-            };
-            telemetry::purged(state, purged);
-            match state {
-                State::Processed => sweep.processed += purged,
-                State::Dead => sweep.dead += purged,
-                _ => sweep.discarded += purged,
             }
         }
         Ok(())
@@ -436,37 +451,37 @@ impl Janitor {
 
     async fn purge(
         &self,
+        sweep: &mut Sweep,
         state: State,
         retention: Duration,
         shutdown: &CancellationToken,
-    ) -> Result<u64, SweepError> {
+    ) -> Result<(), SweepError> {
         let expired = expired(state, retention, self.slice)?;
-        let mut purged = 0;
         loop {
             if shutdown.is_cancelled() {
-                return Ok(purged);
+                return Ok(());
             }
             let step = self.ask("purge", || self.operate.purge(&expired)).await?;
-            purged += step;
+            sweep.add(state, step);
             if step < u64::from(self.slice) {
-                return Ok(purged);
+                return Ok(());
             }
         }
     }
 
-    /// Returns how many messages were archived and deleted, and how many rows are corrupt.
+    /// Returns how many rows are corrupt.
     async fn archive(
         &self,
         archiver: &dyn Archiver,
+        sweep: &mut Sweep,
         state: State,
         retention: Duration,
         shutdown: &CancellationToken,
-    ) -> Result<(u64, u64), SweepError> {
-        let mut purged = 0;
+    ) -> Result<u64, SweepError> {
         let mut corrupt = 0;
         loop {
             if shutdown.is_cancelled() {
-                return Ok((purged, corrupt.into()));
+                return Ok(corrupt.into());
             }
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = self.slice.saturating_add(corrupt);
@@ -492,13 +507,13 @@ impl Janitor {
                 archived.map_err(SweepError::Archiver)?;
                 let purging = || self.operate.purge_archived(&expired, &keys);
                 step = self.ask("purge_archived", purging).await?;
-                purged += step;
+                sweep.add(state, step);
             }
             let found = listing.records.len() + listing.corrupt.len();
             let is_last = found < limit as usize;
             // Without progress another janitor is at the same slice, and goes on with the rest.
             if is_last || step == 0 && !has_more_corrupt {
-                return Ok((purged, corrupt.into()));
+                return Ok(corrupt.into());
             }
         }
     }

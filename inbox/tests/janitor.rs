@@ -419,3 +419,22 @@ async fn a_shutdown_leaves_no_message_in_the_janitors_hands() {
     assert_eq!(spy.count(State::Dead).await, 1);
     assert_eq!(spy.count(State::Pending).await, 1);
 }
+
+/// Also when the sweep does not come to its end.
+#[tokio::test]
+async fn what_was_deleted_before_a_failure_is_counted() {
+    let spy = filled().await;
+    spy.clock.advance(2 * DAY);
+    let shelf = Shelf {
+        fails_at: Some(2),
+        ..Shelf::default()
+    };
+    let janitor = keeping(&spy, DAY, DAY).slice(4).archiver(shelf);
+    let janitor = janitor.build().unwrap();
+    let mut sweep = inbox::Sweep::default();
+    let never = CancellationToken::new();
+    let error = janitor.sweep_into(&mut sweep, &never).await.unwrap_err();
+    assert!(matches!(error, SweepError::Archiver(_)), "{error:?}");
+    assert_eq!((sweep.processed, sweep.dead), (8, 0));
+    assert_eq!(spy.count(State::Processed).await, 2);
+}

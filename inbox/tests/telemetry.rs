@@ -145,7 +145,10 @@ async fn an_outage_is_logged_once() {
 
 #[cfg(feature = "metrics")]
 mod counted {
-    use std::{collections::BTreeMap, sync::atomic::AtomicU64};
+    use std::{
+        collections::BTreeMap,
+        sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    };
 
     use metrics::{
         Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
@@ -397,6 +400,22 @@ mod counted {
         }
     }
 
+    /// An archive with room for one slice.
+    struct OnePlace(AtomicBool);
+
+    #[async_trait::async_trait]
+    impl inbox::Archiver for OnePlace {
+        async fn archive(
+            &self,
+            _: &[inbox::Record],
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            match self.0.swap(true, SeqCst) {
+                false => Ok(()),
+                true => Err("full".into()),
+            }
+        }
+    }
+
     #[test]
     fn receiving_inline_use_and_purging_are_counted() {
         use inbox::{
@@ -422,13 +441,15 @@ mod counted {
                 let worker = WorkerName::new("inline").unwrap();
                 let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
                 let consumer = InlineConsumer::new(store.clone(), terms);
-                for _ in 0..2 {
+                for n in [1, 1, 2] {
                     let handler = async |_| Ok::<_, String>(None);
-                    consumer.consume(&message(1), handler).await.unwrap();
+                    consumer.consume(&message(n), handler).await.unwrap();
                 }
 
+                // What is deleted counts also when the rest fails.
                 let janitor = Janitor::builder(store).keep_processed(Duration::ZERO);
-                janitor.build().unwrap().sweep().await.unwrap();
+                let janitor = janitor.slice(1).archiver(OnePlace(AtomicBool::new(false)));
+                janitor.build().unwrap().sweep().await.unwrap_err();
             });
         });
         let value = |name: &str| book.value(name);
@@ -436,7 +457,7 @@ mod counted {
         assert_eq!(value("inbox_received_total duplicate"), Some(1));
         assert_eq!(value("inbox_received_total rejected"), Some(0));
         assert_eq!(value("inbox_receive_seconds "), Some(1));
-        assert_eq!(value("inbox_inline_total billing,ran"), Some(1));
+        assert_eq!(value("inbox_inline_total billing,ran"), Some(2));
         assert_eq!(value("inbox_inline_total billing,duplicate"), Some(1));
         assert_eq!(value("inbox_purged_total processed"), Some(1));
     }

@@ -1,7 +1,7 @@
 //! `inbox purge`: retention by hand, with an archive if wanted.
 
 use anyhow::Result;
-use inbox::{Janitor, State};
+use inbox::{Janitor, State, Sweep};
 use serde_json::json;
 
 use crate::{
@@ -23,12 +23,22 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
         };
     }
     if let Some(file) = &args.archive {
-        janitor = janitor.archiver(ArchiveFile::open(file).await?);
+        janitor = janitor.archiver(ArchiveFile::open(file)?);
     }
     let janitor = janitor.build()?;
     let spinner = progress::spinner(global, "purging");
-    let sweep = janitor.sweep_until(&token).await?;
+    let mut sweep = Sweep::default();
+    let ended = janitor.sweep_into(&mut sweep, &token).await;
     spinner.finish_and_clear();
+    // What is deleted is deleted, also if the rest has failed.
+    if ended.is_ok() || sweep.purged() > 0 {
+        report(global, &sweep)?;
+    }
+    ended?;
+    Ok(interrupt::exit(&token, Exit::Ok))
+}
+
+fn report(global: &Global, sweep: &Sweep) -> Result<()> {
     if global.json {
         output::json(&json!({ "purged": sweep.purged(), "corrupt_left": sweep.corrupt }))?;
     } else if !global.quiet {
@@ -40,5 +50,5 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
             ))?;
         }
     }
-    Ok(interrupt::exit(&token, Exit::Ok))
+    Ok(())
 }
