@@ -438,3 +438,30 @@ async fn what_was_deleted_before_a_failure_is_counted() {
     assert_eq!((sweep.processed, sweep.dead), (8, 0));
     assert_eq!(spy.count(State::Processed).await, 2);
 }
+
+/// It is not left under the janitor's lease, nor does it pay for being looked at.
+#[tokio::test]
+async fn a_death_that_is_refused_is_told_and_the_message_handed_back() {
+    for always in [false, true] {
+        let spy = Arc::new(Spy::new());
+        spy.receive_all([message("odd")]).await;
+        spy.clock.advance(2 * DAY);
+        spy.disturb("settle", Trouble::RefuseDead { always });
+        let told = Told::default();
+        let janitor = giving_up(&spy).hooks(told.clone()).build().unwrap();
+        for _ in 0..3 {
+            janitor.sweep().await.unwrap();
+        }
+        let record = spy.record("odd").await;
+        let attempts = (record.attempts.started, record.attempts.finished);
+        if always {
+            assert_eq!((record.state, attempts), (State::Pending, (0, 0)));
+            assert_eq!(told.all().len(), 3, "{:?}", told.all());
+            assert!(told.all()[0].starts_with("refused odd"));
+        } else {
+            // Without its text it goes through.
+            assert_eq!(record.state, State::Dead);
+            assert_eq!(told.all().len(), 1, "{:?}", told.all());
+        }
+    }
+}

@@ -20,6 +20,7 @@ use crate::{
     from_micros,
     hooks::{Call, Hooks},
     patience::Patient,
+    refusal::plainer,
     telemetry::{self, Count},
     to_micros,
 };
@@ -150,20 +151,37 @@ impl Abandoned {
             reason: reason.clone(),
             after: self.after_dead,
         };
-        let settled = self.settle(&leased, outcome).await?;
+        let mut settled = self.settle(&leased, outcome.clone()).await?;
+        if let Settled::Refused(invalid) = &settled
+            && let Some(outcome) = plainer(outcome)
+        {
+            tracing::warn!(%key, reason = %invalid, "error text not kept");
+            settled = self.settle(&leased, outcome).await?;
+        }
         match settled {
             Settled::Done => {}
             Settled::LeaseLost => return Ok(false),
-            // Which the sweep takes note of.
-            Settled::Refused(invalid) => return Err(invalid.in_operation("settle")),
+            Settled::Refused(invalid) => {
+                self.release(&leased).await?;
+                telemetry::count(&key.handler, Count::Refused);
+                let reason = invalid.to_string();
+                self.tell(Call::OutcomeRefused(Box::new(leased), reason))
+                    .await;
+                // Which the sweep takes note of.
+                return Err(invalid.in_operation("settle"));
+            }
         }
         tracing::warn!(%key, %reason, "message given up");
         telemetry::count(&key.handler, Count::Dead);
+        self.tell(Call::DeadLettered(Box::new(leased), reason))
+            .await;
+        Ok(true)
+    }
+
+    async fn tell(&self, call: Call) {
         if let Some(hooks) = &self.hooks {
-            let call = Call::DeadLettered(Box::new(leased), reason);
             call.tell(&**hooks).await;
         }
-        Ok(true)
     }
 }
 

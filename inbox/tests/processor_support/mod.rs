@@ -32,6 +32,8 @@ pub enum Trouble {
     LoseReply,
     /// A settlement is refused when it has a text or a result, or always.
     RefuseOutcome { always: bool },
+    /// A settlement as dead is refused, with its own text or always.
+    RefuseDead { always: bool },
     /// It is done when the operation is calmed, and answered then.
     Hold,
     /// It is done at once, and answered when the operation is calmed.
@@ -150,7 +152,10 @@ impl Spy {
             .await;
         self.follow();
         match self.trouble(operation) {
-            None | Some(Trouble::Hold | Trouble::RefuseOutcome { .. }) => work.await,
+            None
+            | Some(Trouble::Hold | Trouble::RefuseOutcome { .. } | Trouble::RefuseDead { .. }) => {
+                work.await
+            }
             Some(Trouble::Refuse(kind)) => Err(Error::new(kind, operation, "planned")),
             Some(Trouble::HoldAnswer) => {
                 let answer = work.await;
@@ -232,6 +237,13 @@ impl Store for Spy {
         self.settle_sizes.lock().unwrap().push(settlements.len());
         if let Some(Trouble::RefuseOutcome { always }) = self.trouble("settle") {
             return self.settle_unrefused(settlements, always).await;
+        }
+        if let Some(Trouble::RefuseDead { always }) = self.trouble("settle")
+            && let [settlement] = settlements
+            && let Outcome::Dead { reason, .. } = &settlement.outcome
+            && (always || reason.contains("abandoned"))
+        {
+            return Ok(vec![Settled::Refused(Invalid::Empty { what: "planned" })]);
         }
         self.run("settle", self.inner.settle(settlements)).await
     }
