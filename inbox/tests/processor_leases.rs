@@ -429,3 +429,30 @@ async fn a_handler_that_says_that_it_has_settled_is_let_finish() {
     assert_eq!(summary.abandoned, 0);
     assert!(bench.told.all().is_empty(), "{:?}", bench.told.all());
 }
+
+/// What it took is not known, so the end is no orderly one.
+#[tokio::test(start_paused = true)]
+async fn a_claim_without_an_answer_at_the_end_is_told_and_handed_back_later() {
+    let (log, _guard) = Log::of(tracing::Level::WARN);
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    bench.spy.disturb("claim", Trouble::HoldAnswer);
+    bench.start(
+        |_: Context| async { Ok::<_, Failure>(Completion::default()) },
+        |builder| builder,
+    );
+    bench.at(1_000).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.claimed, summary.abandoned), (0, 1));
+    assert_eq!(
+        log.lines(&["claim", "no answer"]).len(),
+        1,
+        "{}",
+        log.text()
+    );
+    assert_eq!(bench.attempts("one").await, (State::Leased, 1, 0));
+    // The process lives on, and so does the call.
+    bench.spy.calm("claim");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(bench.attempts("one").await, (State::Pending, 0, 0));
+}

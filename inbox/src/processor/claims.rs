@@ -15,7 +15,7 @@ use super::{
     table::{Phase, Renewed},
 };
 use crate::{
-    ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Store as _,
+    ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Settlement, Store as _,
     backoff::{after, through_an_outage},
     hooks::{Call, Teller},
     telemetry::{self, Count, Timer},
@@ -231,6 +231,32 @@ impl Driver {
             && handlers.len() == self.config.handlers.len();
         let expires = started + self.config.terms.length();
         self.accept(claims.leased, &handlers, expires);
+    }
+
+    /// A claim without an answer at the end of a shutdown may have taken messages. What it has is
+    /// handed back when the answer comes, if the process lives until then.
+    pub(super) fn leave_claim(&mut self) {
+        let Some(call) = self.claiming.call.take() else {
+            return;
+        };
+        tracing::warn!("a claim has no answer at the end; what it takes may stay leased");
+        self.summary.abandoned += 1;
+        let store = self.config.store.clone();
+        tokio::spawn(async move {
+            let Ok(claims) = call.await.result else {
+                return;
+            };
+            let back = claims.leased.into_iter().map(|leased| Settlement {
+                lease: leased.lease,
+                outcome: Outcome::Release,
+            });
+            let back: Vec<_> = back.collect();
+            if !back.is_empty()
+                && let Err(error) = store.settle(&back).await
+            {
+                tracing::warn!(%error, "late messages not handed back; their leases run out");
+            }
+        });
     }
 
     /// Decides when to claim next after `count` of `limit` messages were found.

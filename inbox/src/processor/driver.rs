@@ -177,6 +177,9 @@ impl Driver {
             };
             teller.finish(limit).await;
         }
+        if self.stop.is_some() {
+            self.leave_claim();
+        }
         self.summary.abandoned += self.table.len() as u64;
         match self.fatal.take() {
             Some(error) => Err(error),

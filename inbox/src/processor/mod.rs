@@ -139,7 +139,8 @@ pub struct Summary {
     /// Messages that somebody else had taken over.
     pub lease_lost: u64,
     /// Messages whose outcome could not be stored before the end, or was refused; their leases run
-    /// out by themselves.
+    /// out by themselves. A claim that was not answered before the end counts as one, whatever it
+    /// has taken.
     pub abandoned: u64,
 }
 
