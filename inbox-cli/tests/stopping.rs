@@ -272,3 +272,43 @@ fn sigterm_that_leaves_work_undone_is_none() {
     signal(&child, Signal::SIGTERM);
     assert_eq!(code_of(&mut child), Some(143));
 }
+
+/// As a service manager does that ends a whole control group, and in whichever order.
+#[test]
+fn a_handler_that_is_ended_together_with_the_command_costs_no_attempt() {
+    for handler_first in [false, true] {
+        let place = place_with(1);
+        let mut child = place
+            .command(&["process", "--max-attempts", "1"])
+            .args(["--", "sh", "-c", "echo $$ > pid; exec sleep 60"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the handler", || place.read("pid").ends_with('\n'));
+        let handler = Pid::from_raw(place.read("pid").trim().parse().unwrap());
+        if handler_first {
+            kill(handler, Signal::SIGTERM).unwrap();
+        }
+        signal(&child, Signal::SIGTERM);
+        if !handler_first {
+            kill(handler, Signal::SIGTERM).unwrap();
+        }
+        // Something was cut short.
+        assert_eq!(code_of(&mut child), Some(143));
+        let record = &place.inbox(&["show", "e0", "--json"]).exits(0).json()[0];
+        assert_eq!(record["state"], "pending", "{record}");
+        assert_eq!(record["attempts_started"], 0, "{record}");
+    }
+}
+
+/// A handler that ends by that signal for a reason of its own has failed.
+#[test]
+fn a_handler_that_ends_by_a_signal_has_failed_otherwise() {
+    let place = place_with(1);
+    let handler = ["--", "sh", "-c", "kill -TERM $$"];
+    let mut command = place.command(&["process", "--drain", "--max-attempts", "1"]);
+    let output = finish(command.args(handler).output().unwrap());
+    output.exits(4);
+    assert_eq!(place.stats().dead, 1);
+}

@@ -17,6 +17,7 @@ use inbox::{
 };
 use indicatif::ProgressBar;
 use serde_json::json;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -76,6 +77,9 @@ pub(crate) fn figures(summary: &Summary) -> serde_json::Value {
         "lease_lost": summary.lease_lost,
     })
 }
+
+/// How much later than a handler command this process may get a signal that is for both.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// A processor as the command line describes it.
 pub(crate) fn processor(
@@ -234,6 +238,14 @@ impl Handler for Counted {
         let answer = self.handler.handle(context).await;
         run.has_ended = true;
         self.bar.inc(1);
+        if let Err(failure) = &answer
+            && failure.is_interrupted()
+            && timeout(SAME_SIGNAL, self.shutdown.cancelled())
+                .await
+                .is_ok()
+        {
+            self.cut_short.fetch_add(1, Ordering::Relaxed);
+        }
         answer
     }
 }

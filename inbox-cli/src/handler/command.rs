@@ -1,10 +1,17 @@
 //! A command run once per message.
 
-use std::{ffi::OsString, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    ffi::OsString,
+    os::unix::process::ExitStatusExt as _,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
 use inbox::{Completion, Context, Failure, Handler};
+use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
@@ -109,10 +116,20 @@ impl Handler for Run {
         };
         Err(if status.code() == Some(DEAD) {
             Failure::dead(reason)
+        } else if was_told_to_end(status) {
+            Failure::interrupted(reason)
         } else {
             Failure::retry(reason)
         })
     }
+}
+
+/// Whether a signal has ended it by which this process may be ended too: service managers send
+/// theirs to all processes of a service. Some programs catch it, and exit as shells do for it.
+fn was_told_to_end(status: ExitStatus) -> bool {
+    let ends = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM].map(|signal| signal as i32);
+    let signal = status.signal().or(status.code().map(|code| code - 128));
+    signal.is_some_and(|signal| ends.contains(&signal))
 }
 
 /// A task that ends with whoever waits for it.

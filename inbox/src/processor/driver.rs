@@ -153,6 +153,13 @@ impl Driver {
             };
             match event {
                 Event::Reports => {
+                    let was_interrupted = |(_, end): &_| matches!(end, End::Interrupted(_));
+                    if self.stop.is_none()
+                        && batch.iter().any(was_interrupted)
+                        && shutdown.is_cancelled()
+                    {
+                        self.begin_stop(Instant::now());
+                    }
                     for (slot, end) in batch.drain(..) {
                         self.ended(slot, end);
                     }
@@ -221,6 +228,7 @@ impl Driver {
     fn ended(&mut self, index: usize, end: End) {
         self.running = self.running.saturating_sub(1);
         let config = self.config.clone();
+        let is_stopping = self.stop.is_some();
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
@@ -257,6 +265,12 @@ impl Driver {
         let is_renewed = slot.renewed.is_some();
         let end = match end {
             End::Dropped if was_told_to_stop => End::Outcome(Outcome::Release),
+            End::Interrupted(failure) if is_stopping => {
+                let error = failure.error();
+                tracing::info!(key = %slot.context.message().key(), error, "attempt cut short");
+                End::Outcome(Outcome::Release)
+            }
+            End::Interrupted(failure) => task::failed(&config, &slot.context, failure),
             End::Dropped => {
                 let error = "panicked while it was dropped";
                 task::failed(&config, &slot.context, Failure::retry(error))
@@ -267,7 +281,7 @@ impl Driver {
             End::Outcome(outcome) => self.settle(index, outcome),
             // Rolled back because of the first lease; the message is still held.
             End::LeaseLost if is_renewed => self.settle(index, Outcome::Release),
-            End::LeaseLost | End::Dropped | End::Settled => self.lost(index),
+            End::LeaseLost | End::Dropped | End::Settled | End::Interrupted(_) => self.lost(index),
         }
     }
 

@@ -299,6 +299,7 @@ pub(super) enum Remedy {
     Dead,
     LeaseLost,
     Conflict,
+    Interrupted,
 }
 
 impl Failure {
@@ -337,6 +338,20 @@ impl Failure {
         Self::new(Remedy::Conflict, &error)
     }
 
+    /// The work was ended from outside by what may end this process as well, such as a signal that a
+    /// service manager sends to all of its processes. When the processor has been asked to stop, the
+    /// message is handed back, which costs it no attempt; otherwise as [`retry`](Self::retry).
+    #[must_use]
+    pub fn interrupted(error: impl Display) -> Self {
+        Self::new(Remedy::Interrupted, &error)
+    }
+
+    /// Whether this is [`interrupted`](Self::interrupted).
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.remedy == Remedy::Interrupted
+    }
+
     /// The error's text, cut to what stores keep.
     #[must_use]
     pub fn error(&self) -> &str {
@@ -355,7 +370,7 @@ impl Failure {
     pub(super) fn is_retry(&self) -> bool {
         matches!(
             self.remedy,
-            Remedy::Retry | Remedy::RetryAfter(_) | Remedy::Conflict
+            Remedy::Retry | Remedy::RetryAfter(_) | Remedy::Conflict | Remedy::Interrupted
         )
     }
 

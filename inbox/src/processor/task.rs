@@ -22,6 +22,8 @@ pub(super) enum End {
     Outcome(Outcome),
     /// The handler's own transaction has settled it.
     Settled,
+    /// By what may end this processor too.
+    Interrupted(Failure),
     /// The handler's own transaction has found the lease lost.
     LeaseLost,
     /// The task was dropped.
@@ -128,6 +130,9 @@ async fn run(config: &Config, context: &Context, expires: Instant) -> End {
     match result.map(Completion::into_inner) {
         Ok(Completed::Here { result }) => End::Outcome(Outcome::Processed { result }),
         Ok(Completed::Already) => End::Settled,
+        Err(failure) if failure.is_interrupted() && !context.is_cut_short() => {
+            End::Interrupted(failure)
+        }
         // It was told to stop, and the message is not to pay for that.
         Err(failure) if context.is_cut_short() && failure.is_retry() => {
             let (_, error) = failure.into_parts();
@@ -144,7 +149,7 @@ pub(super) fn failed(config: &Config, context: &Context, failure: Failure) -> En
     let (remedy, error) = failure.into_parts();
     let after = match remedy {
         Remedy::LeaseLost => return End::LeaseLost,
-        Remedy::Retry | Remedy::Conflict => Some(config.retry.delay(attempt)),
+        Remedy::Retry | Remedy::Conflict | Remedy::Interrupted => Some(config.retry.delay(attempt)),
         Remedy::RetryAfter(after) => Some(after),
         Remedy::Dead => None,
     };
