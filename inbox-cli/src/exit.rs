@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Interrupted,
     /// The same by SIGTERM.
     Terminated,
+    /// The same by SIGHUP.
+    HungUp,
 }
 
 /// Something failed: the store, a file, the network.
@@ -28,6 +30,7 @@ impl Exit {
             Self::InputRefused => 3,
             Self::No => 4,
             // 128 and the signal's number, as shells have it.
+            Self::HungUp => 129,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }
@@ -48,10 +51,13 @@ Exit codes:
   2    the command line is wrong
   3    some input lines were refused; all others were stored
   4    the answer is no: not found, not unique, does not exist, messages ended dead
+  129  the terminal was closed, or its connection was lost (SIGHUP)
   130  interrupted by Ctrl-C
   143  ended by SIGTERM before everything was done
-Ctrl-C and SIGTERM let running handlers finish and hand the other messages back. A second one kills
-the handlers; their messages run again when the leases run out.
+Ctrl-C, SIGTERM and SIGHUP (unless ignored, as under nohup) let running handlers finish and hand the
+other messages back. A second one kills the handlers; their messages run again when the leases run
+out. A handler command that such a signal ends too costs its message no attempt; to let it finish
+under systemd, set KillMode=mixed.
 
 Environment:
   INBOX_STORE  the store, in place of --store

@@ -1,19 +1,16 @@
-//! Ctrl-C and SIGTERM.
+//! Ctrl-C, SIGTERM and SIGHUP.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{sync::OnceLock, thread};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{exit::Exit, handler, output};
 
-/// Whether the first signal was SIGTERM rather than Ctrl-C.
-static IS_TERMINATED: AtomicBool = AtomicBool::new(false);
+/// What the first signal makes of the exit code.
+static FIRST: OnceLock<Exit> = OnceLock::new();
 
-/// A token that the first Ctrl-C or SIGTERM cancels, for an orderly end. The second kills running
+/// A token that the first Ctrl-C, SIGTERM or SIGHUP cancels, for an orderly end. The second kills running
 /// commands and ends the process at once; their leases simply run out.
 ///
 /// Signals have a thread of their own, in which nothing is printed: a reader of our output that has
@@ -23,11 +20,13 @@ pub(crate) fn token() -> anyhow::Result<CancellationToken> {
         .enable_io()
         .build()?;
     // Listened for from here on, not from when the thread gets to run.
-    let (mut interrupt, mut terminate) = {
+    let (mut interrupt, mut terminate, mut hang_up) = {
         let _inside = runtime.enter();
+        let hang_up = (!ignores_hang_ups()).then(|| signal(SignalKind::hangup()));
         (
             signal(SignalKind::interrupt())?,
             signal(SignalKind::terminate())?,
+            hang_up.transpose()?,
         )
     };
     let token = CancellationToken::new();
@@ -37,12 +36,13 @@ pub(crate) fn token() -> anyhow::Result<CancellationToken> {
             let exit = tokio::select! {
                 _ = interrupt.recv() => Exit::Interrupted,
                 _ = terminate.recv() => Exit::Terminated,
+                Some(_) = hung_up(&mut hang_up) => Exit::HungUp,
             };
             if press > 0 {
                 handler::kill_all();
                 std::process::exit(exit.code().into());
             }
-            IS_TERMINATED.store(exit == Exit::Terminated, Ordering::Relaxed);
+            FIRST.get_or_init(|| exit);
             cancel.cancel();
             // It ends without it, too.
             let _ = thread::Builder::new().spawn(|| {
@@ -56,15 +56,26 @@ pub(crate) fn token() -> anyhow::Result<CancellationToken> {
     Ok(token)
 }
 
+/// Whether this was started by `nohup`, which must not be undone. Where the system does not say so,
+/// it is taken to be.
+fn ignores_hang_ups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    // The first bit is of signal 1, SIGHUP.
+    ignored.is_none_or(|set| set & 1 != 0)
+}
+
+async fn hung_up(signals: &mut Option<Signal>) -> Option<()> {
+    signals.as_mut()?.recv().await
+}
+
 /// How a command that watched `token` ended, if a signal leaves some of its work undone.
 pub(crate) fn exit(token: &CancellationToken, otherwise: Exit) -> Exit {
     if !token.is_cancelled() {
-        otherwise
-    } else if IS_TERMINATED.load(Ordering::Relaxed) {
-        Exit::Terminated
-    } else {
-        Exit::Interrupted
+        return otherwise;
     }
+    FIRST.get().copied().unwrap_or(Exit::Interrupted)
 }
 
 /// The same of a command that goes on until it is told to end: SIGTERM is how that is done, so

@@ -312,3 +312,39 @@ fn a_handler_that_ends_by_a_signal_has_failed_otherwise() {
     output.exits(4);
     assert_eq!(place.stats().dead, 1);
 }
+
+/// The terminal is closed, or the connection to it is gone.
+#[test]
+fn a_hang_up_is_an_orderly_end() {
+    let place = place_with(MANY);
+    let mut child = held(&place, &[]).spawn().unwrap();
+    wait_for_a_start(&place);
+    signal(&child, Signal::SIGHUP);
+    place.file("go", "");
+    assert_eq!(code_of(&mut child), Some(129));
+    assert_eq!(place.read("started"), place.read("done"));
+    assert_eq!(place.stats().leased, 0);
+    assert!(place.stats().pending > 0);
+}
+
+#[test]
+fn under_nohup_a_hang_up_is_nothing() {
+    let place = place_with(2);
+    let inbox = place.command(&[]);
+    let mut child = Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(inbox.get_program())
+        .args(["process", "--drain", "--concurrency", "1"])
+        .args(HELD)
+        .current_dir(place.path("."))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_for_a_start(&place);
+    signal(&child, Signal::SIGHUP);
+    thread::sleep(Duration::from_millis(300));
+    place.file("go", "");
+    assert_eq!(code_of(&mut child), Some(0));
+    assert_eq!(place.stats().processed, 2);
+}
