@@ -358,3 +358,16 @@ fn a_handler_command_that_does_not_exist_touches_nothing() {
         }
     );
 }
+
+/// It is the file that is bad, and no line of it.
+#[test]
+fn an_input_that_cannot_be_read_to_its_end_is_a_failure() {
+    let place = Place::new();
+    // Reading its beginning fails.
+    let unreadable = "/proc/self/mem";
+    place
+        .inbox(&["ingest", unreadable])
+        .exits(1)
+        .complains("cannot read");
+    place.inbox(&["run", unreadable, "--", "true"]).exits(1);
+}

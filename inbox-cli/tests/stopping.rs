@@ -348,3 +348,32 @@ fn under_nohup_a_hang_up_is_nothing() {
     assert_eq!(code_of(&mut child), Some(0));
     assert_eq!(place.stats().processed, 2);
 }
+
+#[test]
+fn the_exit_code_names_the_signal() {
+    let mut commands = vec![vec!["demo"]];
+    if cfg!(feature = "conformance") {
+        commands.push(vec!["conformance", "--store", "memory://"]);
+    }
+    for command in &commands {
+        for (stop, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+            let place = Place::new();
+            let mut child = place
+                .command(command)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            // Its signals are caught from here on.
+            let status = format!("/proc/{}/status", child.id());
+            wait_for("the handler of signals", || {
+                let status = std::fs::read_to_string(&status).unwrap_or_default();
+                let caught = status.lines().find_map(|l| l.strip_prefix("SigCgt:"));
+                let caught = u64::from_str_radix(caught.unwrap_or("0").trim(), 16).unwrap();
+                caught & 1 << (stop as i32 - 1) != 0
+            });
+            signal(&child, stop);
+            assert_eq!(code_of(&mut child), Some(code), "{command:?}");
+        }
+    }
+}

@@ -25,6 +25,8 @@ pub(crate) struct Ingested {
     pub(crate) duplicates: u64,
     /// Lines that could not be stored.
     pub(crate) refused: u64,
+    /// The input could not be read to its end.
+    is_unread: bool,
 }
 
 pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
@@ -100,6 +102,10 @@ impl Ingest<'_> {
         bar.finish_and_clear();
         let stopped = match result {
             Ok(_) => false,
+            Err(ReceiverError::Source(error)) if refusals.is_unread() => {
+                output::note(format_args!("cannot read the input to its end: {error}"));
+                false
+            }
             Err(ReceiverError::Source(error)) => {
                 output::note(format_args!("stopped at {error}"));
                 true
@@ -111,6 +117,7 @@ impl Ingest<'_> {
             accepted,
             duplicates,
             refused: refusals.count() + u64::from(stopped),
+            is_unread: refusals.is_unread(),
         })
     }
 }
@@ -133,7 +140,9 @@ impl Ingested {
 
     /// The exit that the input alone deserves.
     pub(crate) fn exit(&self) -> Exit {
-        if self.refused > 0 {
+        if self.is_unread {
+            Exit::Unread
+        } else if self.refused > 0 {
             Exit::InputRefused
         } else {
             Exit::Ok

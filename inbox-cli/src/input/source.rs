@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use inbox::{
@@ -17,15 +17,22 @@ use super::{
 };
 use crate::output;
 
-/// Lines that could not become messages: each is reported on standard error, and counted.
+/// Lines that could not become messages: each is reported on standard error, and counted. And
+/// whether there may be more than were read.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     lines: AtomicU64,
+    is_unread: AtomicBool,
 }
 
 impl Refusals {
     pub(crate) fn count(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
+    }
+
+    /// Whether the input could not be read to its end.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Relaxed)
     }
 
     fn add(&self, line: u64, reason: &str) {
@@ -80,7 +87,11 @@ impl<R: AsyncBufRead + Unpin + Send> Source for NdjsonSource<R> {
 
     async fn next(&mut self) -> Result<Option<LineDelivery>, SourceError> {
         loop {
-            let Some(line) = self.lines.next().await.map_err(SourceError::permanent)? else {
+            let read = self.lines.next().await.map_err(|error| {
+                self.refusals.is_unread.store(true, Ordering::Relaxed);
+                SourceError::permanent(error)
+            });
+            let Some(line) = read? else {
                 return Ok(None);
             };
             match self.message(&line) {

@@ -65,7 +65,7 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
     rig.clean_up().await;
     bar.finish_and_clear();
     let Some(report) = report else {
-        return Ok(Exit::Interrupted);
+        return Ok(interrupt::exit(&token, Exit::Interrupted));
     };
     if global.json {
         output::json(&report)?;

@@ -76,7 +76,7 @@ pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
         _ => on_sqlite(global, &args, seed, &token).await?,
     };
     let Some(result) = result else {
-        return Ok(Exit::Interrupted);
+        return Ok(interrupt::exit(&token, Exit::Interrupted));
     };
     if global.json {
         output::json(&result)?;
