@@ -79,7 +79,7 @@ fn run(command: impl Future<Output = Result<Exit>>) -> ExitCode {
 /// What was tried, then the causes, in one line. A store's error says in its own words what the
 /// driver said, so of what is behind it only the network's own words are added, which tell a host
 /// that is not found from a port that nobody listens on.
-fn causes(error: &anyhow::Error) -> String {
+pub(crate) fn causes(error: &anyhow::Error) -> String {
     let mut causes = error.chain();
     let mut said = Vec::new();
     for cause in causes.by_ref() {

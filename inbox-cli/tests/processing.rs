@@ -10,7 +10,7 @@ mod support;
 use std::{
     io::{BufRead as _, BufReader, Read, Write},
     net::TcpListener,
-    process::Stdio,
+    process::{Child, ChildStdin, Stdio},
     sync::Arc,
     thread,
     time::Duration,
@@ -612,6 +612,68 @@ fn change(place: &Place, sql: &'static str) {
         connection.execute(sql).await.unwrap();
         connection.close().await.unwrap();
     });
+}
+
+/// `inbox run` of what a pipe brings, which stays open.
+fn run_from_a_pipe(place: &Place, handler: &str, first: &str) -> (Child, ChildStdin) {
+    let mut child = place
+        .command(&[
+            "run",
+            "-",
+            "--retry-delay",
+            "1s",
+            "--batch",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            handler,
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(place.path("stderr")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(first.as_bytes()).unwrap();
+    wait_for("the handler", || place.path("started").exists());
+    (child, stdin)
+}
+
+#[test]
+fn a_run_that_cannot_handle_anything_takes_nothing_more() {
+    let place = Place::new();
+    let (mut child, _stdin) =
+        run_from_a_pipe(&place, "echo x > started; exit 1", &event("a", "t", "{}"));
+    change(&place, "DROP TABLE inbox_state");
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(
+        place.read("stderr").contains("inbox: "),
+        "{}",
+        place.read("stderr")
+    );
+}
+
+#[test]
+fn a_run_that_cannot_store_says_so_at_once_and_finishes_what_it_has() {
+    let place = Place::new();
+    let handler = "echo x > started; until [ -e go ]; do sleep 0.05; done";
+    let (mut child, mut stdin) = run_from_a_pipe(&place, handler, &event("a", "t", "{}"));
+    change(
+        &place,
+        "CREATE TRIGGER full BEFORE INSERT ON inbox_message \
+         BEGIN SELECT RAISE(ABORT, 'no more room'); END",
+    );
+    stdin.write_all(event("b", "t", "{}").as_bytes()).unwrap();
+    wait_for("the word", || {
+        place.read("stderr").contains("finishing what is stored")
+    });
+    assert!(child.try_wait().unwrap().is_none());
+    place.file("go", "");
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(place.stats().processed, 1);
 }
 
 /// What was deleted before a failure is deleted.

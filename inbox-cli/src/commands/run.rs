@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::{
     args::{Global, RunArgs},
+    causes,
     commands::{
         ingest::{Ingest, Ingested},
         process::{self, Counted},
@@ -35,8 +36,19 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
         handlers: slice::from_ref(&args.processing.handler),
         stored,
     };
-    let ingesting = ingest.run(global, Arc::clone(&store), token.clone());
+    // When nothing can be handled any more, nothing more is taken.
+    let intake = token.child_token();
+    let ingesting = async {
+        let ingested = ingest.run(global, Arc::clone(&store), intake.clone()).await;
+        if let Err(error) = &ingested {
+            let cause = causes(error);
+            let note = format!("inbox: {cause}; finishing what is stored");
+            bar.suspend(|| output::note(note));
+        }
+        ingested
+    };
     let processing = async {
+        let _ends = intake.clone().drop_guard();
         let mut total = Summary::default();
         loop {
             let is_last = batches.changed().await.is_err();
