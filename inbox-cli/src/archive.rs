@@ -1,6 +1,10 @@
 //! An NDJSON file that purged messages are appended to.
 
-use std::path::Path;
+use std::{
+    fs,
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    path::Path,
+};
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -27,18 +31,51 @@ struct Line<'a> {
 }
 
 impl ArchiveFile {
-    /// Opens the file, and creates it if need be.
-    pub(crate) async fn open(path: &Path) -> Result<Self> {
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(path)
-            .await
-            .with_context(|| format!("cannot write the archive {}", path.display()))?;
+    /// Opens the file, and creates it if need be. No other process writes to it until this one ends.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let file =
+            open(path).with_context(|| format!("cannot write the archive {}", path.display()))?;
         Ok(Self {
-            file: Mutex::new(file),
+            file: Mutex::new(File::from_std(file)),
         })
     }
+}
+
+fn open(path: &Path) -> io::Result<fs::File> {
+    let created = fs::File::options().create_new(true).append(true).open(path);
+    let mut file = match created {
+        Ok(file) => {
+            // Its name has to be on disk as well as what is in it.
+            let folder = path.parent().filter(|folder| *folder != Path::new(""));
+            if let Ok(folder) = fs::File::open(folder.unwrap_or(Path::new("."))) {
+                folder.sync_all()?;
+            }
+            file
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::File::options().create(true).append(true).open(path)?
+        }
+        Err(error) => return Err(error),
+    };
+    // Where files cannot be locked, nothing says so before lines have mixed.
+    if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
+        return Err(io::Error::other("another process writes to it"));
+    }
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.len() > 0 && !ends_with_a_line(path)? {
+        // A run that was cut short has left half a line, whose message is still in the inbox. It
+        // must not become a part of the next one.
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
+}
+
+fn ends_with_a_line(path: &Path) -> io::Result<bool> {
+    let mut file = fs::File::open(path)?;
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
 }
 
 #[async_trait]

@@ -676,6 +676,53 @@ fn a_run_that_cannot_store_says_so_at_once_and_finishes_what_it_has() {
     assert_eq!(place.stats().processed, 1);
 }
 
+/// The lines of an archive that are whole.
+fn whole(place: &Place, archive: &str) -> Vec<String> {
+    let lines = place.read(archive);
+    let values = lines.lines().map(serde_json::from_str::<serde_json::Value>);
+    let ids = values
+        .flatten()
+        .map(|value| value["id"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+/// A full disk, or a kill, has left half a line; or an editor has taken the last end of line away.
+#[test]
+fn half_a_line_in_the_archive_takes_no_other_with_it() {
+    for (before, kept) in [("{\"id\":\"hal", 0), ("{\"id\":\"whole\"}", 1)] {
+        let place = Place::new();
+        place
+            .inbox_with(&["ingest", "-"], events(3).as_bytes())
+            .exits(0);
+        place
+            .inbox(&["process", "--drain", "--quiet", "--", "true"])
+            .exits(0);
+        place.file("old", format!("{{\"id\":\"first\"}}\n{before}"));
+        let purge = ["purge", "--older-than", "0s", "--archive", "old"];
+        place.inbox(&purge).exits(0).says("3 messages purged");
+        let ids = whole(&place, "old");
+        assert_eq!(ids.len(), 4 + kept, "{ids:?}");
+        for id in ["first", "e0", "e1", "e2"] {
+            assert!(ids.contains(&id.to_owned()), "{id} is not in {ids:?}");
+        }
+    }
+}
+
+/// Their lines would mix.
+#[test]
+fn two_purges_do_not_share_an_archive() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(1).as_bytes())
+        .exits(0);
+    let archive = std::fs::File::create(place.path("old")).unwrap();
+    archive.lock().unwrap();
+    let purge = ["purge", "--older-than", "0s", "--archive", "old"];
+    place.inbox(&purge).exits(1).complains("another process");
+    archive.unlock().unwrap();
+    place.inbox(&purge).exits(0);
+}
+
 /// What was deleted before a failure is deleted.
 #[test]
 fn a_purge_that_fails_says_what_it_has_deleted() {
