@@ -75,6 +75,7 @@ pub(crate) fn figures(summary: &Summary) -> serde_json::Value {
         "dead": summary.dead,
         "released": summary.released,
         "lease_lost": summary.lease_lost,
+        "abandoned": summary.abandoned,
     })
 }
 
@@ -104,7 +105,8 @@ pub(crate) fn processor(
     Ok(builder.build()?)
 }
 
-/// Says once on standard error, when nothing has run for a while, why draining goes on.
+/// Says on standard error, when nothing has run for a while, why draining goes on; again when that
+/// is for another reason.
 pub(crate) async fn say_what_it_waits_for(
     global: &Global,
     store: Arc<dyn Inbox>,
@@ -112,32 +114,60 @@ pub(crate) async fn say_what_it_waits_for(
     bar: ProgressBar,
 ) -> Infallible {
     let mut ran = bar.position();
+    let mut said = None;
     loop {
         tokio::time::sleep(Duration::from_secs(3)).await;
         let is_idle = std::mem::replace(&mut ran, bar.position()) == ran;
-        if !is_idle || global.quiet {
-            continue;
-        }
-        // A look that fails says nothing; the processor reports what is wrong with the store.
-        let Ok(statistics) = store.statistics().await else {
-            continue;
-        };
-        let mine = statistics.handlers.iter().find(|h| h.handler == handler);
-        let Some(counts) = mine.filter(|counts| counts.backlog() > 0) else {
-            continue;
-        };
-        let mut waiting = waits_for(counts);
-        if counts.pending > 0
-            && let Some(key) = blocked_key(store.as_ref(), &handler).await
+        if is_idle
+            && !global.quiet
+            && let Some(waiting) = news(store.as_ref(), &handler, &mut said).await
         {
-            waiting.push_str(&format!(
-                ". A dead message blocks the ordering key `{}` until it is replayed or discarded",
-                output::cell(key.as_str(), 80)
-            ));
+            bar.suspend(|| output::note(waiting));
         }
-        bar.suspend(|| output::note(waiting));
-        return std::future::pending().await;
     }
+}
+
+/// Why draining goes on, apart from numbers and times.
+#[derive(Debug, PartialEq, Eq)]
+struct Reason {
+    is_leased: bool,
+    is_pending: bool,
+    is_due: bool,
+    blocked: Option<OrderingKey>,
+}
+
+/// What a processor with nothing to run waits for, unless that was said before.
+async fn news(
+    store: &dyn Inbox,
+    handler: &HandlerName,
+    said: &mut Option<Reason>,
+) -> Option<String> {
+    // A look that fails says nothing; the processor reports what is wrong with the store.
+    let statistics = store.statistics().await.ok()?;
+    let mine = statistics.handlers.iter().find(|h| h.handler == *handler);
+    let counts = mine.filter(|counts| counts.backlog() > 0)?;
+    let blocked = match counts.pending {
+        0 => None,
+        _ => blocked_key(store, handler).await,
+    };
+    let reason = Reason {
+        is_leased: counts.leased > 0,
+        is_pending: counts.pending > 0,
+        is_due: counts.lag.is_some(),
+        blocked,
+    };
+    if said.as_ref() == Some(&reason) {
+        return None;
+    }
+    let mut waiting = waits_for(counts);
+    if let Some(key) = &reason.blocked {
+        waiting.push_str(&format!(
+            ". A dead message blocks the ordering key `{}` until it is replayed or discarded",
+            output::cell(key.as_str(), 80)
+        ));
+    }
+    *said = Some(reason);
+    Some(waiting)
 }
 
 /// What a processor with nothing to run waits for. Whether a message is due is the store's to say.
@@ -186,6 +216,7 @@ pub(crate) fn sentence(summary: &Summary) -> String {
         (summary.dead, "dead"),
         (summary.released, "handed back"),
         (summary.lease_lost, "lost to another worker"),
+        (summary.abandoned, "left under their leases"),
     ];
     for (number, what) in others {
         if number > 0 {
@@ -266,7 +297,54 @@ impl Drop for Run<'_> {
 
 #[cfg(test)]
 mod tests {
+    use inbox::{AfterDead, Kind, Message, MessageId, Outcome, Settled, StoreExt as _, WorkerName};
+
     use super::*;
+
+    /// A message that ran for long must not use up the word on the key that is blocked after it.
+    #[tokio::test]
+    async fn it_says_again_what_it_waits_for_when_that_has_changed() {
+        let store = inbox::connect("memory://").await.unwrap();
+        store.create().await.unwrap();
+        let name = HandlerName::new("h").unwrap();
+        let message = |id: &str| {
+            let id = MessageId::new(id).unwrap();
+            let message = Message::new(name.clone(), id, Kind::new("k").unwrap(), "");
+            message.with_ordering_key(OrderingKey::new("order-7").unwrap())
+        };
+        let mut said = None;
+        assert_eq!(news(&*store, &name, &mut said).await, None);
+        let _ = store.receive(&[message("a"), message("b")]).await.unwrap();
+        let worker = WorkerName::new("w").unwrap();
+        let length = Duration::from_secs(60);
+        let claims = store.claim_for(&name, 1, length, &worker).await.unwrap();
+        let first = news(&*store, &name, &mut said).await.unwrap();
+        assert!(first.contains("1 message under a lease"), "{first}");
+        assert_eq!(news(&*store, &name, &mut said).await, None);
+        let dead = Outcome::Dead {
+            reason: "no".into(),
+            after: AfterDead::Block,
+        };
+        let settled = store.settle_one(&claims.leased[0].lease, dead).await;
+        assert_eq!(settled.unwrap(), Settled::Done);
+        let second = news(&*store, &name, &mut said).await.unwrap();
+        assert!(
+            second.contains("blocks the ordering key `order-7`"),
+            "{second}"
+        );
+        assert_eq!(news(&*store, &name, &mut said).await, None);
+    }
+
+    #[test]
+    fn what_was_left_is_told() {
+        let summary = Summary::default();
+        assert_eq!(figures(&summary)["abandoned"], 0);
+        assert_eq!(sentence(&summary), "0 processed");
+        let mut summary = Summary::default();
+        summary.abandoned = 2;
+        assert_eq!(figures(&summary)["abandoned"], 2);
+        assert_eq!(sentence(&summary), "0 processed, 2 left under their leases");
+    }
 
     #[test]
     fn what_it_waits_for_is_said_as_it_is() {

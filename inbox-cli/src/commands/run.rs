@@ -88,6 +88,7 @@ fn add(total: &mut Summary, run: &Summary) {
     total.dead += run.dead;
     total.released += run.released;
     total.lease_lost += run.lease_lost;
+    total.abandoned += run.abandoned;
 }
 
 fn report(global: &Global, ingested: &Ingested, processed: &Summary) -> Result<()> {
