@@ -64,6 +64,10 @@ impl ProcessorBuilder {
 
     /// Sets how many messages this processor holds at most, from their claim until their outcome
     /// is stored; so also how many handlers run at a time. Default: 64. Up to 65,536.
+    ///
+    /// It is the only bound on their memory: with payloads at the stores' default limit of 16 MiB,
+    /// 64 messages take 1 GiB. Where payloads may be large, set it, or the store's limit, to fit.
+    /// Calls of hooks that are outstanding hold a message each besides, up to a thousand.
     #[must_use]
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;
@@ -88,7 +92,8 @@ impl ProcessorBuilder {
     }
 
     /// Sets for how long a handler may run: then its future is dropped, and the attempt has
-    /// failed. Default: no limit.
+    /// failed, unless it had been [cut short](super::Context::cancellation) before: then the message
+    /// is handed back. Default: no limit.
     #[must_use]
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_timeout = Some(limit);

@@ -35,7 +35,9 @@ pub trait Handler: Send + Sync + 'static {
     /// handler and renews no lease, and neither a time-out nor a cancellation reaches it.
     ///
     /// A panic, and a time-out if the processor has one, count as [`Failure::retry`]. The future
-    /// is dropped at the time-out, and some time after [`Context::cancellation`] has fired.
+    /// is dropped at the time-out, and a second after the lease was lost or the drain limit is
+    /// over. When [`Context::cancellation`] fires because the lease could not be renewed, it is not
+    /// dropped: perhaps nobody else takes the message, and what is finished counts.
     ///
     /// # Errors
     /// [`Failure`]: what is to happen to the message now. Any error that can be displayed turns
@@ -309,7 +311,9 @@ impl Failure {
         Self::new(Remedy::Retry, &error)
     }
 
-    /// Try again, no sooner than `after` from now; dead when the policy's attempts are used up.
+    /// Try again, no sooner than `after` from now; dead when the policy's attempts are used up. When
+    /// the processor had [cut the attempt short](Context::cancellation), the message is handed back
+    /// instead and due at once.
     #[must_use]
     pub fn retry_after(after: Duration, error: impl Display) -> Self {
         Self::new(Remedy::RetryAfter(after), &error)

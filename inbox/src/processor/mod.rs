@@ -47,7 +47,8 @@ use crate::{
 ///   are blocked no lease is renewed: messages whose lease has run out before their handler could
 ///   start are handed back, and others may be run elsewhere too. Such work belongs into
 ///   [`spawn_blocking`](tokio::task::spawn_blocking). A handler that keeps its thread for longer
-///   than a second, or a third of the lease, is named in a warning.
+///   than a second, or a third of the lease, is named in a warning once it lets go of it; one that
+///   never does, as in a deadlock, is not.
 /// - Each attempt runs in a `tracing` span `handle`, with handler, kind, id, attempt and, if the
 ///   message has the header, [`traceparent`](crate::headers::TRACEPARENT) as fields. With the
 ///   feature `opentelemetry` and a layer of `tracing-opentelemetry`, the span is a child of the
