@@ -343,7 +343,7 @@ impl Subscription for Deaf {
     async fn woken(&mut self) {
         self.inner.woken().await;
         if self.outages.load(Ordering::SeqCst) > self.at_first {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
