@@ -456,3 +456,34 @@ async fn a_claim_without_an_answer_at_the_end_is_told_and_handed_back_later() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.attempts("one").await, (State::Pending, 0, 0));
 }
+
+/// As by a signal to all processes of a service; otherwise it is a failure like any other.
+#[tokio::test(start_paused = true)]
+async fn what_is_interrupted_by_a_stop_pays_nothing() {
+    for is_stopped in [true, false] {
+        let mut bench = Bench::new();
+        bench.spy.receive_all([message("one")]).await;
+        let stop = bench.shutdown.clone();
+        let handler = move |_: Context| {
+            let stop = stop.clone();
+            async move {
+                sleep(Duration::from_secs(1)).await;
+                if is_stopped {
+                    stop.cancel();
+                }
+                Err::<(), _>(Failure::interrupted("signal 15"))
+            }
+        };
+        bench.start(handler, |builder| builder.retry(at_once(1)));
+        bench.at(10_000).await;
+        let summary = bench.stop().await;
+        let expected = if is_stopped {
+            (State::Pending, 0, 0)
+        } else {
+            (State::Dead, 1, 1)
+        };
+        assert_eq!(bench.attempts("one").await, expected);
+        assert_eq!(summary.released, u64::from(is_stopped));
+        assert_eq!(summary.dead, u64::from(!is_stopped));
+    }
+}
