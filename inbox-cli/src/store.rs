@@ -117,28 +117,42 @@ impl Kind {
         })
     }
 
-    /// Its name, and the feature that a build without it lacks.
-    fn name_and_missing_feature(self) -> (&'static str, Option<&'static str>) {
-        let (name, feature, is_built) = match self {
-            Self::Memory | Self::Sqlite => return ("", None),
-            Self::Mongodb => ("MongoDB", "mongodb", cfg!(feature = "mongodb")),
-            Self::Mysql => ("MySQL", "mysql", cfg!(feature = "mysql")),
-            Self::Postgres => ("PostgreSQL", "postgres", cfg!(feature = "postgres")),
-            Self::Redis => ("Redis", "redis", cfg!(feature = "redis")),
-        };
-        (name, (!is_built).then_some(feature))
+    /// Its name, and the feature that adds it; `None` when every build has it.
+    fn name_and_feature(self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::Memory | Self::Sqlite => return None,
+            Self::Mongodb => ("MongoDB", "mongodb"),
+            Self::Mysql => ("MySQL", "mysql"),
+            Self::Postgres => ("PostgreSQL", "postgres"),
+            Self::Redis => ("Redis", "redis"),
+        })
     }
 }
 
+/// The features of this build that add stores.
+const FEATURES: &[&str] = &[
+    #[cfg(feature = "mongodb")]
+    "mongodb",
+    #[cfg(feature = "mysql")]
+    "mysql",
+    #[cfg(feature = "postgres")]
+    "postgres",
+    #[cfg(feature = "redis")]
+    "redis",
+];
+
 /// Fails when the store that `url` names was left out of this build, and says how to add it.
 pub(crate) fn check_is_built(url: &str) -> Result<()> {
-    let Some(kind) = Kind::of(url) else {
-        // Neither here nor elsewhere: connecting says which there are.
-        return Ok(());
-    };
-    match kind.name_and_missing_feature() {
-        (_, None) => Ok(()),
-        (name, Some(feature)) => Err(left_out(&format!("use {name}"), feature)),
+    check_is_among(FEATURES, url)
+}
+
+fn check_is_among(features: &[&str], url: &str) -> Result<()> {
+    // What is neither here nor elsewhere is left to connecting, which says what there is.
+    match Kind::of(url).and_then(Kind::name_and_feature) {
+        Some((name, feature)) if !features.contains(&feature) => {
+            Err(left_out(&format!("use {name}"), feature))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -249,34 +263,21 @@ mod tests {
     fn what_is_left_out_names_its_feature() {
         assert!(check_is_built("sqlite://a.db").is_ok());
         assert!(check_is_built("nonsense").is_ok());
-        for (url, is_built, feature) in [
-            (
-                "mongodb+srv://app:Secret@h",
-                cfg!(feature = "mongodb"),
-                "mongodb",
-            ),
-            ("mariadb://app:Secret@h/d", cfg!(feature = "mysql"), "mysql"),
-            (
-                "POSTGRES://app:Secret@h/d",
-                cfg!(feature = "postgres"),
-                "postgres",
-            ),
-            (
-                "rediss+cluster://:Secret@h",
-                cfg!(feature = "redis"),
-                "redis",
-            ),
+        let all = ["mongodb", "mysql", "postgres", "redis"];
+        for (url, feature) in [
+            ("mongodb+srv://app:Secret@h", "mongodb"),
+            ("mariadb://app:Secret@h/d", "mysql"),
+            ("POSTGRES://app:Secret@h/d", "postgres"),
+            ("rediss+cluster://:Secret@h", "redis"),
         ] {
-            match check_is_built(url) {
-                Ok(()) => assert!(is_built, "{url}"),
-                Err(error) => {
-                    let error = error.to_string();
-                    assert!(!is_built, "{error}");
-                    let install = format!("cargo install --path inbox-cli --features {feature}");
-                    assert!(error.contains(&install), "{error}");
-                    assert!(!error.contains("Secret"), "{error}");
-                }
-            }
+            assert_eq!(check_is_built(url).is_ok(), FEATURES.contains(&feature));
+            assert!(check_is_among(&all, url).is_ok());
+            let others: Vec<_> = all.into_iter().filter(|other| *other != feature).collect();
+            let error = check_is_among(&others, url).unwrap_err().to_string();
+            assert!(error.contains(&format!("without the feature `{feature}`")));
+            let install = format!("cargo install --path inbox-cli --features {feature}");
+            assert!(error.contains(&install), "{error}");
+            assert!(!error.contains("Secret"), "{error}");
         }
     }
 

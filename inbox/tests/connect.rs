@@ -45,14 +45,6 @@ async fn a_sqlite_inbox_is_not_set_up_by_connecting() {
     assert!(inbox::schemes().contains(&"sqlite"));
 }
 
-#[cfg(not(feature = "sqlite"))]
-#[tokio::test]
-async fn a_store_that_is_not_built_in_names_its_feature() {
-    let error = refused("sqlite://inbox.db").await;
-    assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("feature `sqlite`"), "{error}");
-}
-
 #[tokio::test]
 async fn unknown_schemes_are_refused_with_a_list_and_without_the_url() {
     for url in [
