@@ -1,0 +1,161 @@
+//! A store that fails for good, and an archive with half a line.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
+mod support;
+
+use std::{
+    io::Write as _,
+    process::{Child, ChildStdin, Stdio},
+};
+
+use support::{Place, event, events, wait_for};
+
+/// What is changed in the inbox's file, as an administrator would.
+fn change(place: &Place, sql: &'static str) {
+    use sqlx::{Connection as _, Executor as _, SqliteConnection};
+
+    let url = format!("sqlite://{}", place.path("inbox.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        connection.execute(sql).await.unwrap();
+        connection.close().await.unwrap();
+    });
+}
+
+/// `inbox run` of what a pipe brings, which stays open.
+fn run_from_a_pipe(place: &Place, handler: &str, first: &str) -> (Child, ChildStdin) {
+    let mut child = place
+        .command(&[
+            "run",
+            "-",
+            "--retry-delay",
+            "1s",
+            "--batch",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            handler,
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(place.path("stderr")).unwrap())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(first.as_bytes()).unwrap();
+    wait_for("the handler", || place.path("started").exists());
+    (child, stdin)
+}
+
+#[test]
+fn a_run_that_cannot_handle_anything_takes_nothing_more() {
+    let place = Place::new();
+    let (mut child, _stdin) =
+        run_from_a_pipe(&place, "echo x > started; exit 1", &event("a", "t", "{}"));
+    change(&place, "DROP TABLE inbox_state");
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(
+        place.read("stderr").contains("inbox: "),
+        "{}",
+        place.read("stderr")
+    );
+}
+
+#[test]
+fn a_run_that_cannot_store_says_so_at_once_and_finishes_what_it_has() {
+    let place = Place::new();
+    let handler = "echo x > started; until [ -e go ]; do sleep 0.05; done";
+    let (mut child, mut stdin) = run_from_a_pipe(&place, handler, &event("a", "t", "{}"));
+    change(
+        &place,
+        "CREATE TRIGGER full BEFORE INSERT ON inbox_message \
+         BEGIN SELECT RAISE(ABORT, 'no more room'); END",
+    );
+    stdin.write_all(event("b", "t", "{}").as_bytes()).unwrap();
+    wait_for("the word", || {
+        place.read("stderr").contains("finishing what is stored")
+    });
+    assert!(child.try_wait().unwrap().is_none());
+    place.file("go", "");
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(place.stats().processed, 1);
+}
+
+/// The lines of an archive that are whole.
+fn whole(place: &Place, archive: &str) -> Vec<String> {
+    let lines = place.read(archive);
+    let values = lines.lines().map(serde_json::from_str::<serde_json::Value>);
+    let ids = values
+        .flatten()
+        .map(|value| value["id"].as_str().unwrap().to_owned());
+    ids.collect()
+}
+
+/// A full disk, or a kill, has left half a line; or an editor has taken the last end of line away.
+#[test]
+fn half_a_line_in_the_archive_takes_no_other_with_it() {
+    for (before, kept) in [("{\"id\":\"hal", 0), ("{\"id\":\"whole\"}", 1)] {
+        let place = Place::new();
+        place
+            .inbox_with(&["ingest", "-"], events(3).as_bytes())
+            .exits(0);
+        place
+            .inbox(&["process", "--drain", "--quiet", "--", "true"])
+            .exits(0);
+        place.file("old", format!("{{\"id\":\"first\"}}\n{before}"));
+        let purge = ["purge", "--older-than", "0s", "--archive", "old"];
+        place.inbox(&purge).exits(0).says("3 messages purged");
+        let ids = whole(&place, "old");
+        assert_eq!(ids.len(), 4 + kept, "{ids:?}");
+        for id in ["first", "e0", "e1", "e2"] {
+            assert!(ids.contains(&id.to_owned()), "{id} is not in {ids:?}");
+        }
+    }
+}
+
+/// Their lines would mix.
+#[test]
+fn two_purges_do_not_share_an_archive() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(1).as_bytes())
+        .exits(0);
+    let archive = std::fs::File::create(place.path("old")).unwrap();
+    archive.lock().unwrap();
+    let purge = ["purge", "--older-than", "0s", "--archive", "old"];
+    place.inbox(&purge).exits(1).complains("another process");
+    archive.unlock().unwrap();
+    place.inbox(&purge).exits(0);
+}
+
+/// What was deleted before a failure is deleted.
+#[test]
+fn a_purge_that_fails_says_what_it_has_deleted() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(3).as_bytes())
+        .exits(0);
+    place
+        .inbox(&["process", "--drain", "--quiet", "--", "true"])
+        .exits(0);
+    change(
+        &place,
+        "CREATE TRIGGER kept BEFORE DELETE ON inbox_message WHEN old.id = 'e2' \
+         BEGIN SELECT RAISE(ABORT, 'to be kept'); END",
+    );
+    let purge = ["purge", "--older-than", "0s", "--slice", "1"];
+    let output = place.inbox(&purge).exits(1).says("2 messages purged");
+    output.complains("to be kept");
+    assert_eq!(place.stats().processed, 1);
+}
