@@ -168,16 +168,16 @@ mod tests {
         assert!(memory.unrecorded(&lease(5, 1).key).is_some());
         let large = Bytes::from(vec![0; MOST_BYTES / 2]);
         for n in [1, 2, 3] {
-            memory.keep(&lease(MOST + n, 2), Some(large.clone()));
+            memory.keep(&lease(2 * MOST + n, 2), Some(large.clone()));
         }
         let kept = [1, 2, 3].map(|n| {
-            let kept = memory.unrecorded(&lease(MOST + n, 2).key);
+            let kept = memory.unrecorded(&lease(2 * MOST + n, 2).key);
             kept.map(|kept| kept.result.is_some())
         });
         assert_eq!(kept, [Some(false), Some(true), Some(true)]);
         assert_eq!(memory.state().unrecorded.len(), MOST);
         for n in [1, 2, 3] {
-            memory.forget(&lease(MOST + n, 2));
+            memory.forget(&lease(2 * MOST + n, 2));
         }
         let state = memory.state();
         assert_eq!((state.unrecorded.len(), state.bytes), (MOST - 3, 0));
