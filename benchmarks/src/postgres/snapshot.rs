@@ -99,7 +99,9 @@ struct Claims {
     mean: f64,
 }
 
-const PARTS: [(&str, fn(&Claims) -> f64); 2] = [
+type Part = (&'static str, fn(&Claims) -> f64);
+
+const PARTS: [Part; 2] = [
     ("median claim", |claims| claims.median),
     ("mean of claims", |claims| claims.mean),
 ];
