@@ -147,7 +147,15 @@ fn a_purge_that_fails_says_what_it_has_deleted() {
         .inbox_with(&["ingest", "-"], events(3).as_bytes())
         .exits(0);
     place
-        .inbox(&["process", "--drain", "--quiet", "--", "true"])
+        .inbox(&[
+            "process",
+            "--drain",
+            "--quiet",
+            "--concurrency",
+            "1",
+            "--",
+            "true",
+        ])
         .exits(0);
     change(
         &place,

@@ -317,7 +317,17 @@ fn a_handler_that_ends_by_a_signal_has_failed_otherwise() {
 #[test]
 fn a_hang_up_is_an_orderly_end() {
     let place = place_with(MANY);
-    let mut child = held(&place, &[]).spawn().unwrap();
+    // Also where these tests run under `nohup`.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP"])
+        .arg(place.command(&[]).get_program())
+        .args(["process", "--concurrency", "2"])
+        .args(HELD)
+        .current_dir(place.path("."))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     wait_for_a_start(&place);
     signal(&child, Signal::SIGHUP);
     place.file("go", "");
