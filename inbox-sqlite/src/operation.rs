@@ -19,12 +19,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::{
     error::{in_operation, is_busy},
     store::SqliteStore,
+    turns::Turns,
 };
 
 /// In milliseconds. Short at first, as SQLite's own.
-const PAUSES: [u64; 6] = [1, 2, 5, 10, 15, 20];
-/// The last of them.
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+const PAUSES: [u64; 2] = [1, 2];
+/// What follows them: shorter than the writer of another process rests behind a transaction of 50
+/// milliseconds, so that none of those rests is missed.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// What is left is too short for another attempt.
 const TOO_LITTLE: Duration = Duration::from_millis(2);
 /// How many steps of SQLite's virtual machine pass between two looks at the clock.
@@ -118,7 +120,7 @@ impl SqliteStore {
     {
         let until = deadline(self.inner.options.operation_timeout);
         let work = async {
-            let outcome = repeat(until, attempt).await;
+            let outcome = repeat(until, &self.inner.turns, attempt).await;
             self.explained(operation, outcome, until).await
         };
         in_time(operation, until, work).await
@@ -134,19 +136,30 @@ impl SqliteStore {
         F: Future<Output = Result<T>> + Send,
     {
         let until = deadline(self.inner.options.operation_timeout);
-        in_time(operation, until, repeat(until, attempt)).await
+        in_time(operation, until, repeat(until, &self.inner.turns, attempt)).await
     }
 }
 
-async fn repeat<T, F>(until: Instant, attempt: impl Fn(Instant) -> F + Send) -> Result<T>
+/// Those that have found a lock taken look for it again in turns.
+async fn repeat<T, F>(
+    until: Instant,
+    turns: &Turns,
+    attempt: impl Fn(Instant) -> F + Send,
+) -> Result<T>
 where
     F: Future<Output = Result<T>> + Send,
 {
     let mut pauses = Pauses::new(until);
+    let mut turn = None;
     loop {
         match attempt(until).await {
             Err(error) if is_busy(&error) => {
-                if !pauses.pause().await {
+                if turn.is_none() {
+                    turn = timeout_at(until - TOO_LITTLE, turns.line()).await.ok();
+                } else if !pauses.pause().await {
+                    return Err(error);
+                }
+                if turn.is_none() {
                     return Err(error);
                 }
             }

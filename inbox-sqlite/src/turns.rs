@@ -1,9 +1,10 @@
 //! Fair turns at SQLite's one writer, where callers' transactions hold it for long.
 //!
 //! Within a process the writer's queue is fair, but many transactions at once would keep a renewal
-//! of leases waiting until all before it are over: so one at a time stands in the queue. Other
-//! processes cannot queue, they look again and again: so the writer rests for a moment behind a
-//! transaction, or this process would always be first.
+//! of leases waiting until all before it are over: so one at a time stands in the queue. Between
+//! processes there is no queue: each looks again and again. So the writer rests for a moment behind a
+//! transaction, or this process would always be first; and one operation at a time looks, or a
+//! renewal would find the writer free as seldom as any of those that come and go.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -15,11 +16,10 @@ use tokio::{
     time::Instant,
 };
 
-use crate::operation::LONGEST_PAUSE;
-
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     door: Door<()>,
+    line: Door<()>,
     held: Mutex<Held>,
 }
 
@@ -33,6 +33,8 @@ struct Held {
 
 /// What a timer can measure.
 const SHORTEST_REST: Duration = Duration::from_millis(1);
+/// Several times as long as a process that waits pauses between two looks.
+const LONGEST_REST: Duration = Duration::from_millis(20);
 
 impl Turns {
     fn held(&self) -> std::sync::MutexGuard<'_, Held> {
@@ -42,6 +44,11 @@ impl Turns {
     /// Waits until no other transaction stands in the queue.
     pub(crate) async fn wait(&self) -> MutexGuard<'_, ()> {
         self.door.lock().await
+    }
+
+    /// Waits until no other operation waits for another process.
+    pub(crate) async fn line(&self) -> MutexGuard<'_, ()> {
+        self.line.lock().await
     }
 
     /// A transaction has the writer.
@@ -60,6 +67,6 @@ impl Turns {
         if held.owed < SHORTEST_REST {
             return Duration::ZERO;
         }
-        std::mem::take(&mut held.owed).min(LONGEST_PAUSE)
+        std::mem::take(&mut held.owed).min(LONGEST_REST)
     }
 }
