@@ -79,7 +79,7 @@
 //! cargo test --test crash -- --kills 200 --operations 100000
 //! ```
 //!
-//! with further arguments `--workers N`, `--seed N` and `--mode plain|transactional`, each of
+//! with further arguments `--server-kills N`, `--workers N`, `--seed N` and `--mode plain|transactional`, each of
 //! which can also come from the environment (`INBOX_CRASH_KILLS` and so on). The arguments of
 //! Rust's test runner are understood: filters and `--skip` by the name `crash`, `--list`, and the
 //! others without effect.

@@ -29,6 +29,9 @@ impl fmt::Display for Mode {
 pub struct Options {
     /// At least so many kills.
     pub kills: u64,
+    /// At least so many restarts of the server, where there is one that may be harmed. Otherwise a tenth of
+    /// `kills`.
+    pub server_kills: Option<u64>,
     /// At least so many operations (see [`History::operations`](super::History::operations)).
     pub operations: u64,
     /// So many worker processes at a time: a third of them receive, the others process.
@@ -90,13 +93,22 @@ impl Wanted {
     ) -> Result<Self, String> {
         let mut options = Options {
             kills: 20,
+            server_kills: None,
             operations: 7_000,
             workers: 5,
             seed: fastrand::u64(..),
             mode: None,
         };
-        for name in ["kills", "operations", "workers", "seed", "mode"] {
-            if let Some(value) = environment(&format!("INBOX_CRASH_{}", name.to_uppercase())) {
+        for name in [
+            "kills",
+            "server-kills",
+            "operations",
+            "workers",
+            "seed",
+            "mode",
+        ] {
+            let variable = name.to_uppercase().replace('-', "_");
+            if let Some(value) = environment(&format!("INBOX_CRASH_{variable}")) {
                 options.set(name, &value)?;
             }
         }
@@ -115,7 +127,8 @@ impl Wanted {
                     .ok_or_else(|| format!("{name} needs a value"))
             };
             match name {
-                "--kills" | "--operations" | "--workers" | "--seed" | "--mode" => {
+                "--kills" | "--server-kills" | "--operations" | "--workers" | "--seed"
+                | "--mode" => {
                     options.set(name.trim_start_matches('-'), &value()?)?;
                 }
                 "--list" => list = true,
@@ -129,8 +142,8 @@ impl Wanted {
                 }
                 _ if name.starts_with('-') => {
                     return Err(format!(
-                        "unknown argument {name}; a crash run takes --kills, --operations, \
-                         --workers, --seed and --mode plain|transactional"
+                        "unknown argument {name}; a crash run takes --kills, --server-kills, \
+                         --operations, --workers, --seed and --mode plain|transactional"
                     ));
                 }
                 _ => filters.push(argument),
@@ -165,6 +178,7 @@ impl Options {
         };
         match name {
             "kills" => self.kills = number()?,
+            "server-kills" => self.server_kills = Some(number()?),
             "operations" => self.operations = number()?,
             "workers" => {
                 self.workers = u32::try_from(number()?)
@@ -211,6 +225,7 @@ mod tests {
             (200, 100_000, 9)
         );
         assert_eq!(given.mode, Some(Mode::Transactional));
+        assert_eq!(options("--server-kills 3").server_kills, Some(3));
         for bad in [
             "--kills",
             "--kills x",

@@ -22,7 +22,7 @@ use crate::harness::{BoxError, Need, Restart, Unable};
 
 /// Unfinished messages at which receivers hold new ones back.
 const BACKLOG: u64 = 250;
-/// Kills of workers for each kill of the server, where there is one.
+/// Kills of workers for each kill of the server, unless something else is wanted.
 const KILLS_PER_SERVER_KILL: u64 = 10;
 /// Without any progress for so long, a run is given up.
 const STUCK: Duration = Duration::from_secs(30);
@@ -58,6 +58,8 @@ struct Run<'a> {
     next_number: u64,
     kills: Vec<(Point, u64)>,
     server_kills: u64,
+    /// Whether there is a server that may be harmed, as far as is known.
+    has_server: bool,
     random: fastrand::Rng,
 }
 
@@ -90,6 +92,7 @@ pub(crate) async fn run(
         next_number: 0,
         kills: points(mode),
         server_kills: 0,
+        has_server: true,
         random,
     };
     run.work().await?;
@@ -152,7 +155,13 @@ impl Run<'_> {
                 return Err(format!("nothing happened for {STUCK:?}").into());
             }
             let (killed, wanted) = (self.killed(), self.options.kills);
-            if done >= self.options.operations && killed >= wanted {
+            let server_kills = self.options.server_kills;
+            let of_server = match self.has_server {
+                true => server_kills.unwrap_or(wanted / KILLS_PER_SERVER_KILL),
+                false => 0,
+            };
+            if done >= self.options.operations && killed >= wanted && self.server_kills >= of_server
+            {
                 return Ok(());
             }
             if Instant::now() >= next_look {
@@ -161,10 +170,18 @@ impl Run<'_> {
                     self.herd.hold(backlog > BACKLOG).await?;
                 }
             }
-            let due =
-                u128::from(done) * u128::from(wanted) / u128::from(self.options.operations.max(1));
-            if killed < wanted && done > 0 && u128::from(killed) <= due {
+            let due = |wanted: u64| {
+                let operations = u128::from(self.options.operations.max(1));
+                u128::from(done) * u128::from(wanted) / operations
+            };
+            if killed < wanted && done > 0 && u128::from(killed) <= due(wanted) {
                 self.kill().await?;
+            } else if self.server_kills < of_server
+                && u128::from(self.server_kills) < due(of_server)
+            {
+                self.kill_server().await?;
+                // What it kept waiting had nothing to do with the store.
+                progress.1 = Instant::now();
             } else {
                 tokio::time::sleep(TICK).await;
             }
@@ -189,12 +206,14 @@ impl Run<'_> {
         if let Some((_, count)) = self.kills.iter_mut().find(|(known, _)| *known == point) {
             *count += 1;
         }
-        if self.killed().is_multiple_of(KILLS_PER_SERVER_KILL) {
-            match self.site.restart(Restart::Killed).await {
-                Ok(()) => self.server_kills += 1,
-                Err(Unable::NotOffered(_)) => {}
-                Err(failed) => return Err(failed.into()),
-            }
+        Ok(())
+    }
+
+    async fn kill_server(&mut self) -> Result<(), BoxError> {
+        match self.site.restart(Restart::Killed).await {
+            Ok(()) => self.server_kills += 1,
+            Err(Unable::NotOffered(_)) => self.has_server = false,
+            Err(failed) => return Err(failed.into()),
         }
         Ok(())
     }
