@@ -32,13 +32,15 @@
 //! | neither | everything | everything |
 //!
 //! Replication is asynchronous: **a fail-over loses what the replica did not have yet**, whatever
-//! was answered. With [`Confirmations`] receive, begin, settle and the operator's changes wait until
+//! was answered. With [`Confirmations`] everything that changes something waits until
 //! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). That holds for what
 //! others have written too: *duplicate*, *busy* and the repetition of a settlement are answered when
 //! what they rest on is confirmed. Those who wait have connections of their own, on which they wait
-//! together, so that they keep nobody else waiting. (Claims and extensions do not wait: a lease that a
-//! fail-over forgets is drawn again, with a greater token unless the new server's clock is behind.)
-//! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect. It makes
+//! together, so that they keep nobody else waiting. Without confirmations, a lease that a fail-over
+//! forgets is given out once more, with a greater token unless the new server's clock is behind, and a
+//! message may come behind a later one of its ordering key.
+//! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect: what
+//! a claim had taken then stays leased until the leases end. It makes
 //! loss unlikely and not impossible: Redis does not promise that the replica that takes over is one
 //! of those that confirmed. With one replica it is.
 //!
@@ -67,7 +69,7 @@
 //! | | one shard | several |
 //! |---|---|---|
 //! | round trips of receive | 1 | 2: numbers are drawn in the first shard, and ordering keys' places noted, before messages are stored |
-//! | round trips of claim | 1 | 2: a look into all shards, then a claim in those that have the longest-due messages |
+//! | round trips of claim | 1 (with confirmations 2) | 2: a look into all shards, then a claim in those that have the longest-due messages |
 //! | round trips of settle, extend | 1 | 1, to the shards concerned in parallel |
 //! | stored together | the batch | the messages of a batch that share an id and an ordering key |
 //!

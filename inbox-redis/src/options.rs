@@ -24,7 +24,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Redis takes no longer text.
 const MAX_PAYLOAD: usize = 256 * 1024 * 1024;
 
-/// What a receive and a settle wait for before they answer, beyond the primary's own memory.
+/// What every operation that changes something waits for before it answers, beyond the primary's own
+/// memory.
 ///
 /// When fewer confirm in time the operation fails as `Unavailable` with
 /// [`Effect::Unknown`](inbox_api::Effect::Unknown), although the primary has done it: repeat it.

@@ -128,10 +128,11 @@ impl RedisStore {
     }
 
     /// Claims from all shards what has been due for longest. Answers also whether a full step
-    /// was found, so that there may be more.
+    /// was found, so that there may be more. Of several shards, and where claims are confirmed, it looks
+    /// first: a claim that finds nothing is no write to wait for.
     async fn claim_step(&self, request: &ClaimRequest, limit: u32) -> Result<Claimed> {
         const OPERATION: &str = "claim";
-        if self.layout().shards() == 1 {
+        if self.layout().shards() == 1 && !self.inner.options.confirmations.any() {
             let call = self.claim_call(request, 0, limit, Moment::default());
             let answer = self.run(OPERATION, call).await?;
             return claimed(&self.inner.caller.clocks, 0, answer).map_err(unexpected(OPERATION));
@@ -141,7 +142,7 @@ impl RedisStore {
         let moment = self.inner.caller.clocks.moment();
         let calls = quotas.iter().map(|(shard, quota)| async {
             let call = self.claim_call(request, *shard, *quota, moment);
-            let answer = self.run(OPERATION, call).await?;
+            let answer = self.run_confirmed(OPERATION, call).await?;
             claimed(&self.inner.caller.clocks, *shard, answer).map_err(unexpected(OPERATION))
         });
         let mut all = Claimed {
@@ -407,7 +408,7 @@ impl RedisStore {
                 places.push(step.iter().map(|(place, ..)| *place).collect::<Vec<_>>());
             }
         }
-        let answers = self.run_all(OPERATION, calls).await?;
+        let answers = self.run_all_confirmed(OPERATION, calls).await?;
         for (places, answer) in places.into_iter().zip(answers) {
             let ends = reply::list(answer).map_err(unexpected(OPERATION))?;
             for (place, end) in places.into_iter().zip(ends) {

@@ -32,7 +32,7 @@ async fn own(kind: ServerKind) -> Option<Server> {
 /// A server and its replica.
 async fn pair() -> Option<(Server, Server)> {
     let (primary, replica) = (own(ServerKind::Redis).await?, own(ServerKind::Redis).await?);
-    follow(&replica, Some(&primary)).await;
+    follow(replica.url(), Some(primary.url())).await;
     Some((primary, replica))
 }
 
@@ -118,7 +118,7 @@ async fn what_is_answered_survives_whoever_wrote_it() {
     assert_eq!(discarded, Intervention::WrongState(State::Discarded));
 
     primary.kill().unwrap();
-    follow(&replica, None).await;
+    follow(replica.url(), None).await;
     let heir = options_of(&plain, &replica);
     let heir = connect(&heir).await.unwrap();
     for (id, state) in [
@@ -130,6 +130,52 @@ async fn what_is_answered_survives_whoever_wrote_it() {
     ] {
         let record = heir.get(&key(id)).await.unwrap().unwrap();
         assert_eq!(record.state, state, "{id}");
+    }
+}
+
+/// A lease that a fail-over could forget is not handed out, nor is its end told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_survive() {
+    for shards in [1, SHARDS] {
+        let Some((mut primary, mut replica)) = pair().await else {
+            return;
+        };
+        let plain = options(primary.url(), false, shards);
+        let store = RedisStore::connect(strict(&plain)).await.unwrap();
+        store.create().await.unwrap();
+        let _ = store.receive(&["a", "b"].map(message)).await.unwrap();
+        let leased = claim(&store, 1).await.unwrap();
+
+        replica.pause().unwrap();
+        unconfirmed("a claim", claim(&store, 1).await);
+        unconfirmed(
+            "an extension",
+            store.extend_one(&leased[0].lease, LENGTH).await,
+        );
+        replica.resume().unwrap();
+        let since = Instant::now();
+        while let Err(error) = store.extend_one(&leased[0].lease, LENGTH * 2).await {
+            assert!(error.is_retryable(), "{error:?}");
+            assert!(since.elapsed() < Duration::from_secs(60), "{error:?}");
+        }
+        assert!(claim(&store, 1).await.unwrap().is_empty());
+
+        primary.kill().unwrap();
+        follow(replica.url(), None).await;
+        let heir = common::options(replica.url(), false, shards).inbox_name(plain.name().clone());
+        let heir = RedisStore::connect(heir).await.unwrap();
+        for id in ["a", "b"] {
+            let record = heir.get(&key(id)).await.unwrap().unwrap();
+            assert_eq!(record.state, State::Leased, "{id}");
+        }
+        let extended = heir.get(leased[0].message.key()).await.unwrap().unwrap();
+        let left = extended
+            .lease_until
+            .unwrap()
+            .elapsed()
+            .unwrap_err()
+            .duration();
+        assert!(left > LENGTH, "{left:?}");
     }
 }
 
@@ -221,9 +267,9 @@ async fn those_who_wait_for_replicas_are_in_nobodys_way() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let asked = Instant::now();
     assert!(store.get(&key("first")).await.unwrap().is_some());
-    let leased = claim(&store, 1).await.unwrap();
+    let leased = claim(&other, 1).await.unwrap();
     assert_eq!(leased.len(), 1);
-    let extended = store.extend_one(&leased[0].lease, LENGTH).await.unwrap();
+    let extended = other.extend_one(&leased[0].lease, LENGTH).await.unwrap();
     assert!(matches!(extended, inbox_api::Extended::Until(_)));
     assert!(
         asked.elapsed() < Duration::from_millis(600),
