@@ -33,7 +33,7 @@ async fn own(arguments: &'static [&'static str]) -> Option<Server> {
 async fn a_server_that_became_a_replica_is_left() {
     let Some(first) = own(&[]).await else { return };
     let Some(second) = own(&[]).await else { return };
-    follow(&second, Some(&first)).await;
+    follow(second.url(), Some(first.url())).await;
     let address = Address::of(first.url()).await;
     let plain = options(&address.url(), false, 1).operation_timeout(LIMIT);
     let sure = plain.clone().confirmations(Confirmations {
@@ -55,8 +55,8 @@ async fn a_server_that_became_a_replica_is_left() {
                 assert!(since.elapsed() < Duration::from_secs(30), "{error:?}");
             }
         }
-        follow(to, None).await;
-        follow(from, Some(to)).await;
+        follow(to.url(), None).await;
+        follow(from.url(), Some(to.url())).await;
         address.means(to.url());
         for (name, store) in [("plain", &plain), ("sure", &sure)] {
             let since = Instant::now();
@@ -195,7 +195,7 @@ async fn a_silent_connection_of_those_who_wait_is_left() {
     let Some(replica) = own(&[]).await else {
         return;
     };
-    follow(&replica, Some(&primary)).await;
+    follow(replica.url(), Some(primary.url())).await;
     let proxy = Proxy::start(socket(primary.url())).await.unwrap();
     let url = format!("redis://{}/", proxy.address());
     let sure = options(&url, false, 1)

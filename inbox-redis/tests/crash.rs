@@ -1,7 +1,14 @@
 //! Worker processes on one server, killed again and again together with the server: the crash
 //! part of the conformance suite. The server persists every write before it answers.
 //!
-//! `cargo test -p inbox-redis --test crash -- --kills 200 --operations 100000` is the full run.
+//! `INBOX_CRASH_SERVER=redis-8` or `valkey` makes it another server; `redis-cluster` and the like a
+//! cluster, and `redis-pair` and the like a server and its replica behind one address. Of these a
+//! replica takes over each time, and what it has confirmed is what counts.
+//!
+//! `cargo test -p inbox-redis --test crash -- --kills 200 --operations 100000` is the full run,
+//! `--server-kills 100` makes it a hundred fail-overs.
+
+mod common;
 
 use std::{
     process::ExitCode,
@@ -10,6 +17,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use common::primaries::Primaries;
 use conformance_tests::{
     BoxError, Offered, Restart, Unable,
     crash::{self, Opened, Site, Target},
@@ -21,27 +29,60 @@ use test_servers::{Kind, Server, find_own, locate, or_skip};
 /// Every worker process has this many shards' keys to deal with in the second run.
 const SHARDS: &str = "INBOX_CRASH_SHARDS";
 
-struct Redis;
+struct Redis {
+    kind: Kind,
+    /// A server and its replica.
+    is_pair: bool,
+}
+
+impl Redis {
+    fn of(name: &str) -> Result<Self, BoxError> {
+        let (kind, is_pair) = match name.strip_suffix("-pair") {
+            Some(kind) => (kind, true),
+            None => (name, false),
+        };
+        let kind = kind.parse()?;
+        Ok(Self { kind, is_pair })
+    }
+
+    fn fails_over(&self) -> bool {
+        let is_cluster = matches!(
+            self.kind,
+            Kind::RedisCluster | Kind::Redis8Cluster | Kind::ValkeyCluster
+        );
+        self.is_pair || is_cluster
+    }
+}
 
 #[async_trait]
 impl Target for Redis {
     fn name(&self) -> String {
-        "redis".into()
+        let pair = if self.is_pair { "-pair" } else { "" };
+        format!("{}{pair}", self.kind)
     }
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
-        let found = tokio::task::spawn_blocking(|| find_own(Kind::Redis, &[])).await?;
-        let server = or_skip(Kind::Redis, found)?.ok_or("there is no server here")?;
         let shards = std::env::var(SHARDS).unwrap_or_else(|_| "1".into());
-        let url = format!("{}?shards={shards}&operation_timeout_ms=2000", server.url());
-        let place = Place {
-            url,
-            server: Arc::new(Mutex::new(server)),
+        let options = format!("shards={shards}&operation_timeout_ms=2000");
+        let site: Box<dyn Site> = if self.fails_over() {
+            let primaries = Primaries::start(self.kind, self.is_pair).await;
+            let url = primaries.url().await;
+            let confirmed = "wait_replicas=1&wait_ms=500&start_checks=warn";
+            let url = format!("{url}?{options}&{confirmed}");
+            Box::new(Several { url, primaries })
+        } else {
+            let kind = self.kind;
+            let found = tokio::task::spawn_blocking(move || find_own(kind, &[])).await?;
+            let server = or_skip(kind, found)?.ok_or("there is no server here")?;
+            Box::new(Place {
+                url: format!("{}?{options}", server.url()),
+                server: Arc::new(Mutex::new(server)),
+            })
         };
-        let store = connect(&place.url).await?;
+        let store = connect(&site.address()).await?;
         store.create().await?;
         store.close().await;
-        Ok(Box::new(place))
+        Ok(site)
     }
 
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
@@ -90,16 +131,42 @@ impl Site for Place {
     }
 }
 
+/// Servers of which another takes over.
+struct Several {
+    url: String,
+    primaries: Primaries,
+}
+
+#[async_trait]
+impl Site for Several {
+    fn address(&self) -> String {
+        self.url.clone()
+    }
+
+    async fn restart(&self, _: Restart) -> Offered<()> {
+        self.primaries.fail_over().await;
+        Ok(())
+    }
+}
+
 async fn connect(url: &str) -> inbox_api::Result<RedisStore> {
     RedisStore::connect(RedisOptions::from_url(url)?).await
 }
 
 fn main() -> ExitCode {
-    // Where there is no server the run is skipped, unless it is required.
-    let Err(missing) = locate(Kind::Redis) else {
-        return crash::main(&Redis);
+    let name = std::env::var("INBOX_CRASH_SERVER").unwrap_or_else(|_| "redis".into());
+    let target = match Redis::of(&name) {
+        Ok(target) => target,
+        Err(error) => {
+            eprintln!("crash: {error}");
+            return ExitCode::FAILURE;
+        }
     };
-    match or_skip(Kind::Redis, Err(missing.into())) {
+    // Where there is no server the run is skipped, unless it is required.
+    let Err(missing) = locate(target.kind) else {
+        return crash::main(&target);
+    };
+    match or_skip(target.kind, Err(missing.into())) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("crash: {error}");

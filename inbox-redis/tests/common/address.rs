@@ -7,7 +7,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use test_servers::Server;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Raw;
@@ -23,13 +22,13 @@ pub fn socket(url: &str) -> SocketAddr {
     host.parse().unwrap()
 }
 
-/// Makes a server the replica of another, which it is when this returns, or of none.
-pub async fn follow(server: &Server, primary: Option<&Server>) {
-    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+/// Makes the server with this URL the replica of another, which it is when this returns, or of none.
+pub async fn follow(url: &str, primary: Option<&str>) {
+    let mut raw = Raw::connect(url, false).await.unwrap();
     let mut follow = redis::cmd("REPLICAOF");
     match primary {
         Some(primary) => {
-            let address = socket(primary.url());
+            let address = socket(primary);
             follow.arg(address.ip().to_string()).arg(address.port());
         }
         None => {
@@ -65,8 +64,9 @@ impl Address {
             while let Ok((mut client, _)) = listener.accept().await {
                 let server = *current.lock().unwrap();
                 tokio::spawn(async move {
-                    let mut server = TcpStream::connect(server).await.unwrap();
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    if let Ok(mut server) = TcpStream::connect(server).await {
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    }
                 });
             }
         });

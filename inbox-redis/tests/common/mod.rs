@@ -5,6 +5,7 @@ pub mod address;
 pub mod harness;
 pub mod load;
 pub mod messages;
+pub mod primaries;
 
 use std::{
     sync::{
