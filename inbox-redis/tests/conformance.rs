@@ -3,6 +3,7 @@
 mod common;
 
 use common::harness::OnServer;
+use inbox_redis::Confirmations;
 
 fn harness() -> OnServer {
     OnServer {
@@ -10,6 +11,7 @@ fn harness() -> OnServer {
         cluster: false,
         shards: 1,
         server: &common::SERVER,
+        confirmations: Confirmations::default(),
     }
 }
 

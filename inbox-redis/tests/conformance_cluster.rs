@@ -1,8 +1,9 @@
-//! The conformance suite, on a cluster of six processes.
+//! The conformance suite, on a cluster of six processes, with what a replica has as the only thing that
+//! counts.
 
 mod common;
 
-use common::harness::OnServer;
+use common::harness::{OnServer, by_a_replica};
 
 fn harness() -> OnServer {
     OnServer {
@@ -10,6 +11,7 @@ fn harness() -> OnServer {
         cluster: true,
         shards: 6,
         server: &common::CLUSTER,
+        confirmations: by_a_replica(),
     }
 }
 

@@ -41,6 +41,7 @@ async fn valkey() {
         cluster: false,
         shards: 1,
         server: &common::VALKEY,
+        confirmations: Confirmations::default(),
     })
     .await;
 }
@@ -52,6 +53,11 @@ async fn a_cluster_of_redis_8() {
         cluster: true,
         shards: 6,
         server: &common::REDIS_8_CLUSTER,
+        confirmations: Confirmations {
+            local_aof: true,
+            replica_aofs: 1,
+            ..Confirmations::default()
+        },
     })
     .await;
 }
@@ -63,6 +69,7 @@ async fn a_cluster_of_valkey() {
         cluster: true,
         shards: 6,
         server: &common::VALKEY_CLUSTER,
+        confirmations: Confirmations::default(),
     })
     .await;
 }

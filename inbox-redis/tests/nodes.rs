@@ -13,7 +13,7 @@ use inbox_api::{
     MessageId, Operate, OrderingKey, Outcome, Page, Receipt, Settled, Settlement, State, Store,
     WorkerName,
 };
-use inbox_redis::RedisStore;
+use inbox_redis::{Confirmations, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
 
 const SHARDS: u16 = 6;
@@ -298,6 +298,7 @@ async fn the_suite_with_clocks_that_are_far_apart() {
             cluster: true,
             shards: SHARDS,
             server: &common::CLOCKS_APART,
+            confirmations: Confirmations::default(),
         };
         let report = run(Arc::new(harness), part).await;
         assert!(report.failures().all(is_of_one_clock), "{report}");

@@ -12,7 +12,7 @@ use conformance_tests::{
     crash::proxy::Proxy,
 };
 use inbox_api::{ClockOffset, Inbox, Key, Schema};
-use inbox_redis::{RedisOptions, RedisStore};
+use inbox_redis::{Confirmations, RedisOptions, RedisStore};
 use test_servers::{Error, Server};
 
 use super::{Raw, address::socket, fresh_name, options, started};
@@ -23,6 +23,23 @@ pub struct OnServer {
     pub cluster: bool,
     pub shards: u16,
     pub server: &'static Shared,
+    pub confirmations: Confirmations,
+}
+
+/// What a replica has in memory.
+pub fn by_a_replica() -> Confirmations {
+    Confirmations {
+        replicas: 1,
+        ..Confirmations::default()
+    }
+}
+
+/// What is on the primary's disk.
+pub fn by_the_disk() -> Confirmations {
+    Confirmations {
+        local_aof: true,
+        ..Confirmations::default()
+    }
 }
 
 impl OnServer {
@@ -41,6 +58,7 @@ impl OnServer {
             proxy = Some(before);
         }
         let mut options = options(&url, self.cluster, self.shards)
+            .confirmations(self.confirmations)
             .drop_processed_payloads(settings.drop_processed_payloads);
         if let Some(limit) = settings.payload_limit {
             options = options.payload_limit(limit);
