@@ -11,8 +11,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::abandoned::Abandoned;
 use crate::{
-    AfterDead, Error, Expired, HandlerName, Hooks, Invalid, Key, Operate, Record, RetryPolicy,
-    State, Store,
+    AfterDead, Effect, Error, ErrorKind, Expired, HandlerName, Hooks, Invalid, Key, Operate,
+    Record, RetryPolicy, State, Store,
     backoff::a_few_times,
     patience::{Patient, STORE_TIMEOUT, check_limit, within},
     telemetry,
@@ -20,6 +20,11 @@ use crate::{
 
 /// The most corrupt rows that a sweep with an archiver looks past.
 const CORRUPT_LIMIT: u32 = 10_000;
+
+/// How long what is under way may take at the end that was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+
+const NO_ANSWER: &str = "no answer in time, and the sweep was told to end";
 
 /// Takes messages over before they are deleted.
 #[async_trait]
@@ -394,7 +399,9 @@ impl Janitor {
     /// with what was done until then.
     ///
     /// # Errors
-    /// As [`sweep`](Self::sweep).
+    /// As [`sweep`](Self::sweep). Once `shutdown` is cancelled no call is repeated, and a call of the
+    /// store or of the archiver that has no answer five seconds later is given up: what it was about
+    /// may be deleted or not, and is not counted.
     pub async fn sweep_until(&self, shutdown: &CancellationToken) -> Result<Sweep, SweepError> {
         let mut sweep = Sweep::default();
         self.sweep_into(&mut sweep, shutdown).await?;
@@ -421,15 +428,21 @@ impl Janitor {
         Ok(given_up?)
     }
 
-    /// Asks the store, a few times if it may pass.
-    async fn ask<T, F>(&self, operation: &'static str, call: impl Fn() -> F) -> Result<T, Error>
+    /// Asks the store, a few times if it may pass and nobody wants the sweep to end.
+    async fn ask<T, F>(
+        &self,
+        shutdown: &CancellationToken,
+        operation: &'static str,
+        call: impl Fn() -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        (|| within(self.store_timeout, operation, call()))
+        let asking = (|| within(self.store_timeout, operation, call()))
             .retry(a_few_times())
-            .when(Error::is_retryable)
-            .await
+            .when(|error| error.is_retryable() && !shutdown.is_cancelled());
+        let answer = unless_given_up(shutdown, asking).await;
+        answer.unwrap_or_else(|| Err(no_answer(operation)))
     }
 
     async fn sweep_expired(
@@ -461,7 +474,8 @@ impl Janitor {
             if shutdown.is_cancelled() {
                 return Ok(());
             }
-            let step = self.ask("purge", || self.operate.purge(&expired)).await?;
+            let purging = || self.operate.purge(&expired);
+            let step = self.ask(shutdown, "purge", purging).await?;
             sweep.add(state, step);
             if step < u64::from(self.slice) {
                 return Ok(());
@@ -486,8 +500,8 @@ impl Janitor {
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = self.slice.saturating_add(corrupt);
             let expired = expired(state, retention, limit)?;
-            let listing = self.ask("expired", || self.operate.expired(&expired));
-            let listing = listing.await?;
+            let listing = || self.operate.expired(&expired);
+            let listing = self.ask(shutdown, "expired", listing).await?;
             let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
             for row in listing.corrupt.iter().skip(corrupt as usize) {
                 tracing::error!(
@@ -502,11 +516,14 @@ impl Janitor {
             let mut step = 0;
             if !keys.is_empty() {
                 let archiving = AssertUnwindSafe(archiver.archive(&listing.records));
-                let archived = archiving.catch_unwind().await;
-                let archived = archived.unwrap_or_else(|_| Err("the archiver panicked".into()));
-                archived.map_err(SweepError::Archiver)?;
+                match unless_given_up(shutdown, archiving.catch_unwind()).await {
+                    Some(Ok(archived)) => archived,
+                    Some(Err(_)) => Err("the archiver panicked".into()),
+                    None => Err(NO_ANSWER.into()),
+                }
+                .map_err(SweepError::Archiver)?;
                 let purging = || self.operate.purge_archived(&expired, &keys);
-                step = self.ask("purge_archived", purging).await?;
+                step = self.ask(shutdown, "purge_archived", purging).await?;
                 sweep.add(state, step);
             }
             let found = listing.records.len() + listing.corrupt.len();
@@ -516,6 +533,26 @@ impl Janitor {
                 return Ok(corrupt.into());
             }
         }
+    }
+}
+
+fn no_answer(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Unavailable, operation, NO_ANSWER).with_effect(Effect::Unknown)
+}
+
+/// Waits for `work`, but not much longer once `shutdown` is cancelled.
+async fn unless_given_up<T>(
+    shutdown: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let given_up = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = given_up => None,
     }
 }
 

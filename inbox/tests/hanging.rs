@@ -112,3 +112,52 @@ async fn a_janitor_sweeps_again() {
     };
     assert_eq!(store.inner.count(&left).await.unwrap(), 0);
 }
+
+/// Neither a store without an answer nor one that fails again and again, nor an archiver that does
+/// not come back.
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_is_told_to_end_does_so_in_time() {
+    struct Stuck;
+
+    #[async_trait::async_trait]
+    impl inbox::Archiver for Stuck {
+        async fn archive(
+            &self,
+            _: &[inbox::Record],
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            std::future::pending().await
+        }
+    }
+
+    let unavailable = || std::iter::repeat_n(Fault::Before(ErrorKind::Unavailable), 100);
+    for (number, archives, faults) in [
+        (1, false, vec![Fault::Never; 10]),
+        (2, false, unavailable().collect()),
+        (3, true, vec![]),
+    ] {
+        let store = faulty().await;
+        let _ = store.receive_one(&message(1)).await.unwrap();
+        let _ = store.inner.discard(message(1).key()).await.unwrap();
+        store.plan("purge", faults);
+        let mut janitor = Janitor::builder(store.clone()).keep_discarded(Duration::ZERO);
+        if archives {
+            janitor = janitor.archiver(Stuck);
+        }
+        let janitor = janitor.build().unwrap();
+        let shutdown = CancellationToken::new();
+        let stop = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            stop.cancel();
+        });
+        let sweep = janitor.sweep_until(&shutdown);
+        let sweep = tokio::time::timeout(Duration::from_secs(6), sweep).await;
+        let error = sweep.expect("it goes on").unwrap_err();
+        match error {
+            inbox::SweepError::Store(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "case {number}");
+            }
+            _ => assert!(archives, "case {number}: {error}"),
+        }
+    }
+}

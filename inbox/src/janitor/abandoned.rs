@@ -11,7 +11,7 @@ use tokio::{task::JoinError, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
 
-use super::{Janitor, Sweep};
+use super::{GRACE, Janitor, Sweep, no_answer, unless_given_up};
 use crate::{
     AfterDead, Begun, Effect, Error, ErrorKind, Filter, HandlerName, Invalid, Key, LeaseTerms,
     Leased, Message, Outcome, Page, Record, Result, Settled, State, Store as _, StoreExt as _,
@@ -27,9 +27,6 @@ use crate::{
 
 /// For how long the janitor holds a message that it looks at.
 const LEASE: Duration = Duration::from_secs(60);
-
-/// How long a message that is begun may take to be settled after a shutdown.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// The worker's name while it does, behind which is since when nobody else has been seen at the
 /// message, by the store's clock.
@@ -206,8 +203,8 @@ impl Janitor {
                 if shutdown.is_cancelled() {
                     return Ok(());
                 }
-                let listing = self.ask("list", || self.operate.list(&filter, &page));
-                let listing = listing.await?;
+                let listing = || self.operate.list(&filter, &page);
+                let listing = self.ask(shutdown, "list", listing).await?;
                 for row in listing.corrupt {
                     tracing::error!(
                         place = row.place,
@@ -220,7 +217,7 @@ impl Janitor {
                     if shutdown.is_cancelled() {
                         return Ok(());
                     }
-                    match self.give_up(abandoned, &record.key).await {
+                    match self.give_up(abandoned, &record.key, shutdown).await {
                         Ok(is_dead) => sweep.abandoned += u64::from(is_dead),
                         Err(error) if is_its_own(&error) => {
                             let key = &record.key;
@@ -239,13 +236,24 @@ impl Janitor {
         Ok(())
     }
 
-    async fn give_up(&self, abandoned: &Arc<Abandoned>, key: &Key) -> Result<bool> {
-        match self.ask("get", || self.operate.get(key)).await? {
+    async fn give_up(
+        &self,
+        abandoned: &Arc<Abandoned>,
+        key: &Key,
+        shutdown: &CancellationToken,
+    ) -> Result<bool> {
+        let getting = || self.operate.get(key);
+        match self.ask(shutdown, "get", getting).await? {
             Some(record) if record.state == State::Pending => {
                 let task = abandoned.clone().give_up(record).in_current_span();
                 // Between its beginning and its end nothing is dropped, or the message would stay
                 // leased and have one more attempt.
-                abandoned.under_way.spawn(task).await.unwrap_or_else(ended)
+                let task = abandoned.under_way.spawn(task);
+                let given_up = unless_given_up(shutdown, task).await;
+                given_up.map_or_else(
+                    || Err(no_answer("sweep")),
+                    |given_up| given_up.unwrap_or_else(ended),
+                )
             }
             _ => Ok(false),
         }
