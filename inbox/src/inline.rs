@@ -65,7 +65,7 @@ use crate::{
     backoff::a_few_times,
     error_text,
     hooks::Call,
-    patience::{Patient, SHORTEST, STORE_TIMEOUT},
+    patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
     refusal::plainer,
     retry::RetryPolicy,
     telemetry::{self, Count},
@@ -100,7 +100,7 @@ impl InlineConsumer {
         Self {
             store: Patient {
                 store,
-                limit: STORE_TIMEOUT,
+                patience: Patience::new(STORE_TIMEOUT),
             },
             terms,
             retry: RetryPolicy::default(),
@@ -152,12 +152,12 @@ impl InlineConsumer {
 
     /// Sets how long one call of the store may take. Default: 60 seconds, twice the
     /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
-    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
-    /// is warned of. Less than a millisecond is taken as one. A renewal is given up sooner, after
+    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it,
+    /// or ten seconds, is warned of, once in an outage. Less than a millisecond is taken as one. A renewal is given up sooner, after
     /// half a lease (or five seconds, if that is longer), so that there is time for another.
     #[must_use]
     pub fn store_timeout(mut self, limit: Duration) -> Self {
-        self.store.limit = limit.max(SHORTEST);
+        self.store.patience.limit = limit.max(SHORTEST);
         self
     }
 

@@ -14,7 +14,7 @@ use crate::{
     AfterDead, Effect, Error, ErrorKind, Expired, HandlerName, Hooks, Invalid, Key, Operate,
     Record, RetryPolicy, State, Store,
     backoff::a_few_times,
-    patience::{Patient, STORE_TIMEOUT, check_limit, within},
+    patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
     telemetry,
 };
 
@@ -78,7 +78,7 @@ pub struct Janitor {
     retention: Vec<(State, Duration)>,
     slice: u32,
     interval: Duration,
-    store_timeout: Duration,
+    patience: Patience,
     abandoned: Option<Arc<Abandoned>>,
     warnings: Vec<RetentionWarning>,
 }
@@ -223,7 +223,7 @@ impl JanitorBuilder {
         self.abandoned = Some(Abandoned {
             store: Patient {
                 store: Arc::new(store),
-                limit: self.store_timeout,
+                patience: Patience::new(self.store_timeout),
             },
             handlers: handlers.into_iter().collect(),
             after,
@@ -243,7 +243,7 @@ impl JanitorBuilder {
 
     /// Sets how long one call of the store may take. Default: 5 minutes, since a
     /// store rests while it purges. A call that exceeds it is given up and made again a few times;
-    /// one that has taken a sixth of it is warned of.
+    /// one that has taken a sixth of it, or ten seconds, is warned of, once in an outage.
     #[must_use]
     pub fn store_timeout(mut self, limit: Duration) -> Self {
         self.store_timeout = limit;
@@ -311,15 +311,16 @@ impl JanitorBuilder {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
+        let patience = Patience::new(self.store_timeout);
         Ok(Janitor {
             operate: self.operate,
             archiver: self.archiver,
             retention,
             slice: self.slice,
             interval: self.interval,
-            store_timeout: self.store_timeout,
+            patience: patience.clone(),
             abandoned: self.abandoned.map(|mut abandoned| {
-                abandoned.store.limit = self.store_timeout;
+                abandoned.store.patience = patience;
                 abandoned.hooks = self.hooks;
                 Arc::new(abandoned)
             }),
@@ -438,7 +439,7 @@ impl Janitor {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let asking = (|| within(self.store_timeout, operation, call()))
+        let asking = (|| self.patience.within(operation, call()))
             .retry(a_few_times())
             .when(|error| error.is_retryable() && !shutdown.is_cancelled());
         let answer = unless_given_up(shutdown, asking).await;

@@ -1,6 +1,11 @@
 //! An end to every call of a store, also of one that has no time limit itself.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
@@ -26,45 +31,123 @@ pub(crate) fn check_limit(limit: Duration, what: &'static str) -> Result<(), Inv
     Ok(())
 }
 
-/// Warns when a call has taken a sixth of its limit, at the latest after this.
-const LATEST_WARNING: Duration = Duration::from_secs(60);
+/// A call is told of when it has taken a sixth of its limit, at the latest after this.
+const LATEST_WARNING: Duration = Duration::from_secs(10);
+
+/// An outage that lasts is told of again after this, and one that ended unseen is not taken for the
+/// next one's beginning.
+const REMINDER: Duration = Duration::from_secs(10 * 60);
 
 /// What a renewal may take at least, however short the lease.
 const LEAST_FOR_RENEWAL: Duration = Duration::from_secs(5);
 
-/// Waits for a call's answer up to `limit`. Then its future is dropped, and it has failed as
-/// unavailable: it may have happened or not.
-pub(crate) async fn within<T>(
-    limit: Duration,
-    operation: &'static str,
-    call: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let began = Instant::now();
-    let mut call = pin!(call);
-    let mut timer = pin!(sleep((limit / 6).min(LATEST_WARNING)));
-    tokio::select! {
-        biased;
-        answer = &mut call => return answer,
-        () = &mut timer => {}
+/// How long calls of one store may take, and whether they take long at present. Clones share that.
+#[derive(Clone)]
+pub(crate) struct Patience {
+    pub(crate) limit: Duration,
+    silence: Arc<Mutex<Option<Silence>>>,
+}
+
+/// A time in which a store leaves calls without an answer. It is logged where it begins and where it
+/// ends, however many calls meet it.
+struct Silence {
+    began: Instant,
+    told: Instant,
+    calls: u64,
+    operations: BTreeSet<&'static str>,
+}
+
+impl Patience {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            silence: Arc::default(),
+        }
     }
-    let elapsed = began.elapsed();
-    tracing::warn!(
-        operation,
-        ?elapsed,
-        ?limit,
-        "a call to the store takes long"
-    );
-    tokio::select! {
-        biased;
-        answer = &mut call => {
-            tracing::info!(operation, elapsed = ?began.elapsed(), "the store has answered");
-            answer
+
+    /// The same store with another limit.
+    fn at_most(&self, limit: Duration) -> Self {
+        let silence = Arc::clone(&self.silence);
+        Self { limit, silence }
+    }
+
+    /// Waits for a call's answer up to the limit. Then its future is dropped, and it has failed as
+    /// unavailable: it may have happened or not.
+    pub(crate) async fn within<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let limit = self.limit;
+        let began = Instant::now();
+        let mut call = pin!(call);
+        let mut timer = pin!(sleep((limit / 6).min(LATEST_WARNING)));
+        tokio::select! {
+            biased;
+            answer = &mut call => return self.answered(operation, answer),
+            () = &mut timer => {}
         }
-        () = sleep(limit.saturating_sub(elapsed)) => {
-            let context = format!("no answer within {limit:?}");
-            Err(Error::new(ErrorKind::Unavailable, operation, context)
-                .with_effect(Effect::Unknown))
+        let elapsed = began.elapsed();
+        self.takes_long(operation, began, elapsed);
+        tokio::select! {
+            biased;
+            answer = &mut call => self.answered(operation, answer),
+            () = sleep(limit.saturating_sub(elapsed)) => {
+                let context = format!("no answer within {limit:?}");
+                Err(Error::new(ErrorKind::Unavailable, operation, context)
+                    .with_effect(Effect::Unknown))
+            }
         }
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Option<Silence>> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn takes_long(&self, operation: &'static str, began: Instant, elapsed: Duration) {
+        let limit = self.limit;
+        let now = Instant::now();
+        let mut silence = self.silence();
+        let is_told = silence
+            .as_ref()
+            .is_some_and(|silence| now.duration_since(silence.told) < REMINDER);
+        let silence = silence.get_or_insert_with(|| Silence {
+            began,
+            told: now,
+            calls: 0,
+            operations: BTreeSet::new(),
+        });
+        silence.calls += 1;
+        silence.operations.insert(operation);
+        if is_told {
+            tracing::debug!(operation, ?elapsed, ?limit, "another call takes long");
+            return;
+        }
+        silence.told = now;
+        let calls = silence.calls;
+        tracing::warn!(
+            operation,
+            calls,
+            ?elapsed,
+            ?limit,
+            "a call to the store takes long"
+        );
+    }
+
+    /// A success, or an error that is not about reaching the store, ends the silence that such a
+    /// call has met. Another operation's does not: where writers wait, readers may not.
+    fn answered<T>(&self, operation: &'static str, answer: Result<T>) -> Result<T> {
+        if answer.as_ref().is_err_and(Error::is_retryable) {
+            return answer;
+        }
+        let mut silence = self.silence();
+        let is_met = |silence: &mut Silence| silence.operations.contains(operation);
+        if let Some(silence) = silence.take_if(is_met) {
+            let (after, calls) = (silence.began.elapsed(), silence.calls);
+            tracing::info!(operation, ?after, calls, "the store answers again");
+        }
+        drop(silence);
+        answer
     }
 }
 
@@ -72,7 +155,7 @@ pub(crate) async fn within<T>(
 #[derive(Clone)]
 pub(crate) struct Patient {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) limit: Duration,
+    pub(crate) patience: Patience,
 }
 
 #[async_trait]
@@ -82,29 +165,41 @@ impl Store for Patient {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        within(self.limit, "receive", self.store.receive(messages)).await
+        self.patience
+            .within("receive", self.store.receive(messages))
+            .await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        within(self.limit, "claim", self.store.claim(request)).await
+        self.patience
+            .within("claim", self.store.claim(request))
+            .await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        within(self.limit, "settle", self.store.settle(settlements)).await
+        self.patience
+            .within("settle", self.store.settle(settlements))
+            .await
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
         // There has to be time for another try before the leases run out.
-        let limit = self.limit.min((length / 2).max(LEAST_FOR_RENEWAL));
-        within(limit, "extend", self.store.extend(leases, length)).await
+        let longest = (length / 2).max(LEAST_FOR_RENEWAL);
+        let patience = self.patience.at_most(self.patience.limit.min(longest));
+        let extending = self.store.extend(leases, length);
+        patience.within("extend", extending).await
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        within(self.limit, "begin", self.store.begin(message, terms)).await
+        self.patience
+            .within("begin", self.store.begin(message, terms))
+            .await
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        within(self.limit, "subscribe", self.store.subscribe(handlers)).await
+        self.patience
+            .within("subscribe", self.store.subscribe(handlers))
+            .await
     }
 
     async fn close(&self) {

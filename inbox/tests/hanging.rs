@@ -161,3 +161,31 @@ async fn a_sweep_that_is_told_to_end_does_so_in_time() {
         }
     }
 }
+
+/// However many calls meet it.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_of_where_it_begins_and_where_it_ends() {
+    let (log, _guard) = Log::of(tracing::Level::INFO);
+    let store = faulty().await;
+    let _ = store.receive_one(&message(1)).await.unwrap();
+    let router = Router::new(faulty::handler("billing")).on("order.placed", async |_: Context| {
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        Ok(())
+    });
+    store.plan("claim", vec![Fault::Pass]);
+    store.plan("claim", vec![Fault::Never; 5]);
+    store.plan("extend", vec![Fault::Never; 5]);
+    let processor = Processor::builder(store.clone())
+        .router(router)
+        .store_timeout(LIMIT)
+        .build()
+        .unwrap();
+    let run = processor.run_until_idle(CancellationToken::new());
+    let summary = tokio::time::timeout(Duration::from_secs(600), run).await;
+    assert_eq!(summary.unwrap().unwrap().processed, 1);
+    let calls = store.calls("claim") + store.calls("extend");
+    assert!(calls > 10, "{calls}");
+    assert_eq!(log.lines(&["takes long"]).len(), 1, "{}", log.text());
+    let ends = log.lines(&["the store answers again", "calls="]);
+    assert_eq!(ends.len(), 1, "{}", log.text());
+}

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use super::{ConsumeError, Consumed, OnDuplicate, answer};
 use crate::{
     Effect, Message, Recorded, Transactional,
-    patience::{SHORTEST, STORE_TIMEOUT, within},
+    patience::{Patience, SHORTEST, STORE_TIMEOUT},
 };
 
 /// Opens a transaction, records `message` in it, runs `work` in the same transaction if this is
@@ -58,8 +58,8 @@ where
     F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
     E: fmt::Display,
 {
-    let limit = store_timeout.max(SHORTEST);
-    let answer = consume(store, message, on_duplicate, limit, work).await;
+    let patience = Patience::new(store_timeout.max(SHORTEST));
+    let answer = consume(store, message, on_duplicate, &patience, work).await;
     answer::tell(message, &answer);
     answer
 }
@@ -68,7 +68,7 @@ async fn consume<S, F, E>(
     store: &S,
     message: &Message,
     on_duplicate: OnDuplicate,
-    limit: Duration,
+    patience: &Patience,
     work: F,
 ) -> Result<Consumed, ConsumeError<E>>
 where
@@ -76,14 +76,15 @@ where
     F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
     E: fmt::Display,
 {
-    let mut transaction = within(limit, "open", store.open())
+    let mut transaction = patience
+        .within("open", store.open())
         .await
         .map_err(ConsumeError::Store)?;
     let recording = store.record_in(&mut transaction, message, None);
-    let answer = match within(limit, "record_in", recording).await {
+    let answer = match patience.within("record_in", recording).await {
         Ok(Recorded::First) => match work(&mut transaction).await {
             Ok(()) => {
-                return match within(limit, "commit", store.commit(transaction)).await {
+                return match patience.within("commit", store.commit(transaction)).await {
                     Ok(()) => Ok(Consumed::Ran { result: None }),
                     Err(error) if error.effect() == Effect::Unknown => {
                         Err(ConsumeError::Unrecorded(Some(error)))
@@ -101,7 +102,10 @@ where
         Err(error) => Err(ConsumeError::Store(error)),
     };
     // Nothing in it is to be kept, so a failing rollback changes nothing about the answer.
-    if let Err(error) = within(limit, "roll back", store.roll_back(transaction)).await {
+    if let Err(error) = patience
+        .within("roll back", store.roll_back(transaction))
+        .await
+    {
         tracing::debug!(key = %message.key(), %error, "rollback failed");
     }
     answer

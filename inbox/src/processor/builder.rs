@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 use super::{Config, HandlerConfig, Processor, Router, blocking::Warned, monitor::Monitor};
 use crate::{
     AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName,
-    patience::{Patient, STORE_TIMEOUT, check_limit},
+    patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
     telemetry::HandlerMetrics,
 };
 
@@ -153,8 +153,9 @@ impl ProcessorBuilder {
     /// Sets how long one call of the store may take, those of [`in_transaction`](crate::in_transaction)
     /// included. Default: 60 seconds, twice the `operation_timeout` of the stores; set both when a
     /// store is to take longer. A call that exceeds it is given up and made again, where that is
-    /// safe; one that has taken a sixth of it is warned of. A renewal is given up sooner, after half
-    /// a lease (or five seconds, if that is longer), so that there is time for another.
+    /// safe; one that has taken a sixth of it, or ten seconds, is warned of, once in an outage. A
+    /// renewal is given up sooner, after half a lease (or five seconds, if that is longer), so that
+    /// there is time for another.
     #[must_use]
     pub fn store_timeout(mut self, limit: Duration) -> Self {
         self.store_timeout = limit;
@@ -223,7 +224,7 @@ impl ProcessorBuilder {
             handlers: handlers(self.routers)?,
             store: Patient {
                 store: self.store,
-                limit: self.store_timeout,
+                patience: Patience::new(self.store_timeout),
             },
             hooks: self.hooks,
             retry: self.retry,

@@ -27,7 +27,6 @@ use super::{
 use crate::{
     Error, Outcome, Result,
     hooks::{Call, Teller},
-    patience::within,
     telemetry::Count,
 };
 
@@ -464,7 +463,7 @@ impl Driver {
             Until::Idle => return true,
             // Nothing is held here, so the loop can wait.
             Until::Drained(operate) => tokio::select! {
-                statistics = within(self.config.store.limit, "statistics", operate.statistics())
+                statistics = self.config.store.patience.within("statistics", operate.statistics())
                     => statistics,
                 () = shutdown.cancelled() => return false,
             },

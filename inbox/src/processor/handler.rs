@@ -14,7 +14,10 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
-use crate::{Attempts, FencingToken, Leased, Message, error_text, patience::STORE_TIMEOUT};
+use crate::{
+    Attempts, FencingToken, Leased, Message, error_text,
+    patience::{Patience, STORE_TIMEOUT},
+};
 
 /// Works on one message.
 ///
@@ -74,7 +77,7 @@ struct Inner {
     cancellation: OnceLock<CancellationToken>,
     hold: AtomicU8,
     is_cut_short: AtomicBool,
-    store_timeout: Duration,
+    patience: Patience,
 }
 
 /// What decides whether a handler's work counts.
@@ -97,31 +100,27 @@ impl Context {
     /// Puts a context together. Processors do this; tests of handlers may.
     #[must_use]
     pub fn new(leased: Leased, cancellation: CancellationToken) -> Self {
-        Self::with(leased, cancellation.into(), STORE_TIMEOUT)
+        Self::with(leased, cancellation.into(), Patience::new(STORE_TIMEOUT))
     }
 
-    fn with(
-        leased: Leased,
-        cancellation: OnceLock<CancellationToken>,
-        store_timeout: Duration,
-    ) -> Self {
+    fn with(leased: Leased, cancellation: OnceLock<CancellationToken>, patience: Patience) -> Self {
         Self(Arc::new(Inner {
             leased,
             cancellation,
             hold: AtomicU8::new(Hold::Lease as u8),
             is_cut_short: AtomicBool::new(false),
-            store_timeout,
+            patience,
         }))
     }
 
     /// The context of a message that a processor of these settings has claimed.
     pub(super) fn claimed(leased: Leased, config: &Config) -> Self {
-        Self::with(leased, OnceLock::new(), config.store.limit)
+        Self::with(leased, OnceLock::new(), config.store.patience.clone())
     }
 
     /// How long one call of the store may take.
-    pub(super) fn store_timeout(&self) -> Duration {
-        self.0.store_timeout
+    pub(super) fn patience(&self) -> &Patience {
+        &self.0.patience
     }
 
     /// Cancels for a reason that is no fault of the message's: the processor has been asked to

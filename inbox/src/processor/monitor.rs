@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::Config;
-use crate::{HandlerName, HandlerStatistics, Operate, hooks::Call, patience::within, telemetry};
+use crate::{HandlerName, HandlerStatistics, Operate, hooks::Call, telemetry};
 
 pub(super) struct Monitor {
     pub operate: Arc<dyn Operate>,
@@ -18,14 +18,18 @@ impl Monitor {
         let mut unserved = HashSet::new();
         loop {
             tokio::time::sleep(self.interval).await;
-            let statistics =
-                match within(config.store.limit, "statistics", self.operate.statistics()).await {
-                    Ok(statistics) => statistics,
-                    Err(error) => {
-                        tracing::warn!(%error, "backlog not known");
-                        continue;
-                    }
-                };
+            let statistics = match config
+                .store
+                .patience
+                .within("statistics", self.operate.statistics())
+                .await
+            {
+                Ok(statistics) => statistics,
+                Err(error) => {
+                    tracing::warn!(%error, "backlog not known");
+                    continue;
+                }
+            };
             let has_vanished = |name: &&HandlerName| {
                 let mut present = statistics.handlers.iter();
                 !present.any(|handler| handler.handler == **name)

@@ -16,7 +16,6 @@ use super::{
 use crate::{
     Effect, Error, Outcome, Recorded, Result, Settled, Settlement, StoreExt as _, Transactional,
     backoff::{after_conflicts, through_an_outage},
-    patience::within,
 };
 
 /// Works on one message within a database transaction.
@@ -188,7 +187,7 @@ where
 {
     /// One transaction, from its opening to its end.
     async fn attempt(&self, context: &Context) -> Result<(), Failure> {
-        let limit = context.store_timeout();
+        let patience = context.patience();
         let is_exclusive = self.store.capabilities().exclusive_transactions;
         context.set_hold(Hold::Transaction);
         let mut transaction = match self.open(context).await {
@@ -205,8 +204,9 @@ where
             Ok(()) => self.commit(transaction, context).await,
             Err(failure) => {
                 // A transaction that cannot be rolled back was never committed either.
-                if let Err(error) =
-                    within(limit, "roll back", self.store.roll_back(transaction)).await
+                if let Err(error) = patience
+                    .within("roll back", self.store.roll_back(transaction))
+                    .await
                 {
                     tracing::warn!(%error, "transaction not rolled back; its end undoes it");
                 }
@@ -221,8 +221,11 @@ where
         if !is_exclusive {
             context.set_hold(Hold::Commit);
         }
-        let limit = context.store_timeout();
-        let error = match within(limit, "commit", self.store.commit(transaction)).await {
+        let patience = context.patience();
+        let error = match patience
+            .within("commit", self.store.commit(transaction))
+            .await
+        {
             Ok(()) => {
                 context.mark_settled();
                 return Ok(());
@@ -259,19 +262,21 @@ where
         let lease = &context.leased().lease;
         let outcome = Outcome::Processed { result: None };
         let settling = self.store.settle_one(lease, outcome);
-        let settled = within(context.store_timeout(), "settle", settling).await;
+        let settled = context.patience().within("settle", settling).await;
         matches!(settled, Ok(Settled::Done))
     }
 
     /// Whether the message is processed, by this worker or another.
     async fn is_processed(&self, context: &Context) -> Result<bool, Failure> {
-        let limit = context.store_timeout();
+        let patience = context.patience();
         let mut transaction = self.open(context).await?;
         let message = context.message();
         let recording = self.store.record_in(&mut transaction, message, None);
-        let recorded = within(limit, "record_in", recording).await;
+        let recorded = patience.within("record_in", recording).await;
         // What it would record is not to be kept.
-        within(limit, "roll back", self.store.roll_back(transaction)).await?;
+        patience
+            .within("roll back", self.store.roll_back(transaction))
+            .await?;
         Ok(matches!(recorded?, Recorded::Processed { .. }))
     }
 
@@ -279,8 +284,8 @@ where
     /// waited for, while the processor renews the lease.
     async fn open(&self, context: &Context) -> Result<S::Transaction, Failure> {
         let leases = std::slice::from_ref(&context.leased().lease);
-        let limit = context.store_timeout();
-        let opening = (|| within(limit, "open", self.store.open_for(leases)))
+        let patience = context.patience();
+        let opening = (|| patience.within("open", self.store.open_for(leases)))
             .retry(through_an_outage())
             .when(Error::is_retryable);
         tokio::select! {
@@ -335,7 +340,9 @@ where
         };
         let settlements = [settlement];
         let settling = self.store.settle_in(transaction, &settlements);
-        let settled = within(context.store_timeout(), "settle_in", settling)
+        let settled = context
+            .patience()
+            .within("settle_in", settling)
             .await
             .map_err(|error| Failure::of_transaction(&error))?;
         Ok(settled.into_iter().next())

@@ -65,7 +65,7 @@ pub use sources::{ChannelSource, StreamSource, Submission};
 
 use crate::{
     HandlerName, Store,
-    patience::{Patient, SHORTEST, STORE_TIMEOUT},
+    patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
 };
 
 type OnBatch = Arc<dyn Fn(&BatchReport) + Send + Sync>;
@@ -192,8 +192,8 @@ impl ReceiverBuilder {
 
     /// Sets how long one call of the store may take. Default: 60 seconds, twice the
     /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
-    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it
-    /// is warned of. Less than a millisecond is taken as one.
+    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it,
+    /// or ten seconds, is warned of, once in an outage. Less than a millisecond is taken as one.
     pub fn store_timeout(mut self, limit: Duration) -> Self {
         self.store_timeout = limit.max(SHORTEST);
         self
@@ -231,7 +231,7 @@ impl ReceiverBuilder {
             max_unacknowledged_bytes: self.max_unacknowledged_bytes,
             store: Patient {
                 store: self.store,
-                limit: self.store_timeout,
+                patience: Patience::new(self.store_timeout),
             },
             batch_size: self.batch_size,
             linger: self.linger,
