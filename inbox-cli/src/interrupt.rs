@@ -1,6 +1,6 @@
 //! Ctrl-C, SIGTERM and SIGHUP.
 
-use std::{sync::OnceLock, thread};
+use std::{sync::OnceLock, thread, time::Duration};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -68,6 +68,25 @@ fn ignores_hang_ups() -> bool {
 
 async fn hung_up(signals: &mut Option<Signal>) -> Option<()> {
     signals.as_mut()?.recv().await
+}
+
+/// How long what is under way may take once the end was asked for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Waits for `work`, which is over soon as a rule; `None` when it is not and a signal has come.
+pub(crate) async fn unless_given_up<T>(
+    token: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let given_up = async {
+        token.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = given_up => None,
+    }
 }
 
 /// How a command that watched `token` ended, if a signal leaves some of its work undone.

@@ -129,7 +129,8 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
 fn log_to_stderr() {
     const DEFAULT: &str = "inbox=warn,inbox::processor::task=error,\
         inbox::receiver::batch=error,inbox::receiver::intake=error,\
-        inbox::receiver::outage=info,inbox::processor::claims=info";
+        inbox::receiver::outage=info,inbox::processor::claims=info,\
+        inbox::patience=info,inbox::commands::purge=info";
     let wanted = std::env::var("INBOX_LOG").unwrap_or_default();
     let chosen = if wanted.is_empty() { DEFAULT } else { &wanted };
     let filter: Targets = chosen.parse().unwrap_or_else(|error| {

@@ -1,6 +1,7 @@
 //! Opening the inbox that `--store` names, and closing it.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -15,9 +16,26 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// note connections that just break off.
 static CONNECTED: Mutex<Vec<Arc<dyn Inbox>>> = Mutex::new(Vec::new());
 
+/// After this, a command that waits for the store says so.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Does what needs the store, and says that the store is waited for if it takes long.
+pub(crate) async fn waiting<T>(url: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    if let Ok(done) = tokio::time::timeout(QUIET, &mut work).await {
+        return done;
+    }
+    tracing::warn!("waiting for the store at {}", shown(url));
+    work.await
+}
+
 /// Opens an existing inbox. Never creates anything: a mistyped path must not become an empty
 /// inbox.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
+    waiting(url, open_existing(url)).await
+}
+
+async fn open_existing(url: &str) -> Result<Arc<dyn Inbox>> {
     check_is_built(url)?;
     let store = match connected(&without_creating(url)).await {
         // Of a server it is the database that is missing, and that is not ours to create.
@@ -50,7 +68,7 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
 /// Opens the inbox, and sets it up if there is none.
 pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
     let store = connect(url).await?;
-    match store.create().await {
+    match waiting(url, store.create()).await {
         Ok(()) => Ok(store),
         Err(e) if e.kind() == ErrorKind::SchemaVersion => {
             Err(e).with_context(|| format!("cannot use the inbox at {}", shown(url)))
@@ -62,7 +80,8 @@ pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
 /// Connects without looking at the schema.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     check_is_built(url)?;
-    connected(url).await.with_context(|| cannot_open(url))
+    let connected = waiting(url, connected(url)).await;
+    connected.with_context(|| cannot_open(url))
 }
 
 async fn connected(url: &str) -> inbox::Result<Arc<dyn Inbox>> {

@@ -12,7 +12,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     process::{Child, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -386,4 +386,121 @@ fn the_exit_code_names_the_signal() {
             assert_eq!(code_of(&mut child), Some(code), "{command:?}");
         }
     }
+}
+
+/// A connection that keeps all others from writing, as a backup or an administrator's shell may.
+fn lock(place: &Place) -> impl Drop {
+    use sqlx::{Connection as _, Executor as _, SqliteConnection};
+
+    struct Lock(tokio::runtime::Runtime, Option<SqliteConnection>);
+    impl Drop for Lock {
+        fn drop(&mut self) {
+            let connection = self.1.take().unwrap();
+            self.0.block_on(connection.close()).unwrap();
+        }
+    }
+    let url = format!("sqlite://{}", place.path("inbox.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let connection = runtime.block_on(async {
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        connection.execute("BEGIN IMMEDIATE").await.unwrap();
+        connection
+    });
+    Lock(runtime, Some(connection))
+}
+
+/// A place with processed messages.
+fn place_with_processed(number: usize) -> Place {
+    let place = place_with(number);
+    place
+        .inbox(&["process", "--drain", "--quiet", "--", "true"])
+        .exits(0);
+    place
+}
+
+/// Starts the command, its standard error in a file of that name.
+fn start_logged(place: &Place, arguments: &[&str], name: &str) -> Child {
+    let stderr = std::fs::File::create(place.path(name)).unwrap();
+    let mut command = place.command(arguments);
+    command.stdout(Stdio::piped()).stderr(stderr);
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_purge_waits_for_a_locked_file_says_so_and_goes_on() {
+    let place = place_with_processed(3);
+    let held = lock(&place);
+    // The file's own time limit passes several times.
+    let url = format!(
+        "sqlite://{}?operation_timeout_ms=200",
+        place.path("inbox.db").display()
+    );
+    let purge = ["purge", "--older-than", "0s", "--store", &url];
+    let child = start_logged(&place, &purge, "stderr");
+    wait_for("the word", || {
+        place.read("stderr").contains("store unavailable; retrying")
+    });
+    thread::sleep(Duration::from_secs(5));
+    assert_eq!(place.read("stderr").lines().count(), 1, "said once");
+    drop(held);
+    let output = finish(child.wait_with_output().unwrap()).exits(0);
+    output.says("3 messages purged");
+    assert!(place.read("stderr").contains("store available again"));
+}
+
+#[test]
+fn a_signal_ends_what_waits_for_a_locked_file() {
+    let place = place_with_processed(3);
+    place
+        .inbox_with(&["ingest", "-", "--handler", "other"], events(2).as_bytes())
+        .exits(0);
+    let held = lock(&place);
+    for (arguments, says, stop, code) in [
+        (
+            &["purge", "--older-than", "0s"][..],
+            "0 messages purged",
+            Signal::SIGTERM,
+            143,
+        ),
+        (
+            &["replay", "--all", "--state", "processed"],
+            "0 messages replayed",
+            Signal::SIGINT,
+            130,
+        ),
+        (
+            &["discard", "other/e0", "other/e1"],
+            "0 messages discarded",
+            Signal::SIGTERM,
+            143,
+        ),
+    ] {
+        let mut child = start_logged(&place, arguments, "stderr");
+        // It is named, within seconds.
+        wait_for("the word", || {
+            let said = place.read("stderr");
+            said.contains("waiting for the store") || said.contains("takes long")
+        });
+        let began = Instant::now();
+        signal(&child, stop);
+        assert_eq!(code_of(&mut child), Some(code), "{arguments:?}");
+        assert!(began.elapsed() < Duration::from_secs(15));
+        finish(child.wait_with_output().unwrap()).says(says);
+    }
+    // The second one ends it at once.
+    let mut child = start_logged(&place, &["purge", "--older-than", "0s"], "stderr");
+    thread::sleep(Duration::from_millis(500));
+    signal(&child, Signal::SIGTERM);
+    wait_for("the first to be heard", || {
+        place.read("stderr").contains("once more")
+    });
+    let began = Instant::now();
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(code_of(&mut child), Some(143));
+    assert!(began.elapsed() < Duration::from_secs(2));
+    drop(held);
+    assert_eq!(place.stats().processed, 3);
 }

@@ -3,11 +3,13 @@
 use anyhow::Result;
 use inbox::{Filter, Inbox, Intervention, Key, Progress, Slice, State};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{DiscardArgs, Global, SelectionArgs},
     commands::list,
     exit::Exit,
+    interrupt,
     lookup::{Found, Lookup, which_one},
     output, store,
 };
@@ -48,7 +50,8 @@ pub(crate) async fn run(global: &Global, args: DiscardArgs) -> Result<Exit> {
     .await
 }
 
-/// Does `one` to each id, or `many` slice by slice to all that the filter means.
+/// Does `one` to each id, or `many` slice by slice to all that the filter means. The first signal
+/// ends it behind the step under way.
 pub(crate) async fn intervene(
     global: &Global,
     store: &dyn Inbox,
@@ -58,66 +61,138 @@ pub(crate) async fn intervene(
     one: impl AsyncFn(&dyn Inbox, &Key) -> inbox::Result<Intervention>,
     many: impl AsyncFn(&dyn Inbox, &Filter, &Slice) -> inbox::Result<Progress>,
 ) -> Result<Exit> {
-    let mut changed = 0;
-    let mut refusals = Vec::new();
-    if selection.all {
+    if selection.all && selection.dry_run {
         let mut filter = list::filter(selection.handler, states, selection.filter);
-        if selection.dry_run {
-            if filter.states.is_empty() {
-                filter.states.push(State::Dead);
-            }
-            let number = store.count(&filter).await?;
-            if global.json {
-                output::json(&json!({ "dry_run": true, verb.done: number }))?;
-            } else {
-                output::line(format!("{} {}", output::messages(number), verb.would))?;
-            }
-            return Ok(Exit::Ok);
+        if filter.states.is_empty() {
+            filter.states.push(State::Dead);
         }
+        let number = store::waiting(&global.store, store.count(&filter)).await?;
+        if global.json {
+            output::json(&json!({ "dry_run": true, verb.done: number }))?;
+        } else {
+            output::line(format!("{} {}", output::messages(number), verb.would))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    let mut work = Work {
+        global,
+        token: interrupt::token()?,
+        changed: 0,
+        refusals: Vec::new(),
+    };
+    let ended = if selection.all {
+        let filter = list::filter(selection.handler, states, selection.filter);
+        work.all(async |slice: &Slice| many(store, &filter, slice).await)
+            .await
+    } else {
+        let lookup = Lookup::new(store, selection.handler);
+        let one = async |key: &Key| one(store, key).await;
+        work.each(selection.ids, lookup, verb, one).await
+    };
+    // What is changed is changed, also if the rest has failed.
+    if ended.is_ok() || work.changed > 0 {
+        work.report(verb)?;
+    }
+    ended?;
+    let exit = if work.refusals.is_empty() {
+        Exit::Ok
+    } else {
+        Exit::No
+    };
+    Ok(interrupt::exit(&work.token, exit))
+}
+
+/// What was done so far.
+struct Work<'a> {
+    global: &'a Global,
+    token: CancellationToken,
+    changed: u64,
+    refusals: Vec<serde_json::Value>,
+}
+
+impl Work<'_> {
+    /// Waits for the store; `None` when a signal has come.
+    async fn step<T, E: Into<anyhow::Error>>(
+        &self,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<Option<T>> {
+        if self.token.is_cancelled() {
+            return Ok(None);
+        }
+        let call = store::waiting(&self.global.store, call);
+        match interrupt::unless_given_up(&self.token, call).await {
+            Some(answer) => answer.map(Some).map_err(Into::into),
+            None => {
+                output::note("the store does not answer: the last step may have been done or not");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn all(&mut self, many: impl AsyncFn(&Slice) -> inbox::Result<Progress>) -> Result<()> {
         let mut slice = Slice {
             after: None,
             limit: SLICE,
         };
-        loop {
-            let progress = many(store, &filter, &slice).await?;
-            changed += progress.changed;
+        while let Some(progress) = self.step(many(&slice)).await? {
+            self.changed += progress.changed;
             if progress.next.is_none() {
                 break;
             }
             slice.after = progress.next;
         }
-    } else {
-        let mut lookup = Lookup::new(store, selection.handler);
-        for id in selection.ids {
-            let outcome = match lookup.find(&id).await? {
-                Found::One(key) => problem(verb, one(store, &key).await?),
+        Ok(())
+    }
+
+    async fn each(
+        &mut self,
+        ids: Vec<String>,
+        mut lookup: Lookup<'_>,
+        verb: &Verb,
+        one: impl AsyncFn(&Key) -> inbox::Result<Intervention>,
+    ) -> Result<()> {
+        for id in ids {
+            let Some(found) = self.step(lookup.find(&id)).await? else {
+                break;
+            };
+            let outcome = match found {
+                Found::One(key) => match self.step(one(&key)).await? {
+                    Some(outcome) => problem(verb, outcome),
+                    None => break,
+                },
                 Found::Nothing => problem(verb, Intervention::NotFound),
                 Found::Several(choices) => Err(which_one(&choices)),
             };
             match outcome {
-                Ok(()) => changed += 1,
+                Ok(()) => self.changed += 1,
                 Err(problem) => {
                     let id_as_text = output::cell(&id, usize::MAX);
                     output::note(format_args!("{id_as_text}: {problem}"));
-                    refusals.push(json!({ "id": id, "reason": problem }));
+                    self.refusals.push(json!({ "id": id, "reason": problem }));
                 }
             }
         }
+        Ok(())
     }
-    if global.json {
-        output::json(&json!({
-            verb.done: changed,
-            "refused": refusals.len(),
-            "refusals": refusals,
-        }))?;
-    } else if !global.quiet {
-        output::line(format!("{} {}", output::messages(changed), verb.done))?;
+
+    fn report(&self, verb: &Verb) -> Result<()> {
+        let Self {
+            global,
+            changed,
+            refusals,
+            ..
+        } = self;
+        if global.json {
+            output::json(&json!({
+                verb.done: changed,
+                "refused": refusals.len(),
+                "refusals": refusals,
+            }))?;
+        } else if !global.quiet {
+            output::line(format!("{} {}", output::messages(*changed), verb.done))?;
+        }
+        Ok(())
     }
-    Ok(if refusals.is_empty() {
-        Exit::Ok
-    } else {
-        Exit::No
-    })
 }
 
 /// Why an intervention was not made, if it was not.

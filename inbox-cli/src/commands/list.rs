@@ -22,7 +22,8 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
         with_payload: false,
     };
     let is_first = page.after.is_none();
-    let listing = store.list(&filter, &page).await?;
+    let url = &global.store;
+    let listing = store::waiting(url, store.list(&filter, &page)).await?;
     let is_whole = is_first && listing.next.is_none();
     if global.json {
         for record in &listing.records {
@@ -49,11 +50,11 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     }
     let shown = listing.records.len() as u64;
     let total = if args.total {
-        Some(store.count(&filter).await?)
+        Some(store::waiting(url, store.count(&filter)).await?)
     } else if is_whole {
         Some(shown + listing.corrupt.len() as u64)
     } else {
-        total(store.as_ref(), &filter).await?
+        store::waiting(url, total(store.as_ref(), &filter)).await?
     };
     let mut footer = match total {
         Some(total) => format!("{} of {}", output::count(shown), output::messages(total)),

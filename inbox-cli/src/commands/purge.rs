@@ -1,8 +1,11 @@
 //! `inbox purge`: retention by hand, with an archive if wanted.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use inbox::{Janitor, State, Sweep};
+use inbox::{Janitor, State, Sweep, SweepError};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     archive::ArchiveFile,
@@ -10,6 +13,9 @@ use crate::{
     exit::Exit,
     interrupt, output, progress, store,
 };
+
+/// The pause before a sweep goes on that the store has failed, a few times already.
+const PAUSE: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
@@ -28,14 +34,53 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
     let janitor = janitor.build()?;
     let spinner = progress::spinner(global, "purging");
     let mut sweep = Sweep::default();
-    let ended = janitor.sweep_into(&mut sweep, &token).await;
+    let ended = through_outages(&janitor, &mut sweep, &token).await;
     spinner.finish_and_clear();
     // What is deleted is deleted, also if the rest has failed.
-    if ended.is_ok() || sweep.purged() > 0 {
+    if ended.is_ok() || sweep.purged() > 0 || token.is_cancelled() {
         report(global, &sweep)?;
     }
-    ended?;
+    match ended {
+        Err(SweepError::Store(error)) if token.is_cancelled() && error.is_retryable() => {
+            output::note(format_args!(
+                "ended before everything was purged: {error}; what was under way may be purged, too"
+            ));
+        }
+        ended => ended?,
+    }
     Ok(interrupt::exit(&token, Exit::Ok))
+}
+
+/// Sweeps until nothing is left or a signal has come, and waits for a store that is away.
+async fn through_outages(
+    janitor: &Janitor,
+    sweep: &mut Sweep,
+    token: &CancellationToken,
+) -> Result<(), SweepError> {
+    let mut is_away = false;
+    loop {
+        let before = sweep.purged();
+        // Counted again by each sweep.
+        sweep.corrupt = 0;
+        let ended = janitor.sweep_into(sweep, token).await;
+        if is_away && (ended.is_ok() || sweep.purged() > before) {
+            is_away = false;
+            tracing::info!("store available again");
+        }
+        match ended {
+            Err(SweepError::Store(error)) if error.is_retryable() && !token.is_cancelled() => {
+                if !is_away {
+                    is_away = true;
+                    tracing::warn!(%error, "store unavailable; retrying until it is back");
+                }
+                tokio::select! {
+                    () = token.cancelled() => {}
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+            ended => return ended,
+        }
+    }
 }
 
 fn report(global: &Global, sweep: &Sweep) -> Result<()> {

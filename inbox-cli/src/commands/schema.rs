@@ -7,7 +7,7 @@ use crate::{
     args::{Global, SchemaCommand},
     exit::Exit,
     output,
-    store::{check_is_built, connect, shown, without_creating},
+    store::{check_is_built, connect, shown, waiting, without_creating},
 };
 
 pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit> {
@@ -24,7 +24,7 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
         }
         SchemaCommand::Exists => {
             let exists = match connect(&without_creating(url)).await {
-                Ok(store) => store.exists().await?,
+                Ok(store) => waiting(url, store.exists()).await?,
                 // The file itself may be what does not exist.
                 Err(e) if missing(&e) => false,
                 Err(e) => return Err(e),
@@ -38,7 +38,7 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
         }
         SchemaCommand::Create => {
             let store = connect(url).await?;
-            store.create().await?;
+            waiting(url, store.create()).await?;
             if global.json {
                 output::json(&json!({ "version": store.expected_version() }))?;
             } else {
@@ -47,7 +47,7 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
         }
         SchemaCommand::Migrate => {
             let store = connect(url).await?;
-            let migration = store.migrate().await?;
+            let migration = waiting(url, store.migrate()).await?;
             let from = migration
                 .from
                 .map_or_else(|| "nothing".to_owned(), |v| format!("version {v}"));
@@ -62,7 +62,10 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
         }
         SchemaCommand::Version => {
             let (found, expected) = match connect(&without_creating(url)).await {
-                Ok(store) => (store.version().await?, Some(store.expected_version())),
+                Ok(store) => (
+                    waiting(url, store.version()).await?,
+                    Some(store.expected_version()),
+                ),
                 Err(e) if missing(&e) => (None, None),
                 Err(e) => return Err(e),
             };

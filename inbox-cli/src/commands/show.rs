@@ -18,9 +18,9 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
         wrong_usage("--payload and --result print bytes as they are; --json alone has both");
     }
     let store = store::open(&global.store).await?;
-    let found = Lookup::new(store.as_ref(), args.handler)
-        .find(&args.id)
-        .await?;
+    let url = &global.store;
+    let mut lookup = Lookup::new(store.as_ref(), args.handler);
+    let found = store::waiting(url, lookup.find(&args.id)).await?;
     let name = match &found {
         Found::One(key) => key.to_string(),
         Found::Nothing => args.id,
@@ -30,7 +30,7 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
         }
     };
     let record = match &found {
-        Found::One(key) => store.get(key).await?,
+        Found::One(key) => store::waiting(url, store.get(key)).await?,
         _ => None,
     };
     let Some(record) = record else {

@@ -7,7 +7,7 @@ use crate::{args::Global, exit::Exit, output, store};
 
 pub(crate) async fn run(global: &Global) -> Result<Exit> {
     let store = store::open(&global.store).await?;
-    let statistics = store.statistics().await?;
+    let statistics = store::waiting(&global.store, store.statistics()).await?;
     if global.json {
         for handler in &statistics.handlers {
             output::json(&json!({
