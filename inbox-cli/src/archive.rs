@@ -3,22 +3,35 @@
 use std::{
     fs,
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    path::Path,
+    os::{
+        fd::AsFd as _,
+        unix::fs::{FileTypeExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inbox::{Archiver, Record};
 use serde::Serialize;
-use tokio::{fs::File, io::AsyncWriteExt, sync::Mutex};
+use tokio::{fs::File, io::AsyncWriteExt, sync::Mutex, time::timeout};
 
 use crate::output::RecordView;
 
-/// Appends records, and has them on disk before it says so.
+/// After this, it is said that a reader is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Appends records, and has them on disk before it says so. A pipe or a terminal has no disk:
+/// there, what was written is all that can be known.
 #[derive(Debug)]
 pub(crate) struct ArchiveFile {
     file: Mutex<File>,
+    is_on_disk: bool,
+    /// Whether it is where results are printed, too.
+    pub(crate) is_stdout: bool,
 }
 
 /// A record and its bytes. Base64, because a payload may be anything.
@@ -31,13 +44,83 @@ struct Line<'a> {
 }
 
 impl ArchiveFile {
-    /// Opens the file, and creates it if need be. No other process writes to it until this one ends.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file =
-            open(path).with_context(|| format!("cannot write the archive {}", path.display()))?;
+    /// Opens the file, and creates it if need be; `-` is standard output. No other process writes to
+    /// it until this one ends.
+    ///
+    /// Waits for a reader if it is a named pipe.
+    pub(crate) async fn open(path: &Path) -> Result<Self> {
+        let context = || format!("cannot write the archive {}", path.display());
+        let stdout = fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let place = Place::of(&stdout.metadata()?);
+        let owned = path.to_owned();
+        let opening = tokio::task::spawn_blocking(move || {
+            if owned == Path::new("-") {
+                lock(&stdout)?;
+                return Ok(stdout);
+            }
+            open(&owned)
+        });
+        let mut opening = pin!(opening);
+        let opened = match timeout(PATIENCE, &mut opening).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                tracing::warn!("waiting for a reader of {}", path.display());
+                opening.await
+            }
+        };
+        let file = opened?.with_context(context)?;
+        let metadata = file.metadata().with_context(context)?;
         Ok(Self {
             file: Mutex::new(File::from_std(file)),
+            is_on_disk: metadata.is_file() || metadata.file_type().is_block_device(),
+            is_stdout: Place::of(&metadata) == place,
         })
+    }
+}
+
+/// What tells one file from all others, whatever its name.
+#[derive(Debug, PartialEq, Eq)]
+struct Place(u64, u64);
+
+impl Place {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self(metadata.dev(), metadata.ino())
+    }
+}
+
+/// Fails when `path` is a part of the inbox in the file `database`. To be asked before it is opened:
+/// closing it again would release the locks that SQLite has on it in this process.
+pub(crate) fn check_is_not_inbox(path: &Path, database: &Path) -> Result<()> {
+    let place = fs::metadata(path).ok().map(|metadata| Place::of(&metadata));
+    for ending in ["", "-wal", "-shm", "-journal"] {
+        let mut part = database.as_os_str().to_owned();
+        part.push(ending);
+        let part = Path::new(&part);
+        let is_same_file = place.is_some()
+            && place == fs::metadata(part).ok().map(|metadata| Place::of(&metadata));
+        // One that is not there yet has a name already.
+        let is_same_name = is_same_file || full_name(path) == full_name(part);
+        ensure!(
+            !is_same_name,
+            "{} is a file of the inbox itself",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// The path without links on the way to its folder.
+fn full_name(path: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(path).ok()?;
+    let folder = absolute.parent()?.canonicalize().ok()?;
+    Some(folder.join(absolute.file_name()?))
+}
+
+fn lock(file: &fs::File) -> io::Result<()> {
+    // Where files cannot be locked, nothing says so before lines have mixed.
+    match file.try_lock() {
+        Err(fs::TryLockError::WouldBlock) => Err(io::Error::other("another process writes to it")),
+        _ => Ok(()),
     }
 }
 
@@ -57,10 +140,7 @@ fn open(path: &Path) -> io::Result<fs::File> {
         }
         Err(error) => return Err(error),
     };
-    // Where files cannot be locked, nothing says so before lines have mixed.
-    if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
-        return Err(io::Error::other("another process writes to it"));
-    }
+    lock(&file)?;
     let metadata = file.metadata()?;
     if metadata.is_file() && metadata.len() > 0 && !ends_with_a_line(path)? {
         // A run that was cut short has left half a line, whose message is still in the inbox. It
@@ -97,7 +177,9 @@ impl Archiver for ArchiveFile {
         let mut file = self.file.lock().await;
         file.write_all(&lines).await?;
         file.flush().await?;
-        file.sync_data().await?;
+        if self.is_on_disk {
+            file.sync_data().await?;
+        }
         Ok(())
     }
 }

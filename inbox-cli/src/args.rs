@@ -452,7 +452,8 @@ pub(crate) struct PurgeArgs {
     #[arg(long = "state", value_name = "STATE", default_value = "processed")]
     pub(crate) states: Vec<FinalStateArg>,
     /// Append them to this NDJSON file first, payloads as base64; nothing is deleted that is not
-    /// on disk there
+    /// on disk there. - is standard output; what was written to a pipe counts as archived, whatever
+    /// its reader does with it
     #[arg(long, value_name = "FILE")]
     pub(crate) archive: Option<PathBuf>,
     /// Delete up to this many at a time

@@ -1,6 +1,7 @@
 //! Opening the inbox that `--store` names, and closing it.
 
 use std::{
+    path::Path,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -8,6 +9,8 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use inbox::{ErrorKind, Inbox};
+
+use crate::archive;
 
 /// How long the end of the process may wait for servers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -182,6 +185,14 @@ pub(crate) fn left_out(what: &str, feature: &str) -> anyhow::Error {
          source tree, `cargo install --path inbox-cli --features {feature}` installs one that can; \
          `--features all` adds everything"
     )
+}
+
+/// Fails when `path` is a file of the inbox at `url`, which reading or writing it would harm.
+pub(crate) fn check_is_not_inbox(url: &str, path: &Path) -> Result<()> {
+    match inbox_sqlite::SqliteOptions::from_url(url) {
+        Ok(options) if is_file(url) => archive::check_is_not_inbox(path, options.path()),
+        _ => Ok(()),
+    }
 }
 
 fn is_file(url: &str) -> bool {

@@ -167,3 +167,98 @@ fn a_purge_that_fails_says_what_it_has_deleted() {
     output.complains("to be kept");
     assert_eq!(place.stats().processed, 1);
 }
+
+fn with_processed(number: usize) -> Place {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(number).as_bytes())
+        .exits(0);
+    place
+        .inbox(&["process", "--drain", "--quiet", "--", "true"])
+        .exits(0);
+    place
+}
+
+/// Under whichever name, and before anything is written.
+#[test]
+fn a_file_of_the_inbox_is_no_archive_and_no_input() {
+    let place = with_processed(2);
+    std::fs::hard_link(place.path("inbox.db"), place.path("other")).unwrap();
+    std::os::unix::fs::symlink("inbox.db", place.path("link")).unwrap();
+    let before = std::fs::read(place.path("inbox.db")).unwrap();
+    for name in [
+        "inbox.db",
+        "./inbox.db",
+        "inbox.db-wal",
+        "inbox.db-shm",
+        "other",
+        "link",
+    ] {
+        place
+            .inbox(&["purge", "--older-than", "0s", "--archive", name])
+            .exits(1)
+            .complains("a file of the inbox itself");
+    }
+    assert_eq!(std::fs::read(place.path("inbox.db")).unwrap(), before);
+    assert!(!place.path("inbox.db-wal").exists());
+    for command in [&["ingest", "other"][..], &["run", "inbox.db", "--", "true"]] {
+        place
+            .inbox(command)
+            .exits(1)
+            .complains("a file of the inbox itself");
+    }
+    assert_eq!(place.stats().processed, 2);
+}
+
+/// A named pipe waits for its reader; so does the purge, and can be ended.
+#[test]
+fn an_archive_that_nobody_reads_can_be_left() {
+    let place = with_processed(2);
+    let pipe = place.path("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+    let start = || {
+        let stderr = std::fs::File::create(place.path("stderr")).unwrap();
+        let child = place
+            .command(&["purge", "--older-than", "0s", "--archive", "pipe"])
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        wait_for("the word", || {
+            place
+                .read("stderr")
+                .contains("waiting for a reader of pipe")
+        });
+        child
+    };
+    let mut child = start();
+    support::signal(&child, nix::sys::signal::Signal::SIGTERM);
+    wait_for("the end", || child.try_wait().unwrap().is_some());
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(place.stats().processed, 2);
+    // With one it goes on.
+    let child = start();
+    let archive = std::fs::read_to_string(&pipe).unwrap();
+    support::finish(child.wait_with_output().unwrap())
+        .exits(0)
+        .says("2 messages purged");
+    assert_eq!(archive.lines().count(), 2, "{archive}");
+}
+
+#[test]
+fn standard_output_is_an_archive() {
+    for archive in ["-", "/dev/stdout"] {
+        let place = with_processed(2);
+        let purge = ["purge", "--older-than", "0s", "--archive", archive];
+        let output = place.inbox(&purge).exits(0);
+        assert_eq!(output.json().len(), 2, "{output:?}");
+        output.complains("2 messages purged");
+        assert!(!place.path("-").exists());
+        // Nobody has what a closed pipe was given.
+        let place = with_processed(2);
+        let mut command = place.command(&purge);
+        let mut child = command.stdout(support::closed_pipe()).spawn().unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert_eq!(place.stats().processed, 2);
+    }
+}

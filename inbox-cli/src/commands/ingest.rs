@@ -30,6 +30,7 @@ pub(crate) struct Ingested {
 }
 
 pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
+    store::check_is_not_inbox(&global.store, &args.input.file)?;
     let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;
     let token = interrupt::token()?;

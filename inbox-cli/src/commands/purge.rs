@@ -18,7 +18,16 @@ use crate::{
 const PAUSE: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
+    if let Some(file) = &args.archive {
+        store::check_is_not_inbox(&global.store, file)?;
+    }
     let store = store::open(&global.store).await?;
+    // Before signals are caught, since a named pipe may have no reader for long.
+    let archive = match &args.archive {
+        None => None,
+        Some(file) => Some(ArchiveFile::open(file).await?),
+    };
+    let has_stdout = archive.as_ref().is_some_and(|archive| archive.is_stdout);
     let token = interrupt::token()?;
     let mut janitor = Janitor::builder(store).slice(args.slice);
     for state in &args.states {
@@ -28,8 +37,8 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
             _ => janitor.keep_discarded(args.older_than),
         };
     }
-    if let Some(file) = &args.archive {
-        janitor = janitor.archiver(ArchiveFile::open(file)?);
+    if let Some(archive) = archive {
+        janitor = janitor.archiver(archive);
     }
     let janitor = janitor.build()?;
     let spinner = progress::spinner(global, "purging");
@@ -38,7 +47,7 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
     spinner.finish_and_clear();
     // What is deleted is deleted, also if the rest has failed.
     if ended.is_ok() || sweep.purged() > 0 || token.is_cancelled() {
-        report(global, &sweep)?;
+        report(global, &sweep, has_stdout)?;
     }
     match ended {
         Err(SweepError::Store(error)) if token.is_cancelled() && error.is_retryable() => {
@@ -83,16 +92,26 @@ async fn through_outages(
     }
 }
 
-fn report(global: &Global, sweep: &Sweep) -> Result<()> {
+/// On standard error when standard output is the archive.
+fn report(global: &Global, sweep: &Sweep, has_stdout: bool) -> Result<()> {
+    let mut report = Vec::new();
     if global.json {
-        output::json(&json!({ "purged": sweep.purged(), "corrupt_left": sweep.corrupt }))?;
+        let figures = json!({ "purged": sweep.purged(), "corrupt_left": sweep.corrupt });
+        report.push(figures.to_string());
     } else if !global.quiet {
-        output::line(format!("{} purged", output::messages(sweep.purged())))?;
+        report.push(format!("{} purged", output::messages(sweep.purged())));
         if sweep.corrupt > 0 {
-            output::line(format!(
+            report.push(format!(
                 "{} corrupt rows were left: they cannot be archived",
                 output::count(sweep.corrupt)
-            ))?;
+            ));
+        }
+    }
+    for line in report {
+        if has_stdout {
+            output::note(line);
+        } else {
+            output::line(line)?;
         }
     }
     Ok(())
