@@ -1,9 +1,16 @@
 //! What a line of NDJSON means as a message.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    fmt,
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inbox::{ContentType, HandlerName, Kind, Message, MessageId, OrderingKey, headers};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 
 use crate::args::InputArgs;
@@ -18,9 +25,79 @@ pub(crate) struct Format {
     ordering_field: Option<String>,
 }
 
-/// The members of a CloudEvent in the JSON format. Values stay the very bytes of the line, since
-/// re-serialising the payload would change it.
-type Members<'a> = BTreeMap<String, &'a RawValue>;
+/// The members of a JSON object. Values stay the very bytes of the line, since re-serialising the
+/// payload would change it.
+///
+/// Parsers do not agree on which of two members of one name counts. So it must not be decided here
+/// which of two ids is the message's.
+struct Members<'a> {
+    by_name: BTreeMap<String, &'a RawValue>,
+    twice: BTreeSet<String>,
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visit;
+
+        impl<'de> Visitor<'de> for Visit {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let (mut by_name, mut twice) = (BTreeMap::new(), BTreeSet::new());
+                while let Some((name, value)) = map.next_entry::<String, _>()? {
+                    match by_name.entry(name) {
+                        Entry::Vacant(entry) => {
+                            entry.insert(value);
+                        }
+                        Entry::Occupied(entry) => {
+                            twice.insert(entry.key().clone());
+                        }
+                    }
+                }
+                Ok(Members { by_name, twice })
+            }
+        }
+
+        deserializer.deserialize_map(Visit)
+    }
+}
+
+impl<'a> Members<'a> {
+    /// All of them, unless there are two of one name.
+    fn of_event(self) -> Result<BTreeMap<String, &'a RawValue>, String> {
+        match self.twice.first() {
+            None => Ok(self.by_name),
+            // Other names are the line's own.
+            Some(name) if ATTRIBUTES.contains(&name.as_str()) => Err(format!("has {name} twice")),
+            Some(_) => Err("has an extension attribute twice".to_owned()),
+        }
+    }
+
+    fn get(&self, name: &str) -> Result<Option<&'a RawValue>, ()> {
+        if self.twice.contains(name) {
+            return Err(());
+        }
+        Ok(self.by_name.get(name).copied())
+    }
+}
+
+/// What a CloudEvent can have without any extension.
+const ATTRIBUTES: [&str; 10] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "datacontenttype",
+    "dataschema",
+    "subject",
+    "time",
+    "data",
+    "data_base64",
+];
 
 const NOT_AN_EVENT: &str = "not a CloudEvent: needs the texts specversion, id, source and type \
      (for other NDJSON use --id-field and --kind-field)";
@@ -40,17 +117,17 @@ impl Format {
         if self.id_fields.is_empty() && self.ordering_field.is_none() {
             return cloud_event(line, handler);
         }
-        let value: Value = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
+        let value: &RawValue = serde_json::from_slice(line).map_err(|e| not_json(&e))?;
         let message = match &self.kind_field {
             None if self.id_fields.is_empty() => cloud_event(line, handler)?,
-            None => event(line, handler, Some(self.id(&value)?))?,
+            None => event(line, handler, Some(self.id(value)?))?,
             Some(field) => {
-                let kind = text_of(&value, field)?.ok_or_else(|| format!("no field {field}"))?;
+                let kind = text_of(value, field)?.ok_or_else(|| format!("no field {field}"))?;
                 let content_type =
                     ContentType::new("application/json").map_err(|e| e.to_string())?;
                 Message::new(
                     handler.clone(),
-                    MessageId::new(self.id(&value)?).map_err(|e| e.to_string())?,
+                    MessageId::new(self.id(value)?).map_err(|e| e.to_string())?,
                     Kind::new(kind).map_err(|e| e.to_string())?,
                     line.to_vec(),
                 )
@@ -60,7 +137,7 @@ impl Format {
         let Some(field) = &self.ordering_field else {
             return Ok(message);
         };
-        match text_of(&value, field)? {
+        match text_of(value, field)? {
             None => Ok(message),
             Some(text) => {
                 let key = OrderingKey::new(text).map_err(|e| e.to_string())?;
@@ -69,7 +146,7 @@ impl Format {
         }
     }
 
-    fn id(&self, value: &Value) -> Result<String, String> {
+    fn id(&self, value: &RawValue) -> Result<String, String> {
         let mut parts = Vec::with_capacity(self.id_fields.len());
         for field in &self.id_fields {
             parts.push(text_of(value, field)?.ok_or_else(|| format!("no field {field}"))?);
@@ -90,13 +167,14 @@ pub(crate) fn cloud_event(line: &[u8], handler: &HandlerName) -> Result<Message,
 
 /// The same, under another id than its own.
 fn event(line: &[u8], handler: &HandlerName, other_id: Option<String>) -> Result<Message, String> {
-    let mut members: Members<'_> = serde_json::from_slice(line).map_err(|e| {
+    let members: Members<'_> = serde_json::from_slice(line).map_err(|e| {
         if e.is_data() {
             NOT_AN_EVENT.to_owned()
         } else {
             not_json(&e)
         }
     })?;
+    let mut members = members.of_event()?;
     let version = required(&mut members, "specversion")?;
     if version != "1.0" {
         return Err("not a CloudEvent of version 1.0: specversion differs".into());
@@ -131,11 +209,14 @@ fn event(line: &[u8], handler: &HandlerName, other_id: Option<String>) -> Result
     Ok(message)
 }
 
-fn required(members: &mut Members<'_>, name: &str) -> Result<String, String> {
+fn required(members: &mut BTreeMap<String, &RawValue>, name: &str) -> Result<String, String> {
     optional(members, name)?.ok_or_else(|| NOT_AN_EVENT.to_owned())
 }
 
-fn optional(members: &mut Members<'_>, name: &str) -> Result<Option<String>, String> {
+fn optional(
+    members: &mut BTreeMap<String, &RawValue>,
+    name: &str,
+) -> Result<Option<String>, String> {
     members.remove(name).map_or(Ok(None), |value| {
         serde_json::from_str(value.get()).map_err(|_| format!("{name} is not a text"))
     })
@@ -143,7 +224,7 @@ fn optional(members: &mut Members<'_>, name: &str) -> Result<Option<String>, Str
 
 /// The payload's bytes, and the content type to assume when the event names none.
 fn payload(
-    members: &mut Members<'_>,
+    members: &mut BTreeMap<String, &RawValue>,
     content_type: Option<&str>,
 ) -> Result<(Vec<u8>, Option<&'static str>), String> {
     let base64 = optional(members, "data_base64")?;
@@ -176,18 +257,45 @@ fn is_json(content_type: &str) -> bool {
 
 /// A field by name, or by JSON pointer if it begins with a slash. Numbers and booleans count as
 /// their text; null as absent.
-fn text_of(value: &Value, field: &str) -> Result<Option<String>, String> {
-    let found = if field.starts_with('/') {
-        value.pointer(field)
-    } else {
-        value.get(field)
+fn text_of(value: &RawValue, field: &str) -> Result<Option<String>, String> {
+    let Some(found) = find(value, field)? else {
+        return Ok(None);
     };
-    match found {
-        None | Some(Value::Null) => Ok(None),
-        Some(found) => scalar(found)
-            .map(Some)
-            .ok_or_else(|| format!("field {field} is not a text or a number")),
+    let found: Value = serde_json::from_str(found.get()).map_err(|e| not_json(&e))?;
+    match scalar(&found) {
+        None if found.is_null() => Ok(None),
+        None => Err(format!("field {field} is not a text or a number")),
+        text => Ok(text),
     }
+}
+
+fn find<'a>(value: &'a RawValue, field: &str) -> Result<Option<&'a RawValue>, String> {
+    let member = |of: &'a RawValue, name: &str| {
+        let Ok(members) = serde_json::from_str::<Members<'a>>(of.get()) else {
+            return Ok(None);
+        };
+        let found = members.get(name);
+        found.map_err(|()| format!("has field {field} twice"))
+    };
+    let Some(pointer) = field.strip_prefix('/') else {
+        return member(value, field);
+    };
+    let mut found = value;
+    for step in pointer.split('/') {
+        let next = if found.get().starts_with('[') {
+            let is_number = step == "0" || !step.starts_with(['0', '+']);
+            let index = step.parse::<usize>().ok().filter(|_| is_number);
+            let items: Vec<&RawValue> = serde_json::from_str(found.get()).unwrap_or_default();
+            index.and_then(|index| items.get(index).copied())
+        } else {
+            member(found, &step.replace("~1", "/").replace("~0", "~"))?
+        };
+        let Some(next) = next else {
+            return Ok(None);
+        };
+        found = next;
+    }
+    Ok(Some(found))
 }
 
 fn scalar(value: &Value) -> Option<String> {
@@ -283,6 +391,55 @@ mod tests {
         assert_eq!(message.id().as_str(), "7#placed");
         assert_eq!(message.kind().as_str(), "placed");
         assert_eq!(message.payload().as_ref(), line.as_bytes());
+    }
+
+    #[test]
+    fn pointers_lead_through_objects_and_lists() {
+        let line = r#" {"a~b":[{"c/d":[1,"x"]}],"":{"e":true},"n":null} "#;
+        let value: &RawValue = serde_json::from_str(line).unwrap();
+        let text = |field| text_of(value, field);
+        assert_eq!(text("/a~0b/0/c~1d/1").unwrap().as_deref(), Some("x"));
+        assert_eq!(text("/a~0b/0/c~1d/0").unwrap().as_deref(), Some("1"));
+        assert_eq!(text("//e").unwrap().as_deref(), Some("true"));
+        for nothing in ["/a~0b/00", "/a~0b/+0", "/a~0b/1", "/n", "n", "/n/x", "b"] {
+            assert_eq!(text(nothing).unwrap(), None, "{nothing}");
+        }
+        assert!(text("a~b").is_err());
+    }
+
+    /// The id decides what is a duplicate.
+    #[test]
+    fn a_member_that_is_there_twice_is_refused() {
+        let events = format(&[], None, None);
+        let event = |more: &str| {
+            let line = format!(
+                r#"{{"specversion":"1.0","id":"1","source":"s","type":"t","x":1,"data":{{"d":1,"d":2}}{more}}}"#
+            );
+            read(&events, &line)
+        };
+        // The payload is not ours to judge.
+        assert_eq!(event("").unwrap().payload().as_ref(), br#"{"d":1,"d":2}"#);
+        for (more, problem) in [
+            (r#","id":"2""#, "has id twice"),
+            (r#","\u0069d":"1""#, "has id twice"),
+            (r#","type":"u""#, "has type twice"),
+            (r#","data":{}"#, "has data twice"),
+            (r#","x":2"#, "has an extension attribute twice"),
+        ] {
+            assert_eq!(event(more).unwrap_err(), problem);
+        }
+        // Of other lines that is said of the fields that count.
+        let other = format(&["/o/id"], Some("k"), Some("p"));
+        let line = |o: &str, more: &str| {
+            let line = format!(r#"{{"o":{o},"k":"t","free":1,"free":2{more}}}"#);
+            read(&other, &line)
+        };
+        assert!(line(r#"{"id":1}"#, "").is_ok());
+        let twice = line(r#"{"id":1,"id":2}"#, "").unwrap_err();
+        assert_eq!(twice, "has field /o/id twice");
+        for more in [r#","o":{}"#, r#","k":"u""#, r#","p":1,"p":2"#] {
+            assert!(line(r#"{"id":1}"#, more).is_err(), "{more}");
+        }
     }
 
     #[test]
