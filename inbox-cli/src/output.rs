@@ -3,6 +3,7 @@
 //! lint keeps them out of this crate.
 
 use std::{
+    borrow::Cow,
     fmt::Display,
     io::{self, Write},
     sync::atomic::{AtomicBool, Ordering},
@@ -48,7 +49,7 @@ pub(crate) fn note(text: impl Display) {
     // At once, so that lines of several tasks do not mix.
     let _ = io::stderr()
         .lock()
-        .write_all(format!("{text}\n").as_bytes());
+        .write_all(format!("{}\n", harmless(&text.to_string())).as_bytes());
 }
 
 /// Prints what clap says about a command line, be it wrong or a question for help, and returns the
@@ -72,7 +73,8 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().lock().write_all(line);
+        let text = String::from_utf8_lossy(line);
+        let _ = io::stderr().lock().write_all(told(&text).as_bytes());
         Ok(line.len())
     }
 
@@ -155,13 +157,47 @@ pub(crate) fn ago(then: SystemTime) -> String {
     format!("{} ago", duration(age))
 }
 
-/// Text from outside (ids, kinds, errors) for one table cell: control characters replaced, so
-/// that a stored text cannot play tricks on the terminal, and cut.
+/// Whether a character is not seen, or changes how others are: control characters, those that turn
+/// the direction of writing, and those without width. A text with them does not show what it is.
+fn is_tricky(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// The text with such characters written out, apart from those that `is_ours` knows.
+fn written_out(text: &str, is_ours: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(|c| is_tricky(c) && !is_ours(c)) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_tricky(c) && !is_ours(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown.into()
+}
+
+/// What is told may be of several lines, and may repeat what came from outside.
+fn harmless(text: &str) -> Cow<'_, str> {
+    written_out(text, |c| matches!(c, '\n' | '\t'))
+}
+
+/// A line of the log, whose colours are the log's own: it writes out control characters itself.
+fn told(line: &str) -> Cow<'_, str> {
+    written_out(line, char::is_control)
+}
+
+/// Text from outside (ids, kinds, errors) for one table cell: on one line, with what is not to be
+/// seen written out, so that a stored text cannot play tricks on the terminal, and cut.
 pub(crate) fn cell(text: &str, most: usize) -> String {
-    let mut shown: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let one_line = text.replace(['\n', '\r', '\t'], " ");
+    let mut shown = written_out(&one_line, |_| false).into_owned();
     if let Some((at, _)) = shown.char_indices().nth(most) {
         shown.truncate(at);
         shown.push('…');
@@ -241,7 +277,13 @@ mod tests {
 
     #[test]
     fn cells_are_harmless_and_short() {
-        assert_eq!(cell("a\u{1b}[31m\nb", 20), "a [31m b");
+        assert_eq!(cell("a\u{1b}[31m\nb", 20), "a\\u{1b}[31m b");
+        assert_eq!(cell("a\u{202e}b\u{200b}", 20), "a\\u{202e}b\\u{200b}");
+        assert_eq!(harmless("a\nb\u{9b}\u{2066}"), "a\nb\\u{9b}\\u{2066}");
+        assert_eq!(
+            told("\u{1b}[33mW\u{1b}[0m \u{202e}\n"),
+            "\u{1b}[33mW\u{1b}[0m \\u{202e}\n"
+        );
         assert_eq!(cell("äöü", 2), "äö…");
     }
 }

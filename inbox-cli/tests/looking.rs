@@ -296,6 +296,30 @@ fn hostile_ids_cannot_play_with_the_terminal() {
             .inbox_with(&["ingest", "-"], event("a\\u009b31m", "t", "{}").as_bytes())
             .exits(3)
             .complains("control character");
+        // Characters that turn the direction of writing, or are not seen, are none of these.
+        let tricky = "turned\u{202e}di\u{2066}\u{200b}";
+        let line = event(tricky, tricky, "{}").replace("/test", tricky);
+        place.inbox_with(&["ingest", "-"], line.as_bytes()).exits(0);
+        let handler = "printf 'no\\342\\200\\256' >&2; exit 65";
+        let process = ["process", "--drain", "--", "sh", "-c", handler];
+        place.inbox(&process).exits(4);
+        for command in [
+            &["list"][..],
+            &["show", tricky],
+            &["replay", tricky],
+            &["discard", "no\u{202e}ne"],
+            &["list", "--handler", "no\u{202e}ne"],
+            &["list", "--after", "no\u{202e}where"],
+            &["discard", tricky],
+        ] {
+            let output = place.inbox(command);
+            let shown = output.stdout + &output.stderr;
+            let is_raw = shown.contains(['\u{202e}', '\u{2066}', '\u{200b}']);
+            assert!(!is_raw, "{command:?}: {shown}");
+        }
+        place
+            .inbox(&["list"])
+            .says("turned\\u{202e}di\\u{2066}\\u{200b}");
         place
             .inbox_with(
                 &["ingest", "-"],
