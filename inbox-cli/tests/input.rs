@@ -373,3 +373,33 @@ fn an_input_that_cannot_be_read_to_its_end_is_a_failure() {
         .complains("cannot read");
     place.inbox(&["run", unreadable, "--", "true"]).exits(1);
 }
+
+/// The id decides what is a duplicate, and parsers do not agree on which of two counts.
+#[test]
+fn an_event_with_two_ids_is_refused() {
+    let place = Place::new();
+    let line = r#"{"specversion":"1.0","id":"a","source":"/s","type":"t","id":"b"}"#;
+    let output = place.inbox_with(&["ingest", "-"], line.as_bytes()).exits(3);
+    output.complains("line 1: has id twice");
+    place.inbox(&["list"]).exits(0).complains("0 of 0");
+    let fields = ["ingest", "-", "--id-field", "n", "--kind-field", "k"];
+    let output = place.inbox_with(&fields, br#"{"n":1,"k":"t","n":2}"#);
+    output.exits(3).complains("has field n twice");
+}
+
+#[test]
+fn headers_that_share_a_variable_are_told_apart_by_order() {
+    let place = Place::new();
+    // Extensions of an event are its headers.
+    for (first, second) in [("a-b", "a_b"), ("a_b", "a-b")] {
+        let line = format!(
+            r#"{{"specversion":"1.0","id":"{first}","source":"/s","type":"t","{first}":"of {first}","{second}":"of {second}"}}"#
+        );
+        place.inbox_with(&["ingest", "-"], line.as_bytes()).exits(0);
+        let handler = "echo \"$INBOX_HEADER_A_B\" >> seen";
+        place
+            .inbox(&["process", "--drain", "--", "sh", "-c", handler])
+            .exits(0);
+    }
+    assert_eq!(place.read("seen"), "of a-b\nof a-b\n");
+}

@@ -1,6 +1,7 @@
 //! A command run once per message.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
@@ -70,9 +71,7 @@ impl Handler for Run {
             .kill_on_drop(true)
             // A group of its own: Ctrl-C is for us, who let running commands finish.
             .process_group(0);
-        for (name, value) in super::facts(context.leased()) {
-            command.env(variable(&name), value);
-        }
+        command.envs(variables(super::facts(context.leased())));
         let mut child = command
             .spawn()
             .map_err(|e| Failure::retry(format!("cannot run the command: {e}")))?;
@@ -141,6 +140,16 @@ impl<T> Drop for Background<T> {
     }
 }
 
+/// The environment of these facts. Of several that become one variable the first counts: which one
+/// must not depend on anything else.
+fn variables(facts: Vec<(String, String)>) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::new();
+    for (name, value) in facts {
+        variables.entry(variable(&name)).or_insert(value);
+    }
+    variables
+}
+
 /// `INBOX_` and the fact's name, in the form that environment variables take.
 fn variable(fact: &str) -> String {
     let mut name = String::from("INBOX_");
@@ -178,6 +187,16 @@ mod tests {
     fn facts_become_variables() {
         assert_eq!(variable("fencing-token"), "INBOX_FENCING_TOKEN");
         assert_eq!(variable("header-x.y ä"), "INBOX_HEADER_X_Y__");
+    }
+
+    #[test]
+    fn of_headers_that_share_a_variable_the_first_counts() {
+        let facts = [("header-a-b", "1"), ("header-a_b", "2"), ("header-c", "3")];
+        let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let found = variables(facts.into());
+        assert_eq!(found.len(), 2);
+        assert_eq!(found["INBOX_HEADER_A_B"], "1");
+        assert_eq!(found["INBOX_HEADER_C"], "3");
     }
 
     #[tokio::test]

@@ -91,14 +91,14 @@ fn answer(response: &Response) -> Result<Completion, Failure> {
 }
 
 /// The facts about the message as headers. A name or value that HTTP cannot carry is left out:
-/// the payload is what must arrive.
+/// the payload is what must arrive. Of names that differ in case only, the first counts.
 fn headers(context: &Context) -> HeaderMap {
     let message = context.message();
     let mut headers = HeaderMap::new();
     let mut set = |name: &str, value: &str| {
         let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes());
         if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
-            headers.insert(name, value);
+            headers.entry(name).or_insert(value);
         }
     };
     for (name, value) in super::facts(context.leased()) {
