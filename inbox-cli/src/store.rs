@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use inbox::{ErrorKind, Inbox};
 
-use crate::archive;
+use crate::{archive, args::wrong_usage};
 
 /// How long the end of the process may wait for servers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
 }
 
 async fn open_existing(url: &str) -> Result<Arc<dyn Inbox>> {
-    check_is_built(url)?;
+    check(url)?;
     let store = match connected(&without_creating(url)).await {
         // Of a server it is the database that is missing, and that is not ours to create.
         Err(e) if e.kind() == ErrorKind::SchemaMissing && is_file(url) => bail!(no_inbox(url)),
@@ -82,7 +82,7 @@ pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
 
 /// Connects without looking at the schema.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
-    check_is_built(url)?;
+    check(url)?;
     let connected = waiting(url, connected(url)).await;
     connected.with_context(|| cannot_open(url))
 }
@@ -163,13 +163,19 @@ const FEATURES: &[&str] = &[
     "redis",
 ];
 
-/// Fails when the store that `url` names was left out of this build, and says how to add it.
-pub(crate) fn check_is_built(url: &str) -> Result<()> {
-    check_is_among(FEATURES, url)
+/// Fails when the store that `url` names was left out of this build, and says how to add it. Ends
+/// the program when no store understands the URL, as any wrong option does.
+pub(crate) fn check(url: &str) -> Result<()> {
+    check_is_among(FEATURES, url)?;
+    match inbox::ddl(url) {
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            wrong_usage(format_args!("the store's URL: {}", error.context()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_is_among(features: &[&str], url: &str) -> Result<()> {
-    // What is neither here nor elsewhere is left to connecting, which says what there is.
     match Kind::of(url).and_then(Kind::name_and_feature) {
         Some((name, feature)) if !features.contains(&feature) => {
             Err(left_out(&format!("use {name}"), feature))
@@ -291,8 +297,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_names_its_feature() {
-        assert!(check_is_built("sqlite://a.db").is_ok());
-        assert!(check_is_built("nonsense").is_ok());
+        assert!(check("sqlite://a.db").is_ok());
         let all = ["mongodb", "mysql", "postgres", "redis"];
         for (url, feature) in [
             ("mongodb+srv://app:Secret@h", "mongodb"),
@@ -300,7 +305,10 @@ mod tests {
             ("POSTGRES://app:Secret@h/d", "postgres"),
             ("rediss+cluster://:Secret@h", "redis"),
         ] {
-            assert_eq!(check_is_built(url).is_ok(), FEATURES.contains(&feature));
+            assert_eq!(
+                check_is_among(FEATURES, url).is_ok(),
+                FEATURES.contains(&feature)
+            );
             assert!(check_is_among(&all, url).is_ok());
             let others: Vec<_> = all.into_iter().filter(|other| *other != feature).collect();
             let error = check_is_among(&others, url).unwrap_err().to_string();

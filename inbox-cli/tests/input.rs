@@ -228,15 +228,63 @@ fn an_unknown_store_lists_what_there_is() {
     let place = Place::new();
     place
         .inbox(&["stats", "--store", "oracle://scott:tiger@db/x"])
-        .exits(1)
+        .exits(2)
         .complains("sqlite")
         .complains("memory");
     let output = place.inbox(&["stats", "--store", "oracle://scott:tiger@db/x"]);
     assert!(!output.stderr.contains("tiger"), "{output:?}");
     place
         .inbox(&["stats", "--store", "nonsense"])
-        .exits(1)
+        .exits(2)
         .complains("sqlite");
+}
+
+/// A wrong URL is a wrong command line, in whichever command and on whichever store.
+#[test]
+fn a_store_that_no_url_names_is_wrong_usage() {
+    let place = Place::new();
+    let mut wrong = vec![
+        "oracle://db",
+        "sqlite://",
+        "sqlite://a.db?inbox=Upper",
+        "sqlite://a.db?cache=shared",
+        "sqlite://a.db?synchronous=maybe",
+        "memory://x",
+    ];
+    if cfg!(feature = "postgres") {
+        wrong.push("postgres://u:hunter2@h/d?inbox=Upper");
+        wrong.push("postgres://u:hunter2@h:port/d");
+    }
+    if cfg!(feature = "mysql") {
+        wrong.push("mysql://u:hunter2@h/d?payload_limit=x");
+    }
+    if cfg!(feature = "redis") {
+        wrong.push("redis://:hunter2@h?operation_timeout_ms=x");
+        wrong.push("redis://:hunter2@h?bogus=1");
+    }
+    if cfg!(feature = "mongodb") {
+        wrong.push("mongodb://u:hunter2@h/d?inbox=Upper");
+    }
+    place.file("in", "");
+    for url in wrong {
+        for command in [
+            &["stats"][..],
+            &["ingest", "in"],
+            &["process", "--", "true"],
+            &["purge", "--older-than", "1d"],
+            &["schema", "ddl"],
+            &["schema", "create"],
+            #[cfg(feature = "conformance")]
+            &["conformance"],
+        ] {
+            let mut command = place.command(command);
+            let output = command.env("INBOX_STORE", url).output().unwrap();
+            let output = support::finish(output)
+                .exits(2)
+                .complains("the store's URL");
+            assert!(!output.stderr.contains("hunter2"), "{output:?}");
+        }
+    }
 }
 
 /// In whichever command. A build with everything leaves nothing out.

@@ -89,7 +89,10 @@ pub fn schemes() -> &'static [&'static str] {
 pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
-        "memory" => memory(url),
+        "memory" => {
+            check_memory(url)?;
+            Ok(Arc::new(inbox_memory::MemoryStore::new()))
+        }
         #[cfg(feature = "mongodb")]
         "mongodb" | "mongodb+srv" => mongodb(url).await,
         #[cfg(feature = "mysql")]
@@ -112,7 +115,10 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
 pub fn ddl(url: &str) -> Result<String> {
     match scheme(url)?.as_str() {
         #[cfg(feature = "memory")]
-        "memory" => Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new())),
+        "memory" => {
+            check_memory(url)?;
+            Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new()))
+        }
         #[cfg(feature = "mongodb")]
         "mongodb" | "mongodb+srv" => Ok(inbox_mongo::MongoOptions::from_url(url)?.1.ddl()),
         #[cfg(feature = "mysql")]
@@ -140,13 +146,13 @@ fn scheme(url: &str) -> Result<String> {
 }
 
 #[cfg(feature = "memory")]
-fn memory(url: &str) -> Result<Arc<dyn Inbox>> {
+fn check_memory(url: &str) -> Result<()> {
     if !url.ends_with("://") {
         return Err(invalid(
             "nothing may follow memory://; every connection is a new, empty inbox".into(),
         ));
     }
-    Ok(Arc::new(inbox_memory::MemoryStore::new()))
+    Ok(())
 }
 
 #[cfg(feature = "mongodb")]

@@ -7,14 +7,14 @@ use crate::{
     args::{Global, SchemaCommand},
     exit::Exit,
     output,
-    store::{check_is_built, connect, shown, waiting, without_creating},
+    store::{check, connect, shown, waiting, without_creating},
 };
 
 pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit> {
     let url = &global.store;
     match command {
         SchemaCommand::Ddl => {
-            check_is_built(url)?;
+            check(url)?;
             let ddl = inbox::ddl(url)?;
             if global.json {
                 output::json(&json!({ "ddl": ddl }))?;

@@ -80,7 +80,7 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
 }
 
 async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
-    store::check_is_built(url)?;
+    store::check(url)?;
     let context = || cannot_open(url);
     Ok(match Kind::of(url) {
         Some(Kind::Memory) => Arc::new(Memory),

@@ -63,7 +63,7 @@ pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
         Some(Kind::Mongodb) => wrong_usage(
             "the demo has no stage on MongoDB; it plays on SQLite, PostgreSQL, MySQL and MariaDB",
         ),
-        _ => store::check_is_built(&global.store)?,
+        _ => store::check(&global.store)?,
     }
     if matches!(kind, Some(Kind::Postgres | Kind::Mysql)) && args.keep.is_some() {
         wrong_usage("--keep is for a demo on SQLite");
