@@ -262,3 +262,33 @@ fn standard_output_is_an_archive() {
         assert_eq!(place.stats().processed, 2);
     }
 }
+
+/// Somebody has tidied up under a running process, which would go on in a file that nobody finds.
+#[test]
+fn a_process_whose_file_is_gone_ends_and_says_why() {
+    let place = with_processed(1);
+    let mut child = place
+        .command(&["process", "--", "true"])
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(place.path("stderr")).unwrap())
+        .spawn()
+        .unwrap();
+    place
+        .inbox_with(&["ingest", "-", "--handler", "other"], events(1).as_bytes())
+        .exits(0);
+    wait_for("the start", || place.read("stderr").contains("processing"));
+    for name in ["inbox.db", "inbox.db-wal", "inbox.db-shm"] {
+        let _ = std::fs::remove_file(place.path(name));
+    }
+    let began = std::time::Instant::now();
+    let mut code = None;
+    while code.is_none() && began.elapsed() < std::time::Duration::from_secs(30) {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        code = child.try_wait().unwrap();
+    }
+    let _ = child.kill();
+    let said = place.read("stderr");
+    assert_eq!(code.and_then(|code| code.code()), Some(1), "{said}");
+    assert!(said.contains("deleted or moved away"), "{said}");
+    assert!(!place.path("inbox.db").exists());
+}

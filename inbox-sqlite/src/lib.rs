@@ -42,6 +42,11 @@
 //! up already, or without all of its tables, is refused by the next store that opens it: triggers have met
 //! its messages, and those that were processed would be pending again.
 //!
+//! Stop all processes on a file before another one takes its place, and move its `-wal` and `-shm`
+//! away with it. A store whose file was deleted, moved or replaced notices within about a second, and
+//! all of its operations fail as `Other` until it is connected again; what it did between is in the file
+//! that was open.
+//!
 //! What was received behind a backup is gone with its loss, and what was processed behind it is
 //! pending in it. Tokens are times, so that those of leases behind a restore are higher than all
 //! before it.
@@ -130,6 +135,7 @@
 
 mod begin;
 mod error;
+mod identity;
 mod objects;
 mod operate;
 mod operation;

@@ -26,6 +26,7 @@ use tokio::{
 
 use crate::{
     error::{BUSY, CANNOT_OPEN, NOT_A_DATABASE, in_operation, is_busy, is_too_late, primary_code},
+    identity::Identity,
     operation::{self, Pauses, deadline, in_time},
     options::SqliteOptions,
     schema,
@@ -71,6 +72,7 @@ pub(crate) struct Inner {
     /// nothing, where waiting for SQLite's own lock is polling.
     writer: SqlitePool,
     pub(crate) turns: Arc<Turns>,
+    pub(crate) identity: Arc<Identity>,
     readers: SqlitePool,
     watchers: Mutex<Watchers>,
     /// Whether an inbox of the right version was found there.
@@ -94,7 +96,8 @@ impl SqliteStore {
         check_file(&path, options.create_if_missing)?;
         let turns = Arc::<Turns>::default();
         let turned = turns.clone();
-        let writer = pool(&options, 1)
+        let identity = Arc::new(Identity::new(path.clone()));
+        let writer = pool(&options, 1, &identity)
             // Closes rather than trusts a connection that comes back within a transaction, as one
             // that SQLite has rolled back by itself (on a full disk), after which sqlx would never
             // begin another. A dropped one may not have been rolled back yet.
@@ -111,11 +114,12 @@ impl SqliteStore {
                 })
             })
             .connect_lazy_with(options.writer());
-        let readers = pool(&options, READERS).connect_lazy_with(options.reader());
+        let readers = pool(&options, READERS, &identity).connect_lazy_with(options.reader());
 
         let until = deadline(options.operation_timeout);
         let look = async {
             let mut connection = first_connection(&path, &writer, until).await?;
+            identity.is_opened();
             check_settings(&path, &mut connection).await
         };
         in_time("connect", until, look).await?;
@@ -126,6 +130,7 @@ impl SqliteStore {
                 signal: Signal::new(),
                 writer,
                 turns,
+                identity,
                 readers,
                 watchers: Mutex::default(),
                 checked: AtomicBool::new(false),
@@ -144,7 +149,9 @@ impl SqliteStore {
         operation: &'static str,
         until: Instant,
     ) -> Result<PoolConnection<Sqlite>> {
-        operation::acquire(operation, &self.inner.writer, until).await
+        let connection = operation::acquire(operation, &self.inner.writer, until).await?;
+        self.inner.identity.check(operation)?;
+        Ok(connection)
     }
 
     /// A read connection, whatever stands in the file.
@@ -153,7 +160,9 @@ impl SqliteStore {
         operation: &'static str,
         until: Instant,
     ) -> Result<PoolConnection<Sqlite>> {
-        operation::acquire(operation, &self.inner.readers, until).await
+        let connection = operation::acquire(operation, &self.inner.readers, until).await?;
+        self.inner.identity.check(operation)?;
+        Ok(connection)
     }
 
     pub(crate) async fn writer(
@@ -185,6 +194,7 @@ impl SqliteStore {
     ) -> Result<Transaction<'static, Sqlite>> {
         let mut transaction =
             operation::begin(operation, &self.inner.writer, statement, until).await?;
+        self.inner.identity.check(operation)?;
         self.check(operation, &mut transaction).await?;
         Ok(transaction)
     }
@@ -230,8 +240,13 @@ impl SqliteStore {
     }
 }
 
-fn pool(options: &SqliteOptions, size: u32) -> SqlitePoolOptions {
+fn pool(options: &SqliteOptions, size: u32, identity: &Arc<Identity>) -> SqlitePoolOptions {
+    let identity = Arc::clone(identity);
     SqlitePoolOptions::new()
+        .after_connect(move |_, _| {
+            identity.look_again();
+            Box::pin(std::future::ready(Ok(())))
+        })
         .max_connections(size)
         .acquire_timeout(options.operation_timeout)
         .idle_timeout(None)

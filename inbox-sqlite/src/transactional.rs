@@ -227,6 +227,7 @@ impl Transactional for SqliteStore {
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "commit";
+        self.inner.identity.check(OPERATION)?;
         let until = deadline(self.inner.options.operation_timeout);
         let committed = in_time(OPERATION, until, commit(OPERATION, transaction)).await;
         // What the transaction received or settled is unknown here; a wake-up without a cause

@@ -13,7 +13,7 @@ use sqlx::{
 };
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
-use crate::store::Inner;
+use crate::{identity::Identity, store::Inner};
 
 const INTERVAL: Duration = Duration::from_millis(25);
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -57,6 +57,7 @@ impl Watchers {
             options: store.options.watcher(),
             due: store.work.statements.due.clone(),
             clock: store.options.clock.clone(),
+            identity: Arc::clone(&store.identity),
         };
         let mut connection = look.options.connect().await?;
         let seen = data_version(&mut connection).await?;
@@ -95,6 +96,7 @@ struct Look {
     options: SqliteConnectOptions,
     due: SqlStr,
     clock: Clock,
+    identity: Arc<Identity>,
 }
 
 impl Look {
@@ -116,11 +118,19 @@ async fn watch_file(
     mut seen: i64,
     mut stop: watch::Receiver<()>,
 ) {
+    let mut interval = INTERVAL;
     loop {
         tokio::select! {
             _ = stop.changed() => break,
-            () = sleep(INTERVAL) => {}
+            () = sleep(interval) => {}
         }
+        if look.identity.check("subscribe").is_err() {
+            // Those who wait for work are to find out.
+            signal.raise();
+            interval = RECONNECT;
+            continue;
+        }
+        interval = INTERVAL;
         match data_version(&mut connection).await {
             Ok(now) if now == seen => {}
             Ok(now) => {

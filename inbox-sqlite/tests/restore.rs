@@ -294,3 +294,71 @@ async fn a_dump_of_single_tables_is_refused() {
     let before = records(&old.store).await;
     goes_on(&before, 7, &new).await;
 }
+
+/// Waits until the store has noticed, and gives its error.
+async fn noticed(store: &SqliteStore) -> inbox_api::Error {
+    for number in 0..100 {
+        let id = format!("into the void {number}");
+        if let Err(error) = store.receive_one(&message(&id)).await {
+            return error;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("it goes on in a file that nobody finds");
+}
+
+#[tokio::test]
+async fn a_store_whose_file_is_gone_says_so() {
+    let place = place().await;
+    let _ = place.store.receive_one(&message("a")).await.unwrap();
+    let transaction = place.store.open().await.unwrap();
+    let aside = place.path().with_extension("aside");
+    fs::rename(place.path(), &aside).unwrap();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let error = place.store.commit(transaction).await.unwrap_err();
+    assert!(error.context().contains("deleted or moved away"), "{error}");
+    let error = noticed(&place.store).await;
+    assert_eq!(error.kind(), ErrorKind::Other);
+    assert_eq!(error.effect(), inbox_api::Effect::None);
+    assert!(!error.is_retryable());
+    assert!(error.context().contains("deleted or moved away"), "{error}");
+    assert!(place.store.statistics().await.is_err());
+    assert!(place.store.version().await.is_err());
+    // Nobody makes another one in its place.
+    assert!(!place.path().exists());
+    // It is the same again when it is back.
+    fs::rename(&aside, place.path()).unwrap();
+    assert_eq!(
+        place.store.receive_one(&message("a")).await.unwrap(),
+        Receipt::Duplicate
+    );
+}
+
+/// As a restore by `mv` does under a process that was forgotten.
+#[tokio::test]
+async fn a_store_whose_file_is_replaced_says_so_and_leaves_the_other_alone() {
+    let place = place().await;
+    let _ = place.store.receive_one(&message("a")).await.unwrap();
+    let backup = place.path().with_extension("backup");
+    let mut connection = raw(&place).await;
+    let vacuum = format!("VACUUM INTO '{}'", backup.display());
+    sqlx::query(AssertSqlSafe(vacuum))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    let mut subscription = place.store.subscribe(&[handler("h")]).await.unwrap();
+    fs::rename(&backup, place.path()).unwrap();
+    // Those who wait are woken.
+    let woken = tokio::time::timeout(Duration::from_secs(20), subscription.woken());
+    woken.await.unwrap();
+    let error = noticed(&place.store).await;
+    assert!(error.context().contains("replaced"), "{error}");
+    drop(subscription);
+    place.store.close().await;
+    let new = place.other().await;
+    assert_eq!(
+        new.receive_one(&message("a")).await.unwrap(),
+        Receipt::Duplicate
+    );
+}
