@@ -489,3 +489,60 @@ fn the_demo_keeps_its_promise() {
     assert!(result["dead"].as_u64().unwrap() > 0, "{output:?}");
     assert!(place.path("demo.db").exists());
 }
+
+#[test]
+fn a_read_only_inbox_can_be_looked_into() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(2).as_bytes())
+        .exits(0);
+    let file = place.path("inbox.db");
+    let mut permissions = std::fs::metadata(&file).unwrap().permissions();
+    permissions.set_readonly(true);
+    std::fs::set_permissions(&file, permissions).unwrap();
+    place.inbox(&["list"]).exits(0).says("e1");
+    place.inbox(&["show", "e0"]).exits(0);
+    assert_eq!(place.stats().pending, 2);
+    place.inbox(&["schema", "exists"]).exits(0);
+    for command in [
+        &["discard", "e0"][..],
+        &["process", "--", "true"],
+        &["purge", "--older-than", "0s"],
+    ] {
+        place
+            .inbox(command)
+            .exits(1)
+            .complains("the file cannot be written");
+    }
+}
+
+/// A superuser is kept from nothing by permissions, and so runs the command as somebody else.
+#[test]
+fn a_folder_that_cannot_be_written_is_named_as_the_reason() {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, process::Command};
+
+    let place = Place::new();
+    // A copy, since not everybody may run what is in the folder that it was built in.
+    let inbox = place.path("inbox");
+    std::fs::copy(place.command(&[]).get_program(), &inbox).unwrap();
+    let folder = place.path("closed");
+    std::fs::create_dir(&folder).unwrap();
+    for (path, mode) in [(place.path("."), 0o711), (folder.clone(), 0o555)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = if nix::unistd::geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.arg(inbox);
+        command
+    } else {
+        Command::new(inbox)
+    };
+    let output = command
+        .args(["schema", "create", "--store", "sqlite://inbox.db"])
+        .current_dir(&folder)
+        .env_remove("INBOX_STORE")
+        .output();
+    let output = support::finish(output.unwrap()).exits(1);
+    output.complains("nothing can be made in its folder: Permission denied");
+}

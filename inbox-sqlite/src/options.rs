@@ -251,6 +251,7 @@ impl SqliteOptions {
 
         SqliteConnectOptions::new()
             .filename(self.absolute_path())
+            .read_only(is_read_only(&self.absolute_path()))
             .create_if_missing(self.create_if_missing)
             // Operations wait by themselves.
             .busy_timeout(Duration::ZERO)
@@ -299,6 +300,11 @@ impl SqliteOptions {
             .create_if_missing(false)
             .pragma("query_only", "ON")
     }
+}
+
+/// Whether the file is there and is not to be written, by anybody.
+fn is_read_only(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.permissions().readonly())
 }
 
 fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {

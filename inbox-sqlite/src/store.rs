@@ -25,7 +25,10 @@ use tokio::{
 };
 
 use crate::{
-    error::{BUSY, CANNOT_OPEN, NOT_A_DATABASE, in_operation, is_busy, is_too_late, primary_code},
+    error::{
+        BUSY, CANNOT_OPEN, NOT_A_DATABASE, READ_ONLY, in_operation, is_busy, is_too_late,
+        primary_code,
+    },
     identity::Identity,
     operation::{self, Pauses, deadline, in_time},
     options::SqliteOptions,
@@ -87,9 +90,10 @@ impl SqliteStore {
     ///
     /// # Errors
     /// `Invalid` when the path is a folder, is `:memory:` or names a file that is not an SQLite
-    /// database; `Denied` when the file cannot be written; `Unavailable` when it or its folder is
-    /// missing, or when another connection kept it locked; `Unsupported` when it cannot be
-    /// switched to WAL mode, or when its texts are in UTF-16.
+    /// database; `Denied` when the folder, or a file that is not in WAL mode yet, cannot be written;
+    /// `Unavailable` when the file or its folder is missing, or when another connection kept it
+    /// locked; `Unsupported` when it cannot be switched to WAL mode, or when its texts are in UTF-16.
+    /// A read-only file can be looked into, and what would write fails as `Denied`.
     pub async fn connect(options: SqliteOptions) -> Result<Self> {
         options.check()?;
         let path = options.absolute_path();
@@ -266,9 +270,6 @@ fn check_file(path: &Path, create: bool) -> Result<()> {
         Ok(found) if found.is_dir() => {
             Err(refused(ErrorKind::Invalid, path, "is a folder, not a file"))
         }
-        Ok(found) if found.permissions().readonly() => {
-            Err(refused(ErrorKind::Denied, path, "is read-only"))
-        }
         // SQLite takes such a file for an empty database and would overwrite it.
         Ok(found) if (1..SMALLEST_DATABASE).contains(&found.len()) => Err(refused(
             ErrorKind::Invalid,
@@ -318,15 +319,41 @@ async fn first_connection(
                 let reason = "is not an SQLite database";
                 return Err(refused(ErrorKind::Invalid, path, reason).with_source(error));
             }
-            Some(CANNOT_OPEN) => {
-                let reason = "cannot be opened";
-                return Err(refused(ErrorKind::Unavailable, path, reason).with_source(error));
+            Some(READ_ONLY) => {
+                let reason = "is read-only, and has to be switched to WAL mode";
+                return Err(refused(ErrorKind::Denied, path, reason).with_source(error));
             }
+            Some(CANNOT_OPEN) => return Err(cannot_open(path, error)),
             _ => {
                 let mapped = in_operation("connect")(error);
                 let named = format!("{}: {}", path.display(), mapped.context());
                 return Err(Error::new(mapped.kind(), "connect", named).with_source(mapped));
             }
+        }
+    }
+}
+
+/// SQLite does not say why, so the system is asked: for another file in the same folder, where SQLite
+/// keeps `-wal` and `-shm`, too. Not for this one: closing it would release the locks on it.
+fn cannot_open(path: &Path, error: sqlx::Error) -> Error {
+    let mut probe = path.as_os_str().to_owned();
+    probe.push(format!("-probe-{}", std::process::id()));
+    let probe = Path::new(&probe);
+    match std::fs::File::create_new(probe) {
+        Ok(_) => {
+            let _ = std::fs::remove_file(probe);
+            refused(ErrorKind::Unavailable, path, "cannot be opened").with_source(error)
+        }
+        Err(why) => {
+            let kind = match why.kind() {
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                    ErrorKind::Denied
+                }
+                _ => ErrorKind::Unavailable,
+            };
+            let reason =
+                format!("cannot be opened, since nothing can be made in its folder: {why}");
+            refused(kind, path, &reason).with_source(error)
         }
     }
 }

@@ -362,3 +362,28 @@ async fn a_store_whose_file_is_replaced_says_so_and_leaves_the_other_alone() {
         Receipt::Duplicate
     );
 }
+
+/// An archived inbox, say. Also for a superuser, whom the system does not keep from writing.
+#[tokio::test]
+async fn a_read_only_file_can_be_looked_into() {
+    let place = place().await;
+    let _ = place.store.receive_one(&message("a")).await.unwrap();
+    place.store.close().await;
+    let mut permissions = fs::metadata(place.path()).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(place.path(), permissions).unwrap();
+    let before = fs::read(place.path()).unwrap();
+    let store = place.other().await;
+    assert!(store.exists().await.unwrap());
+    assert!(store.get(&key("a")).await.unwrap().is_some());
+    let listing = store.list(&Filter::default(), &Page::first(10)).await;
+    assert_eq!(listing.unwrap().records.len(), 1);
+    assert_eq!(store.statistics().await.unwrap().handlers[0].pending, 1);
+    let error = store.receive_one(&message("b")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let error = store.discard(&key("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(store.create().await.map_err(|error| error.kind()), Ok(()));
+    store.close().await;
+    assert_eq!(fs::read(place.path()).unwrap(), before);
+}
