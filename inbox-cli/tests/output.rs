@@ -26,7 +26,7 @@ const CASES: &[Case] = &[
     (&["process", "--help"], 0, true),
     (&["nonsense"], 2, false),
     (&["process", "--post", "ftp://h"], 2, false),
-    (&["stats", "--store", "nonsense"], 1, false),
+    (&["stats", "--store", "nonsense"], 2, false),
     (&["run", "in.ndjson", "--", "true"], 0, true),
     (&["run", "in.ndjson", "--json", "--", "true"], 0, true),
     (&["ingest", "in.ndjson"], 0, true),
