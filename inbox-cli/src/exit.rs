@@ -24,6 +24,9 @@ pub(crate) enum Exit {
 /// Something failed: the store, a file, the network.
 pub(crate) const FAILURE: u8 = 1;
 
+/// The command line is wrong, in clap's words or in ours.
+pub(crate) const USAGE: u8 = 2;
+
 impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 use inbox::{ErrorKind, Inbox};
 
-use crate::{archive, args::wrong_usage};
+use crate::{archive, exit, output};
 
 /// How long the end of the process may wait for servers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -169,7 +169,9 @@ pub(crate) fn check(url: &str) -> Result<()> {
     check_is_among(FEATURES, url)?;
     match inbox::ddl(url) {
         Err(error) if error.kind() == ErrorKind::Invalid => {
-            wrong_usage(format_args!("the store's URL: {}", error.context()))
+            // One line, as of a store that cannot be opened.
+            output::note(format_args!("inbox: the store's URL: {}", error.context()));
+            std::process::exit(exit::USAGE.into())
         }
         _ => Ok(()),
     }
