@@ -4,7 +4,10 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 
-use crate::harness::{Need, Unable};
+use crate::{
+    harness::{Need, Unable},
+    times::debug,
+};
 
 /// Why a case did not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,11 +82,15 @@ pub(crate) fn same<T: PartialEq + Debug>(what: &str, seen: &T, expected: &T) -> 
 
 /// What differs between two values: the fields, if the values are long and alike in their shape.
 fn difference(seen: &impl Debug, expected: &impl Debug) -> String {
-    let whole = format!("expected {expected:?}, saw {seen:?}");
+    let whole = format!(
+        "expected {}, saw {}",
+        debug(expected, false),
+        debug(seen, false)
+    );
     if whole.len() <= AT_A_GLANCE {
         return whole;
     }
-    let (seen, expected) = (format!("{seen:#?}"), format!("{expected:#?}"));
+    let (seen, expected) = (debug(seen, true), debug(expected, true));
     if seen.lines().count() != expected.lines().count() {
         return whole;
     }

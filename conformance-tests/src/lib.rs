@@ -151,3 +151,4 @@ pub use registry::{CASES, Case, SCALE};
 pub use report::{CaseReport, Report, Verdict};
 pub use run::{Options, TestFailure, run, run_with, test};
 pub use transactions::{AnyTransaction, AnyTransactions, BusinessWrites, Transactions};
+mod times;

@@ -399,12 +399,3 @@ pub(crate) fn dead_blocking(reason: &str) -> Outcome {
         after: AfterDead::Block,
     }
 }
-
-/// Whether two times are the same within [`TOLERANCE`].
-pub(crate) fn close(one: SystemTime, other: SystemTime) -> bool {
-    let apart = one
-        .duration_since(other)
-        .or_else(|_| other.duration_since(one))
-        .unwrap_or_default();
-    apart <= TOLERANCE
-}

@@ -17,6 +17,7 @@ use crate::{
     place::Context,
     registry::{CASES, Case, SCALE},
     report::{CaseReport, Report, Verdict},
+    times::readable,
 };
 
 /// The longest that a case may take; one that hangs fails rather than stopping the suite.
@@ -130,7 +131,9 @@ async fn run_case(harness: &Arc<dyn Harness>, case: &Case, options: &Options) ->
 fn verdict(result: CaseResult, harness: &dyn Harness) -> Verdict {
     match result {
         Ok(()) => Verdict::Passed,
-        Err(Unmet::Failed(seen)) => Verdict::Failed { seen },
+        Err(Unmet::Failed(seen)) => Verdict::Failed {
+            seen: readable(&seen),
+        },
         Err(Unmet::NotChecked(need)) => Verdict::NotChecked {
             need,
             why: need.to_string(),

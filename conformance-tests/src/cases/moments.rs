@@ -10,6 +10,7 @@ use inbox_api::{
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     place::{Context, HANDLER, LONG, Place, dead, ids, message, processed, retry, terms},
+    times::{apart, shown},
 };
 
 /// How long before a moment it is looked whether it has come: more than a defect may be off.
@@ -60,8 +61,12 @@ fn is_after(
     let (earliest, latest) = (earliest + after - GRAIN, latest + after + GRAIN);
     ensure!(
         earliest <= seen && seen <= latest,
-        "{what}: expected it {after:?} after the call, between {earliest:?} and {latest:?}, \
-         saw {seen:?}"
+        "{what}: expected it {after:?} after the call, between {} and {}, saw {}, which is {} than the \
+         earliest",
+        shown(earliest),
+        shown(latest),
+        shown(seen),
+        apart(seen, earliest)
     );
     Ok(())
 }

@@ -6,9 +6,8 @@ use inbox_api::{Attempts, MAX_ERROR_BYTES, Outcome, Record, State};
 
 use crate::{
     check::{CaseResult, ensure, same},
-    place::{
-        Context, HANDLER, LONG, Place, claim, close, dead, ids, message, numbered, processed, retry,
-    },
+    place::{Context, HANDLER, LONG, Place, claim, dead, ids, message, numbered, processed, retry},
+    times::about,
 };
 
 async fn attempts(place: &Place, id: &str) -> CaseResult<(u32, u32)> {
@@ -26,12 +25,7 @@ pub(crate) async fn a_retry_waits(cx: Context) -> CaseResult {
     place.finish(&leased, retry(place.brief())).await?;
     let record = place.record(sent.key()).await?;
     same("state", &record.state, &State::Pending)?;
-    ensure!(
-        close(record.due_at, now + place.brief()),
-        "due_at after a retry: expected about {:?}, saw {:?}",
-        now + place.brief(),
-        record.due_at
-    );
+    about("due_at after a retry", record.due_at, now + place.brief())?;
     place
         .nothing_due("the retry's delay has not passed")
         .await?;
@@ -144,11 +138,7 @@ pub(crate) async fn a_final_message_has_its_reason_and_time(cx: Context) -> Case
         &record.last_error.as_deref(),
         &Some("card refused"),
     )?;
-    ensure!(
-        record.finished_at.is_some_and(|time| close(time, now)),
-        "finished_at: expected about {now:?}, saw {:?}",
-        record.finished_at
-    );
+    about("finished_at", record.finished_at, now)?;
     place.nothing_due("its only message is dead").await
 }
 

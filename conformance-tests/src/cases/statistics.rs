@@ -5,11 +5,12 @@ use std::time::Duration;
 use inbox_api::{Due, Filter, HandlerStatistics, State};
 
 use crate::{
-    check::{CaseResult, Unmet, ensure, same},
+    check::{CaseResult, Unmet, same},
     place::{
-        Context, HANDLER, LONG, Place, TOLERANCE, dead, dead_blocking, message, message_for,
-        numbered, ordered, processed, retry,
+        Context, HANDLER, LONG, Place, dead, dead_blocking, message, message_for, numbered,
+        ordered, processed, retry,
     },
+    times::about_as_long,
 };
 
 async fn of(place: &Place, handler: &str) -> CaseResult<HandlerStatistics> {
@@ -124,25 +125,17 @@ pub(crate) async fn lag_and_age_grow_with_waiting(cx: Context) -> CaseResult {
     place.pass(LONG * 3).await?;
     place.accept(&message("2")?).await?;
     let behind = of(&place, HANDLER).await?;
-    about("lag", behind.lag, LONG * 2)?;
-    about(
+    about_as_long("lag", behind.lag, LONG * 2)?;
+    about_as_long(
         "age of the oldest due message",
         behind.oldest_due_age,
         LONG * 3,
     )?;
-    about(
+    about_as_long(
         "lag of the inbox",
         place.statistics().await?.lag(),
         LONG * 2,
     )
-}
-
-fn about(what: &str, seen: Option<Duration>, expected: Duration) -> CaseResult {
-    ensure!(
-        seen.is_some_and(|seen| seen.abs_diff(expected) <= TOLERANCE),
-        "{what}: expected about {expected:?}, saw {seen:?}"
-    );
-    Ok(())
 }
 
 pub(crate) async fn a_leased_message_is_no_lag(cx: Context) -> CaseResult {
@@ -154,8 +147,8 @@ pub(crate) async fn a_leased_message_is_no_lag(cx: Context) -> CaseResult {
     same("lag while leased", &of(&place, HANDLER).await?.lag, &None)?;
     place.pass(LONG).await?;
     let expired = of(&place, HANDLER).await?;
-    about("lag since the lease ran out", expired.lag, LONG / 2)?;
-    about(
+    about_as_long("lag since the lease ran out", expired.lag, LONG / 2)?;
+    about_as_long(
         "age since it was accepted",
         expired.oldest_due_age,
         LONG + LONG / 2,

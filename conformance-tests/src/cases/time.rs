@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 use inbox_api::{Due, State};
 
 use crate::{
-    check::{CaseResult, ensure, same},
-    place::{Context, LONG, close, ids, message, retry},
+    check::{CaseResult, same},
+    place::{Context, LONG, ids, message, retry},
+    times::about,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -20,12 +21,11 @@ pub(crate) async fn leases_run_by_the_stores_clock(cx: Context) -> CaseResult {
     place.accept(&message("1")?).await?;
     let now = place.now().await?;
     let leased = place.claim_one().await?;
-    ensure!(
-        close(leased.lease.until, now + LONG),
-        "end of the lease, by a store that is an hour ahead: expected about {:?}, saw {:?}",
+    about(
+        "end of the lease, by a store that is an hour ahead",
+        leased.lease.until,
         now + LONG,
-        leased.lease.until
-    );
+    )?;
     tokio::time::sleep(Duration::from_millis(20)).await;
     place
         .nothing_due("its lease has a minute to run by the store's clock")
@@ -77,11 +77,7 @@ pub(crate) async fn stamps_are_by_the_stores_clock(cx: Context) -> CaseResult {
         ("due_at", Some(record.due_at)),
         ("finished_at", record.finished_at),
     ] {
-        ensure!(
-            time.is_some_and(|time| close(time, before + HOUR)),
-            "{what} an hour later: expected about {:?}, saw {time:?}",
-            before + HOUR
-        );
+        about(&format!("{what} an hour later"), time, before + HOUR)?;
     }
     Ok(())
 }

@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use inbox_api::{Begun, Extended, HandlerStatistics, Leased, Record, Statistics};
 
-use crate::check::{CaseResult, ensure, same};
+use crate::{
+    check::{CaseResult, same},
+    times::{as_long_within, within},
+};
 
 /// Less than half of the fifty seconds by which the times of a sequence differ.
 const TOLERANCE: Duration = Duration::from_secs(24);
@@ -32,20 +35,12 @@ impl Offset {
         model: Option<SystemTime>,
     ) -> CaseResult {
         let expected = model.map(|time| time + self.ahead - self.behind);
-        let close = match (store, expected) {
-            (Some(store), Some(expected)) => {
-                let apart = store
-                    .duration_since(expected)
-                    .or_else(|_| expected.duration_since(store));
-                apart.unwrap_or_default() <= TOLERANCE
-            }
-            (store, expected) => store == expected,
-        };
-        ensure!(
-            close,
-            "{what}: expected about {expected:?} as in the model, saw {store:?}"
-        );
-        Ok(())
+        within(
+            TOLERANCE,
+            &format!("{what}, as in the model"),
+            store,
+            expected,
+        )
     }
 
     pub(super) fn begun(self, store: &Begun, model: &Begun) -> CaseResult {
@@ -142,14 +137,12 @@ pub(super) fn statistics(store: &Statistics, model: &Statistics) -> CaseResult {
             ("lag", store.lag, model.lag),
             ("oldest_due_age", store.oldest_due_age, model.oldest_due_age),
         ] {
-            let close = match (store, model) {
-                (Some(store), Some(model)) => store.abs_diff(model) <= TOLERANCE,
-                (store, model) => store == model,
-            };
-            ensure!(
-                close,
-                "statistics, {what}: expected about {model:?} as in the model, saw {store:?}"
-            );
+            as_long_within(
+                TOLERANCE,
+                &format!("statistics, {what}, as in the model"),
+                store,
+                model,
+            )?;
         }
     }
     Ok(())
