@@ -378,7 +378,7 @@ register! { $
         begin_keeps_the_order: "begin keeps the order of its ordering key.",
         order_holds_among_many_workers: "The order holds among many workers with retries.",
         keys_are_honoured_or_refused:
-            "Ordering keys are honoured, or refused as unsupported, as the capabilities say.",
+            "Ordering keys are honoured, or refused before anything is stored, as the capabilities say.",
     }
     replay (replay) {
         a_dead_message_can_be_replayed:

@@ -9,10 +9,10 @@
 
 mod broken;
 
-use std::{num::NonZeroUsize, sync::Arc};
+use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc};
 
 use broken::{Correct, Defect, Workshop};
-use conformance_tests::{CASES, Harness, Options, Report, Verdict, run, run_with};
+use conformance_tests::{CASES, Harness, Need, Options, Report, Verdict, run, run_with};
 
 fn workshop<D: Defect>(name: &'static str, defect: fn() -> D) -> Arc<dyn Harness> {
     Arc::new(Workshop { name, defect })
@@ -23,6 +23,32 @@ async fn the_correct_store_passes_everything() {
     let report = run(workshop("correct", || Correct), "").await;
     assert!(report.is_conformant(), "{report}");
     assert!(report.passed > 200, "{report}");
+}
+
+/// What a store cannot do is not checked, and raises no alarm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_with_the_fewest_capabilities_passes() {
+    let minimal = || broken::minimal::Minimal(broken::minimal::Keys::Refused);
+    let report = run(workshop("minimal", minimal), "").await;
+    assert_eq!(report.failed, 0, "{report}");
+    assert!(report.passed > 150, "{report}");
+    let needs: BTreeSet<Need> = report
+        .undeclared()
+        .filter_map(|case| match case.verdict {
+            Verdict::NotChecked { need, .. } => Some(need),
+            _ => None,
+        })
+        .collect();
+    let lacking = [Need::Ordering, Need::Wakeups, Need::BatchAtomicity];
+    assert_eq!(needs, BTreeSet::from(lacking), "{report}");
+}
+
+/// The same, where the harness can do nothing either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bare_store_with_the_fewest_capabilities_passes() {
+    let report = run(Arc::new(broken::minimal::Bare), "").await;
+    assert!(report.is_conformant(), "{report}");
+    assert!(report.passed > 120, "{report}");
 }
 
 async fn with_scale(harness: Arc<dyn Harness>, filter: &str, messages: usize) -> Report {

@@ -39,8 +39,9 @@ pub struct Capabilities {
     /// write of the inbox waiting until it ends. Where it does not, a transaction that holds one
     /// message MUST cost the other messages nothing.
     pub exclusive_transactions: bool,
-    /// Whether ordering keys are honoured. A store without them MUST refuse messages that have
-    /// one, as [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    /// Whether ordering keys are honoured. In a store without them every call that is given a message
+    /// with one MUST fail as a whole, as [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
+    /// before anything is stored.
     pub ordering: bool,
     /// How far wake-ups reach.
     pub wakeups: Wakeups,

@@ -235,7 +235,8 @@ pub trait Subscription: Send {
 /// All operations fail as a whole with [`Error`](crate::Error): `Unavailable` or `Conflict`
 /// (repeat), `SchemaMissing` or `SchemaVersion` (set up), `Denied`, `Other`. After an error the
 /// outcome may be unknown ([`Effect`](crate::Effect)); repeating is always safe. A problem of a
-/// single message is that message's answer and never an error of its batch.
+/// single message is that message's answer and never an error of its batch, but for an ordering key
+/// where there is no ordering.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// What this store can do. Constant for the life of the value.
@@ -253,6 +254,10 @@ pub trait Store: Send + Sync + 'static {
     /// [`Capabilities::receive_atomicity`] says together or not at all.
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>>;
 
+    ///
+    /// # Errors
+    /// Also [`Unsupported`](crate::ErrorKind::Unsupported), for the whole batch and before anything of
+    /// it is stored, when any message has an ordering key and [`Capabilities::ordering`] is false.
     /// Takes up to `request.limit` due messages, oldest due first, each under a new lease, and
     /// counts an attempt as started for each.
     ///
@@ -300,9 +305,10 @@ pub trait Store: Send + Sync + 'static {
     /// operator can edit a payload on replay). After any `Ok` the message is durably stored.
     ///
     /// # Errors
-    /// Also [`Invalid`](crate::ErrorKind::Invalid) when the message breaks a rule of this store, and
-    /// [`Corrupt`](crate::ErrorKind::Corrupt) when the stored one would run and cannot be read. Its
-    /// row may be leased then; a claim sets it aside when that lease has run out.
+    /// Also [`Unsupported`](crate::ErrorKind::Unsupported) as for [`receive`](Self::receive),
+    /// [`Invalid`](crate::ErrorKind::Invalid) when the message breaks a rule of this store, whether its
+    /// key is known or not, and [`Corrupt`](crate::ErrorKind::Corrupt) when the stored one would run and
+    /// cannot be read. Its row may be leased then; a claim sets it aside when that lease has run out.
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun>;
 
     /// Subscribes to wake-ups for `handlers`, from now on.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Begun, Due, ErrorKind, Expired, Intervention, OrderingKey, Outcome, Receipt,
+    AfterDead, Begun, Due, Effect, ErrorKind, Expired, Filter, Intervention, OrderingKey, Outcome,
     Settled, State, StoreExt,
 };
 
@@ -378,21 +378,42 @@ pub(crate) async fn order_holds_among_many_workers(cx: Context) -> CaseResult {
     Ok(())
 }
 
+/// Where they are refused, the call fails before it has stored anything.
 pub(crate) async fn keys_are_honoured_or_refused(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
-    let sent = ordered("1", "k")?;
-    let receipt = place.receive_one(&sent).await;
+    let (plain, keyed, begun) = (message("1")?, ordered("2", "k")?, ordered("3", "k")?);
+    let batch = [plain.clone(), keyed.clone()];
     if place.capabilities().ordering {
-        same("receipt", &receipt?, &Receipt::Accepted)?;
-        let stored = place.record(sent.key()).await?.ordering_key;
+        place.accept_all(&batch).await?;
+        let stored = place.record(keyed.key()).await?.ordering_key;
         return same(
             "ordering key as stored",
             &stored.as_ref(),
-            &sent.ordering_key(),
+            &keyed.ordering_key(),
         );
     }
-    let kind = receipt.err().map(|error| error.kind());
-    same("kind of the error", &kind, &Some(ErrorKind::Unsupported))
+    let refused = |what: &str, error: Option<inbox_api::Error>| {
+        same(
+            &format!("kind and effect of the error of {what}"),
+            &error.map(|error| (error.kind(), error.effect())),
+            &Some((ErrorKind::Unsupported, Effect::None)),
+        )
+    };
+    let receive = place.receive(&batch).await.err();
+    refused(
+        "a receive of which one message has an ordering key",
+        receive,
+    )?;
+    let begin = place.begin(&begun, &terms(LONG)?).await.err();
+    refused("a begin with an ordering key", begin)?;
+    let stored = place.count(&Filter::default()).await?;
+    same("stored by the calls that were refused", &stored, &0)?;
+    place.accept(&plain).await?;
+    let copy = place.receive_one(&ordered("1", "k")?).await.err();
+    refused(
+        "a copy with an ordering key of what was stored without",
+        copy,
+    )
 }
 
 pub(crate) async fn a_retried_block_is_lifted(cx: Context) -> CaseResult {

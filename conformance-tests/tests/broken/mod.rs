@@ -11,6 +11,7 @@ pub(crate) mod leaking;
 mod lengths;
 pub(crate) mod looking;
 mod operating;
+pub(crate) mod minimal;
 pub(crate) mod pace;
 pub(crate) mod racing;
 mod receiving;
@@ -74,6 +75,10 @@ pub(crate) use {
 #[async_trait]
 pub(crate) trait Defect: Send + Sync + 'static {
     async fn receive(&self, inner: &MemoryStore, messages: &[Message]) -> Result<Vec<Receipt>> {
+    fn capabilities(&self, inner: &MemoryStore) -> Capabilities {
+        inner.capabilities()
+    }
+
         inner.receive(messages).await
     }
 
@@ -361,7 +366,7 @@ impl<D: Defect> Broken<D> {
 #[async_trait]
 impl<D: Defect> Store for Broken<D> {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.inner.capabilities();
+        let mut capabilities = self.defect.capabilities(&self.inner);
         capabilities.transactions = self.defect.in_transactions().is_some();
         capabilities
     }

@@ -617,6 +617,12 @@ macro_rules! table {
                     => "schema::the_statements_are_text",
                 set_up_foreign_is_taken: broken::schema::SetsUp(broken::schema::Mistake::ForeignIsTaken)
                     => "schema::something_foreign_is_refused",
+                ordering_keys_refused_too_late: broken::minimal::Minimal(broken::minimal::Keys::RefusedTooLate)
+                    => "ordering::keys_are_honoured_or_refused",
+                ordering_keys_lost_by_receive: broken::minimal::Minimal(broken::minimal::Keys::TakenByReceive)
+                    => "ordering::keys_are_honoured_or_refused",
+                ordering_keys_lost_by_begin: broken::minimal::Minimal(broken::minimal::Keys::TakenByBegin)
+                    => "ordering::keys_are_honoured_or_refused",
             }
         }
     };
