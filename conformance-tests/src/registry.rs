@@ -682,7 +682,9 @@ register! { $
         writes_fail_as_retryable:
             "During an outage writes fail as retryable, and work again afterwards.",
         every_operation_says_so:
-            "During an outage every operation fails as retryable: nothing is answered with nothing.",
+            "During an outage every operation fails as retryable, and what fails without effect has none.",
+        a_commit_says_so:
+            "A commit during an outage fails as retryable, and is whole or has no effect.",
         a_subscription_outlives_it:
             "A subscription outlives an outage: it wakes once its connection is mended, and goes on.",
         what_was_accepted_before_is_still_there:

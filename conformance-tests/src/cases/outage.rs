@@ -1,19 +1,21 @@
 //! The store away, closed, restarted.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use inbox_api::{
-    ClaimRequest, ErrorKind, Expired, Extended, Filter, HandlerName, Inbox, Message, Outcome, Page,
-    Receipt, Result, Settled, Slice, State, StoreExt,
+    ClaimRequest, Effect, ErrorKind, Expired, Extended, Filter, Inbox, Key, Message, Outcome, Page,
+    Receipt, Record, Recorded, Result, Settled, Settlement, Slice, State, StoreExt,
 };
 
 use super::wakeups::{subscribed, wakes};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Restart},
-    place::{Context, HANDLER, LONG, Place, claim, dead, ids, message, processed, terms},
+    harness::{Need, Restart, Unable},
+    place::{
+        Context, HANDLER, LONG, Place, claim, dead, ids, message, message_for, processed, terms,
+    },
 };
 
 fn retryable<T: std::fmt::Debug>(what: &str, answer: Result<T>) -> CaseResult {
@@ -107,81 +109,174 @@ pub(crate) async fn writes_fail_as_retryable(cx: Context) -> CaseResult {
         .await
 }
 
-fn asked<'a>(
-    operation: impl Future<Output = (&'static str, Result<String>)> + Send + 'a,
-) -> BoxFuture<'a, (&'static str, Result<String>)> {
-    Box::pin(operation)
+/// A change that is asked for during an outage.
+struct Change<'a> {
+    what: &'static str,
+    /// A message that no other change is about.
+    key: &'a Key,
+    /// Its state when the change was done; `None` when it is gone.
+    done: Option<State>,
+    answer: BoxFuture<'a, Result<String>>,
 }
 
-/// Defect: an outage is taken for an empty answer.
+/// A question that changes nothing.
+fn asked<'a>(
+    what: &'static str,
+    question: impl Future<Output = Result<String>> + Send + 'a,
+) -> BoxFuture<'a, (&'static str, Result<String>)> {
+    Box::pin(async move { (what, question.await) })
+}
+
+/// Fails unless a change that failed is done or not, and is not when its error says so.
+async fn done_or_not(
+    place: &Place,
+    change: (&'static str, &Key, Option<State>),
+    before: Option<&Record>,
+    effect: Effect,
+) -> CaseResult {
+    let (what, key, done) = change;
+    let after = place.get(key).await?;
+    if effect == Effect::None {
+        let what = format!("what {what} is about, which failed in an outage without effect");
+        return same(&what, &after.as_ref(), &before);
+    }
+    let state = after.map(|record| record.state);
+    let before = before.map(|record| record.state);
+    ensure!(
+        state == before || state == done,
+        "what {what} is about, which failed in an outage with an unknown effect: expected {before:?} \
+         as before, or {done:?}, saw {state:?}"
+    );
+    Ok(())
+}
+
+/// Defect: an outage is taken for an empty answer, or for one without effect.
 pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
     let place = cx.fresh_to_disrupt().await?;
-    let (held, gone) = (message("held")?, message("dead")?);
-    place.accept_in(&gone, State::Dead).await?;
-    place.accept(&held).await?;
-    // Longer than all operations take to find out.
-    let leased = place.claim_single(60 * LONG).await?;
-    place.accept(&message("due")?).await?;
+    // A message for each change, of a handler of its own.
+    let mut subjects = HashMap::new();
+    for (handler, state) in [
+        ("claim", Some(State::Pending)),
+        ("begin", Some(State::Pending)),
+        ("receive", None),
+        ("extend", Some(State::Leased)),
+        ("settle", Some(State::Leased)),
+        ("replay", Some(State::Dead)),
+        ("replay-slice", Some(State::Dead)),
+        ("discard", Some(State::Dead)),
+        ("discard-slice", Some(State::Dead)),
+        ("purge", Some(State::Processed)),
+        ("purge-archived", Some(State::Discarded)),
+    ] {
+        let sent = message_for(handler, "1")?;
+        let mut lease = None;
+        if let Some(state) = state {
+            let first = if state == State::Leased {
+                State::Pending
+            } else {
+                state
+            };
+            place.accept_in(&sent, first).await?;
+            if state == State::Leased {
+                // Longer than all operations take to find out.
+                let leased = claim(&*place.inbox, handler, 1, 60 * LONG).await?;
+                lease = leased.into_iter().next().map(|leased| leased.lease);
+            }
+        }
+        let record = place.get(sent.key()).await?;
+        let state_seen = record.as_ref().map(|record| record.state);
+        same(&format!("state of {handler}"), &state_seen, &state)?;
+        subjects.insert(handler, (sent, record, lease));
+    }
+    let message_of = |handler: &str| &subjects[handler].0;
+    let lease_of = |handler: &str| {
+        let lease = subjects[handler].2.as_ref();
+        lease.ok_or_else(|| Unmet::Failed("claim: expected the due message, saw none".into()))
+    };
+    let of = |handler: &str| Filter {
+        handler: Some(message_of(handler).handler().clone()),
+        ..Filter::default()
+    };
     let everything = Filter::default();
+    let (to_replay, to_discard) = (of("replay-slice"), of("discard-slice"));
     let slice = Slice {
         after: None,
         limit: 10,
     };
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
-    let dead = [gone.key().clone()];
+    let processed_ones = Expired::new(State::Processed, Duration::ZERO, 10)?;
+    let discarded_ones = Expired::new(State::Discarded, Duration::ZERO, 10)?;
+    let archived = [message_of("purge-archived").key().clone()];
     let request = ClaimRequest {
-        handlers: vec![HandlerName::new(HANDLER)?],
+        handlers: vec![message_of("claim").handler().clone()],
         limit: 5,
-        terms: terms(LONG)?,
+        terms: terms(60 * LONG)?,
     };
-    macro_rules! ask {
-        ($($what:literal: $call:expr,)*) => {
-            vec![$(
-                asked(async { ($what, $call.await.map(|answer| format!("{answer:?}"))) }),
-            )*]
+    let (extended, settled) = (lease_of("extend")?, lease_of("settle")?);
+    macro_rules! changes {
+        ($($what:literal => $done:expr, $call:expr;)*) => {
+            vec![$(Change {
+                what: $what,
+                key: message_of($what).key(),
+                done: $done,
+                answer: Box::pin(async { $call.await.map(|answer| format!("{answer:?}")) }),
+            },)*]
         };
     }
     macro_rules! looks {
-        () => {
-            ask! {
-                "get": place.get(held.key()),
-                "list": place.list(&everything, &Page::first(10)),
-                "count": place.count(&everything),
-                "statistics": async {
-                    let statistics = place.statistics().await?;
-                    Ok::<_, inbox_api::Error>(statistics.handlers.iter().map(|h| h.pending).sum::<u64>())
-                },
-                "expired": place.expired(&expired),
-                "version": place.version(),
-                "exists": place.exists(),
-                "create": place.create(),
-                "migrate": place.migrate(),
-            }
+        ($($what:literal: $call:expr,)*) => {
+            vec![$(asked($what, async { $call.await.map(|answer| format!("{answer:?}")) }),)*]
         };
     }
-    // Each may wait for its time limit. What changes nothing waits together; of the changes, those that
-    // are late and done in the end must not be done at once.
-    let truth = join_all(looks!()).await;
+    let looks = || {
+        looks! {
+            "get": place.get(message_of("extend").key()),
+            "list": place.list(&everything, &Page::first(10)),
+            "count": place.count(&everything),
+            "statistics": async {
+                let statistics = place.statistics().await?;
+                Ok::<_, inbox_api::Error>(statistics.handlers.iter().map(|h| h.pending).sum::<u64>())
+            },
+            "expired": place.expired(&processed_ones),
+            "version": place.version(),
+            "exists": place.exists(),
+            "create": place.create(),
+            "migrate": place.migrate(),
+        }
+    };
+    let truth = join_all(looks()).await;
+    let changes = changes! {
+        "claim" => Some(State::Leased), place.claim(&request);
+        "begin" => Some(State::Leased), place.begin(message_of("begin"), &request.terms);
+        "receive" => Some(State::Pending), place.receive_one(message_of("receive"));
+        "extend" => Some(State::Leased), place.extend_one(extended, 50 * LONG);
+        "settle" => Some(State::Dead), place.settle_one(settled, dead("gave up"));
+        "replay" => Some(State::Pending), place.replay(message_of("replay").key(), None);
+        "replay-slice" => Some(State::Pending), place.replay_slice(&to_replay, &slice);
+        "discard" => Some(State::Discarded), place.discard(message_of("discard").key());
+        "discard-slice" => Some(State::Discarded), place.discard_slice(&to_discard, &slice);
+        "purge" => None, place.purge(&processed_ones);
+        "purge-archived" => None, place.purge_archived(&discarded_ones, &archived);
+    };
     place.fixture.begin_outage().await?;
-    let mut changes = Vec::new();
-    for change in ask! {
-        "claim": place.claim(&request),
-        "extend": place.extend_one(&leased.lease, LONG),
-        "begin of a known key": place.begin(&held, &request.terms),
-        "replay": place.replay(gone.key(), None),
-        "replay of a slice": place.replay_slice(&everything, &slice),
-        "discard": place.discard(gone.key()),
-        "discard of a slice": place.discard_slice(&everything, &slice),
-        "purge": place.purge(&expired),
-        "purge of what was archived": place.purge_archived(&expired, &dead),
-        "settle": place.settle_one(&leased.lease, processed()),
-    } {
-        changes.push(change.await);
-    }
-    let looks = join_all(looks!()).await;
+    // Each may wait for its time limit, so they wait together. What is late and done in the end must not
+    // be done before the questions are answered, or it would show in them.
+    let asking = changes.into_iter().map(|change| async move {
+        let Change {
+            what,
+            key,
+            done,
+            answer,
+        } = change;
+        ((what, key, done), answer.await)
+    });
+    let changes = join_all(asking).await;
+    let looks = join_all(looks()).await;
     place.fixture.end_outage().await?;
-    for (what, answer) in changes {
-        retryable(what, answer)?;
+    let mut effects = Vec::new();
+    for (change, answer) in changes {
+        let effect = answer.as_ref().err().map(inbox_api::Error::effect);
+        retryable(change.0, answer)?;
+        effects.extend(effect.map(|effect| (change, effect)));
     }
     // Some can be read while nothing can be written.
     for ((what, answer), (_, truth)) in looks.into_iter().zip(truth) {
@@ -190,8 +285,83 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
         }
     }
     let _ = recovered(&place, &message("after")?).await?;
-    place.has_state(held.key(), State::Leased).await?;
-    place.has_state(gone.key(), State::Dead).await
+    // What had arrived at the server is done by now.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for (change, effect) in effects {
+        let before = subjects[change.0].1.as_ref();
+        done_or_not(&place, change, before, effect).await?;
+    }
+    Ok(())
+}
+
+/// Defect: a transaction is taken for committed because nothing says otherwise.
+pub(crate) async fn a_commit_says_so(cx: Context) -> CaseResult {
+    cx.unless_lacking(Need::Transactions)?;
+    cx.unless_lacking(Need::SharedWrites)?;
+    let place = cx.fresh_to_disrupt().await?;
+    let capabilities = place.capabilities();
+    if !capabilities.transactions {
+        return Err(Unmet::NotChecked(Need::Transactions));
+    }
+    if capabilities.exclusive_transactions {
+        return Err(Unmet::NotChecked(Need::SharedWrites));
+    }
+    let transactions = place.fixture.transactions()?;
+    let (recorded, settled) = (message("recorded")?, message("settled")?);
+    place.accept(&settled).await?;
+    let lease = place.claim_single(60 * LONG).await?.lease;
+    let settlement = Settlement {
+        lease,
+        outcome: processed(),
+    };
+    let mut transaction = transactions.open().await?;
+    let first = transaction.record(&recorded, None).await?;
+    same("record", &first, &Recorded::First)?;
+    let done = transaction
+        .settle(std::slice::from_ref(&settlement))
+        .await?;
+    same("settle", &done, &vec![Settled::Done])?;
+    let writes = match transaction.write("effect").await {
+        Ok(()) => true,
+        Err(Unable::NotOffered(_)) => false,
+        Err(failed) => return Err(failed.into()),
+    };
+    let mut other = transactions.open().await?;
+    let third = message("third")?;
+    place.fixture.begin_outage().await?;
+    let (committed, step, opened) = tokio::join!(
+        transaction.commit(),
+        other.record(&third, None),
+        transactions.open(),
+    );
+    drop(other);
+    place.fixture.end_outage().await?;
+    let effect = committed.as_ref().err().map(inbox_api::Error::effect);
+    retryable("commit", committed)?;
+    retryable("record in a transaction", step)?;
+    retryable("open", opened.map(drop))?;
+    let _ = recovered(&place, &message("after")?).await?;
+    let found = |record: Option<Record>| record.map(|record| record.state);
+    let mut whole = vec![
+        found(place.get(recorded.key()).await?) == Some(State::Processed),
+        found(place.get(settled.key()).await?) == Some(State::Processed),
+    ];
+    if writes {
+        whole.push(!transactions.written().await?.is_empty());
+    }
+    ensure!(
+        whole.iter().all(|part| *part == whole[0]),
+        "record, settlement and write of the handler after a commit that failed in an outage: expected \
+         all or none, saw {whole:?}"
+    );
+    if effect == Some(Effect::None) {
+        same(
+            "done by a commit that failed without effect",
+            &whole[0],
+            &false,
+        )?;
+    }
+    Ok(())
 }
 
 /// Defect: messages lost although the inbox is durable, because the database was away for longer

@@ -6,12 +6,13 @@ pub(crate) mod bulk;
 mod claiming;
 pub(crate) mod corners;
 pub(crate) mod corrupting;
+pub(crate) mod decided;
 pub(crate) mod horizons;
 pub(crate) mod leaking;
 mod lengths;
 pub(crate) mod looking;
-mod operating;
 pub(crate) mod minimal;
+mod operating;
 pub(crate) mod pace;
 pub(crate) mod racing;
 mod receiving;
@@ -74,11 +75,11 @@ pub(crate) use {
 /// What a broken store does differently. Every method passes through unless a defect replaces it.
 #[async_trait]
 pub(crate) trait Defect: Send + Sync + 'static {
-    async fn receive(&self, inner: &MemoryStore, messages: &[Message]) -> Result<Vec<Receipt>> {
     fn capabilities(&self, inner: &MemoryStore) -> Capabilities {
         inner.capabilities()
     }
 
+    async fn receive(&self, inner: &MemoryStore, messages: &[Message]) -> Result<Vec<Receipt>> {
         inner.receive(messages).await
     }
 
@@ -203,6 +204,11 @@ pub(crate) trait Defect: Send + Sync + 'static {
 
     /// The operation that answers with nothing while the store is away.
     fn blind(&self) -> &'static str {
+        ""
+    }
+
+    /// The operation that is done while the store is away, and denied to have been.
+    fn denied(&self) -> &'static str {
         ""
     }
 
@@ -355,7 +361,12 @@ impl<D: Defect> Broken<D> {
         if self.is_blind(operation) {
             return Ok(nothing);
         }
-        self.check(operation)?;
+        if let Err(error) = self.check(operation) {
+            if self.defect.denied() == operation {
+                doing().await?;
+            }
+            return Err(error);
+        }
         self.defect.enter(operation).await;
         let answer = doing().await;
         self.defect.leave(operation);
@@ -372,7 +383,8 @@ impl<D: Defect> Store for Broken<D> {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        if self.check("receive").is_err() && !self.is_closed.load(Ordering::SeqCst) {
+        let is_away = self.is_away.load(Ordering::SeqCst);
+        if is_away && self.defect.denied() != "receive" {
             return self.defect.away(messages);
         }
         let receive = |inner| self.defect.receive(inner, messages);
@@ -555,13 +567,16 @@ impl<D: Defect> Harness for Workshop<D> {
     }
 
     fn expected_not_checked(&self) -> Vec<Need> {
-        vec![
+        let mut lacking = vec![
             Need::WakeupsAcrossProcesses,
-            Need::Transactions,
             Need::Silence,
             Need::PowerLoss,
             Need::OutageAmidWrites,
-        ]
+        ];
+        if (self.defect)().in_transactions().is_none() {
+            lacking.push(Need::Transactions);
+        }
+        lacking
     }
 }
 
@@ -662,7 +677,11 @@ impl<D: Defect> Fixture for Place<D> {
 
     fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
         match (self.defect)().in_transactions() {
-            Some(mistake) => Ok(Arc::new(skewed::Skewed::new(self.inner.clone(), mistake))),
+            Some(mistake) => {
+                let away = Arc::clone(&self.is_away);
+                let skewed = skewed::Skewed::new(self.inner.clone(), mistake, away);
+                Ok(Arc::new(skewed))
+            }
             None => Err(Unable::NotOffered(Need::Transactions)),
         }
     }

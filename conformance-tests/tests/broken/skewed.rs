@@ -1,6 +1,11 @@
 //! Transactions on the memory store: what is recorded is begun, and settled by the commit. Dropping one
 //! leaves its messages leased.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use conformance_tests::{AnyTransaction, AnyTransactions, Mishap, Need, Offered, Unable};
@@ -21,6 +26,10 @@ pub(crate) enum Mistake {
     MovesOnEarly,
     /// Forgets a roll-back's ordering keys.
     LeavesKeysHeld,
+    /// Takes an outage for a commit.
+    CommitsBlindly,
+    /// Commits when it says that it did not.
+    CommitsAndDenies,
 }
 
 /// A store with transactions.
@@ -35,20 +44,34 @@ impl Defect for Transactional {
 pub(crate) struct Skewed {
     inner: MemoryStore,
     mistake: Mistake,
+    is_away: Arc<AtomicBool>,
 }
 
 impl Skewed {
-    pub(crate) fn new(inner: MemoryStore, mistake: Mistake) -> Self {
-        Self { inner, mistake }
+    pub(crate) fn new(inner: MemoryStore, mistake: Mistake, is_away: Arc<AtomicBool>) -> Self {
+        Self {
+            inner,
+            mistake,
+            is_away,
+        }
     }
+}
+
+fn unless_away(is_away: &AtomicBool, operation: &'static str) -> Result<()> {
+    if is_away.load(Ordering::SeqCst) {
+        return Err(super::unavailable(operation));
+    }
+    Ok(())
 }
 
 #[async_trait]
 impl AnyTransactions for Skewed {
     async fn open(&self) -> Result<Box<dyn AnyTransaction>> {
+        unless_away(&self.is_away, "open")?;
         Ok(Box::new(Open {
             inner: self.inner.clone(),
             mistake: self.mistake,
+            is_away: Arc::clone(&self.is_away),
             begun: Vec::new(),
             new: Vec::new(),
             settlements: Vec::new(),
@@ -67,6 +90,7 @@ impl AnyTransactions for Skewed {
 struct Open {
     inner: MemoryStore,
     mistake: Mistake,
+    is_away: Arc<AtomicBool>,
     begun: Vec<(Leased, Option<Bytes>)>,
     /// What was not known before.
     new: Vec<Message>,
@@ -76,6 +100,7 @@ struct Open {
 #[async_trait]
 impl AnyTransaction for Open {
     async fn receive(&mut self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        unless_away(&self.is_away, "receive_in")?;
         let receipts = self.inner.receive(messages).await?;
         for (message, receipt) in messages.iter().zip(&receipts) {
             if *receipt == Receipt::Accepted {
@@ -86,6 +111,7 @@ impl AnyTransaction for Open {
     }
 
     async fn record(&mut self, message: &Message, result: Option<Bytes>) -> Result<Recorded> {
+        unless_away(&self.is_away, "record_in")?;
         let is_new = self.inner.get(message.key()).await?.is_none();
         let terms = LeaseTerms::new(LeaseTerms::MAX, WorkerName::new("transaction").unwrap());
         let begun = self.inner.begin(message, &terms.unwrap()).await?;
@@ -107,6 +133,7 @@ impl AnyTransaction for Open {
     }
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        unless_away(&self.is_away, "settle_in")?;
         if self.mistake == Mistake::MovesOnEarly {
             let early = settlements.iter().cloned().map(|mut settlement| {
                 if let Outcome::Dead { after, .. } = &mut settlement.outcome {
@@ -129,6 +156,13 @@ impl AnyTransaction for Open {
     }
 
     async fn commit(self: Box<Self>) -> Result<()> {
+        let answer = unless_away(&self.is_away, "commit");
+        match self.mistake {
+            Mistake::CommitsBlindly if answer.is_err() => return self.roll_back().await,
+            Mistake::CommitsAndDenies => {}
+            _ if answer.is_err() => return self.roll_back().await.and(answer),
+            _ => {}
+        }
         for (leased, result) in &self.begun {
             let outcome = Outcome::Processed {
                 result: result.clone(),
@@ -136,7 +170,7 @@ impl AnyTransaction for Open {
             let _ = self.inner.settle_one(&leased.lease, outcome).await?;
         }
         let _ = self.inner.settle(&self.settlements).await?;
-        Ok(())
+        answer
     }
 
     async fn roll_back(self: Box<Self>) -> Result<()> {

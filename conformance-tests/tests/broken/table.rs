@@ -623,6 +623,21 @@ macro_rules! table {
                     => "ordering::keys_are_honoured_or_refused",
                 ordering_keys_lost_by_begin: broken::minimal::Minimal(broken::minimal::Keys::TakenByBegin)
                     => "ordering::keys_are_honoured_or_refused",
+                commit_that_is_blind_to_an_outage: broken::skewed::Transactional(broken::skewed::Mistake::CommitsBlindly)
+                    => "outage::a_commit_says_so",
+                commit_that_is_done_and_denied: broken::skewed::Transactional(broken::skewed::Mistake::CommitsAndDenies)
+                    => "outage::a_commit_says_so",
+                receive_that_is_done_and_denied: broken::decided::DoneAndDenied("receive") => "outage::every_operation_says_so",
+                claim_that_is_done_and_denied: broken::decided::DoneAndDenied("claim") => "outage::every_operation_says_so",
+                extend_that_is_done_and_denied: broken::decided::DoneAndDenied("extend") => "outage::every_operation_says_so",
+                settle_that_is_done_and_denied: broken::decided::DoneAndDenied("settle") => "outage::every_operation_says_so",
+                begin_that_is_done_and_denied: broken::decided::DoneAndDenied("begin") => "outage::every_operation_says_so",
+                replay_that_is_done_and_denied: broken::decided::DoneAndDenied("replay") => "outage::every_operation_says_so",
+                replay_slice_that_is_done_and_denied: broken::decided::DoneAndDenied("replay_slice") => "outage::every_operation_says_so",
+                discard_that_is_done_and_denied: broken::decided::DoneAndDenied("discard") => "outage::every_operation_says_so",
+                discard_slice_that_is_done_and_denied: broken::decided::DoneAndDenied("discard_slice") => "outage::every_operation_says_so",
+                purge_that_is_done_and_denied: broken::decided::DoneAndDenied("purge") => "outage::every_operation_says_so",
+                purge_archived_that_is_done_and_denied: broken::decided::DoneAndDenied("purge_archived") => "outage::every_operation_says_so",
             }
         }
     };
