@@ -139,6 +139,10 @@ register! { $
             "A result over the limit is refused and the lease stands.",
         an_oversized_message_cannot_begin:
             "begin fails as invalid for a message over the limit, and stores nothing.",
+        a_refusal_has_no_effect:
+            "What is refused as invalid or unsupported is refused without effect.",
+        a_copy_over_the_limit_is_refused:
+            "What is over the limit is refused, whether its key is known or not.",
         headers_come_back_unchanged: "Headers come back byte-identical.",
         the_longest_texts_are_kept_whole:
             "Kind, content type and ordering key are kept whole at their longest.",

@@ -60,7 +60,8 @@ pub enum Effect {
     /// Certainly nothing was changed.
     None,
     /// The reply was lost: the change may or may not be durable. Every operation of
-    /// [`Store`](crate::Store) is safe to repeat then.
+    /// [`Store`](crate::Store) is safe to repeat then. Never with [`ErrorKind::Invalid`] and
+    /// [`ErrorKind::Unsupported`]: what is refused is refused before anything is changed.
     Unknown,
 }
 

@@ -40,7 +40,8 @@ pub enum Receipt {
     /// Its key is already known, from an earlier call or from earlier in the batch. Nothing was
     /// changed; the first copy stands.
     Duplicate,
-    /// It breaks a rule of this store and was not stored. The rest of its batch went through.
+    /// It breaks a rule of this store and was not stored, whether its key is known or not. The rest of
+    /// its batch went through.
     Refused(Invalid),
 }
 

@@ -617,12 +617,18 @@ macro_rules! table {
                     => "schema::the_statements_are_text",
                 set_up_foreign_is_taken: broken::schema::SetsUp(broken::schema::Mistake::ForeignIsTaken)
                     => "schema::something_foreign_is_refused",
+                oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
+                    => "hostile::a_copy_over_the_limit_is_refused",
+                oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
+                    => "hostile::a_copy_over_the_limit_is_refused",
                 ordering_keys_refused_too_late: broken::minimal::Minimal(broken::minimal::Keys::RefusedTooLate)
                     => "ordering::keys_are_honoured_or_refused",
                 ordering_keys_lost_by_receive: broken::minimal::Minimal(broken::minimal::Keys::TakenByReceive)
                     => "ordering::keys_are_honoured_or_refused",
                 ordering_keys_lost_by_begin: broken::minimal::Minimal(broken::minimal::Keys::TakenByBegin)
                     => "ordering::keys_are_honoured_or_refused",
+                refusals_of_which_it_is_not_sure: broken::decided::NeverSure
+                    => "hostile::a_refusal_has_no_effect",
                 commit_that_is_blind_to_an_outage: broken::skewed::Transactional(broken::skewed::Mistake::CommitsBlindly)
                     => "outage::a_commit_says_so",
                 commit_that_is_done_and_denied: broken::skewed::Transactional(broken::skewed::Mistake::CommitsAndDenies)
