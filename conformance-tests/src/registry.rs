@@ -416,7 +416,8 @@ register! { $
         slices_pass_over_what_they_must_not_change:
             "Slices pass over messages whose state does not allow it.",
         slices_keep_to_their_filter: "Slices change only what their filter means.",
-        a_slice_of_nothing_changes_nothing: "A slice with the limit 0 changes nothing.",
+        a_slice_of_nothing_changes_nothing:
+            "A slice with the limit 0 changes nothing, and has no next.",
     }
     discard (replay) {
         a_pending_or_dead_message_can_be_discarded:

@@ -212,7 +212,8 @@ pub struct Listing {
 pub struct Slice {
     /// Start behind this place; `None` means at the start.
     pub after: Option<Cursor>,
-    /// The most messages to change in this step.
+    /// The most messages to change in this step. A slice of 0 changes nothing, and has no
+    /// [`next`](Progress::next).
     pub limit: u32,
 }
 

@@ -617,6 +617,8 @@ macro_rules! table {
                     => "schema::the_statements_are_text",
                 set_up_foreign_is_taken: broken::schema::SetsUp(broken::schema::Mistake::ForeignIsTaken)
                     => "schema::something_foreign_is_refused",
+                slices_of_nothing_that_go_on: broken::decided::SlicesOfNothingGoOn
+                    => "replay::a_slice_of_nothing_changes_nothing",
                 oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
                     => "hostile::a_copy_over_the_limit_is_refused",
                 oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
