@@ -424,6 +424,8 @@ register! { $
             "A pending or dead message can be discarded, and is not worked on.",
         other_states_cannot_be_discarded:
             "Leased, processed and discarded messages cannot be discarded.",
+        a_discard_is_a_new_end:
+            "A dead message that is discarded finished when it was discarded.",
         an_expired_lease_can_be_discarded: "A message whose lease ran out can be discarded.",
     }
     retention (retention) {

@@ -48,7 +48,8 @@ pub struct Record {
     pub lease_until: Option<SystemTime>,
     /// Who holds it, or held it last, also after a replay or a discard.
     pub worker: Option<WorkerName>,
-    /// When it became final, by a discard too; `None` while it is not, as after a replay.
+    /// When it became final; `None` while it is not, as after a replay. Of a dead message that was
+    /// discarded it is when it was discarded, and its retention counts from there.
     pub finished_at: Option<SystemTime>,
     /// The last error, or why it is dead.
     pub last_error: Option<String>,

@@ -487,6 +487,39 @@ pub(crate) async fn other_states_cannot_be_discarded(cx: Context) -> CaseResult 
     )
 }
 
+/// Its retention counts from there: what was given up today is not older than that.
+pub(crate) async fn a_discard_is_a_new_end(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let by_key = message_for("key", "1")?;
+    let by_slice = message_for("slice", "1")?;
+    let mut ends = Vec::new();
+    for sent in [&by_key, &by_slice] {
+        place.accept_in(sent, State::Dead).await?;
+        ends.push(place.record(sent.key()).await?.finished_at);
+    }
+    place.pass(place.brief()).await?;
+    let _ = place.discard(by_key.key()).await?;
+    let filter = Filter {
+        handler: Some(by_slice.handler().clone()),
+        ..Filter::default()
+    };
+    let _ = place.discard_slice(&filter, &slice(None, 5)).await?;
+    for (sent, died) in [&by_key, &by_slice].into_iter().zip(ends) {
+        let record = place.record(sent.key()).await?;
+        same("state", &record.state, &State::Discarded)?;
+        let later = record.finished_at.zip(died);
+        let later = later.and_then(|(end, died)| end.duration_since(died).ok());
+        ensure!(
+            later.is_some_and(|later| later >= place.brief()),
+            "finished_at of what was discarded by {}: expected {:?} or more after its death, saw {}",
+            sent.handler(),
+            place.brief(),
+            later.map_or_else(|| "no such time".into(), |later| format!("{later:?}")),
+        );
+    }
+    Ok(())
+}
+
 pub(crate) async fn an_expired_lease_can_be_discarded(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     let sent = message("1")?;

@@ -619,6 +619,8 @@ macro_rules! table {
                     => "schema::something_foreign_is_refused",
                 slices_of_nothing_that_go_on: broken::decided::SlicesOfNothingGoOn
                     => "replay::a_slice_of_nothing_changes_nothing",
+                discard_that_keeps_the_time_of_death: broken::decided::KeepsTimeOfDeath::default()
+                    => "discard::a_discard_is_a_new_end",
                 oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
                     => "hostile::a_copy_over_the_limit_is_refused",
                 oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
