@@ -258,6 +258,8 @@ register! { $
             "A message whose worker vanished becomes claimable when its lease ends.",
         a_lease_that_ran_out_is_shown_as_pending:
             "A message whose lease ran out counts as pending everywhere.",
+        a_lease_that_ran_out_has_no_end:
+            "A record shows the end of a lease only while it runs; who held it stays.",
         leases_run_out_one_by_one:
             "Each lease ends by itself: one that runs out frees neither everything nor nothing.",
         an_extension_lengthens_the_lease:

@@ -44,7 +44,8 @@ pub struct Record {
     /// When it is (or was last) due: what was asked for when it was accepted or retried, or when it
     /// was replayed. Leases and releases leave it.
     pub due_at: SystemTime,
-    /// When the lease runs out, for a leased message.
+    /// When the lease runs out, for a leased message; `None` in every other state, so also once it
+    /// has run out.
     pub lease_until: Option<SystemTime>,
     /// Who holds it, or held it last, also after a replay or a discard.
     pub worker: Option<WorkerName>,

@@ -94,6 +94,34 @@ pub(crate) async fn a_lease_that_ran_out_is_shown_as_pending(cx: Context) -> Cas
     )
 }
 
+pub(crate) async fn a_lease_that_ran_out_has_no_end(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let sent = message("1")?;
+    place.accept(&sent).await?;
+    let leased = place.claim_single(place.brief()).await?;
+    place.pass(place.brief()).await?;
+    let page = inbox_api::Page::first(10);
+    let listing = place.list(&Filter::default(), &page).await?;
+    let mut shown: Vec<_> = listing.records.into_iter().collect();
+    shown.push(place.record(sent.key()).await?);
+    for record in &shown {
+        same(
+            "end of the lease and who held it, when it has run out",
+            &(record.lease_until, &record.worker),
+            &(None, &Some(crate::place::worker()?)),
+        )?;
+    }
+    same("records listed", &(shown.len() - 1), &1)?;
+    // It is still the newest, and can be revived.
+    let revived = place.extend_one(&leased.lease, LONG).await?;
+    let until = place.record(sent.key()).await?.lease_until;
+    same(
+        "end of the lease, revived",
+        &until.map(Extended::Until),
+        &Some(revived),
+    )
+}
+
 /// Defect: one worker's lost heartbeat frees everything, or nothing.
 pub(crate) async fn leases_run_out_one_by_one(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
@@ -237,8 +265,7 @@ pub(crate) async fn each_lease_has_its_own_length(cx: Context) -> CaseResult {
             &format!("end of a lease of {length:?}"),
             leased.lease.until,
             now + length,
-            leased.lease.until
-        );
+        )?;
     }
     Ok(())
 }

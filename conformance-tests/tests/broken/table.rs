@@ -621,6 +621,8 @@ macro_rules! table {
                     => "replay::a_slice_of_nothing_changes_nothing",
                 discard_that_keeps_the_time_of_death: broken::decided::KeepsTimeOfDeath::default()
                     => "discard::a_discard_is_a_new_end",
+                record_with_the_end_of_a_lease_that_ran_out: broken::looking::Shows(broken::decided::the_end_of_a_lease_that_ran_out)
+                    => "leases::a_lease_that_ran_out_has_no_end",
                 oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
                     => "hostile::a_copy_over_the_limit_is_refused",
                 oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
