@@ -52,11 +52,13 @@ pub struct Record {
     /// When it became final; `None` while it is not, as after a replay. Of a dead message that was
     /// discarded it is when it was discarded, and its retention counts from there.
     pub finished_at: Option<SystemTime>,
-    /// The last error, or why it is dead.
+    /// The last error, or why it is dead. It stays when a later attempt succeeds, and goes with a
+    /// replay.
     pub last_error: Option<String>,
     /// Whether this dead message blocks its ordering key.
     pub blocks_ordering_key: bool,
-    /// What the handler stored; `None` when nothing, or when the listing did not ask for it.
+    /// What the handler stored; `None` when nothing, or when the listing did not ask for it. It goes
+    /// with a replay.
     pub result: Option<Bytes>,
     /// Its place in listings.
     pub cursor: Cursor,
@@ -412,8 +414,8 @@ pub trait Operate: Send + Sync {
     /// count rows of the history or the backlog for it.
     async fn statistics(&self) -> Result<Statistics>;
 
-    /// Makes one final message pending again: due now, attempts and last error reset, in its old
-    /// place in its ordering key, with `payload` in place of the old one if given. Pending and
+    /// Makes one final message pending again: due now, attempts, last error and result reset, in its
+    /// old place in its ordering key, with `payload` in place of the old one if given. Pending and
     /// leased messages are [`Intervention::WrongState`].
     ///
     /// # Errors

@@ -536,29 +536,45 @@ pub(crate) async fn an_expired_lease_can_be_discarded(cx: Context) -> CaseResult
 
 pub(crate) async fn a_replay_clears_the_result(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
-    let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
-    let result = Some(Bytes::from_static(b"old"));
-    place.finish(&leased, Outcome::Processed { result }).await?;
-    let _ = Operate::replay(&*place.inbox, sent.key(), None).await?;
-    same(
-        "result after a replay",
-        &place.record(sent.key()).await?.result,
-        &None,
-    )?;
-    let leased = place.claim_one().await?;
-    same(
-        "claimed",
-        &ids(std::slice::from_ref(&leased)),
-        &vec!["1".into()],
-    )?;
-    place.finish(&leased, processed()).await?;
-    same(
-        "result of the second run",
-        &place.record(sent.key()).await?.result,
-        &None,
-    )
+    for by_slice in [false, true] {
+        let how = if by_slice { "slice" } else { "key" };
+        let sent = message_for(how, "1")?;
+        place.accept(&sent).await?;
+        let result = Some(Bytes::from_static(b"old"));
+        for outcome in [retry(Duration::ZERO), Outcome::Processed { result }] {
+            let leased = claim(&*place.inbox, how, 1, LONG).await?;
+            for leased in &leased {
+                place.finish(leased, outcome.clone()).await?;
+            }
+        }
+        place.has_state(sent.key(), State::Processed).await?;
+        if by_slice {
+            let filter = Filter {
+                handler: Some(sent.handler().clone()),
+                ..of(&[State::Processed])
+            };
+            let _ = place.replay_slice(&filter, &slice(None, 5)).await?;
+        } else {
+            let _ = place.replay(sent.key(), None).await?;
+        }
+        let record = place.record(sent.key()).await?;
+        same(
+            &format!("result and last error after a replay by {how}"),
+            &(record.result, record.last_error),
+            &(None, None),
+        )?;
+        let leased = claim(&*place.inbox, how, 1, LONG).await?;
+        same("claimed", &ids(&leased), &vec!["1".into()])?;
+        for leased in &leased {
+            place.finish(leased, processed()).await?;
+        }
+        same(
+            &format!("result of the second run, after a replay by {how}"),
+            &place.record(sent.key()).await?.result,
+            &None,
+        )?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn a_record_keeps_its_last_worker(cx: Context) -> CaseResult {

@@ -623,6 +623,12 @@ macro_rules! table {
                     => "discard::a_discard_is_a_new_end",
                 record_with_the_end_of_a_lease_that_ran_out: broken::looking::Shows(broken::decided::the_end_of_a_lease_that_ran_out)
                     => "leases::a_lease_that_ran_out_has_no_end",
+                replay_that_keeps_the_result: broken::looking::Shows(broken::decided::a_result_after_a_replay)
+                    => "replay::a_replay_clears_the_result",
+                replay_that_keeps_the_error: broken::looking::Shows(broken::decided::an_error_after_a_replay)
+                    => "replay::a_replay_clears_the_result",
+                success_that_forgets_the_error: broken::looking::Shows(broken::decided::no_error_after_success)
+                    => "retry::the_last_error_is_kept",
                 oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
                     => "hostile::a_copy_over_the_limit_is_refused",
                 oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
