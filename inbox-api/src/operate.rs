@@ -55,7 +55,7 @@ pub struct Record {
     /// The last error, or why it is dead. It stays when a later attempt succeeds, and goes with a
     /// replay.
     pub last_error: Option<String>,
-    /// Whether this dead message blocks its ordering key.
+    /// Whether this dead message blocks its ordering key; never true of one that has none.
     pub blocks_ordering_key: bool,
     /// What the handler stored; `None` when nothing, or when the listing did not ask for it. It goes
     /// with a replay.
@@ -443,7 +443,8 @@ pub trait Operate: Send + Sync {
     /// between them that are as long as the work.
     async fn purge(&self, expired: &Expired) -> Result<u64>;
 
-    /// What [`purge`](Self::purge) would delete, with payloads, for an archiver. There is never a
+    /// What [`purge`](Self::purge) would delete, in the order in which it would (those that finished at
+    /// one moment in any), with payloads and results, for an archiver. There is never a
     /// [`next`](Listing::next) page: the next are to be had once these are purged.
     async fn expired(&self, expired: &Expired) -> Result<Listing>;
 

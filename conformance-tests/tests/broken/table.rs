@@ -629,6 +629,10 @@ macro_rules! table {
                     => "replay::a_replay_clears_the_result",
                 success_that_forgets_the_error: broken::looking::Shows(broken::decided::no_error_after_success)
                     => "retry::the_last_error_is_kept",
+                death_that_blocks_without_a_key: broken::looking::Shows(broken::decided::a_block_without_a_key)
+                    => "ordering::blocking_without_a_key_has_no_effect",
+                expired_ones_as_accepted: broken::decided::ExpiredAsAccepted
+                    => "retention::what_is_expired_keeps_to_its_limit",
                 oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
                     => "hostile::a_copy_over_the_limit_is_refused",
                 oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
