@@ -250,6 +250,8 @@ register! { $
             "A message that was discarded after its lease ran out is lost to the old holder.",
         a_settlement_after_a_replay_changes_nothing:
             "A settlement with a lease from before a replay changes nothing.",
+        a_repetition_after_an_intervention_is_done:
+            "A settlement that was done is done, whatever an operator has changed since, until a purge.",
     }
     leases (leases) {
         a_lease_hides_its_message:

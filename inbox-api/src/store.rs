@@ -150,7 +150,8 @@ pub struct Settlement {
 #[must_use]
 pub enum Settled {
     /// It is durable. Also the answer to a repetition: the lease was settled before and nobody
-    /// has claimed the message since; nothing was changed then.
+    /// has claimed the message since, though an operator may have replayed or discarded it; nothing
+    /// was changed then.
     Done,
     /// The token is stale: somebody else has claimed the message since, or it is gone. Nothing
     /// was changed.

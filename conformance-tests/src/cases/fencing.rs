@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use inbox_api::{Expired, Extended, Leased, Outcome, Settled, Settlement, State, StoreExt};
+use inbox_api::{
+    Expired, Extended, Filter, Leased, Outcome, Settled, Settlement, Slice, State, StoreExt,
+};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
@@ -347,4 +349,60 @@ pub(crate) async fn a_repetition_in_another_process_is_done(cx: Context) -> Case
         same("the record after the repetition", &after, &before)?;
     }
     Ok(())
+}
+
+/// A worker that missed the answer asks again. It has not lost what it had, so that it must not tell its
+/// handler so.
+pub(crate) async fn a_repetition_after_an_intervention_is_done(cx: Context) -> CaseResult {
+    let place = cx.fresh().await?;
+    let slice = Slice {
+        after: None,
+        limit: 10,
+    };
+    let settled = async |handler: &str, outcome: Outcome| -> CaseResult<Leased> {
+        let sent = message_for(handler, "1")?;
+        place.accept(&sent).await?;
+        let leased = claim(&*place.inbox, handler, 1, LONG).await?;
+        let leased = leased.into_iter().next();
+        let leased = leased.ok_or_else(|| Unmet::Failed("claim: expected the message".into()))?;
+        place.finish(&leased, outcome).await?;
+        Ok(leased)
+    };
+    for (handler, outcome) in [
+        ("replayed", processed()),
+        ("replayed when dead", dead("gave up")),
+        ("replayed by a slice", dead("gave up")),
+        ("discarded when dead", dead("gave up")),
+        ("discarded by a slice", dead("gave up")),
+        ("discarded when it waited", retry(LONG)),
+    ] {
+        let leased = settled(handler, outcome.clone()).await?;
+        let key = &leased.lease.key;
+        let filter = Filter {
+            handler: Some(key.handler.clone()),
+            ..Filter::default()
+        };
+        match handler {
+            "replayed by a slice" => drop(place.replay_slice(&filter, &slice).await?),
+            "discarded by a slice" => drop(place.discard_slice(&filter, &slice).await?),
+            _ if handler.starts_with("replayed") => drop(place.replay(key, None).await?),
+            _ => drop(place.discard(key).await?),
+        }
+        let before = place.record(key).await?;
+        same(
+            &format!("settling again what was {handler}"),
+            &place.settle_one(&leased.lease, outcome).await?,
+            &Settled::Done,
+        )?;
+        let what = format!("the record of what was {handler}, after a repetition");
+        same(&what, &place.record(key).await?, &before)?;
+    }
+    let leased = settled("purged", processed()).await?;
+    let gone = Expired::new(State::Processed, Duration::ZERO, 10)?;
+    place.purge(&gone).await?;
+    same(
+        "settling again what was purged",
+        &place.settle_one(&leased.lease, processed()).await?,
+        &Settled::LeaseLost,
+    )
 }

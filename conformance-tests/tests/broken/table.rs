@@ -633,6 +633,8 @@ macro_rules! table {
                     => "ordering::blocking_without_a_key_has_no_effect",
                 expired_ones_as_accepted: broken::decided::ExpiredAsAccepted
                     => "retention::what_is_expired_keeps_to_its_limit",
+                interventions_draw_tokens: broken::decided::InterventionsDrawTokens
+                    => "fencing::a_repetition_after_an_intervention_is_done",
                 oversized_copy_that_is_a_duplicate: broken::decided::KnownBeforeSize
                     => "hostile::a_copy_over_the_limit_is_refused",
                 oversized_copy_that_begins: broken::decided::BeginsKnownBeforeSize
