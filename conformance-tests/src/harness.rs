@@ -261,7 +261,8 @@ pub trait Harness: Send + Sync + 'static {
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>>;
 
     /// A fresh place in the condition `variant`, with a store that has not been set up on it.
-    /// [`Fixture::inbox`] of what is returned opens without creating or migrating anything.
+    /// [`Fixture::inbox`] of what is returned opens without creating or migrating an inbox; it may make
+    /// what an inbox is kept in, such as an empty file or database.
     ///
     /// # Errors
     /// [`Unable::NotOffered`] unless the harness overrides this.

@@ -126,8 +126,9 @@ impl Cursor {
         &self.0
     }
 
-    /// The sequence number of stores that count their messages: positive, in order of
-    /// acceptance.
+    /// The sequence number of stores that count their messages in order of acceptance. Which numbers
+    /// they give, be they 0 or negative, is theirs to choose, and so is what a number means that they
+    /// never gave: a place in that order, or `Invalid`.
     ///
     /// # Errors
     /// [`Invalid::Malformed`] when it is not a number, so not one of this store's.

@@ -254,12 +254,12 @@ pub trait Store: Send + Sync + 'static {
     /// Implementors MUST decide by the unique key in one atomic statement, not by looking first;
     /// MUST check sizes before any I/O; MUST store at least what
     /// [`Capabilities::receive_atomicity`] says together or not at all.
-    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>>;
-
     ///
     /// # Errors
     /// Also [`Unsupported`](crate::ErrorKind::Unsupported), for the whole batch and before anything of
     /// it is stored, when any message has an ordering key and [`Capabilities::ordering`] is false.
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>>;
+
     /// Takes up to `request.limit` due messages, oldest due first, each under a new lease, and
     /// counts an attempt as started for each.
     ///
@@ -320,8 +320,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`Wakeups::None`](crate::Wakeups::None).
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>>;
 
-    /// Releases connections and background tasks. Later calls fail as `Unavailable`. Calling it
-    /// twice is harmless; not calling it loses nothing that was answered with `Ok`.
+    /// Releases connections and background tasks. Later calls fail as `Unavailable`; those that need
+    /// no I/O, as for an empty input, may be answered. Calling it twice is harmless; not calling it
+    /// loses nothing that was answered with `Ok`.
     async fn close(&self);
 }
 
