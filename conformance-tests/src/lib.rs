@@ -2,7 +2,20 @@
 //!
 //! The contract of an inbox is the documentation of [`inbox_api`]; each rule of it is a case
 //! here ([`CASES`]). Add this crate as a dev-dependency, say how to get a fresh inbox of your
-//! store, and one line makes a test of every case. The whole of `tests/conformance.rs`:
+//! store, and one line makes a test of every case. In `Cargo.toml`:
+//!
+//! ```toml
+//! [dependencies]
+//! async-trait = "0.1"
+//! inbox-api = "0.1"
+//!
+//! [dev-dependencies]
+//! conformance-tests = "0.1"
+//! tempfile = "3" # for a store that keeps files
+//! ```
+//!
+//! The whole of `tests/conformance.rs`, for a store that can do nearly everything; [`Ready`] shows
+//! the list of what is lacking to start with:
 //!
 //! ```
 //! use conformance_tests::{Fresh, Need, Ready};
@@ -139,6 +152,7 @@ mod ready;
 mod registry;
 mod report;
 mod run;
+mod times;
 mod transactions;
 
 pub use harness::{
@@ -151,4 +165,3 @@ pub use registry::{CASES, Case, SCALE};
 pub use report::{CaseReport, Report, Verdict};
 pub use run::{Options, TestFailure, run, run_with, test};
 pub use transactions::{AnyTransaction, AnyTransactions, BusinessWrites, Transactions};
-mod times;

@@ -41,6 +41,53 @@ type Make<T> = Box<dyn Fn() -> BoxFuture<'static, Offered<T>> + Send + Sync>;
 /// # }
 /// ```
 ///
+/// A new store lacks most of it. The list to start with, from which goes what is done, for a store that
+/// keeps its inbox in a file:
+///
+/// ```
+/// use conformance_tests::{Fresh, Need, Ready};
+/// use inbox_api::Schema as _;
+/// # use inbox_memory::MemoryStore;
+/// # struct MyStore;
+/// # impl MyStore {
+/// #     fn open(_: std::path::PathBuf) -> std::io::Result<MemoryStore> {
+/// #         Ok(MemoryStore::new())
+/// #     }
+/// # }
+///
+/// fn my_store() -> Ready {
+///     Ready::new("my store", |_settings| async move {
+///         let directory = tempfile::tempdir()?;
+///         let store = MyStore::open(directory.path().join("inbox"))?;
+///         store.create().await?;
+///         // The directory goes when the inbox does.
+///         Ok(Fresh::new(store).keep(directory))
+///     })
+///     .lacks([
+///         // Of the closure: `with_clock` and `with_second`, and the settings that it follows.
+///         Need::Clock,
+///         Need::SecondConnection,
+///         Need::PayloadLimit,
+///         Need::DroppedPayloads,
+///         Need::OperationTimeout,
+///         // Of the store, as its capabilities say.
+///         Need::BatchAtomicity,
+///         Need::LargePayloads,
+///         Need::Ordering,
+///         Need::Transactions,
+///         Need::Wakeups,
+///         Need::WakeupsAcrossProcesses,
+///     ])
+/// }
+/// # fn main() {
+/// # let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+/// # let runtime = runtime.unwrap_or_else(|error| panic!("{error}"));
+/// # let suite = conformance_tests::run(std::sync::Arc::new(my_store()), "duplicates::");
+/// # let report = runtime.block_on(suite);
+/// # assert!(report.is_clean(), "{report}");
+/// # }
+/// ```
+///
 /// It declares by itself what no closure can do ([`Need::HARNESS`] without the abilities of
 /// [`Fresh`]). To check that too, implement [`Harness`] instead.
 pub struct Ready {
