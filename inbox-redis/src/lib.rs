@@ -50,7 +50,8 @@
 //!
 //! # Connections
 //! Each server has one connection for all calls, and two more for those that wait for confirmations.
-//! One that breaks, or whose calls exceed `operation_timeout`, is given up, and so is one on which the
+//! One that breaks, or whose calls exceed `operation_timeout`, is given up (one that was idle for a second
+//! is asked for a sign of life first), and so is one on which the
 //! server says that it is a replica (`READONLY`) or still loading: the next call makes a new one, which
 //! reaches the server that has the address by then. What no server has begun is tried again for half a
 //! second, on a cluster for six. What writes, and whose answer was lost, is not repeated: it fails

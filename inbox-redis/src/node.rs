@@ -96,11 +96,27 @@ pub(crate) enum Failed {
     Lost(RedisError),
 }
 
+/// A connection that nobody has used for so long is asked for a sign of life first: what is sent on one
+/// that was lost meanwhile would have an unknown effect.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// A connection that many use at a time, each for its own commands.
 #[derive(Clone)]
 struct Open {
     number: u64,
+    used: Instant,
     connection: MultiplexedConnection,
+}
+
+impl Open {
+    async fn is_alive(&mut self, until: Instant) -> bool {
+        if self.used.elapsed() < IDLE {
+            return true;
+        }
+        let ping = redis::cmd("PING");
+        let ping = timeout_at(until, self.connection.req_packed_command(&ping));
+        matches!(ping.await, Ok(Ok(_)))
+    }
 }
 
 /// The place of one connection. A caller that finds it empty connects; one that finds the connection
@@ -120,7 +136,10 @@ impl Line {
         let connected = async {
             let mut place = self.open.lock().await;
             let (number, open) = &mut *place;
-            if let Some(open) = open {
+            if let Some(open) = open
+                && open.is_alive(until.min(Instant::now() + within)).await
+            {
+                open.used = Instant::now();
                 return Ok(open.clone());
             }
             // Calls have time limits of their own.
@@ -134,6 +153,7 @@ impl Line {
             Ok(open
                 .insert(Open {
                     number: *number,
+                    used: Instant::now(),
                     connection,
                 })
                 .clone())
@@ -150,7 +170,6 @@ impl Line {
         }
     }
 
-    /// Runs commands behind each other, and answers each one's value or error.
     /// The next one who comes connects. Who is just connecting is left alone.
     fn give_up_any(&self) {
         if let Ok(mut place) = self.open.try_lock() {
@@ -158,6 +177,7 @@ impl Line {
         }
     }
 
+    /// Runs commands behind each other, and answers each one's value or error.
     async fn send(
         &self,
         client: &Client,

@@ -35,7 +35,8 @@ pub struct Confirmations {
     pub replicas: u32,
     /// The primary's own append-only file is on disk (`WAITAOF`, from Redis 7.2).
     pub local_aof: bool,
-    /// So many replicas have the write on disk (`WAITAOF`, from Redis 7.2).
+    /// So many replicas have the write on disk (`WAITAOF`, from Redis 7.2). They tell about once a
+    /// second: give them a [`timeout`](Self::timeout) of several.
     pub replica_aofs: u32,
     /// How long to wait for them. Less than the operation's time-out.
     pub timeout: Duration,

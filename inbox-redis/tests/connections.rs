@@ -211,6 +211,12 @@ async fn a_silent_connection_of_those_who_wait_is_left() {
     }
     let _ = store.receive_one(&message("1")).await.unwrap();
     let leased = claim(&store, 1).await.unwrap().remove(0);
+    // Of both connections, one of which may not have been needed so far.
+    for round in 0..20 {
+        let sent: Vec<_> = (0..8).map(|n| message(&format!("{round} {n}"))).collect();
+        let receiving = sent.iter().map(|message| store.receive_one(message));
+        futures_util::future::try_join_all(receiving).await.unwrap();
+    }
     proxy.silence();
     let settled = store.settle_one(&leased.lease, processed()).await;
     let error = settled.expect_err("nothing arrives");

@@ -54,8 +54,8 @@ async fn a_cluster_of_redis_8() {
         shards: 6,
         server: &common::REDIS_8_CLUSTER,
         confirmations: Confirmations {
+            replicas: 1,
             local_aof: true,
-            replica_aofs: 1,
             ..Confirmations::default()
         },
     })
