@@ -11,7 +11,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -110,13 +110,24 @@ impl Database {
             place.url = url;
             proxy = Some(between);
         }
-        let store = Arc::new(place.connect().await?);
+        let store = Arc::new(connected(&place).await?);
         Ok(Tested {
             place,
             store,
             server,
             proxy,
         })
+    }
+}
+
+/// Nothing is away yet; a machine may be slow.
+async fn connected(place: &Place) -> inbox_api::Result<PostgresStore> {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match place.connect().await {
+            Err(error) if error.is_retryable() && Instant::now() < until => {}
+            outcome => return outcome,
+        }
     }
 }
 
