@@ -39,8 +39,9 @@
 //! together, so that they keep nobody else waiting. Without confirmations, a lease that a fail-over
 //! forgets is given out once more, with a greater token unless the new server's clock is behind, and a
 //! message may come behind a later one of its ordering key.
-//! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect: what
-//! a claim had taken then stays leased until the leases end. It makes
+//! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect. A
+//! claim that nobody would confirm takes nothing; what one had taken just before stays leased until its
+//! leases end. It makes
 //! loss unlikely and not impossible: Redis does not promise that the replica that takes over is one
 //! of those that confirmed. With one replica it is.
 //!
@@ -70,7 +71,7 @@
 //! | | one shard | several |
 //! |---|---|---|
 //! | round trips of receive | 1 | 2: numbers are drawn in the first shard, and ordering keys' places noted, before messages are stored |
-//! | round trips of claim | 1 (with confirmations 2) | 2: a look into all shards, then a claim in those that have the longest-due messages |
+//! | round trips of claim | 1 (with confirmations 3) | 2 (3): a look into all shards, then a claim in those that have the longest-due messages |
 //! | round trips of settle, extend | 1 | 1, to the shards concerned in parallel |
 //! | stored together | the batch | the messages of a batch that share an id and an ordering key |
 //!

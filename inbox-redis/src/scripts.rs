@@ -199,6 +199,20 @@ impl Caller {
         }
     }
 
+    /// A write of no consequence.
+    pub(crate) fn confirm_call(&self, shard: u16) -> Call {
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(&CONFIRM.digest)
+            .arg(1)
+            .arg(self.layout.meta(shard));
+        Call {
+            script: &CONFIRM,
+            shard,
+            command,
+        }
+    }
+
     /// The set-up script, which asks nothing of what it finds.
     pub(crate) fn schema_call(&self, create: bool, shard: u16) -> Call {
         let (script, what): (&'static Script, _) = if create {

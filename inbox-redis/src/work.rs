@@ -129,7 +129,8 @@ impl RedisStore {
 
     /// Claims from all shards what has been due for longest. Answers also whether a full step
     /// was found, so that there may be more. Of several shards, and where claims are confirmed, it looks
-    /// first: a claim that finds nothing is no write to wait for.
+    /// first: a claim that finds nothing is no write to wait for. And one that nobody would confirm takes
+    /// nothing, since that would use up attempts.
     async fn claim_step(&self, request: &ClaimRequest, limit: u32) -> Result<Claimed> {
         const OPERATION: &str = "claim";
         if self.layout().shards() == 1 && !self.inner.options.confirmations.any() {
@@ -141,6 +142,10 @@ impl RedisStore {
         let full = quotas.values().sum::<u32>() >= limit;
         let moment = self.inner.caller.clocks.moment();
         let calls = quotas.iter().map(|(shard, quota)| async {
+            if self.inner.options.confirmations.any() {
+                let call = self.inner.caller.confirm_call(*shard);
+                self.run_confirmed(OPERATION, call).await?;
+            }
             let call = self.claim_call(request, *shard, *quota, moment);
             let answer = self.run_confirmed(OPERATION, call).await?;
             claimed(&self.inner.caller.clocks, *shard, answer).map_err(unexpected(OPERATION))

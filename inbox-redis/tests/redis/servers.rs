@@ -60,8 +60,18 @@ async fn too_few_replicas_are_unavailable_with_an_unknown_effect() {
         plain.receive_one(&message("1")).await.unwrap(),
         Receipt::Duplicate
     );
-    // A lease need not be confirmed: that would use it up before the handler runs.
-    assert_eq!(claim(&strict, 1).await.len(), 1);
+    // A claim that is not confirmed uses up no attempt.
+    let request = ClaimRequest {
+        handlers: vec![handler()],
+        limit: 1,
+        terms: terms(),
+    };
+    for _ in 0..3 {
+        let error = strict.claim(&request).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+    let leased = claim(&plain, 1).await;
+    assert_eq!(leased[0].attempts.started, 1);
 }
 
 #[tokio::test]
