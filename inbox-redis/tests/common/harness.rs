@@ -26,10 +26,14 @@ pub struct OnServer {
     pub confirmations: Confirmations,
 }
 
+/// Less than the tests' operations may take. A replica of a slow machine needs it for 80 MiB.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(4);
+
 /// What a replica has in memory.
 pub fn by_a_replica() -> Confirmations {
     Confirmations {
         replicas: 1,
+        timeout: CONFIRMED_WITHIN,
         ..Confirmations::default()
     }
 }
@@ -64,7 +68,12 @@ impl OnServer {
             options = options.payload_limit(limit);
         }
         if let Some(limit) = settings.operation_timeout {
-            options = options.operation_timeout(limit);
+            options = options
+                .operation_timeout(limit)
+                .confirmations(Confirmations {
+                    timeout: self.confirmations.timeout.min(limit / 2),
+                    ..self.confirmations
+                });
         }
         Place::new(self, url, proxy, options, share).await
     }
