@@ -516,7 +516,7 @@ fn a_read_only_inbox_can_be_looked_into() {
     }
 }
 
-/// A superuser is kept from nothing by permissions, and so runs the command as somebody else.
+/// A superuser is kept from nothing by permissions, and so runs the command as another user.
 #[test]
 fn a_folder_that_cannot_be_written_is_named_as_the_reason() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, process::Command};

@@ -263,7 +263,7 @@ fn standard_output_is_an_archive() {
     }
 }
 
-/// Somebody has tidied up under a running process, which would go on in a file that nobody finds.
+/// An administrator has tidied up under a running process, which would go on in a file that nobody finds.
 #[test]
 fn a_process_whose_file_is_gone_ends_and_says_why() {
     let place = with_processed(1);
