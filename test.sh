@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs all tests, on real servers where they can be had, and ends with a line per store.
+# Runs all tests, on real servers where they can be had, and ends with what failed and a line per
+# store.
 #
 # As root on Debian or Ubuntu without Docker it first installs the server packages. What cannot be
 # had is reported as skipped with the reason; INBOX_TEST_REQUIRE=postgres,redis (or all) makes that
@@ -30,6 +31,11 @@ awk '
         failed[package] += $6
         if ($3 != "ok.") bad[package] = 1
     }
+    # What failed is said again at the end, where it is looked for.
+    /^ *(Running|Doc-tests) / { running = $0 }
+    /^failures:$/ { if (!failing) failures = failures "\n" running "\n"; failing = 1 }
+    /^test result: / || /^error: / { failing = 0; shown = 0 }
+    failing && shown++ < 200 { failures = failures $0 "\n" }
     / NOT CHECKED: / { unchecked[package]++ }
     /^test-servers: [a-z-]+: / {
         kind = $2
@@ -50,6 +56,7 @@ awk '
         print line
     }
     END {
+        if (failures) printf "\nFailed\n%s", failures
         print "\nStores"
         store("inbox_memory", "memory")
         store("inbox_mongo", "mongodb")

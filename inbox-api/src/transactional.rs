@@ -80,7 +80,8 @@ pub trait Transactional: Store {
     /// - one of the methods below failed in it half-way, or its future was dropped there:
     ///   `Conflict`, or what the server said, without effect;
     /// - the handler has committed it, rolled it back or run a statement that commits by itself
-    ///   (DDL in some databases): `Other`, with [`Effect::Unknown`](crate::Effect::Unknown).
+    ///   (DDL in some databases): `Other`, or `Conflict` where that cannot be told from a rollback
+    ///   of the server's, with [`Effect::Unknown`](crate::Effect::Unknown).
     ///
     /// This holds for transactions that the caller began on the same database and passed to the
     /// methods below, too. When a caller commits with the driver instead, nothing is checked.

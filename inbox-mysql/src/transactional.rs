@@ -254,8 +254,8 @@ impl MySqlStore {
         } else {
             (
                 ErrorKind::Conflict,
-                "the transaction was rolled back, by the server (to end a deadlock, say) or by a \
-                 statement of the handler's",
+                "the transaction is gone: most likely it was rolled back, by the server (to end a \
+                 deadlock, say) or by a statement of the handler's",
             )
         };
         // What the handler did behind that has committed by itself.
@@ -301,7 +301,8 @@ impl MySqlStore {
     }
 
     /// Whether the session is the store's own, and whether what the store did last in the
-    /// transaction is there although it is gone.
+    /// transaction is there although it is gone. If it is not, the transaction was rolled back, or the
+    /// tally has been summed up since it was committed.
     async fn look_at_session(
         &self,
         connection: &mut MySqlConnection,
