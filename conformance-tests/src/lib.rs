@@ -124,15 +124,7 @@
 //! Two cases compare the time of each operation with a history and a backlog of 1,000 messages and of
 //! 100,000 ([`SCALE`]), and name what takes more than five times as long. They take minutes, so they
 //! are run where they are asked for: by the option `--scale 100000` of a report program, by
-//! [`Options::scale`], or as tests of one's own:
-//!
-//! ```text
-//! #[test]
-//! #[ignore = "takes minutes"]
-//! fn the_history_costs_nothing() -> Result<(), conformance_tests::TestFailure> {
-//!     conformance_tests::test(my_store(), "scale::the_history_costs_nothing")
-//! }
-//! ```
+//! [`Options::scale`], or by their name through [`test`](fn@test).
 //!
 //! # Crashes
 //! The module `crash` (on Unix) makes a test program of its own, which kills worker processes at

@@ -169,8 +169,8 @@ Its exit code is its answer:
 Its standard output is discarded. On a time-out it is killed, with all processes it has started.
 
 A worker that is killed itself (SIGKILL, out of memory) cannot end its commands. They go on, and
-their messages run again when the leases have run out, perhaps beside them. To have the system end
-a command together with its worker, start it by `setpriv` (util-linux, Linux only):
+their messages run again when the leases have run out, even while the first runs still go on. To have
+the system end a command together with its worker, start it by `setpriv` (util-linux, Linux only):
   inbox process -- setpriv --pdeathsig TERM -- ./charge-card
 That ends the command itself, not what it has started: of a shell script, begin the last line with
 `exec`. Where two runs of a message must never both have their effect, keep INBOX_FENCING_TOKEN with
