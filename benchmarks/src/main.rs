@@ -1,18 +1,14 @@
 //! Measures what the stores and the runtime cost. Build it with `--release`.
 
-mod beside_sql;
+mod bare;
 mod chart;
-mod client;
-mod layouts;
 mod machine;
-mod mongodb;
-mod mysql;
+mod maker;
 mod peers;
-mod postgres;
-mod redis;
 mod report;
 mod scenarios;
-mod sqlite;
+mod servers;
+mod shape;
 mod stores;
 mod target;
 
@@ -47,20 +43,8 @@ enum Command {
     Run(scenarios::Options),
     /// Draw charts of what `run --json` printed
     Chart(chart::Options),
-    /// Compare storage layouts for PostgreSQL with each other
-    Layouts(layouts::Options),
-    /// Compare the MongoDB store with bare commands
-    Mongodb(mongodb::Options),
-    /// Compare the MySQL and MariaDB store with bare statements, and wear it down
-    Mysql(mysql::Options),
     /// Compare the inbox with other queues and inboxes on the same server
     Peers(peers::Options),
-    /// Compare the PostgreSQL store with bare statements, and wear it down
-    Postgres(postgres::Options),
-    /// Compare the Redis store with bare calls of its scripts, and give it a long history
-    Redis(redis::Options),
-    /// Compare the SQLite store with bare statements
-    Sqlite(sqlite::Options),
 }
 
 #[tokio::main]
@@ -70,7 +54,7 @@ async fn main() -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let ended = tokio::select! {
         ended = measure(&cli, &mut report) => Some(ended),
-        // What is under way is dropped, and with it servers and files of its own.
+        // What is under way is dropped, and with it its servers and files.
         _ = tokio::signal::ctrl_c() => None,
         _ = terminate.recv() => None,
     };
@@ -86,7 +70,7 @@ async fn main() -> Result<ExitCode> {
     };
     match ended.and(printed) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // Whoever read the figures has seen enough.
+        // The reader of the figures has seen enough.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::FAILURE),
         Err(error) => Err(error),
     }
@@ -97,18 +81,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Most add to the report; the others print by themselves.
+/// Scenarios add to the report; the others print by themselves.
 async fn measure(cli: &Cli, report: &mut Report) -> Result<()> {
     let (batch, payload) = (cli.batch, cli.payload);
     match &cli.command {
         Command::Run(options) => scenarios::measure(report, options, batch, payload).await,
         Command::Chart(options) => chart::draw(options),
-        Command::Layouts(options) => layouts::measure(report, options, batch, payload).await,
-        Command::Mongodb(options) => mongodb::measure(report, options, batch, payload).await,
-        Command::Mysql(options) => mysql::measure(report, options, batch, payload).await,
         Command::Peers(options) => peers::measure(options, batch, payload, cli.json).await,
-        Command::Postgres(options) => postgres::measure(report, options, batch, payload).await,
-        Command::Redis(options) => redis::measure(report, options, batch, payload).await,
-        Command::Sqlite(options) => sqlite::measure(report, options, batch, payload).await,
     }
 }

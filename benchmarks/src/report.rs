@@ -35,18 +35,6 @@ pub(crate) fn quantile(latencies: &Latencies, part: f64) -> f64 {
     latencies.value_at_quantile(part) as f64 / 1e6
 }
 
-/// One step's times of runs that took several.
-pub(crate) fn step<const N: usize>(runs: &[[Duration; N]], step: usize) -> Vec<Duration> {
-    runs.iter().map(|times| times[step]).collect()
-}
-
-/// The rates that these times stand for, as parts of those that `of` stands for, run by run.
-pub(crate) fn rates_of(times: &[Duration], of: &[Duration]) -> Vec<f64> {
-    let both = times.iter().zip(of);
-    both.map(|(time, of)| of.as_secs_f64() / time.as_secs_f64())
-        .collect()
-}
-
 /// What several runs came to.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Spread {
@@ -187,18 +175,6 @@ impl Report {
     /// Adds a note, which is printed before the figures.
     pub(crate) fn note(&mut self, note: &'static str, text: String) {
         self.notes.push(Note { note, text });
-    }
-
-    /// Adds the rates of several runs over `messages` messages each.
-    pub(crate) fn rates(
-        &mut self,
-        store: &'static str,
-        step: impl Into<String>,
-        messages: u64,
-        runs: &[Duration],
-    ) {
-        let rates = runs.iter().map(|run| rate(messages, *run)).collect();
-        self.figures(store, step, rates, "msg/s");
     }
 
     /// Adds figures of several runs.

@@ -1,6 +1,6 @@
 //! The stores that can be measured, and where each of them is kept.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum;
@@ -17,7 +17,10 @@ use sqlx::{
 use tempfile::TempDir;
 use test_servers::Kind;
 
-use crate::{layouts::server::Server as Postgres, mongodb, mysql, redis, stores::AnyStore};
+use crate::{
+    servers::{mongodb, mysql, postgres, redis},
+    stores::AnyStore,
+};
 
 /// Connections of a store that many tasks share: as many as stores open by default.
 const CONNECTIONS: u32 = 10;
@@ -34,7 +37,7 @@ pub(crate) enum Target {
     Mysql,
     /// With `appendfsync always`.
     Redis,
-    /// `mongod` if it is to be had, else FerretDB.
+    /// `mongod` if there is one, else FerretDB.
     Mongodb,
 }
 
@@ -47,10 +50,10 @@ pub(crate) struct Site {
 enum Place {
     Memory,
     Folder(TempDir),
-    Postgres(Box<Postgres>),
-    MySql(Box<mysql::server::Server>),
-    Redis(redis::server::Server),
-    Mongo(mongodb::server::Server),
+    Postgres(Box<postgres::Server>),
+    MySql(Box<mysql::Server>),
+    Redis(redis::Server),
+    Mongo(mongodb::Server),
 }
 
 /// Which of the two inboxes that a site can hold.
@@ -92,17 +95,17 @@ impl Target {
         let place = match self {
             Self::Memory => Place::Memory,
             Self::Sqlite | Self::SqliteFull => Place::Folder(tempfile::tempdir()?),
-            Self::Postgres => Place::Postgres(Box::new(Postgres::start(url).await?)),
+            Self::Postgres => Place::Postgres(Box::new(postgres::Server::start(url).await?)),
             Self::Mariadb => mysql(Kind::Mariadb, url).await?,
             Self::Mysql => mysql(Kind::Mysql, url).await?,
             Self::Redis => {
-                let server = redis::server::Server::start(url, &[]).await?;
+                let server = redis::Server::start(url, &[]).await?;
                 for slot in Slot::ALL {
                     server.check_empty(slot as u8).await?;
                 }
                 Place::Redis(server)
             }
-            Self::Mongodb => Place::Mongo(mongodb::server::Server::start(url).await?),
+            Self::Mongodb => Place::Mongo(mongodb::Server::start(url).await?),
         };
         let is_server = !matches!(place, Place::Memory | Place::Folder(_));
         ensure!(is_server || url.is_none(), "{} has no server", self.name());
@@ -114,7 +117,7 @@ impl Target {
 }
 
 async fn mysql(kind: Kind, url: Option<&str>) -> Result<Place> {
-    let server = mysql::server::Server::start(kind, url).await?;
+    let server = mysql::Server::start(kind, url).await?;
     Ok(Place::MySql(Box::new(server)))
 }
 
@@ -143,23 +146,26 @@ impl Site {
         }
     }
 
-    /// An empty inbox, in the place of the one that was there.
+    /// An empty inbox, in the place of what was there.
     pub(crate) async fn fresh(&mut self, slot: Slot) -> Result<AnyStore> {
-        self.clear(slot).await?;
-        match &mut self.place {
-            Place::Postgres(server) => {
-                let sql = format!("CREATE DATABASE {}", slot.database());
-                server.run(sql).await?;
-            }
-            Place::MySql(server) => server.create(slot.database()).await?,
-            Place::Memory | Place::Folder(_) | Place::Redis(_) | Place::Mongo(_) => {}
-        }
+        self.empty(slot).await?;
         let store = self.connect(slot).await?;
         store.inbox().create().await?;
         Ok(store)
     }
 
-    /// The inbox of a store once more: with connections of its own, as another process has them.
+    /// A place with nothing in it.
+    pub(crate) async fn empty(&mut self, slot: Slot) -> Result<()> {
+        match &mut self.place {
+            Place::Postgres(server) => server.create(slot.database()).await,
+            Place::MySql(server) => server.create(slot.database()).await,
+            Place::Memory | Place::Folder(_) | Place::Redis(_) | Place::Mongo(_) => {
+                self.clear(slot).await
+            }
+        }
+    }
+
+    /// The inbox of a store once more: with its own connections, as another process has them.
     /// In memory there is nothing but the store itself.
     pub(crate) async fn again(&self, store: &AnyStore, slot: Slot) -> Result<AnyStore> {
         match store {
@@ -183,21 +189,22 @@ impl Site {
             }
             Place::Postgres(server) => {
                 let options = PostgresOptions::new().max_connections(CONNECTIONS);
-                let connection = server.plain_options(database);
+                let connection = server.options(database);
                 AnyStore::Postgres(PostgresStore::connect(connection, options).await?)
             }
             Place::MySql(server) => AnyStore::MySql(server.connect(database, CONNECTIONS).await?),
-            Place::Redis(server) => AnyStore::Redis(server.connect(slot as u8, false).await?),
+            Place::Redis(server) => AnyStore::Redis(server.connect(slot as u8).await?),
             Place::Mongo(server) => AnyStore::Mongo(server.connect(database).await?),
         })
     }
 
     /// Lets a server finish what earlier work left behind, so that what follows does not pay.
     pub(crate) async fn rest(&mut self) -> Result<()> {
-        if let Place::Postgres(server) = &mut self.place {
-            server.checkpoint().await?;
+        match &mut self.place {
+            Place::Postgres(server) => server.checkpoint().await,
+            Place::Redis(server) => server.rest().await,
+            Place::Memory | Place::Folder(_) | Place::MySql(_) | Place::Mongo(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Removes the inbox.
@@ -253,7 +260,7 @@ impl Site {
     /// The same for PostgreSQL's database.
     pub(crate) fn postgres(&self, slot: Slot) -> Option<sqlx::postgres::PgConnectOptions> {
         match &self.place {
-            Place::Postgres(server) => Some(server.plain_options(slot.database())),
+            Place::Postgres(server) => Some(server.options(slot.database())),
             _ => None,
         }
     }
@@ -263,6 +270,38 @@ impl Site {
         match &self.place {
             Place::MySql(server) => Some(server.options(slot.database())),
             _ => None,
+        }
+    }
+
+    /// The server, where it is Redis.
+    pub(crate) fn redis(&self) -> Option<&redis::Server> {
+        match &self.place {
+            Place::Redis(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// The driver's client, where it is MongoDB.
+    pub(crate) fn mongodb(&self) -> Option<&inbox::mongodb::mongodb::Client> {
+        match &self.place {
+            Place::Mongo(server) => Some(&server.client),
+            _ => None,
+        }
+    }
+
+    /// The processor time that the server has used, if it tells.
+    pub(crate) async fn processor_time(&self) -> Result<Option<Duration>> {
+        match self.redis() {
+            Some(server) => Ok(Some(server.processor_time().await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Bytes of memory that the server keeps its data in, if it does.
+    pub(crate) async fn memory(&self) -> Result<Option<u64>> {
+        match self.redis() {
+            Some(server) => Ok(Some(server.memory().await?)),
+            None => Ok(None),
         }
     }
 }

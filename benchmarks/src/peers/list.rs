@@ -1,4 +1,4 @@
-//! The peers, with their best documented settings beside their defaults.
+//! The peers, with their best documented settings and with their defaults.
 
 use super::Kind;
 

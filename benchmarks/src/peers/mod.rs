@@ -1,5 +1,5 @@
-//! The inbox beside what else one might use, on the same server, run by run in turns. Each peer is
-//! a program of its own in `benchmarks/peers`, with dependencies that would hold back ours.
+//! The inbox compared with what else one might use, on the same server, run by run in turns. Each
+//! peer is a separate program in `benchmarks/peers`, with dependencies that would hold back ours.
 
 mod list;
 mod own;
@@ -16,7 +16,7 @@ use self::{
     server::Server,
     table::{Rates, Row},
 };
-use crate::layouts::load;
+use crate::shape::load;
 
 /// The inbox's own.
 const CONTRACT: &str = "fenced, deduplicating, batches";

@@ -46,7 +46,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Its rates beside the inbox's in the same runs.
+    /// Its rates compared with the inbox's in the same runs.
     pub(super) fn new(
         name: &str,
         settings: &str,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{Bench, drain, work};
-use crate::{client::Maker, machine::processor_time, target::Slot};
+use crate::{machine::processor_time, maker::Maker, target::Slot};
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = bench.options.messages;

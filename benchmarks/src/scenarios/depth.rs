@@ -1,4 +1,4 @@
-//! Claim and settle beside a history, or at the head of a backlog: neither may cost more. An inbox
+//! Claim and settle with a history, or at the head of a backlog: neither may cost more. An inbox
 //! without and one with them exist at the same time and take turns.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use anyhow::Result;
 use inbox::Inbox;
 
 use super::{Bench, Runs, ratios, work};
-use crate::{client::Maker, target::Slot};
+use crate::{maker::Maker, target::Slot};
 
 /// Of what is retained or pending, in bytes.
 const PAYLOAD: usize = 16;
@@ -26,7 +26,9 @@ pub(super) async fn measure(bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
     let depth = bench.options.depth;
     let empty = bench.fresh(Slot::First).await?.inbox();
     let deep = bench.fresh(Slot::Second).await?.inbox();
+    let before = bench.site.memory().await?;
     fill(&deep, kind, depth).await?;
+    let after = bench.site.memory().await?;
 
     // What is claimed of a backlog is what was there first, so all messages are of its size.
     let payload = match kind {
@@ -57,6 +59,10 @@ pub(super) async fn measure(bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
         of_empty,
         "ratio",
     );
+    if let (Some(before), Some(after)) = (before, after) {
+        let each = after.saturating_sub(before) as f64 / depth as f64;
+        bench.figures(format!("memory per message {name}"), vec![each], "bytes");
+    }
     for inbox in [empty, deep] {
         inbox.close().await;
     }

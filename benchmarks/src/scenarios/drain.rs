@@ -13,8 +13,8 @@ use inbox::{CancellationToken, Context, Inbox, Processor, Router};
 
 use super::{Bench, Runs, work};
 use crate::{
-    client::Maker,
     machine::resident,
+    maker::Maker,
     target::{Slot, handler},
 };
 

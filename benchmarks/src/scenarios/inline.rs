@@ -1,5 +1,5 @@
-//! One message at a time, begun before the work and finished after it, beside a bare insert and
-//! update where the store is SQL.
+//! One message at a time, begun before the work and finished after it, compared with a bare
+//! insert and update where the store is SQL.
 
 use std::{
     convert::Infallible,
@@ -12,9 +12,9 @@ use inbox::{
     inline::{Consumed, OnBusy},
 };
 
-use super::{Bench, Runs, bare, bare::Bare, ratios};
+use super::{Bench, Runs, pair, pair::Bare, ratios};
 use crate::{
-    client::Maker,
+    maker::Maker,
     report::{Latencies, latencies, record},
     target::Slot,
 };
@@ -84,7 +84,7 @@ async fn one_store(bench: &mut Bench<'_>, callers: u32, runs: &mut Runs) -> Resu
 async fn one_bare(bench: &mut Bench<'_>, callers: u32, runs: &mut Runs) -> Result<()> {
     let inbox = bench.site.fresh(Slot::Second).await?.inbox();
     inbox.close().await;
-    if let Some(callers) = bare::callers(&bench.site, Slot::Second, callers).await? {
+    if let Some(callers) = pair::callers(&bench.site, Slot::Second, callers).await? {
         let callers = callers.into_iter().map(Caller::Bare).collect();
         stretch(bench, callers, runs).await?;
     }

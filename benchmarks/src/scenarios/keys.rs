@@ -1,10 +1,10 @@
-//! Ordering keys: none, many, a few, and a single one, which lets nothing run beside anything.
+//! Ordering keys: none, many, a few, and a single one, which lets one message run at a time.
 
 use anyhow::Result;
 use inbox::OrderingKey;
 
 use super::{Bench, Runs, drain, work};
-use crate::{client::Maker, target::Slot};
+use crate::{maker::Maker, target::Slot};
 
 /// Messages that share a key where there are many keys.
 const EACH: u64 = 10;

@@ -1,18 +1,21 @@
 //! Scenarios that run on any store.
 
 mod bare;
+mod confirmed;
 mod cost;
 mod depth;
 mod drain;
 mod inline;
 mod keys;
+mod pair;
 mod purge;
 mod receive;
+mod snapshot;
 mod steady;
 mod sweeps;
 mod transactional;
 mod wakeup;
-mod work;
+pub(crate) mod work;
 mod workers;
 
 use std::time::Duration;
@@ -21,8 +24,8 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::{
-    layouts::{Shape, load},
     report::{self, At, Latencies, Report, Setting, latencies, rate},
+    shape::{Shape, load},
     stores::AnyStore,
     target::{Site, Slot, Target},
 };
@@ -45,7 +48,7 @@ pub(crate) struct Options {
     /// Runs, of which the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Tasks that share the store, in receive, work, batch-size and payload
+    /// Tasks that share the store, in bare, confirmed, receive, work, batch-size and payload
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     tasks: u32,
     /// Messages a second of steady traffic
@@ -54,7 +57,7 @@ pub(crate) struct Options {
     /// Seconds of steady traffic per run, of inline use, and of traffic before a purge
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// Messages retained, pending or purged, beside none, of 16 bytes each
+    /// Messages retained, pending or purged, compared with none, of 16 bytes each
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
 }
@@ -70,7 +73,9 @@ enum Scenario {
     /// Receive at a given rate and process at the same time: latency from receive to the
     /// handler's end
     Steady,
-    /// Begin and finish one message at a time, beside a bare insert and update where there is SQL
+    /// Receive, and claim and settle, compared with hand-written statements or bare calls
+    Bare,
+    /// Begin and finish one message at a time, compared with a bare insert and update in SQL
     Inline,
     /// Handlers that write in the transaction that completes their message
     Transactional,
@@ -80,18 +85,22 @@ enum Scenario {
     BatchSize,
     /// Receive, and claim and settle, payloads of 100 B to 100 kB
     Payload,
-    /// Drain with 1 to 16 processors, each with connections of its own
+    /// Drain with 1 to 16 processors, each with its own connections
     Workers,
     /// Latency from receive to the start of the handler in an idle system
     WakeUp,
     /// What the processor costs beyond the store's claims and settlements
     ProcessorCost,
-    /// Claim and settle beside a history of processed messages
+    /// Claim and settle with a history of processed messages
     Retained,
     /// Claim and settle at the head of a backlog
     Pending,
-    /// Latency of claims in live traffic, without and with a purge of a history beside it
+    /// Latency of claims in live traffic, without and with a purge of a history
     Purge,
+    /// Claims while an open transaction keeps what was processed from being cleared away, in SQL
+    Snapshot,
+    /// Receive confirmed by a replica, compared with the same without, on Redis
+    Confirmed,
 }
 
 pub(crate) async fn measure(
@@ -149,6 +158,7 @@ impl Bench<'_> {
             Scenario::Work => work::measure(self).await?,
             Scenario::Drain => drain::measure(self).await?,
             Scenario::Steady => steady::measure(self).await?,
+            Scenario::Bare => bare::measure(self).await?,
             Scenario::Inline => inline::measure(self).await?,
             Scenario::Transactional => transactional::measure(self).await?,
             Scenario::OrderingKeys => keys::measure(self).await?,
@@ -160,6 +170,8 @@ impl Bench<'_> {
             Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
             Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,
             Scenario::Purge => purge::measure(self).await?,
+            Scenario::Snapshot => snapshot::measure(self).await?,
+            Scenario::Confirmed => confirmed::measure(self).await?,
         }
         let load = format!(
             "{name} on {}: {before} before, {} after",

@@ -1,4 +1,4 @@
-//! Retention beside live traffic: the latency of claims while nothing is purged, and while a
+//! Retention in live traffic: the latency of claims while nothing is purged, and while a
 //! history is.
 
 use std::{
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::{Bench, Runs, depth, ratios, work};
 use crate::{
-    client::Maker,
+    maker::Maker,
     report::{Latencies, latencies, quantile, record},
     target::Slot,
 };
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(15);
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let history = bench.options.depth;
-    let (mut alone, mut beside, mut purges) = (vec![], vec![], Runs::default());
+    let (mut alone, mut during, mut purges) = (vec![], vec![], Runs::default());
     for run in 0..bench.options.runs {
         eprintln!("purge: run {}", run + 1);
         let inbox = bench.fresh(Slot::First).await?.inbox();
@@ -40,22 +40,22 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
         let start = Instant::now();
         let purged = inbox.purge(&expired).await?;
         purges.add(purged, start.elapsed());
-        beside.push(traffic.stop().await?);
+        during.push(traffic.stop().await?);
         ensure!(purged >= history, "purged only {purged}");
         inbox.close().await;
     }
     let at = |runs: &[Latencies], share: f64| -> Vec<f64> {
         runs.iter().map(|calls| quantile(calls, share)).collect()
     };
-    let (tail_alone, tail_beside) = (at(&alone, 0.99), at(&beside, 0.99));
-    let times = ratios(&tail_beside, &tail_alone);
+    let (tail_alone, tail_during) = (at(&alone, 0.99), at(&during, 0.99));
+    let times = ratios(&tail_during, &tail_alone);
     bench.figures("claim, median, no purge", at(&alone, 0.5), "ms");
-    bench.figures("claim, median, beside a purge", at(&beside, 0.5), "ms");
+    bench.figures("claim, median, during a purge", at(&during, 0.5), "ms");
     bench.figures("claim, 99th percentile, no purge", tail_alone, "ms");
-    bench.figures("claim, 99th percentile, beside a purge", tail_beside, "ms");
-    let step = "claim, 99th percentile, beside of without";
+    bench.figures("claim, 99th percentile, during a purge", tail_during, "ms");
+    let step = "claim, 99th percentile, during of without";
     bench.figures(step, times, "ratio");
-    bench.rates("purge, beside traffic", None, &purges);
+    bench.rates("purge, in traffic", None, &purges);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{Bench, Runs, work};
-use crate::{client::Maker, target::Slot};
+use crate::{maker::Maker, target::Slot};
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let (batch, tasks) = (bench.shape.batch, bench.options.tasks);

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::Bench;
 use crate::{
-    client::Maker,
+    maker::Maker,
     report::{At, Latencies, latencies, quantile, rate, record},
     target::{Slot, handler},
 };

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{Bench, Runs, work};
-use crate::{client::Maker, layouts::Shape, report::At, target::Slot};
+use crate::{maker::Maker, report::At, shape::Shape, target::Slot};
 
 const BATCHES: [u32; 7] = [1, 5, 20, 50, 100, 500, 1000];
 const PAYLOADS: [u32; 4] = [100, 1_000, 10_000, 100_000];

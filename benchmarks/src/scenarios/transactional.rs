@@ -1,5 +1,5 @@
-//! Handlers that write a row in the transaction that completes their message, beside bare
-//! transactions that write the same row and mark a row that is there as done.
+//! Handlers that write a row in the transaction that completes their message, compared with
+//! bare transactions that write the same row and mark a row that is there as done.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use inbox::{
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 
 use super::{
-    Bench, Runs,
-    bare::{self, Bare},
-    drain, ratios, work,
+    Bench, Runs, drain,
+    pair::{self, Bare},
+    ratios, work,
 };
 use crate::{
-    client::Maker,
+    maker::Maker,
     stores::AnyStore,
     target::{Site, Slot, handler},
 };
@@ -93,7 +93,7 @@ async fn one_bare(
 ) -> Result<Option<Duration>> {
     let inbox = bench.site.fresh(Slot::Second).await?.inbox();
     inbox.close().await;
-    let Some(mut callers) = bare::callers(&bench.site, Slot::Second, concurrency).await? else {
+    let Some(mut callers) = pair::callers(&bench.site, Slot::Second, concurrency).await? else {
         return Ok(None);
     };
     set_up(&bench.site, Slot::Second).await?;
@@ -143,7 +143,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
         AnyStore::Memory(_) | AnyStore::Redis(_) => return Ok(None),
         AnyStore::Postgres(store) => with(store, |transaction, context| {
             Box::pin(async move {
-                sqlx::query(bare::postgres::EFFECT)
+                sqlx::query(pair::postgres::EFFECT)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
                     .await?;
@@ -152,7 +152,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
         })?,
         AnyStore::MySql(store) => with(store, |transaction, context| {
             Box::pin(async move {
-                sqlx::query(bare::mysql::EFFECT)
+                sqlx::query(pair::mysql::EFFECT)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
                     .await?;
@@ -161,7 +161,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
         })?,
         AnyStore::Sqlite(store) => with(store, |transaction, context| {
             Box::pin(async move {
-                sqlx::query(bare::sqlite::EFFECT)
+                sqlx::query(pair::sqlite::EFFECT)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
                     .await?;

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::Bench;
 use crate::{
-    client::Maker,
+    maker::Maker,
     report::{Latencies, latencies, quantile, record},
     target::{Slot, handler},
 };

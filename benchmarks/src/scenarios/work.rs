@@ -18,7 +18,7 @@ use inbox::{
 
 use super::{Bench, Runs};
 use crate::{
-    client::Maker,
+    maker::Maker,
     report::{Latencies, latencies, record},
     target::{Slot, handler},
 };
@@ -74,7 +74,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
 
 /// Uses a store a little, under another handler's name: a new connection has to be opened, and
 /// its statements and functions to be planned, which takes PostgreSQL a tenth of a second.
-pub(super) async fn warm_up(inbox: &Arc<dyn Inbox>) -> Result<()> {
+pub(crate) async fn warm_up(inbox: &Arc<dyn Inbox>) -> Result<()> {
     const ROUNDS: usize = 10;
     let other = HandlerName::new("warm-up")?;
     let mut maker = Maker::new(16)?;

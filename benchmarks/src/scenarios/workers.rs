@@ -1,4 +1,4 @@
-//! One to sixteen processors drain one inbox, each with connections of its own.
+//! One to sixteen processors drain one inbox, each with its own connections.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use inbox::CancellationToken;
 
 use super::{Bench, Runs, drain, work};
-use crate::{client::Maker, report::At, target::Slot};
+use crate::{maker::Maker, report::At, target::Slot};
 
 const WORKERS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Smaller than others' by default, so that sixteen workers do not hold the whole backlog.
