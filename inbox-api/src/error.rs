@@ -22,7 +22,7 @@ pub enum ErrorKind {
     /// The request breaks a rule and will never succeed as it stands.
     Invalid,
     /// The credentials were refused or a permission is missing. Retrying is pointless until
-    /// somebody grants it.
+    /// it is granted.
     Denied,
     /// This store cannot do that, and says so in its [`Capabilities`](crate::Capabilities).
     Unsupported,

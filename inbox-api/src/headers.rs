@@ -1,4 +1,4 @@
-//! Headers: small texts that travel beside the payload.
+//! Headers: small texts that travel with the payload.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 

@@ -24,9 +24,9 @@ impl FencingToken {
         Self(token)
     }
 
-    /// The next token of a key, for stores that keep the last one beside the message:
+    /// The next token of a key, for stores that keep the last one with the message:
     /// greater than `last`, and not below the store's clock, so that a key that was purged and
-    /// accepted anew does not start again at a number that an old worker may still hold.
+    /// accepted again does not start again at a number that an old worker may still hold.
     #[must_use]
     pub fn after(last: i64, now_micros: i64) -> Self {
         Self(last.saturating_add(1).max(now_micros))

@@ -40,10 +40,10 @@
 //!
 //! Times in this API are [`std::time`] types and kept to the microsecond.
 
+mod arc_impls;
 mod capabilities;
 mod clock;
 mod error;
-mod forward;
 pub mod headers;
 mod lease;
 mod message;

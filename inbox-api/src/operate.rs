@@ -446,7 +446,7 @@ pub trait Operate: Send + Sync {
 
     /// What [`purge`](Self::purge) would delete, in the order in which it would (those that finished at
     /// one moment in any), with payloads and results, for an archiver. There is never a
-    /// [`next`](Listing::next) page: the next are to be had once these are purged.
+    /// [`next`](Listing::next) page: the next ones come once these are purged.
     async fn expired(&self, expired: &Expired) -> Result<Listing>;
 
     /// Deletes exactly those of `keys` that are still as `expired` says, and returns how many;

@@ -153,7 +153,7 @@ pub enum Settled {
     /// has claimed the message since, though an operator may have replayed or discarded it; nothing
     /// was changed then.
     Done,
-    /// The token is stale: somebody else has claimed the message since, or it is gone. Nothing
+    /// The token is stale: another worker has claimed the message since, or it is gone. Nothing
     /// was changed.
     LeaseLost,
     /// The outcome breaks a rule of this store (a result over the limit), whatever the token: that
@@ -182,7 +182,7 @@ pub enum Begun {
         /// What the handler's first run stored, if anything.
         result: Option<Bytes>,
     },
-    /// No: somebody holds it, or it waits for its due time (a first one, or a retry's), be it
+    /// No: another worker holds it, or it waits for its due time (a first one, or a retry's), be it
     /// behind another of its ordering key or not.
     Busy {
         /// No sooner than this, by the store's clock.

@@ -118,7 +118,7 @@ pub trait Transactional: Store {
     /// before is [`Settled::LeaseLost`] here. Its first settlement committed with the writes of
     /// its own transaction; committing this one's too would do the work twice.
     ///
-    /// On [`Settled::LeaseLost`] the caller MUST roll back: somebody is doing, or has done, the
+    /// On [`Settled::LeaseLost`] the caller MUST roll back: another worker is doing, or has done, the
     /// same work.
     async fn settle_in(
         &self,

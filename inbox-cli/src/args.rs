@@ -190,7 +190,7 @@ behind    how long the longest-due message has been due";
 
 const CONFORMANCE_HELP: &str = "\
 Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
-a file beside that one; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
+a file in the same folder; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
 schema named inbox_conformance_…, in that database, in which --store's user must be allowed to
 create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database, in
 which the user must be allowed to create and drop tables; for Redis in inboxes named conf…, on that

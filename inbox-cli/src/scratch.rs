@@ -47,7 +47,7 @@ impl Scratch {
         connection.close().await
     }
 
-    /// Drops a schema with all that is in it. Does not wait for ever for whoever still uses it.
+    /// Drops a schema with all that is in it. Does not wait for ever for those that still use it.
     pub(crate) async fn drop_schema(&self, schema: &SchemaName) -> sqlx::Result<()> {
         self.execute(format!(
             "SET LOCAL lock_timeout = '5s'; DROP SCHEMA IF EXISTS \"{schema}\" CASCADE"

@@ -11,8 +11,8 @@ pub(crate) fn inbox_name(purpose: &str) -> inbox::Result<InboxName> {
         .map_err(|invalid| invalid.in_operation("connect"))
 }
 
-/// The name of a table beside the inbox's own, quoted and with its database.
-pub(crate) fn beside(options: &MySqlOptions, table: &str) -> Option<String> {
+/// The name of a table next to the inbox's own, quoted and with its database.
+pub(crate) fn companion(options: &MySqlOptions, table: &str) -> Option<String> {
     let own = of(options).into_iter().next()?;
     let (prefix, _) = own.rsplit_once('_')?;
     Some(format!("{prefix}_{table}`"))
@@ -46,18 +46,22 @@ pub(crate) async fn try_out(options: &MySqlOptions) -> inbox::Result<()> {
     })
 }
 
-/// Drops inboxes of one database, and the tables beside them.
-pub(crate) async fn drop_all(inboxes: &[MySqlOptions], beside: &[String]) -> sqlx::Result<()> {
+/// Drops inboxes of one database, and the tables next to them.
+pub(crate) async fn drop_all(inboxes: &[MySqlOptions], companions: &[String]) -> sqlx::Result<()> {
     let Some(first) = inboxes.first() else {
         return Ok(());
     };
     let connection = first.connection().clone().disable_statement_logging();
     let mut connection = connection.connect().await?;
-    // Does not wait for ever for whoever still uses one.
+    // Does not wait for ever for those that still use one.
     connection
         .execute("SET SESSION lock_wait_timeout = 5")
         .await?;
-    for table in inboxes.iter().flat_map(of).chain(beside.iter().cloned()) {
+    for table in inboxes
+        .iter()
+        .flat_map(of)
+        .chain(companions.iter().cloned())
+    {
         let sql = AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}"));
         connection.execute(sqlx::raw_sql(sql)).await?;
     }

@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 use support::{Place, finish, signal, wait_for};
 
 /// Whether the server has transactions and change streams, and how many databases are there with
-/// such names, beside the command.
+/// such names, without the command.
 fn ask(place: &Place, prefix: &str) -> (bool, usize) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

@@ -22,7 +22,7 @@ fn on_each(test: impl Fn(Place)) {
     }
 }
 
-/// How many tables there are with such names, beside the command.
+/// How many tables there are with such names, without the command.
 fn tables_left(place: &Place, purpose: &str) -> i64 {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use support::{Counts, Place, WEBHOOKS, events, finish, signal, wait_for};
 use test_servers::{Kind, Server, require_or_skip};
 
-/// Runs one query for one text on the server of `place`, beside the command.
+/// Runs one query for one text on the server of `place`, without the command.
 fn ask(place: &Place, sql: &str) -> Option<String> {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

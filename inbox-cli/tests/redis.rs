@@ -31,7 +31,7 @@ fn own_server(arguments: &[&str]) -> Option<Server> {
     or_skip(Kind::Redis, find_own(Kind::Redis, arguments)).unwrap()
 }
 
-/// Runs one command beside the store, on that node.
+/// Runs one command without the store, on that node.
 fn ask<T: FromRedisValue>(url: &str, command: &Cmd) -> redis::RedisResult<T> {
     let mut connection = redis::Client::open(url)?.get_connection()?;
     command.query(&mut connection)

@@ -210,10 +210,14 @@ impl Connections {
         outcome.map_err(without_effect(operation))
     }
 
-    /// A connection that is closed unless it is [given back](Leash::give_back).
-    pub(crate) async fn leash(&self, operation: &'static str, until: Instant) -> Result<Leash> {
+    /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
+    pub(crate) async fn guard(
+        &self,
+        operation: &'static str,
+        until: Instant,
+    ) -> Result<ConnectionGuard> {
         let connection = self.acquire(operation, until).await?;
-        Ok(Leash {
+        Ok(ConnectionGuard {
             connection: Some(connection),
             limit: self.limit,
         })
@@ -261,12 +265,12 @@ pub(crate) fn too_late(operation: &'static str) -> Error {
 
 /// A connection that is closed rather than given back when a script on it did not come to its
 /// end: the server then rolls back what is open.
-pub(crate) struct Leash {
+pub(crate) struct ConnectionGuard {
     connection: Option<PoolConnection<MySql>>,
     limit: Duration,
 }
 
-impl Leash {
+impl ConnectionGuard {
     /// The script has come to its end.
     pub(crate) fn give_back(mut self) {
         if let Some(mut connection) = self.connection.take() {
@@ -287,7 +291,7 @@ impl Leash {
     }
 }
 
-impl Drop for Leash {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             drop(connection.detach());

@@ -95,7 +95,7 @@ impl MySqlStore {
         let applied = self.inner.work.applied(answers, places, endings);
         let applied = applied.map_err(in_operation(operation))?;
         if applied.wake {
-            self.inner.front.forget();
+            self.inner.claim_cursor.forget();
             self.inner.signal.raise();
         }
         Ok(applied)

@@ -27,7 +27,7 @@
 //! `sync_binlog=1`. With asynchronous replication a failover may lose what was answered last.
 //!
 //! # Transactional use
-//! The inbox's tables live beside the application's own, so the record of a message and the
+//! The inbox's tables live with the application's own, so the record of a message and the
 //! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
 //! caller's own on the same database.
 //!
@@ -80,7 +80,7 @@
 //! own connections that holds for the caller's statements in a transaction, too. Sessions of a caller's
 //! pool have their own limit back behind each operation, and within the caller's transactions.
 //!
-//! A message that somebody's open transaction holds is waited for by its settlement. In a batch the
+//! A message that a caller's open transaction holds is waited for by its settlement. In a batch the
 //! others wait for a second at most and are settled before it, unless the limit is under two seconds and
 //! a half. Claims and renewals of leases wait for none.
 //!
@@ -162,9 +162,9 @@
 
 mod begin;
 mod claim;
+mod claim_cursor;
 mod connections;
 mod error;
-mod front;
 mod held;
 mod lists;
 mod operate;

@@ -280,7 +280,7 @@ impl MySqlStore {
         let now = script.fixed(&work.select_records("m.seq = @inbox_seq"));
         let answers = self.run(operation, until, Access::Write, script).await?;
         if answers.number(changed).map_err(mapped)? > 0 {
-            self.inner.front.forget();
+            self.inner.claim_cursor.forget();
             self.inner.signal.raise();
             return Ok(Some(Intervention::Done));
         }
@@ -344,7 +344,7 @@ impl MySqlStore {
         let answers = self.run(operation, until, Access::Write, script).await?;
         let changed = answers.number(changed).map_err(mapped)?.unsigned_abs();
         if changed > 0 {
-            self.inner.front.forget();
+            self.inner.claim_cursor.forget();
             self.inner.signal.raise();
         }
         let row = answers.rows(chosen).first();
@@ -408,7 +408,7 @@ impl MySqlStore {
         let purged = answers.number(at).map_err(in_operation(operation))?;
         // A blocking dead letter that is purged lets its ordering key move on.
         if purged > 0 && expired.state() == State::Dead {
-            self.inner.front.forget();
+            self.inner.claim_cursor.forget();
             self.inner.signal.raise();
         }
         Ok(purged.unsigned_abs())
@@ -627,7 +627,7 @@ impl Operate for MySqlStore {
                 break;
             }
             // Rests as long as it worked, so that the server is never busy with it alone; also behind
-            // the last, since whoever reaches the limit asks for more.
+            // the last, since a caller that reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)

@@ -24,7 +24,7 @@ pub enum PayloadColumn {
     #[default]
     LongBlob,
     /// JSON, for people who query payloads with the database's own functions. Payloads that are
-    /// not JSON are refused. MySQL writes JSON down anew: a payload comes back with the same
+    /// not JSON are refused. MySQL writes JSON in its own way: a payload comes back with the same
     /// meaning, but other spacing and another order of members, and with repeated members gone.
     /// MariaDB keeps the text.
     Json,

@@ -1,5 +1,5 @@
 //! Decoding. A row that does not read back as what was written is reported, never a panic and
-//! never a reason to fail the rows beside it.
+//! never a reason to fail the other rows.
 
 use std::str::FromStr;
 
@@ -103,7 +103,7 @@ pub(crate) fn claimed(row: &MySqlRow) -> Decoded<Claimed> {
     })
 }
 
-/// A row of `columns.sql` with payload and result behind it, and what the store needs beside the
+/// A row of `columns.sql` with payload and result behind it, and what the store needs in addition to the
 /// record.
 pub(crate) struct Stored {
     pub(crate) seq: i64,

@@ -234,7 +234,7 @@ fn difference<'a>(expected: &'a Tables, present: &Tables) -> Option<(&'a str, &'
 }
 
 /// As [`present`], but not while tables are being made: the server does not show them from one
-/// moment, and a table without its columns would be taken for somebody else's.
+/// moment, and a table without its columns would be taken for another program's.
 async fn settled(connection: &mut MySqlConnection, options: &MySqlOptions) -> sqlx::Result<Tables> {
     let mut last = present(connection, options).await?;
     for _ in 0..LOOKS {
@@ -389,9 +389,9 @@ impl MySqlStore {
         let options = &self.inner.work.options;
         let mapped = in_operation(operation);
         let connections = &self.inner.connections;
-        let mut leash = connections.leash(operation, until).await?;
+        let mut guard = connections.guard(operation, until).await?;
         let work = async {
-            let connection = leash.connection(operation)?;
+            let connection = guard.connection(operation)?;
             let lock = (!self.inner.work.server.galera).then(|| lock_name(options));
             if let Some(lock) = &lock {
                 let seconds = options.operation_timeout.as_secs();
@@ -440,7 +440,7 @@ impl MySqlStore {
         };
         let effect = Effect::Unknown;
         let migration = connections.in_time(operation, until, effect, work).await?;
-        leash.give_back();
+        guard.give_back();
         Ok(migration)
     }
 
@@ -465,9 +465,9 @@ impl MySqlStore {
     async fn look(&self, operation: &'static str, until: Instant) -> Result<(Found, bool)> {
         let options = &self.inner.work.options;
         let connections = &self.inner.connections;
-        let mut leash = connections.leash(operation, until).await?;
+        let mut guard = connections.guard(operation, until).await?;
         let work = async {
-            let connection = leash.connection(operation)?;
+            let connection = guard.connection(operation)?;
             self.begin_reading(operation, connection).await?;
             let mapped = without_effect(operation);
             let (found, present) = find(connection, options).await.map_err(mapped)?;
@@ -486,7 +486,7 @@ impl MySqlStore {
         };
         let effect = Effect::None;
         let found = connections.in_time(operation, until, effect, work).await?;
-        leash.give_back();
+        guard.give_back();
         Ok(found)
     }
 

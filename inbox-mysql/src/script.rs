@@ -18,7 +18,7 @@ use sqlx::{
 
 use crate::step;
 
-/// What the server may send beside a packet's text, and what the packet itself takes.
+/// What the server may send in addition to a packet's text, and what the packet itself takes.
 pub(crate) const PACKET_OVERHEAD: usize = 4096;
 
 /// Ends a transaction and begins no other, whatever `completion_type` says.
@@ -359,7 +359,7 @@ impl Script {
     pub(crate) fn begin(&mut self, access: Access, sets: Sets) {
         self.waits_for_nodes = sets.waits_for_nodes;
         self.limits_waits = sets.lock_wait.is_some();
-        // What somebody may have left open on the connection.
+        // What the last user may have left open on the connection.
         self.fixed(ROLLBACK);
         if sets.waits_for_nodes {
             self.fixed(WAIT_FOR_NODES);

@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 use crate::{
     claim::Unreadable,
+    claim_cursor::ClaimCursor,
     connections::{Connections, too_late},
     error::{in_operation, may_lack_schema, number, without_effect},
-    front::Front,
     options::MySqlOptions,
     rows, schema,
     script::{Access, Answers, Form, Script, Secrecy, Sets},
@@ -66,7 +66,7 @@ impl std::fmt::Debug for MySqlStore {
 pub(crate) struct Inner {
     pub(crate) work: Work,
     pub(crate) signal: Signal,
-    pub(crate) front: Front,
+    pub(crate) claim_cursor: ClaimCursor,
     pub(crate) connections: Connections,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
@@ -119,12 +119,12 @@ impl MySqlStore {
     pub async fn with_pool(pool: MySqlPool, options: MySqlOptions) -> Result<Self> {
         let connections = Connections::foreign(pool, options.operation_timeout);
         let until = connections.until();
-        let mut leash = connections.leash(CONNECT, until).await?;
-        let look = async { Server::of(CONNECT, leash.connection(CONNECT)?).await };
+        let mut guard = connections.guard(CONNECT, until).await?;
+        let look = async { Server::of(CONNECT, guard.connection(CONNECT)?).await };
         let server = connections
             .in_time(CONNECT, until, Effect::None, look)
             .await?;
-        leash.give_back();
+        guard.give_back();
         Ok(Self::over(connections, options, server))
     }
 
@@ -133,7 +133,7 @@ impl MySqlStore {
             inner: Arc::new(Inner {
                 work: Work::new(options, server),
                 signal: Signal::new(),
-                front: Front::default(),
+                claim_cursor: ClaimCursor::default(),
                 connections,
                 checked: AtomicBool::new(false),
                 form_checked: AtomicBool::new(false),
@@ -243,8 +243,8 @@ impl MySqlStore {
         script: &Script,
     ) -> Result<Answers> {
         let connections = &self.inner.connections;
-        let mut leash = connections.leash(operation, until).await?;
-        let connection = leash.connection(operation)?;
+        let mut guard = connections.guard(operation, until).await?;
+        let connection = guard.connection(operation)?;
         if !self.inner.checked.load(Ordering::Relaxed) {
             let check = async {
                 self.begin_reading(operation, connection).await?;
@@ -274,7 +274,7 @@ impl MySqlStore {
             if sound { Ok(Err(error)) } else { Err(error) }
         };
         let outcome = connections.in_time(operation, until, effect, work).await?;
-        leash.give_back();
+        guard.give_back();
         outcome
     }
 
@@ -429,7 +429,7 @@ impl Store for MySqlStore {
         let until = self.until();
         let work = &self.inner.work;
         let mut looks = 1;
-        let mut from = self.inner.front.of(request);
+        let mut from = self.inner.claim_cursor.of(request);
         let (answers, at) = loop {
             let mut script = self.script(Access::Write);
             let at = work.claim(&mut script, request, from);
@@ -437,7 +437,7 @@ impl Store for MySqlStore {
             let last = work
                 .full_up_to(&answers, at, request)
                 .map_err(in_operation(OPERATION))?;
-            self.inner.front.advance(request, last);
+            self.inner.claim_cursor.advance(request, last);
             if from.take().is_some() && answers.rows(at).is_empty() {
                 continue;
             }
@@ -572,7 +572,7 @@ impl MySqlStore {
         let at = work.look_again(&mut script, answers, at);
         let answers = self.run("claim", until, Access::Write, script).await?;
         let (mut leased, mut bad) = work.claims(&answers, at, lease_end)?;
-        // Not what somebody else has by now.
+        // Not what another worker has by now.
         leased.retain(|leased| {
             let held = held(&leased.lease);
             tokens.get(&held.seq) == Some(&held.token)

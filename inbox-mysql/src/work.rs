@@ -26,10 +26,10 @@ pub(crate) const CHUNK_ROWS: usize = 1000;
 /// How many messages are stored with one statement whose values are bound. The server remembers
 /// these statements, so there are few of them; what is left over is sent as text.
 const BOUND_ROWS: [usize; 4] = [500, 250, 100, 50];
-/// What a message's texts take beside payload and headers, generously.
+/// What a message's texts take in addition to payload and headers, generously.
 const ROW_OVERHEAD: usize = 8192;
 /// A payload that is only too large because of the server's setting.
-const IN_PACKET: &str = "payload, beside what else is in one of the server's max_allowed_packet,";
+const IN_PACKET: &str = "payload, with what else is in one of the server's max_allowed_packet,";
 /// Nesting in JSON payloads that both servers take.
 const JSON_DEPTH: usize = 30;
 
@@ -159,9 +159,9 @@ impl Work {
     }
 
     /// Whether this store and this server take the payload.
-    pub(crate) fn check_payload(&self, payload: &Bytes, beside: usize) -> Result<(), Invalid> {
+    pub(crate) fn check_payload(&self, payload: &Bytes, others: usize) -> Result<(), Invalid> {
         inbox_api::check_size("payload", payload.len(), self.options.payload_limit)?;
-        let limit = self.most_in_packet().saturating_sub(beside);
+        let limit = self.most_in_packet().saturating_sub(others);
         inbox_api::check_size(IN_PACKET, payload.len(), limit)?;
         if self.options.payload_column == PayloadColumn::Json && !is_json(payload) {
             return Err(Invalid::Malformed {

@@ -279,7 +279,7 @@ fn what_others_have_changed_since_is_what_counts() {
     });
 }
 
-/// Operators beside an open transaction that settles: they wait for its message only, and see what
+/// Operators during an open transaction that settles: they wait for its message only, and see what
 /// became of it.
 #[test]
 fn operators_see_what_a_transaction_has_settled() {

@@ -5,7 +5,7 @@ use inbox_api::{Bytes, Message, Outcome, error_text};
 /// The bytes that one statement takes, before escapes. PostgreSQL takes no message over 1 GB.
 pub(crate) const CHUNK_BYTES: usize = 256 * 1024 * 1024;
 
-/// What an element of a batch takes besides its texts: numbers, times, and a length for each.
+/// What an element of a batch takes in addition to its texts: numbers, times, and a length for each.
 const ELEMENT_BYTES: usize = 128;
 
 /// Splits a batch where its bytes come to more than `limit`. Each chunk has at least one element.

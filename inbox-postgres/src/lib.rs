@@ -30,7 +30,7 @@
 //! `synchronous_standby_names` prevents that.
 //!
 //! # Transactional use
-//! The inbox's tables live beside the application's own, so the record of a message and the
+//! The inbox's tables live with the application's own, so the record of a message and the
 //! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
 //! caller's own on the same database.
 //!
@@ -77,7 +77,7 @@
 //! [`subscribe`](inbox_api::Store::subscribe) is asked for a sign of life when it has been quiet for
 //! so long (at most 30 seconds), and replaced if none comes; one wake-up follows.
 //!
-//! A message that somebody's open transaction holds is waited for by its settlement. In a batch the
+//! A message that a caller's open transaction holds is waited for by its settlement. In a batch the
 //! others wait for a second at most (a quarter of the limit if that is less) and are settled before
 //! it. Claims and renewals of leases wait for none.
 //!
@@ -150,7 +150,7 @@
 //! - `inbox_work` holds a narrow row for each message that is not finished, and for dead letters.
 //!   Claiming updates it; settling as processed deletes it.
 //! - `inbox_done` holds a narrow row for each finished message and is only ever added to.
-//! - `inbox_ordering` has a row for each ordering key with unfinished messages. Whoever adds or
+//! - `inbox_ordering` has a row for each ordering key with unfinished messages. What adds or
 //!   finishes one of them locks that row first; then the earliest unfinished message, and no other
 //!   one, is marked claimable. Messages that wait for their key are in no index that a claim reads.
 //!   Claims take no such lock and never wait.
@@ -160,24 +160,10 @@
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, which versions'
 //!   builds work with it, and the revision of the functions.
 //!
-//! Chosen by measurement, `benchmarks -- layouts`, against one table whose rows are updated in
-//! place, and against a narrow state row that is kept for good (PostgreSQL 15, batches of 500,
-//! 1 KiB payloads, two cores; the log is exact, the rates are medians of five on a busy machine):
-//!
-//! | | one table | message and state | message, work and done |
-//! |---|---|---|---|
-//! | write-ahead log for the whole life of a message | 4,814 B | 2,489 B | 2,437 B |
-//! | receive, messages a second | 20,900 | 21,300 | 19,100 |
-//! | claim | 15,500 | 27,400 | 25,700 |
-//! | settle | 17,400 | 34,000 | 43,000 |
-//! | whole cycle, two connections | 7,200 | 13,300 | 13,000 |
-//! | dead rows at most, in 150,000 messages of steady traffic | 179,000 wide | 39,500 | 88,900 |
-//! | size afterwards | 508 MB | 236 MB | 233 MB |
-//!
-//! One table writes a message of 1 KiB three times. Of the other two, the one with `done` was
-//! chosen because its dead rows are all in `inbox_work`, which is as small as the backlog, however
-//! long the history: vacuuming it takes moments, where a state table grows with every message ever
-//! retained and has its dead rows spread over all of it.
+//! Of the layouts that were measured, one table writes a message of 1 KiB three times and settles at
+//! less than half the rate; a state table that is kept grows with every message ever retained, and has
+//! its dead rows spread over all of it. Here they are all in `inbox_work`, which is as small as the
+//! backlog, however long the history. `docs/decisions/split-tables.md` has the figures.
 //!
 //! Each operation is a function in the database (`inbox_receive`, `inbox_claim`, …), called once
 //! for a whole batch. It is one round trip and one transaction, works through poolers, sees what
@@ -201,7 +187,7 @@
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes 250 messages a statement, the longest
-//! finished first, passes over rows that somebody else has locked, and rests after each statement
+//! finished first, passes over rows that others have locked, and rests after each statement
 //! for as long as that took. Nothing waits for it, but each deleted row is a dead row of two tables
 //! and their indexes, which vacuum has to go after.
 //!
@@ -218,7 +204,7 @@
 //! - **Partitions are ranges of numbers, not of times**, because every statement knows its
 //!   messages' numbers and so has to do with one partition each. The sequence of the numbers is
 //!   moved on to the next partition when the current one's period is over.
-//! - **Whoever purges keeps them up**: each purge makes the next partition ahead of its time, moves
+//! - **Purging keeps them up**: each purge makes the next partition ahead of its time, moves
 //!   on when it is time, and drops what can be dropped. There are no further jobs to set up. A
 //!   partition is attached and dropped under a lock that waits 50 ms at most; when it cannot be
 //!   had, because a dump is reading perhaps, the next purge tries again. If nobody purges, the
@@ -227,20 +213,20 @@
 //!   that have been overdue for longer than [`Partitions::patience`] are deleted row by row, so that
 //!   retention is kept whatever is held up.
 //! - **Rights.** Making and dropping tables takes the role that owns them, so purging does. All other
-//!   operations need, besides the grants above, `SELECT, INSERT, DELETE` on `inbox_key` and `SELECT`
+//!   operations need, in addition to the grants above, `SELECT, INSERT, DELETE` on `inbox_key` and `SELECT`
 //!   on `inbox_partition`.
 //!
 //! [`purge_archived`](inbox_api::Operate::purge_archived) deletes rows and then drops partitions that
 //! are empty. Whether there are partitions is decided at set-up and never changed: for an inbox that
-//! exists, set another one up beside it, receive there, and let the old one run dry (keep it for
+//! exists, set another one up, receive there, and let the old one run dry (keep it for
 //! as long as copies may still arrive that it has to refuse).
 //!
 //! [`open`]: inbox_api::Transactional::open
 
 mod chunks;
+mod claim_cursor;
+mod connection_guard;
 mod error;
-mod front;
-mod leash;
 mod names;
 mod operate;
 mod options;

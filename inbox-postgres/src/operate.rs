@@ -403,7 +403,7 @@ impl Operate for PostgresStore {
                 break;
             }
             // Rests as long as it worked, so that the server is never busy with it alone; also behind
-            // the last, since whoever reaches the limit asks for more.
+            // the last, since a caller that reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)

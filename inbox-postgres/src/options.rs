@@ -255,7 +255,7 @@ impl PostgresOptions {
 
     /// Whether messages are kept in partitions: `None` unless set. Whether there are partitions is
     /// decided at set-up, and every process on one inbox has to say the same; set-up and the first
-    /// use check it. Their period and patience are those of whoever purges.
+    /// use check it. Their period and patience are those of the process that purges.
     #[must_use]
     pub fn partitions(mut self, partitions: Option<Partitions>) -> Self {
         self.partitions = partitions;

@@ -1,5 +1,5 @@
 //! Decoding. A row that does not read back as what was written is reported, never a panic and
-//! never a reason to fail the rows beside it.
+//! never a reason to fail the other rows.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use inbox_api::{
 };
 use sqlx::{Row as _, postgres::PgRow};
 
-use crate::{front::Seen, time::Instant};
+use crate::{claim_cursor::Seen, time::Instant};
 
 type Decoded<T> = std::result::Result<T, String>;
 

@@ -6,8 +6,8 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgR
 use tokio::time::timeout;
 
 use crate::{
+    connection_guard::ConnectionGuard,
     error::{before, in_operation},
-    leash::Leash,
     shape::{missing_part, other_texts},
     statements::Names,
     store::{Inner, PostgresStore, READ_COMMITTED},
@@ -381,25 +381,25 @@ async fn check_encoding(operation: &'static str, connection: &mut PgConnection) 
 impl PostgresStore {
     async fn set_up(&self, operation: &'static str, from_nothing_only: bool) -> Result<Migration> {
         let names = &self.inner.names;
-        let mut leash = Leash::new(self.limit());
+        let mut guard = ConnectionGuard::new(self.limit());
         let work = async {
             let mapped = before(operation);
-            leash.take(&self.inner.pool).await.map_err(mapped)?;
-            let connection = leash.transaction_begins().map_err(mapped)?;
+            guard.take(&self.inner.pool).await.map_err(mapped)?;
+            let connection = guard.transaction_begins().map_err(mapped)?;
             let migration = apply(operation, connection, names, STEPS, from_nothing_only).await;
             // Committed, or the driver knows that it is to be rolled back.
-            leash.transaction_ended();
+            guard.transaction_ended();
             migration
         };
         let outcome = timeout(self.limit(), work).await;
-        leash.finish(operation, outcome)
+        guard.finish(operation, outcome)
     }
 
     async fn found(&self, operation: &'static str) -> Result<Found> {
         let names = &self.inner.names;
-        let mut leash = Leash::new(self.limit());
+        let mut guard = ConnectionGuard::new(self.limit());
         let work = async {
-            let connection = leash
+            let connection = guard
                 .take(&self.inner.pool)
                 .await
                 .map_err(before(operation))?;
@@ -407,7 +407,7 @@ impl PostgresStore {
             find(connection, names).await.map_err(mapped)
         };
         let outcome = timeout(self.limit(), work).await;
-        leash.finish(operation, outcome)
+        guard.finish(operation, outcome)
     }
 }
 
@@ -436,9 +436,9 @@ impl Schema for PostgresStore {
         const OPERATION: &str = "exists";
         let names = &self.inner.names;
         let expected = version_of(STEPS);
-        let mut leash = Leash::new(self.limit());
+        let mut guard = ConnectionGuard::new(self.limit());
         let work = async {
-            let connection = leash
+            let connection = guard
                 .take(&self.inner.pool)
                 .await
                 .map_err(before(OPERATION))?;
@@ -471,7 +471,7 @@ impl Schema for PostgresStore {
             }
         };
         let outcome = timeout(self.limit(), work).await;
-        leash.finish(OPERATION, outcome)
+        guard.finish(OPERATION, outcome)
     }
 
     async fn create(&self) -> Result<()> {

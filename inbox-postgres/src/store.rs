@@ -22,9 +22,9 @@ use sqlx::{
 use tokio::{sync::Mutex, time::timeout};
 
 use crate::{
+    claim_cursor::ClaimCursor,
+    connection_guard::{ConnectionGuard, OrClose, no_answer},
     error::{before, in_operation, is_data_exception, is_stale, may_be_schema, sqlstate},
-    front::Front,
-    leash::{Leash, OrClose, no_answer},
     options::PostgresOptions,
     rows, schema,
     sqlstate::LIMIT_EXCEEDED,
@@ -70,7 +70,7 @@ pub(crate) struct Inner {
     pub(crate) options: PostgresOptions,
     pub(crate) names: Names,
     pub(crate) work: Work,
-    front: Front,
+    claim_cursor: ClaimCursor,
     pub(crate) pool: PgPool,
     /// Whether the pool is closed with the store.
     owns_pool: bool,
@@ -197,7 +197,7 @@ impl PostgresStore {
         Self {
             inner: Arc::new(Inner {
                 work: Work::new(&options, &names),
-                front: Front::default(),
+                claim_cursor: ClaimCursor::default(),
                 names,
                 options,
                 pool,
@@ -247,10 +247,10 @@ impl PostgresStore {
         let persistent = matches!(on, On::Pool);
         let connection = match on {
             On::Pool | On::PoolPlannedAnew => {
-                let mut leash = Leash::new(self.limit());
-                let work = self.run_on_pool(operation, &mut leash, persistent, sql, arguments);
+                let mut guard = ConnectionGuard::new(self.limit());
+                let work = self.run_on_pool(operation, &mut guard, persistent, sql, arguments);
                 let outcome = timeout(limit, work).await;
-                return leash.finish(operation, outcome);
+                return guard.finish(operation, outcome);
             }
             On::Transaction(connection) => connection,
         };
@@ -272,12 +272,12 @@ impl PostgresStore {
     async fn run_on_pool(
         &self,
         operation: &'static str,
-        leash: &mut Leash,
+        guard: &mut ConnectionGuard,
         persistent: bool,
         sql: &SqlStr,
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
-        let connection = leash
+        let connection = guard
             .take(&self.inner.pool)
             .await
             .map_err(before(operation))?;
@@ -290,7 +290,7 @@ impl PostgresStore {
             // To say at which isolation level it runs. And without prepared statements, the driver
             // sends a statement and its arguments in two steps, between which a pooler may change
             // the server's connection, unless in a transaction.
-            let connection = leash.transaction_begins().map_err(before(operation))?;
+            let connection = guard.transaction_begins().map_err(before(operation))?;
             let begun = connection.begin_with(READ_COMMITTED).await;
             let mut transaction = begun.map_err(before(operation))?;
             let answer = match query.fetch_all(&mut *transaction).await {
@@ -298,19 +298,19 @@ impl PostgresStore {
                 Err(error) => transaction.rollback().await.and(Err(error)),
             };
             if answer.as_ref().err().is_none_or(is_of_server) {
-                leash.transaction_ended();
+                guard.transaction_ended();
             }
             answer
         };
         if let Err(error) = &answer
             && sqlstate(error).is_some_and(|code| code == LIMIT_EXCEEDED)
-            && let Some(connection) = leash.connection()
+            && let Some(connection) = guard.connection()
         {
             let _ = sqlx::raw_sql(FREE_NOTIFICATIONS).execute(connection).await;
         }
         answer.map_err(|error| {
             if sqlstate(&error).is_some_and(|code| is_stale(&code)) {
-                leash.close();
+                guard.close();
             }
             self.failed(operation, error)
         })
@@ -462,18 +462,18 @@ impl PostgresStore {
 
     async fn claim_rows(&self, request: &ClaimRequest, handlers: &[&str]) -> Result<Vec<PgRow>> {
         const OPERATION: &str = "claim";
-        let (work, front) = (&self.inner.work, &self.inner.front);
-        if let Some(look) = front.look(handlers) {
+        let (work, cursor) = (&self.inner.work, &self.inner.claim_cursor);
+        if let Some(look) = cursor.look(handlers) {
             let arguments = work.front(handlers, &look.since)?;
             let text = &work.statements.front;
             let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
             let seen: sqlx::Result<Vec<_>> = answer.iter().map(rows::seen).collect();
-            front.learn(handlers, &look, &seen.map_err(before(OPERATION))?);
+            cursor.learn(handlers, &look, &seen.map_err(before(OPERATION))?);
         }
-        let arguments = work.claim(request, handlers, &front.since(handlers))?;
+        let arguments = work.claim(request, handlers, &cursor.since(handlers))?;
         let text = &work.statements.claim;
         let answer = self.run(OPERATION, On::Pool, text, arguments).await?;
-        front.took(handlers, answer.len());
+        cursor.took(handlers, answer.len());
         Ok(answer)
     }
 
@@ -566,7 +566,7 @@ impl Store for PostgresStore {
         let answer = match self.claim_rows(request, &handlers).await {
             Ok(answer) => answer,
             Err(error) => {
-                self.inner.front.forget();
+                self.inner.claim_cursor.forget();
                 return Err(error);
             }
         };

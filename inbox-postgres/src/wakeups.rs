@@ -14,7 +14,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::leash::{OrClose, close_all_of};
+use crate::connection_guard::{OrClose, close_all_of};
 
 const RECONNECT: Duration = Duration::from_millis(500);
 

@@ -19,8 +19,8 @@ use sqlx::{
 
 use crate::{
     chunks::{CHUNK_BYTES, Filling, bytes_of, bytes_of_outcome},
+    claim_cursor::Since,
     error::in_operation,
-    front::Since,
     options::{PayloadType, PostgresOptions},
     rows,
     statements::{Names, Statements},

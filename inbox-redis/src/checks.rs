@@ -3,8 +3,8 @@
 use inbox_api::{Error, ErrorKind, Result};
 
 use crate::{
+    connection::Connection,
     error::map,
-    link::Link,
     options::{RedisOptions, StartChecks},
 };
 
@@ -21,9 +21,9 @@ fn unsupported(context: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Unsupported, OPERATION, context)
 }
 
-pub(crate) async fn check(link: &Link, options: &RedisOptions) -> Result<()> {
+pub(crate) async fn check(connection: &Connection, options: &RedisOptions) -> Result<()> {
     let mapped = |error| map(OPERATION, false, error);
-    let infos = link
+    let infos = connection
         .ask_primaries(&redis::cmd("INFO"))
         .await
         .map_err(mapped)?;
@@ -46,7 +46,7 @@ pub(crate) async fn check(link: &Link, options: &RedisOptions) -> Result<()> {
     if infos
         .iter()
         .any(|info| field(info, "aof_enabled") != Some("1"))
-        && !snapshots(link).await
+        && !snapshots(connection).await
     {
         problems.push(
             "it persists nothing: neither an append-only file nor snapshots (appendonly, save)",
@@ -94,10 +94,10 @@ fn eviction(info: &str) -> Option<&'static str> {
 
 /// Whether the server takes snapshots. A managed server that does not say is taken at its
 /// operator's word.
-async fn snapshots(link: &Link) -> bool {
+async fn snapshots(connection: &Connection) -> bool {
     let mut config = redis::cmd("CONFIG");
     config.arg("GET").arg("save");
-    match link.first_setting(&config).await {
+    match connection.first_setting(&config).await {
         Some(save) => !save.is_empty(),
         None => true,
     }

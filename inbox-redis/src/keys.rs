@@ -2,7 +2,7 @@
 
 use inbox_api::{HandlerName, InboxName, Key, Message};
 
-/// How many keys a shard has besides those of its handlers.
+/// How many keys a shard has in addition to those of its handlers.
 pub(crate) const SHARD_KEYS: usize = 16;
 /// Their names, in the order in which scripts take them.
 pub(crate) const NAMES: [&str; SHARD_KEYS] = [

@@ -85,7 +85,7 @@
 //! the home has a note (in `places`) of where the first one went, which it makes before that one is
 //! stored. The note can get lost in a fail-over (unless [`Confirmations`] are demanded), and goes when
 //! the message is purged: a copy with another ordering key that comes then, or at the same time, may be
-//! accepted once more. One that finds a note without a message is stored where the note says, beside
+//! accepted once more. One that finds a note without a message is stored where the note says, next to
 //! the other messages of its ordering key and not in order with them. Messages of a batch that
 //! share an id and have different ordering keys may be stored in part when the sender dies: sending
 //! the delivery again stores the rest.
@@ -189,13 +189,12 @@
 //!
 #![doc = include_str!("../SETUP.md")]
 
-mod beside;
 mod checks;
 mod clocks;
+mod connection;
 mod error;
 mod group;
 mod keys;
-mod link;
 mod node;
 mod operate;
 mod options;
@@ -205,6 +204,7 @@ mod reply;
 mod rows;
 mod schema;
 mod scripts;
+mod settle_with;
 mod slots;
 mod store;
 mod wakeups;
@@ -213,8 +213,8 @@ mod work;
 /// The driver, whose values [`RedisStore::settle_with`] answers.
 pub use redis;
 
-pub use beside::Command;
 pub use options::{Confirmations, RedisOptions, StartChecks};
+pub use settle_with::Command;
 pub use store::RedisStore;
 
 /// What a user of the server needs, for `ACL SETUSER name on >password` and these words, with the

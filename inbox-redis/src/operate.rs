@@ -48,7 +48,7 @@ impl Operate for RedisStore {
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
         const OPERATION: &str = "list";
-        self.link(OPERATION)?;
+        self.connection(OPERATION)?;
         let after = after(OPERATION, page.after.as_ref())?;
         let limit = page.limit.min(Page::MAX) as usize;
         if limit == 0 {
@@ -102,7 +102,7 @@ impl Operate for RedisStore {
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         const OPERATION: &str = "replay_slice";
-        self.link(OPERATION)?;
+        self.connection(OPERATION)?;
         let states = eligible(filter, &FINAL);
         self.change_slice(OPERATION, filter, &states, slice).await
     }
@@ -113,7 +113,7 @@ impl Operate for RedisStore {
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         const OPERATION: &str = "discard_slice";
-        self.link(OPERATION)?;
+        self.connection(OPERATION)?;
         let states = eligible(filter, &UNWANTED);
         self.change_slice(OPERATION, filter, &states, slice).await
     }
@@ -121,7 +121,7 @@ impl Operate for RedisStore {
     async fn purge(&self, expired: &Expired) -> Result<u64> {
         const OPERATION: &str = "purge";
         let (mut purged, mut left) = (0, expired.limit() as usize);
-        self.link(OPERATION)?;
+        self.connection(OPERATION)?;
         while left > 0 {
             let wanted = left.min(STEP);
             let started = std::time::Instant::now();
@@ -141,7 +141,7 @@ impl Operate for RedisStore {
                 break;
             }
             // Rests as long as it worked, since the server runs one script at a time; also behind the
-            // last, since whoever reaches the limit asks for more.
+            // last, since a caller that reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)
@@ -149,7 +149,7 @@ impl Operate for RedisStore {
 
     async fn expired(&self, expired: &Expired) -> Result<Listing> {
         const OPERATION: &str = "expired";
-        self.link(OPERATION)?;
+        self.connection(OPERATION)?;
         let limit = expired.limit().min(Page::MAX) as usize;
         if limit == 0 {
             return Ok(Listing::default());
@@ -160,7 +160,7 @@ impl Operate for RedisStore {
 
     async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
         const OPERATION: &str = "purge_archived";
-        self.link(OPERATION)?;
+        self.connection(OPERATION)?;
         let mut purged = 0;
         // Each may be in the shard of its ordering key, which is not known here.
         let mut fields: Vec<String> = keys.iter().map(field).collect();

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    link::open,
+    connection::open,
     node::{Failed, Node, garbled, late},
     options::RedisOptions,
     reply::{self, Reply, Taker, Unexpected},

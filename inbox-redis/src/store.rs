@@ -17,9 +17,9 @@ use redis::Value;
 
 use crate::{
     checks,
+    connection::{Addressed, Connection},
     error::closed,
     keys::Layout,
-    link::{Addressed, Link},
     options::RedisOptions,
     scripts::{Call, Caller},
     wakeups::Wakeups,
@@ -45,7 +45,7 @@ pub(crate) struct Inner {
     pub(crate) options: RedisOptions,
     pub(crate) caller: Caller,
     /// `None` once closed.
-    link: RwLock<Option<Link>>,
+    connection: RwLock<Option<Connection>>,
     pub(crate) wakeups: Wakeups,
 }
 
@@ -58,16 +58,16 @@ impl RedisStore {
     /// credentials; `Unsupported` when it is older than Redis 7, or when its settings may lose
     /// messages; `Invalid` for certificates that cannot be read.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
-        let link = Link::connect(&options).await?;
-        checks::check(&link, &options).await?;
+        let connection = Connection::connect(&options).await?;
+        checks::check(&connection, &options).await?;
         let layout = Layout::new(&options.inbox, options.shards);
         let caller = Caller::new(layout, options.offset.clone());
-        hear_clocks(&caller, &link).await;
+        hear_clocks(&caller, &connection).await;
         Ok(Self {
             inner: Arc::new(Inner {
                 caller,
                 wakeups: Wakeups::new(&options),
-                link: RwLock::new(Some(link)),
+                connection: RwLock::new(Some(connection)),
                 options,
             }),
         })
@@ -77,19 +77,19 @@ impl RedisStore {
         &self.inner.caller.layout
     }
 
-    pub(crate) fn link(&self, operation: &'static str) -> Result<Link> {
-        let link = self
+    pub(crate) fn connection(&self, operation: &'static str) -> Result<Connection> {
+        let connection = self
             .inner
-            .link
+            .connection
             .read()
             .unwrap_or_else(PoisonError::into_inner);
-        link.clone().ok_or_else(|| closed(operation))
+        connection.clone().ok_or_else(|| closed(operation))
     }
 
     async fn send(&self, operation: &'static str, call: Call, confirmed: bool) -> Result<Value> {
         let layout = self.layout();
         let confirmed_by = confirmed.then(|| layout.meta(call.shard));
-        self.link(operation)?
+        self.connection(operation)?
             .run(Addressed {
                 operation,
                 slot: layout.slot(call.shard),
@@ -135,13 +135,13 @@ impl RedisStore {
 
 /// Looks at the clock of each shard's server, where there are several. One that does not answer is
 /// heard later.
-async fn hear_clocks(caller: &Caller, link: &Link) {
+async fn hear_clocks(caller: &Caller, connection: &Connection) {
     if caller.layout.shards() == 1 {
         return;
     }
     let looks = caller.layout.all().map(|shard| async move {
         let sent = Instant::now();
-        if let Some(time) = link.time(caller.layout.slot(shard)).await {
+        if let Some(time) = connection.time(caller.layout.slot(shard)).await {
             caller.clocks.hear(shard, time, sent);
         }
     });
@@ -168,12 +168,12 @@ impl Store for RedisStore {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        self.link("receive")?;
+        self.connection("receive")?;
         self.receive_batch(messages).await
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        self.link("claim")?;
+        self.connection("claim")?;
         if request.handlers.is_empty() || request.limit == 0 {
             return Ok(Claims::default());
         }
@@ -181,18 +181,18 @@ impl Store for RedisStore {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        self.link("settle")?;
+        self.connection("settle")?;
         self.settle_batch(settlements).await
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        self.link("extend")?;
+        self.connection("extend")?;
         LeaseTerms::check_length(length).map_err(|invalid| invalid.in_operation("extend"))?;
         self.extend_batch(leases, length).await
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        self.link("begin")?;
+        self.connection("begin")?;
         check_size(
             "payload",
             message.payload().len(),
@@ -203,14 +203,14 @@ impl Store for RedisStore {
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        self.link("subscribe")?;
+        self.connection("subscribe")?;
         self.inner.wakeups.subscribe(handlers).await
     }
 
     async fn close(&self) {
         *self
             .inner
-            .link
+            .connection
             .write()
             .unwrap_or_else(PoisonError::into_inner) = None;
         self.inner.wakeups.close();

@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{error::map, keys::Layout, link::client, options::RedisOptions};
+use crate::{connection::client, error::map, keys::Layout, options::RedisOptions};
 
 const OPERATION: &str = "subscribe";
 const RECONNECT: Duration = Duration::from_millis(200);
@@ -147,7 +147,7 @@ async fn listen(options: &RedisOptions, prefix: &str, node: usize) -> Result<Pub
         })
 }
 
-/// Passes wake-ups on until the task is ended; connects anew when the connection breaks.
+/// Passes wake-ups on until the task is ended; connects again when the connection breaks.
 async fn hear(
     options: RedisOptions,
     prefix: String,
@@ -164,7 +164,7 @@ async fn hear(
             options.operation_timeout.min(PONG),
         )
         .await;
-        tracing::warn!("the connection for wake-ups failed; connecting anew");
+        tracing::warn!("the connection for wake-ups failed; connecting again");
         (sink, stream) = loop {
             node += 1;
             match listen(&options, &prefix, node).await {

@@ -302,7 +302,7 @@ impl RedisStore {
             .arg(options.keep_processed.map_or(-1, duration_micros));
     }
 
-    /// The beginning of a call that settles one lease with commands beside it on `keys`.
+    /// The beginning of a call that settles one lease with commands on `keys`.
     pub(crate) fn settle_call_with(&self, lease: &Lease, keys: &[Vec<u8>]) -> Result<Call> {
         let (shard, _) = self.located(lease)?;
         let handlers = [&lease.key.handler];

@@ -1,4 +1,4 @@
-//! Answers that replicas have to confirm first, whoever wrote what they rest on.
+//! Answers that replicas have to confirm first, whichever client wrote what they rest on.
 // The lint configuration spares `#[test]` functions, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

@@ -118,7 +118,7 @@ async fn cluster_behind_proxy() -> Option<(Server, Proxy, RedisStore)> {
     Some((server, proxy, store))
 }
 
-/// Whoever gets no answer is told so, and not what a repetition behind its back would find.
+/// A caller that gets no answer is told so, and not what a repetition behind its back would find.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_whose_answer_was_lost_is_not_repeated_on_a_cluster() {
     let Some((_server, proxy, store)) = cluster_behind_proxy().await else {

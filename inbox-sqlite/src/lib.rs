@@ -52,7 +52,7 @@
 //! before it.
 //!
 //! # Transactional use
-//! The inbox's tables live beside the application's own, so the record of a message and the
+//! The inbox's tables live with the application's own, so the record of a message and the
 //! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
 //! caller's own on the same file; begin it with `BEGIN IMMEDIATE`. How durable the latter is, that
 //! pool's settings say.

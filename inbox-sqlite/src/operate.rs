@@ -528,7 +528,7 @@ impl Operate for SqliteStore {
                 break;
             }
             // Rests as long as it worked, so that other writers get their turn; also behind the last,
-            // since whoever reaches the limit asks for more.
+            // since a caller that reaches the limit asks for more.
             tokio::time::sleep(started.elapsed()).await;
         }
         Ok(purged)

@@ -1,5 +1,5 @@
 //! Decoding. A row that does not read back as what was written is reported, never a panic and
-//! never a reason to fail the rows beside it.
+//! never a reason to fail the other rows.
 
 use std::str::FromStr;
 
@@ -98,7 +98,7 @@ pub(crate) fn candidate(row: &SqliteRow) -> Decoded<Candidate> {
     })
 }
 
-/// A row of `columns.sql` and what the store needs beside the record.
+/// A row of `columns.sql` and what the store needs in addition to the record.
 pub(crate) struct Stored {
     pub(crate) seq: i64,
     pub(crate) record: Record,

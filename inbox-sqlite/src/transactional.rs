@@ -194,7 +194,7 @@ async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
 /// caller began on a pool of their own, on the same file, does as well as one from
 /// [`open`](Transactional::open). Begin it with `BEGIN IMMEDIATE`: one that reads first and
-/// writes later fails as `Conflict` when somebody else wrote in between.
+/// writes later fails as `Conflict` when another connection wrote in between.
 ///
 /// While a transaction holds SQLite's write lock, all other writers of the file wait, at most for
 /// their [`operation_timeout`](crate::SqliteOptions::operation_timeout), and then fail as

@@ -83,7 +83,7 @@ type MessageRow<'a> = (
 /// A receive, checked and laid out.
 pub(crate) struct Receive<'a> {
     pub(crate) receipts: Vec<Receipt>,
-    /// Rows and, beside each, its place in the input.
+    /// Rows, each with its place in the input.
     chunks: Vec<(Chunk<MessageRow<'a>>, Vec<usize>)>,
     messages: &'a [Message],
 }

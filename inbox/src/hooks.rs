@@ -24,7 +24,7 @@ use crate::{CorruptRow, HandlerStatistics, Leased};
 /// Each event has a counter ([`telemetry`](crate::telemetry)), and the age of the backlog a gauge.
 /// A processor calls them one after the other in a task of its own, so they may wait; when a
 /// thousand calls are outstanding it claims nothing more. Only [`backlog_age`](Self::backlog_age)
-/// comes beside them, from the monitor, which waits for it before it looks again. An inline consumer
+/// comes in between, from the monitor, which waits for it before it looks again. An inline consumer
 /// makes each call in a task of its own, in no order and without a bound to their number; a janitor
 /// waits for each. A call that takes longer than 30 seconds is dropped, a panic goes no further, and
 /// both are logged. Calls that a processor has outstanding two seconds after the end of a shutdown

@@ -168,7 +168,7 @@ impl InlineConsumer {
     /// over the store's limit is returned but not kept, and a warning logged.
     ///
     /// The lease is renewed while the handler awaits; a handler that blocks its thread for longer
-    /// than the lease risks being run twice. Unlike a processor, this does not warn of one. When somebody else takes the message over
+    /// than the lease risks being run twice. Unlike a processor, this does not warn of one. When another worker takes the message over
     /// nevertheless, the handler is dropped.
     ///
     /// Dropping the returned future drops the handler wherever it is (where callers may leave,

@@ -42,7 +42,7 @@ pub trait Archiver: Send + Sync + 'static {
 /// Deletes final messages when their retention is over. Nothing is deleted of states that no
 /// retention was set for, and never a pending or leased message.
 ///
-/// Safe to run in every replica, beside live traffic: each works in small slices, and none waits
+/// Safe to run in every replica, in live traffic: each works in small slices, and none waits
 /// for another.
 ///
 /// Deleting a message ends its key's protection: a redelivery that comes later is accepted as

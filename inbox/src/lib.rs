@@ -93,7 +93,7 @@
 //! # Encryption
 //! Stores on a server leave TLS to the features of their driver, so that the application decides
 //! which implementation and which root certificates it builds. Cargo unites the features of a
-//! crate that is named twice, so naming the driver beside `inbox` is enough. For PostgreSQL:
+//! crate that is named twice, so adding the driver to the dependencies is enough. For PostgreSQL:
 //!
 //! ```toml
 //! inbox = { version = "0.1", features = ["postgres"] }

@@ -12,7 +12,7 @@
 //! | `inbox_processed_total` | counter | `handler` | messages settled as processed |
 //! | `inbox_retried_total` | counter | `handler` | attempts settled as to be tried again |
 //! | `inbox_dead_total` | counter | `handler` | messages settled as dead |
-//! | `inbox_lease_lost_total` | counter | `handler` | leases that somebody else had taken over |
+//! | `inbox_lease_lost_total` | counter | `handler` | leases that another worker had taken over |
 //! | `inbox_refused_total` | counter | `handler` | outcomes that the store refused to keep, also without their result or text |
 //! | `inbox_corrupt_total` | counter | | rows that a claim could not read and set aside |
 //! | `inbox_handler_seconds` | histogram | `handler` | time in the handler, per attempt |

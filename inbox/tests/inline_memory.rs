@@ -1,5 +1,5 @@
 //! What an inline consumer knows of its own work when the store has been away for longer than a
-//! lease: it neither repeats what it finished nor runs beside itself.
+//! lease: it neither repeats what it finished nor runs twice at a time.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod faulty;

@@ -141,7 +141,7 @@ where
     assert_eq!(effects().await - before, expected, "{}", script.name);
 }
 
-/// Whoever delivers the message is told that something may have happened.
+/// The one who delivers the message is told that something may have happened.
 async fn inline<S, DB>(store: &S, script: &Script, effects: impl AsyncFn() -> u32)
 where
     S: Transactional<Transaction = Transaction<'static, DB>>,

@@ -25,7 +25,7 @@ use tokio::{task::JoinHandle, time::sleep};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A store, a processor at it, and how often and beside how many others a message was run.
+/// A store, a processor at it, and how often a message was run, and how often twice at a time.
 struct Bench {
     spy: Arc<Spy>,
     told: Told,
@@ -86,7 +86,7 @@ impl Bench {
         self.shutdown.cancel();
         let summary = self.running.await.unwrap().unwrap();
         assert_eq!(self.spy.count(State::Processed).await, ids);
-        assert_eq!(self.runs.load(SeqCst) as u64, ids, "run beside itself");
+        assert_eq!(self.runs.load(SeqCst) as u64, ids, "run twice at a time");
         assert_eq!((summary.processed, summary.lease_lost), (ids, 0));
         assert_eq!((summary.retried, summary.released), (0, 0));
         assert!(self.told.all().is_empty(), "{:?}", self.told.all());

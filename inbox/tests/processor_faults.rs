@@ -509,7 +509,7 @@ async fn only_the_message_that_kills_its_worker_dies() {
                     kill.notify_one();
                     std::future::pending::<()>().await;
                 }
-                // Long enough for some to be caught beside a killer.
+                // Long enough for some to be caught together with a killer.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 done.lock().unwrap().insert(id);
                 Ok(())

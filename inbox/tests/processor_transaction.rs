@@ -34,7 +34,7 @@ use sqlx::{Sqlite, Transaction};
 struct Fickle {
     inner: SqliteStore,
     clock: Clock,
-    /// Somebody else takes the message over before the next transaction is opened.
+    /// Another worker takes the message over before the next transaction is opened.
     steal: Arc<AtomicBool>,
     /// So many openings fail.
     outage: Arc<AtomicUsize>,
@@ -551,7 +551,7 @@ async fn a_processor_that_is_dropped_leaves_no_transaction_open() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
-    // Opening takes the write lock, so this would fail beside an open transaction.
+    // Opening takes the write lock, so this would fail during an open transaction.
     let effects = place.effects().await;
     assert!(effects.iter().all(|id| id == "fine-1"), "{effects:?}");
 }

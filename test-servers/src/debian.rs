@@ -11,7 +11,7 @@ use nix::unistd::Uid;
 use crate::program::Program;
 
 /// The directory below which `test-servers install` puts what it does not install as packages of
-/// the machine. To get it anew, remove it.
+/// the machine. To renew it, remove it.
 pub const ADDED: &str = "/var/lib/inbox-test-servers";
 
 /// Debian's next release.

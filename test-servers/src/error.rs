@@ -56,7 +56,7 @@ pub enum Error {
         /// The end of the server's log.
         log: String,
     },
-    /// `INBOX_TEST_REQUIRE` asks for a server that is not to be had.
+    /// `INBOX_TEST_REQUIRE` asks for a server that cannot be found.
     #[error("INBOX_TEST_REQUIRE asks for {kind}, but: {reason}")]
     Required {
         /// The kind of server.

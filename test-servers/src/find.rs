@@ -28,7 +28,7 @@ pub struct Skipped {
 /// Why there is no server to test with.
 #[derive(Debug, thiserror::Error)]
 pub enum NoServer {
-    /// None is to be had here.
+    /// There is none here.
     #[error("skipped: {0}")]
     Skipped(#[from] Skipped),
     /// One was found and does not work. That is a failure, never a reason to skip.

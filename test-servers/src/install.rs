@@ -84,7 +84,7 @@ fn install_packages(packages: &[&str]) -> Result<(), Failure> {
 fn add(releases: &[&Release], ferretdb: bool) -> Result<Vec<Failure>, Failure> {
     let directory = Path::new(ADDED);
     fs::create_dir_all(directory)?;
-    // Whoever comes second waits, and finds it done.
+    // The second process waits, and finds it done.
     let lock = File::create(directory.join("lock"))?;
     lock.lock()?;
     let failures = thread::scope(|scope| {

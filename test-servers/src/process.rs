@@ -136,7 +136,7 @@ impl Process {
             tolerate_gone(kill(pid, Signal::SIGKILL))?;
         }
         self.child.wait()?;
-        // A server started anew on the same data refuses while a process of the old one is left.
+        // A server started again on the same data refuses while a process of the old one is left.
         while family.iter().any(|&pid| is_alive(pid)) {
             thread::sleep(POLL);
         }

@@ -53,7 +53,7 @@ impl Program {
             .into_iter()
             .flatten()
             .map(|path| path.with_file_name(name))
-            .find(|beside| beside.is_file())
+            .find(|neighbour| neighbour.is_file())
             .or_else(|| which::which_in(name, Some(search_path()), "/").ok())
     }
 

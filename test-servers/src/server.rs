@@ -17,7 +17,7 @@ use crate::program::Program;
 /// at first, is used by nobody else and disappears with this value, data and all. It also
 /// disappears when the process ends or is killed, so it may be kept in a `static`.
 ///
-/// A server named by the environment ([`Origin::Environment`]) is **shared**: whoever uses it
+/// A server named by the environment ([`Origin::Environment`]) is **shared**: a test that uses it
 /// isolates itself, by a database or a key prefix of its own, and cleans up; and it cannot be
 /// stopped, killed or paused ([`Error::Shared`]).
 ///

@@ -43,7 +43,7 @@ const CLOSED: &str = "the store is closed";
 
 enum File {
     Open(Database),
-    /// The disk failed. The next operation opens the file anew.
+    /// The disk failed. The next operation opens the file again.
     Failed,
     Closed,
 }
@@ -153,7 +153,7 @@ impl Inner {
             .unwrap_or_else(|error| Err(lost_task(operation, error)))
     }
 
-    /// Lends the database to `body`, having opened it anew if the disk has failed before: so that
+    /// Lends the database to `body`, having opened it again if the disk has failed before: so that
     /// a disk that was full for an hour does not take a restart of the program to be used again.
     pub(crate) fn with_database<T>(
         &self,

@@ -63,7 +63,7 @@ pub(crate) fn lost_task(operation: &'static str, error: tokio::task::JoinError) 
 }
 
 /// Whether redb has met a failure of the disk, after which it refuses everything until the file is
-/// opened anew.
+/// opened again.
 pub(crate) fn is_disk_failure(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
     matches!(source, Some(redb::Error::Io(_) | redb::Error::PreviousIo))
@@ -82,7 +82,7 @@ fn classify(error: &redb::Error) -> (ErrorKind, Cow<'static, str>) {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 (Denied, "access to the file was refused".into())
             }
-            // A full disk, a mount that went away: somebody mends it, and the call succeeds.
+            // A full disk, a mount that went away: once that is mended, the call succeeds.
             kind => (Unavailable, format!("the disk failed: {kind}").into()),
         },
         E::PreviousIo => (Unavailable, "the disk failed in another operation".into()),

@@ -280,7 +280,7 @@ impl Operate for RedbStore {
             let cutoff = cutoff(&expired, work.now);
             let mut purged = 0;
             for key in &keys {
-                // Judged again: since it was archived, somebody may have replayed it.
+                // Judged again: since it was archived, an operator may have replayed it.
                 let Some(Ok(row)) = work.seq_of(key)?.map(|seq| work.state(seq)).transpose()?
                 else {
                     continue;

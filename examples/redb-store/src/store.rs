@@ -72,7 +72,7 @@ impl Store for RedbStore {
             self.options().payload_limit,
         );
         // `multi_process` and `transactions` stay false: redb locks the file, and as the file is
-        // the inbox's own, nobody has writes to put beside the inbox's in one transaction.
+        // the inbox's own, no application has other writes to put into one transaction with it.
         capabilities.ordering = true;
         capabilities.wakeups = Reach::SameProcess;
         capabilities.receive_atomicity = ReceiveAtomicity::Batch;

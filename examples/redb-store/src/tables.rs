@@ -15,7 +15,7 @@ type Json = &'static [u8];
 /// The marker by which the inbox is recognised, and its version.
 pub(crate) const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 /// The last sequence number and the last token. They outlive what they were drawn for, so a key
-/// that is purged and accepted anew never sees an old number again.
+/// that is purged and accepted again never sees an old number again.
 pub(crate) const COUNTER: TableDefinition<'_, &str, i64> = TableDefinition::new("counter");
 /// The unique key: handler and message id, byte for byte, to the sequence number.
 pub(crate) const KEY: TableDefinition<'_, (&str, &str), i64> = TableDefinition::new("key");

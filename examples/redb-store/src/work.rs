@@ -228,7 +228,7 @@ impl<'t> Work<'t> {
                     at: self.now,
                     blocks: false,
                 },
-                // Whoever held it before learns that it is no longer its own.
+                // The holder before learns that it is no longer its own.
                 token: self.draw_token()?,
                 last_error: Some(error_text(&format!("corrupt: {reason}")).into_owned()),
                 ..before.clone()

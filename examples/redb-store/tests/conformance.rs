@@ -50,7 +50,7 @@ impl Harness for Redb {
             .store()
             .with_database(|database| spoil(database, variant))?;
         spoilt.map_err(Unable::failed)?;
-        // Opened anew, because a store that has once seen its tables does not look again.
+        // Opened again, because a store that has once seen its tables does not look again.
         place.store().close().await;
         place.open_again()?;
         Ok(Box::new(place))

@@ -226,7 +226,7 @@ pub(crate) fn sentence(summary: &Summary) -> String {
     sentence
 }
 
-/// Dead messages want somebody's attention, so scripts shall notice.
+/// Dead messages want attention, so scripts shall notice.
 pub(crate) fn exit(summary: &Summary) -> Exit {
     if summary.dead > 0 { Exit::No } else { Exit::Ok }
 }

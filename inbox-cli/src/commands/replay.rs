@@ -35,7 +35,7 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
     };
     let mut allowed: Vec<State> = args.states.iter().copied().map(Into::into).collect();
     if allowed.is_empty() {
-        // A processed message has had its effect: whoever wants it again says so.
+        // A processed message has had its effect: a second one has to be asked for.
         allowed = vec![State::Dead, State::Discarded];
     }
     let store = store::open(&global.store).await?;

@@ -131,7 +131,7 @@ fn was_told_to_end(status: ExitStatus) -> bool {
     signal.is_some_and(|signal| ends.contains(&signal))
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that ends with the one that waits for it.
 struct Background<T>(JoinHandle<T>);
 
 impl<T> Drop for Background<T> {

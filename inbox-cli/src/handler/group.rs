@@ -1,5 +1,5 @@
 //! The process groups of running commands. A command is often a shell that starts others; when it
-//! is given up, all of them must end, or they would go on beside the next attempt.
+//! is given up, all of them must end, or they would go on during the next attempt.
 
 use std::{
     collections::BTreeSet,

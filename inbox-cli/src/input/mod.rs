@@ -16,7 +16,7 @@ pub(crate) use self::{
 };
 use crate::args::InputArgs;
 
-/// What a line may have besides its payload, in bytes: the envelope, and the blow-up of base64
+/// What a line may have in addition to its payload, in bytes: the envelope, and the blow-up of base64
 /// and escapes is covered by the factor below.
 const ENVELOPE: usize = 128 * 1024;
 

@@ -40,7 +40,7 @@ pub(crate) const WEBHOOKS: &str =
 static POSTGRES: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Postgres));
 
-/// MongoDB itself where it is to be had, FerretDB otherwise.
+/// MongoDB itself where there is one, FerretDB otherwise.
 static MONGODB: LazyLock<Result<Option<Server>, Error>> = LazyLock::new(|| {
     find(Kind::Mongodb).map_or_else(
         |_| require_or_skip(Kind::Ferretdb),
@@ -67,7 +67,7 @@ pub(crate) struct Place {
     is_shared: bool,
 }
 
-/// Runs a test on each kind of store that is in this build and to be had here. Standard error says
+/// Runs a test on each kind of store that is in this build and can be found here. Standard error says
 /// on which.
 pub(crate) fn on_every_store(test: impl Fn(&Place)) {
     eprintln!("on SQLite");

@@ -1,4 +1,4 @@
-//! Runs that are taken apart, and the caller's own commands beside a settlement.
+//! Runs that are taken apart, and the caller's own commands with a settlement.
 
 use super::*;
 

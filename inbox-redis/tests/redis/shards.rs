@@ -59,7 +59,7 @@ async fn a_lost_or_left_note_of_a_place_does_no_harm() {
         let purged = store.purge_archived(&gone, &[key(&id)]).await.unwrap();
         assert_eq!(purged, 1, "{okey}");
 
-        // A note without a message: whoever wrote it died before it stored the message.
+        // A note without a message: its writer died before it stored the message.
         let id = format!("noted {number}");
         for shard in 0..7 {
             let mut left = redis::cmd("HSET");

@@ -43,7 +43,7 @@ impl OnDuplicate {
     }
 }
 
-/// What to do with a message that somebody else holds, that waits for its retry, or that is
+/// What to do with a message that another worker holds, that waits for its retry, or that is
 /// behind an earlier one of its ordering key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnBusy {
@@ -70,7 +70,7 @@ pub enum Consumed {
         /// What the first run stored, when [`OnDuplicate::ReturnResult`] is set.
         result: Option<Bytes>,
     },
-    /// Somebody holds it, or it waits for its due time ([`OnBusy::Skip`]).
+    /// Another worker holds it, or it waits for its due time ([`OnBusy::Skip`]).
     Busy {
         /// No sooner than this, by the store's clock.
         until: SystemTime,
@@ -125,7 +125,7 @@ pub enum ConsumeError<E> {
     /// It was processed before, and [`OnDuplicate::Error`] is set. Final.
     #[error("the message was processed before")]
     Duplicate,
-    /// Somebody holds it, or it waits for its due time.
+    /// Another worker holds it, or it waits for its due time.
     #[error("the message is busy")]
     Busy {
         /// No sooner than this, by the store's clock.
@@ -134,7 +134,7 @@ pub enum ConsumeError<E> {
     /// An earlier message of its ordering key is not finished.
     #[error("an earlier message of the same ordering key is not finished")]
     Blocked,
-    /// Somebody else took the message over while the handler ran here, because the lease had run
+    /// Another worker took the message over while the handler ran here, because the lease had run
     /// out. The handler was dropped.
     #[error("the lease was lost while the handler ran")]
     LeaseLost,

@@ -67,7 +67,7 @@ impl ProcessorBuilder {
     ///
     /// It is the only bound on their memory: with payloads at the stores' default limit of 16 MiB,
     /// 64 messages take 1 GiB. Where payloads may be large, set it, or the store's limit, to fit.
-    /// Calls of hooks that are outstanding hold a message each besides, up to a thousand.
+    /// Calls of hooks that are outstanding also hold a message each, up to a thousand.
     #[must_use]
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;

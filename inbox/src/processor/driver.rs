@@ -134,7 +134,7 @@ impl Driver {
             if self.is_over(now) || self.is_idle(&shutdown).await {
                 break;
             }
-            // An alarm that is set for too early costs one turn; setting it anew costs every turn.
+            // An alarm that is set for too early costs one turn; setting it again costs every turn.
             let next = self.next_time(now);
             if alarm.deadline() <= now || alarm.deadline() > next {
                 alarm.as_mut().reset(next);

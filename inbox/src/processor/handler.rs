@@ -325,8 +325,8 @@ impl Failure {
     }
 
     /// The handler's own settlement was answered with
-    /// [`Settled::LeaseLost`](crate::Settled::LeaseLost) and its transaction rolled back: somebody
-    /// else has the message, and there is nothing to settle.
+    /// [`Settled::LeaseLost`](crate::Settled::LeaseLost) and its transaction rolled back: another worker
+    /// has the message, and there is nothing to settle.
     #[must_use]
     pub fn lease_lost() -> Self {
         Self::new(Remedy::LeaseLost, &"the lease was lost")

@@ -40,7 +40,7 @@ use crate::{
 ///   [`concurrency`](ProcessorBuilder::concurrency) at a time: memory does not grow with the
 ///   backlog.
 /// - Leases are renewed while handlers run. When one is lost all the same, the handler is told
-///   through [`Context::cancellation`], its outcome is discarded, and whoever holds the message
+///   through [`Context::cancellation`], its outcome is discarded, and the worker that holds the message
 ///   now decides.
 /// - Handlers share the runtime's threads with this processor. One that blocks its thread (long
 ///   computations, `thread::sleep`, blocking I/O) holds up other handlers, and when all threads
@@ -137,7 +137,7 @@ pub struct Summary {
     /// Messages handed back, without having been run or because a shutdown or an outage cut their
     /// handler short.
     pub released: u64,
-    /// Messages that somebody else had taken over.
+    /// Messages that another worker had taken over.
     pub lease_lost: u64,
     /// Messages whose outcome could not be stored before the end, or was refused; their leases run
     /// out by themselves. A claim that was not answered before the end counts as one, whatever it
@@ -200,7 +200,7 @@ impl Processor {
 
     async fn run_until(&self, until: Until, shutdown: CancellationToken) -> Result<Summary> {
         let driver = Driver::new(self.config.clone(), until).run(shutdown);
-        // In a task of its own, beside those of the handlers: what the application's main thread
+        // In its own task, apart from those of the handlers: what the application's main thread
         // waits for is woken across threads, which costs as much as all else here.
         let driver = AbortOnDropHandle::new(tokio::spawn(driver.in_current_span()));
         match &self.monitor {

@@ -1,4 +1,4 @@
-//! The store's wake-up signal, kept alive beside polling.
+//! The store's wake-up signal, kept alive in addition to polling.
 
 use std::sync::Arc;
 

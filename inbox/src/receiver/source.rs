@@ -128,7 +128,7 @@ impl SourceError {
         }
     }
 
-    /// A failure that will not pass until somebody changes something.
+    /// A failure that will not pass until something is changed.
     #[must_use]
     pub fn permanent(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Inboxes on a real PostgreSQL server, with a table of effects beside each.
+//! Inboxes on a real PostgreSQL server, each with a table of effects.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test helper")]
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 #![allow(unreachable_pub, reason = "a module of test binaries")]

@@ -38,7 +38,7 @@ impl Recipe for Postgres {
     fn program(&self) -> Result<Program, String> {
         let mut servers = Program::named("postgres")
             .chain(packaged().into_iter().filter_map(Program::at))
-            // A server without initdb beside it is of no use: the versions must be the same.
+            // A server without initdb next to it is of no use: the versions must be the same.
             .filter(|server| server.path.with_file_name("initdb").is_file());
         match self {
             Self::Any => servers.next().ok_or_else(|| {

@@ -18,7 +18,7 @@ use inbox_sqlite::{SqliteOptions, SqliteStore};
 
 use super::{Rig, needs_raw_access};
 
-/// Every case gets a file of its own beside the one that the URL names, which is not touched.
+/// Every case gets its own file in the folder of the one that the URL names, which is not touched.
 pub(super) struct Sqlite {
     url: String,
     next: AtomicU32,

@@ -1,4 +1,4 @@
-//! Where a demo plays: an inbox with transactions, and beside it the handler's own table, to
+//! Where a demo plays: an inbox with transactions, and the handler's own table, to
 //! which it adds a row in the transaction that completes the message. Nothing but that
 //! transaction keeps a second row out.
 

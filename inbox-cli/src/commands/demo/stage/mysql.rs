@@ -34,14 +34,14 @@ impl OnMysql {
     /// Drops the tables.
     pub(crate) async fn remove(&self) -> sqlx::Result<()> {
         self.store.close().await;
-        let effects = tables::beside(&self.options, "effect");
+        let effects = tables::companion(&self.options, "effect");
         tables::drop_all(std::slice::from_ref(&self.options), effects.as_slice()).await
     }
 
     /// `template` for this inbox, whose name is a validated identifier.
     fn sql(&self, template: &str) -> SqlStr {
         let sql = TABLES.iter().fold(template.to_owned(), |sql, table| {
-            let name = tables::beside(&self.options, table).unwrap_or_default();
+            let name = tables::companion(&self.options, table).unwrap_or_default();
             sql.replace(&format!("{{{table}}}"), &name)
         });
         AssertSqlSafe(sql).into_sql_str()

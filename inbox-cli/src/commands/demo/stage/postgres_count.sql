@@ -1,4 +1,4 @@
--- Effects beside the states of their messages.
+-- Effects with the states of their messages.
 SELECT
     (SELECT count(*) FROM {schema}.demo_effect) AS total,
     (SELECT count(*) FROM (

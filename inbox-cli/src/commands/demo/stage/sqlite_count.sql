@@ -1,4 +1,4 @@
--- Effects beside the states of their messages; 2 is `processed`.
+-- Effects with the states of their messages; 2 is `processed`.
 SELECT
     (SELECT count(*) FROM demo_effect) AS total,
     (SELECT count(*) FROM (

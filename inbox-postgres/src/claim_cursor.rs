@@ -30,7 +30,7 @@ const EVER: i64 = i64::MIN;
 
 /// By handler: one that is claimed often must not take another's looks.
 #[derive(Debug, Default)]
-pub(crate) struct Front(Mutex<BTreeMap<String, Bounds>>);
+pub(crate) struct ClaimCursor(Mutex<BTreeMap<String, Bounds>>);
 
 /// Nothing can be claimed before: in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(crate) struct Seen {
     pub(crate) next: i64,
 }
 
-impl Front {
+impl ClaimCursor {
     /// From when on a claim for these handlers looks.
     pub(crate) fn since(&self, handlers: &[&str]) -> Vec<Since> {
         since(&self.lock(), handlers)
@@ -226,123 +226,123 @@ mod tests {
         }
     }
 
-    fn learned(front: &Front, seen: &Seen) {
-        front.took(HANDLERS, OFTEN as usize);
-        let look = front.look(HANDLERS).expect("a look is due");
-        front.learn(HANDLERS, &look, std::slice::from_ref(seen));
+    fn learned(cursor: &ClaimCursor, seen: &Seen) {
+        cursor.took(HANDLERS, OFTEN as usize);
+        let look = cursor.look(HANDLERS).expect("a look is due");
+        cursor.learn(HANDLERS, &look, std::slice::from_ref(seen));
     }
 
-    fn since(front: &Front) -> (i64, i64) {
-        let since = front.since(HANDLERS)[0];
+    fn since(cursor: &ClaimCursor) -> (i64, i64) {
+        let since = cursor.since(HANDLERS)[0];
         (since.pending, since.leased)
     }
 
     /// Lets the time pass that is between two looks from the very front.
-    fn wait_for_a_whole_look(front: &Front) {
-        for bounds in front.lock().values_mut() {
+    fn wait_for_a_whole_look(cursor: &ClaimCursor) {
+        for bounds in cursor.lock().values_mut() {
             bounds.whole -= bounds.pause;
         }
     }
 
     #[test]
     fn claims_start_where_nothing_earlier_can_come() {
-        let front = Front::default();
-        assert_eq!(since(&front), (EVER, EVER));
-        learned(&front, &seen(100, 7, 9));
-        assert_eq!(since(&front), (EVER, EVER), "transactions are running");
-        learned(&front, &seen(200, 8, 12));
-        assert_eq!(since(&front), (EVER, EVER), "transaction 8 still is");
-        learned(&front, &seen(300, 9, 13));
-        assert_eq!(since(&front), (100, 100));
-        learned(&front, &seen(400, 13, 13));
-        assert_eq!(since(&front), (300, 300));
+        let cursor = ClaimCursor::default();
+        assert_eq!(since(&cursor), (EVER, EVER));
+        learned(&cursor, &seen(100, 7, 9));
+        assert_eq!(since(&cursor), (EVER, EVER), "transactions are running");
+        learned(&cursor, &seen(200, 8, 12));
+        assert_eq!(since(&cursor), (EVER, EVER), "transaction 8 still is");
+        learned(&cursor, &seen(300, 9, 13));
+        assert_eq!(since(&cursor), (100, 100));
+        learned(&cursor, &seen(400, 13, 13));
+        assert_eq!(since(&cursor), (300, 300));
     }
 
     #[test]
     fn what_is_there_is_not_passed_over() {
-        let front = Front::default();
-        learned(&front, &seen(100, 9, 9));
+        let cursor = ClaimCursor::default();
+        learned(&cursor, &seen(100, 9, 9));
         let held = Seen {
             first_pending: Some(40),
             ..seen(200, 9, 9)
         };
-        learned(&front, &held);
-        assert_eq!(since(&front), (40, 100));
+        learned(&cursor, &held);
+        assert_eq!(since(&cursor), (40, 100));
         let lost = Seen {
             first_leased: Some(150),
             ..seen(300, 9, 9)
         };
-        learned(&front, &lost);
-        assert_eq!(since(&front), (200, 150));
+        learned(&cursor, &lost);
+        assert_eq!(since(&cursor), (200, 150));
     }
 
     #[test]
     fn a_clock_that_was_set_back_starts_over() {
-        let front = Front::default();
-        learned(&front, &seen(100, 9, 9));
-        learned(&front, &seen(200, 9, 9));
-        assert_eq!(since(&front), (100, 100));
-        learned(&front, &seen(150, 9, 9));
-        assert_eq!(since(&front), (EVER, EVER));
+        let cursor = ClaimCursor::default();
+        learned(&cursor, &seen(100, 9, 9));
+        learned(&cursor, &seen(200, 9, 9));
+        assert_eq!(since(&cursor), (100, 100));
+        learned(&cursor, &seen(150, 9, 9));
+        assert_eq!(since(&cursor), (EVER, EVER));
     }
 
     #[test]
     fn a_look_from_the_very_front_finds_what_came_earlier_after_all() {
-        let front = Front::default();
-        learned(&front, &seen(100, 9, 9));
-        learned(&front, &seen(200, 9, 9));
-        front.took(HANDLERS, OFTEN as usize);
-        let overtaken = front.look(HANDLERS).expect("a look is due");
-        wait_for_a_whole_look(&front);
-        let look = front.look(HANDLERS).expect("it is time");
+        let cursor = ClaimCursor::default();
+        learned(&cursor, &seen(100, 9, 9));
+        learned(&cursor, &seen(200, 9, 9));
+        cursor.took(HANDLERS, OFTEN as usize);
+        let overtaken = cursor.look(HANDLERS).expect("a look is due");
+        wait_for_a_whole_look(&cursor);
+        let look = cursor.look(HANDLERS).expect("it is time");
         assert_eq!(look.since, [FROM_THE_FRONT]);
         let found = Seen {
             first_pending: Some(3),
             ..seen(300, 9, 12)
         };
-        front.learn(HANDLERS, &look, &[found]);
-        assert_eq!(since(&front), (3, 200));
+        cursor.learn(HANDLERS, &look, &[found]);
+        assert_eq!(since(&cursor), (3, 200));
         // One that began before knows nothing of it.
-        front.learn(HANDLERS, &overtaken, &[seen(300, 12, 12)]);
-        assert_eq!(since(&front), (3, 200));
+        cursor.learn(HANDLERS, &overtaken, &[seen(300, 12, 12)]);
+        assert_eq!(since(&cursor), (3, 200));
     }
 
     #[test]
     fn one_claim_in_many_looks() {
-        let front = Front::default();
-        learned(&front, &seen(100, 9, 9));
-        front.took(HANDLERS, SOON as usize - 1);
-        assert!(front.look(HANDLERS).is_none());
-        front.took(HANDLERS, 1);
-        let look = front.look(HANDLERS).expect("others are waited for");
-        assert!(front.look(HANDLERS).is_none(), "one is enough");
-        front.learn(HANDLERS, &look, &[seen(200, 9, 9)]);
-        front.took(HANDLERS, OFTEN as usize - 1);
-        assert!(front.look(HANDLERS).is_none());
-        assert!(front.look(&["h", "new"]).is_some(), "another handler");
-        front.forget();
-        assert!(front.look(HANDLERS).is_some());
+        let cursor = ClaimCursor::default();
+        learned(&cursor, &seen(100, 9, 9));
+        cursor.took(HANDLERS, SOON as usize - 1);
+        assert!(cursor.look(HANDLERS).is_none());
+        cursor.took(HANDLERS, 1);
+        let look = cursor.look(HANDLERS).expect("others are waited for");
+        assert!(cursor.look(HANDLERS).is_none(), "one is enough");
+        cursor.learn(HANDLERS, &look, &[seen(200, 9, 9)]);
+        cursor.took(HANDLERS, OFTEN as usize - 1);
+        assert!(cursor.look(HANDLERS).is_none());
+        assert!(cursor.look(&["h", "new"]).is_some(), "another handler");
+        cursor.forget();
+        assert!(cursor.look(HANDLERS).is_some());
     }
 
     #[test]
     fn one_handler_takes_no_looks_from_another() {
-        let front = Front::default();
+        let cursor = ClaimCursor::default();
         let (busy, idle) = (&["busy"][..], &["idle"][..]);
         for handlers in [busy, idle] {
-            let look = front.look(handlers).expect("it is new");
-            front.learn(handlers, &look, &[seen(100, 9, 9)]);
+            let look = cursor.look(handlers).expect("it is new");
+            cursor.learn(handlers, &look, &[seen(100, 9, 9)]);
         }
-        wait_for_a_whole_look(&front);
-        let look = front.look(busy).expect("it is time");
+        wait_for_a_whole_look(&cursor);
+        let look = cursor.look(busy).expect("it is time");
         assert_eq!(look.since, [FROM_THE_FRONT]);
-        front.learn(busy, &look, &[seen(200, 9, 9)]);
-        let look = front.look(idle).expect("it is its time, too");
+        cursor.learn(busy, &look, &[seen(200, 9, 9)]);
+        let look = cursor.look(idle).expect("it is its time, too");
         assert!(look.whole, "{look:?}");
-        front.learn(idle, &look, &[seen(200, 9, 9)]);
+        cursor.learn(idle, &look, &[seen(200, 9, 9)]);
 
         // Nor does what it claims count for another.
-        front.took(busy, OFTEN as usize);
-        assert!(front.look(idle).is_none());
-        assert!(front.look(busy).is_some());
+        cursor.took(busy, OFTEN as usize);
+        assert!(cursor.look(idle).is_none());
+        assert!(cursor.look(busy).is_some());
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Addressed<'a> {
 /// Cheap to clone; clones share the connections. Futures of it may be dropped: what was sent is
 /// then answered to nobody.
 #[derive(Clone)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     servers: Servers,
     limit: Duration,
 }
@@ -61,7 +61,7 @@ enum Next {
     Asking(Arc<Node>),
 }
 
-impl Link {
+impl Connection {
     pub(crate) async fn connect(options: &RedisOptions) -> Result<Self> {
         install_tls(options);
         let limit = options.operation_timeout;

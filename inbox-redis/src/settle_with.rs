@@ -10,7 +10,7 @@ use crate::{
 
 const OPERATION: &str = "settle_with";
 
-/// A command to run beside a settlement: a word, keys and other arguments.
+/// A command to run with a settlement: a word, keys and other arguments.
 ///
 /// `Debug` shows the command's name and how many arguments it has.
 #[derive(Clone)]
@@ -105,7 +105,7 @@ impl RedisStore {
     /// let done = Outcome::Processed { result: None };
     /// let (settled, _) = store.settle_with(&leased.lease, done, &[add]).await?;
     /// if settled == Settled::LeaseLost {
-    ///     // Somebody else has done it, or is doing it; nothing was added here.
+    ///     // Another worker has done it, or is doing it; nothing was added here.
     /// }
     /// # Ok(())
     /// # }

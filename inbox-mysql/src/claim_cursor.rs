@@ -15,7 +15,7 @@ const TRUSTED: Duration = Duration::from_millis(250);
 
 /// What is due before the front is taken, or will be found by the next look from the very front.
 #[derive(Debug, Default)]
-pub(crate) struct Front(Mutex<Option<Known>>);
+pub(crate) struct ClaimCursor(Mutex<Option<Known>>);
 
 #[derive(Debug)]
 struct Known {
@@ -26,7 +26,7 @@ struct Known {
     since: Instant,
 }
 
-impl Front {
+impl ClaimCursor {
     /// From where this claim may start.
     pub(crate) fn of(&self, request: &ClaimRequest) -> Option<i64> {
         let mut known = self.lock();
@@ -86,37 +86,37 @@ mod tests {
 
     #[test]
     fn only_a_large_claim_behind_a_full_one_of_the_same_handlers_starts_where_that_ended() {
-        let front = Front::default();
+        let cursor = ClaimCursor::default();
         let large = request("h", LEAST);
-        assert_eq!(front.of(&large), None);
-        front.advance(&large, Some(7));
-        assert_eq!(front.of(&large), Some(7));
-        front.advance(&large, Some(5));
+        assert_eq!(cursor.of(&large), None);
+        cursor.advance(&large, Some(7));
+        assert_eq!(cursor.of(&large), Some(7));
+        cursor.advance(&large, Some(5));
         assert_eq!(
-            front.of(&large),
+            cursor.of(&large),
             Some(7),
             "an earlier claim that answers later"
         );
-        assert_eq!(front.of(&request("h", LEAST - 1)), None);
-        assert_eq!(front.of(&large), None);
-        front.advance(&large, Some(7));
-        assert_eq!(front.of(&request("other", LEAST)), None);
-        front.advance(&large, Some(7));
-        front.advance(&large, None);
-        assert_eq!(front.of(&large), None, "a claim that came up short");
-        front.advance(&large, Some(7));
-        front.forget();
-        assert_eq!(front.of(&large), None);
+        assert_eq!(cursor.of(&request("h", LEAST - 1)), None);
+        assert_eq!(cursor.of(&large), None);
+        cursor.advance(&large, Some(7));
+        assert_eq!(cursor.of(&request("other", LEAST)), None);
+        cursor.advance(&large, Some(7));
+        cursor.advance(&large, None);
+        assert_eq!(cursor.of(&large), None, "a claim that came up short");
+        cursor.advance(&large, Some(7));
+        cursor.forget();
+        assert_eq!(cursor.of(&large), None);
     }
 
     #[test]
     fn after_a_while_a_claim_looks_from_the_very_front() {
-        let front = Front::default();
+        let cursor = ClaimCursor::default();
         let large = request("h", LEAST);
-        front.advance(&large, Some(7));
-        if let Some(known) = front.lock().as_mut() {
+        cursor.advance(&large, Some(7));
+        if let Some(known) = cursor.lock().as_mut() {
             known.since -= TRUSTED;
         }
-        assert_eq!(front.of(&large), None);
+        assert_eq!(cursor.of(&large), None);
     }
 }

@@ -18,14 +18,14 @@ use tokio::{
 use crate::error::before;
 
 /// A connection of the pool, for one operation.
-pub(crate) struct Leash {
+pub(crate) struct ConnectionGuard {
     connection: Option<PoolConnection<Postgres>>,
     /// A transaction may be open that the driver does not know of.
     in_transaction: bool,
     limit: Duration,
 }
 
-impl Leash {
+impl ConnectionGuard {
     pub(crate) fn new(limit: Duration) -> Self {
         Self {
             connection: None,
@@ -78,7 +78,7 @@ impl Leash {
 
 /// Gives the connection back. If the operation was dropped, its statement goes on, and its answer
 /// is waited for.
-impl Drop for Leash {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let Some(mut connection) = self.connection.take() else {
             return;
