@@ -31,7 +31,8 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    args::{Cli, Command, DemoWorker},
+    args::{Cli, Command},
+    commands::demo::DemoWorker,
     exit::Exit,
 };
 

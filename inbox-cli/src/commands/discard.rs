@@ -1,18 +1,44 @@
 //! `inbox discard`, and what it shares with `inbox replay`: going over ids or a whole filter.
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use inbox::{Filter, Inbox, Intervention, Key, Progress, Slice, State};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{DiscardArgs, Global, SelectionArgs},
+    args::{Global, SelectionArgs},
     commands::list,
     exit::Exit,
     interrupt,
     lookup::{Found, Lookup, which_one},
     output, store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct DiscardArgs {
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    /// Only messages in this state; repeat it for several
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<OpenStateArg>,
+}
+
+/// The states that a message can be discarded in.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OpenStateArg {
+    Pending,
+    Dead,
+}
+
+impl From<OpenStateArg> for State {
+    fn from(arg: OpenStateArg) -> Self {
+        match arg {
+            OpenStateArg::Pending => Self::Pending,
+            OpenStateArg::Dead => Self::Dead,
+        }
+    }
+}
 
 /// How many messages one step changes.
 const SLICE: u32 = 1000;

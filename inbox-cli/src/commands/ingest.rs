@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
+use clap::Args;
 use inbox::{
     HandlerName, Inbox,
     receiver::{Receiver, ReceiverError},
@@ -12,11 +13,20 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{Global, IngestArgs, InputArgs},
+    args::Global,
     exit::Exit,
-    input::{self, Reader, Refusals},
+    input::{self, InputArgs, Reader, Refusals},
     interrupt, output, progress, store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct IngestArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    /// Store each message for this handler; repeat it to store each for several
+    #[arg(long = "handler", value_name = "NAME", default_value = "default")]
+    pub(crate) handlers: Vec<HandlerName>,
+}
 
 /// What became of the input.
 #[derive(Debug)]

@@ -3,14 +3,39 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use clap::Args;
 use inbox::{Cursor, Filter, HandlerName, Inbox, Page, Record, State};
 
 use crate::{
-    args::{FilterArgs, Global, ListArgs},
+    args::{FilterArgs, Global, StateArg},
     exit::Exit,
     output::{self, RecordView},
     store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only messages of this handler
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
+    /// Only messages in this state; repeat it for several
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<StateArg>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Print at most this many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: u32,
+    /// Continue after this place, as printed at the end of an earlier list
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) after: Option<String>,
+    /// Latest accepted first
+    #[arg(long)]
+    pub(crate) newest: bool,
+    /// Say how many match in all, even if every message has to be looked at for it
+    #[arg(long)]
+    pub(crate) total: bool,
+}
 
 pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;

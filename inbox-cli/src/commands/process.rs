@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Result;
 use async_trait::async_trait;
+use clap::Args;
 use inbox::{
     Completion, Context, Failure, Filter, Handler, HandlerName, HandlerStatistics, Inbox,
     OrderingKey, Page, Processor, RetryPolicy, Router, State, Summary,
@@ -21,10 +22,77 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::{Global, ProcessCommandArgs, ProcessingArgs},
+    args::{self, Global},
     exit::Exit,
-    handler, interrupt, output, progress, store,
+    handler::{self, TargetArgs},
+    interrupt, output, progress, store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct ProcessCommandArgs {
+    #[command(flatten)]
+    pub(crate) processing: ProcessingArgs,
+    /// End when no message is pending or leased any more, rather than wait for new ones
+    #[arg(long)]
+    pub(crate) drain: bool,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProcessingArgs {
+    /// Process messages of this handler
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) handler: HandlerName,
+    /// Run at most this many handlers at a time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) concurrency: u32,
+    /// How long a message stays with a worker that has vanished
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = args::lease)]
+    pub(crate) lease: Duration,
+    /// End a handler that runs longer than this, and try again later; `none` for no limit [default:
+    /// 30s with --post, 1h with a command]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    pub(crate) timeout: Option<TimeLimit>,
+    /// Dead-letter a message after this many attempts
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_attempts: u32,
+    /// Wait this long before the first retry, then twice as long each time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = args::duration)]
+    pub(crate) retry_delay: Duration,
+    /// When told to end, let running handlers go on for this long. The rest of the end takes a few
+    /// seconds more: keep it below what a supervisor waits for (30 s in Kubernetes)
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = args::duration)]
+    pub(crate) grace: Duration,
+}
+
+/// How long a handler may run; `None` means for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TimeLimit(Option<Duration>);
+
+impl ProcessingArgs {
+    /// How long a handler of `target` may run. There is a limit unless `none` is given: a
+    /// server that never answers would hold its slot for ever, and with it a message whose lease is
+    /// always renewed.
+    pub(crate) fn time_limit(&self, target: &TargetArgs) -> Option<Duration> {
+        let default = if target.post.is_some() {
+            Duration::from_secs(30)
+        } else {
+            Duration::from_secs(60 * 60)
+        };
+        self.timeout.unwrap_or(TimeLimit(Some(default))).0
+    }
+}
+
+fn time_limit(text: &str) -> Result<TimeLimit, String> {
+    if text == "none" {
+        return Ok(TimeLimit(None));
+    }
+    match args::duration(text)? {
+        Duration::ZERO => Err("no handler could run; for no limit, say `none`".to_owned()),
+        limit => Ok(TimeLimit(Some(limit))),
+    }
+}
 
 /// The longest wait before a retry, however often a message has failed.
 const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
@@ -297,9 +365,11 @@ impl Drop for Run<'_> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
     use inbox::{AfterDead, Kind, Message, MessageId, Outcome, Settled, StoreExt as _, WorkerName};
 
     use super::*;
+    use crate::args::{Cli, Command};
 
     /// A message that ran for long must not use up the word on the key that is blocked after it.
     #[tokio::test]
@@ -364,5 +434,23 @@ mod tests {
              that is gone) and 1 message pending, not due yet or behind another one of the same \
              ordering key"
         );
+    }
+
+    #[test]
+    fn a_handler_has_a_time_limit_unless_told_otherwise() {
+        let limit = |arguments: &[&str]| {
+            let line = ["inbox", "process"].iter().chain(arguments);
+            match Cli::try_parse_from(line).unwrap().command {
+                Command::Process(args) => args.processing.time_limit(&args.target),
+                other => panic!("{other:?}"),
+            }
+        };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(limit(&["--post", "http://h"]), seconds(30));
+        assert_eq!(limit(&["--", "true"]), seconds(3600));
+        assert_eq!(limit(&["--timeout", "7s", "--", "true"]), seconds(7));
+        assert_eq!(limit(&["--timeout", "none", "--post", "http://h"]), None);
+        assert!(time_limit("0s").is_err());
+        assert!(time_limit("soon").is_err());
     }
 }

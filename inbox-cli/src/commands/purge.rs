@@ -1,18 +1,37 @@
 //! `inbox purge`: retention by hand, with an archive if wanted.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
+use clap::Args;
 use inbox::{Janitor, State, Sweep, SweepError};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     archive::ArchiveFile,
-    args::{Global, PurgeArgs},
+    args::{FinalStateArg, Global, duration},
     exit::Exit,
     interrupt, output, progress, store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct PurgeArgs {
+    /// Delete messages that became final at least this long ago, such as 12h or 30d
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) older_than: Duration,
+    /// Which messages; repeat it for several
+    #[arg(long = "state", value_name = "STATE", default_value = "processed")]
+    pub(crate) states: Vec<FinalStateArg>,
+    /// Append them to this NDJSON file first, payloads as base64; nothing is deleted that is not
+    /// on disk there. - is standard output; what was written to a pipe counts as archived, whatever
+    /// its reader does with it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) archive: Option<PathBuf>,
+    /// Delete up to this many at a time
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) slice: u32,
+}
 
 /// The pause before a sweep goes on that the store has failed, a few times already.
 const PAUSE: Duration = Duration::from_secs(3);

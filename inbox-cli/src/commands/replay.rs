@@ -1,16 +1,30 @@
 //! `inbox replay`: dead (or other final) messages become pending again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use inbox::{Bytes, ErrorKind, Inbox, Intervention, Key, Progress, Slice, State};
 
 use crate::{
-    args::{Global, ReplayArgs, wrong_usage},
+    args::{FinalStateArg, Global, SelectionArgs, wrong_usage},
     commands::discard::{self, Verb},
     exit::Exit,
     store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    /// Only messages in this state; repeat it for several. Without it: dead ones, and by id also
+    /// discarded ones
+    #[arg(long = "state", value_name = "STATE")]
+    pub(crate) states: Vec<FinalStateArg>,
+    /// Replace the payload by this file's bytes (for a single id); - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "all")]
+    pub(crate) payload: Option<PathBuf>,
+}
 
 const REPLAYED: Verb = Verb {
     done: "replayed",

@@ -3,19 +3,39 @@
 use std::{slice, sync::Arc};
 
 use anyhow::Result;
+use clap::Args;
 use inbox::Summary;
 use tokio::sync::watch;
 
 use crate::{
-    args::{Global, RunArgs},
+    args::Global,
     causes,
     commands::{
         ingest::{Ingest, Ingested},
-        process::{self, Counted},
+        process::{self, Counted, ProcessingArgs},
     },
     exit::Exit,
-    handler, input, interrupt, output, progress, store,
+    handler::{self, TargetArgs},
+    input::{self, InputArgs},
+    interrupt, output, progress, store,
 };
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  inbox run events.ndjson -- ./charge-card
+  cat events.ndjson | inbox run - --post http://localhost:8080/hook
+
+See `inbox process --help` for what a handler is given and how it answers.";
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    #[command(flatten)]
+    pub(crate) processing: ProcessingArgs,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
 
 pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
     let handler = handler::from_args(&args.target)?;

@@ -1,14 +1,29 @@
 //! `inbox schema`: setting up, and checking that it is.
 
 use anyhow::Result;
+use clap::Subcommand;
 use serde_json::json;
 
 use crate::{
-    args::{Global, SchemaCommand},
+    args::Global,
     exit::Exit,
     output,
     store::{check, connect, shown, waiting, without_creating},
 };
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchemaCommand {
+    /// Print the statements that set the inbox up
+    Ddl,
+    /// Check that a complete inbox of this version is there (exit code 4 if not)
+    Exists,
+    /// Set the inbox up if there is none
+    Create,
+    /// Bring the inbox to this version, or set it up
+    Migrate,
+    /// Print the version of the inbox
+    Version,
+}
 
 pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit> {
     let url = &global.store;

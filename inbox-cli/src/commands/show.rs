@@ -2,16 +2,33 @@
 
 use anyhow::{Result, bail};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use inbox::{Record, State};
+use clap::Args;
+use inbox::{HandlerName, Record, State};
 use serde::Serialize;
 
 use crate::{
-    args::{Global, ShowArgs, wrong_usage},
+    args::{Global, wrong_usage},
     exit::Exit,
     lookup::{Found, Lookup, which_one},
     output::{self, RecordView},
     store,
 };
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The message's id, or HANDLER/ID
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Its handler, where several have a message of that id
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
+    /// Print the payload alone, byte for byte
+    #[arg(long, conflicts_with = "result")]
+    pub(crate) payload: bool,
+    /// Print the handler's stored result alone, byte for byte
+    #[arg(long)]
+    pub(crate) result: bool,
+}
 
 pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
     if global.json && (args.payload || args.result) {

@@ -5,6 +5,11 @@ use serde_json::json;
 
 use crate::{args::Global, exit::Exit, output, store};
 
+pub(crate) const HELP: &str = "\
+blocking  dead messages that hold up the later ones of their ordering key. Those wait, and are not
+          behind, until the dead one is replayed, discarded or purged
+behind    how long the longest-due message has been due";
+
 pub(crate) async fn run(global: &Global) -> Result<Exit> {
     let store = store::open(&global.store).await?;
     let statistics = store::waiting(&global.store, store.statistics()).await?;

@@ -10,7 +10,45 @@ use anyhow::Result;
 use inbox::{Handler, Leased};
 
 pub(crate) use self::group::kill_all;
-use crate::args::TargetArgs;
+use clap::Args;
+
+pub(crate) const HELP: &str = "\
+A command is run once per message, with the payload on its standard input and in its environment:
+  INBOX_ID, INBOX_HANDLER, INBOX_KIND, INBOX_ATTEMPT, INBOX_FENCING_TOKEN,
+  INBOX_CONTENT_TYPE and INBOX_ORDERING_KEY (if any), INBOX_HEADER_<NAME> for each header
+<NAME> is in upper case, with _ for what is neither letter nor digit. Where several headers have the
+same <NAME>, as a-b and a_b, the first of them in the order of their bytes counts.
+Its exit code is its answer:
+  0   processed
+  65  dead at once (the message is bad, do not try again)
+  any other, or a signal: try again later; the end of its standard error is kept as the error
+Its standard output is discarded. On a time-out it is killed, with all processes it has started.
+
+A worker that is killed itself (SIGKILL, out of memory) cannot end its commands. They go on, and
+their messages run again when the leases have run out, even while the first runs still go on. To have
+the system end a command together with its worker, start it by `setpriv` (util-linux, Linux only):
+  inbox process -- setpriv --pdeathsig TERM -- ./charge-card
+That ends the command itself, not what it has started: of a shell script, begin the last line with
+`exec`. Where two runs of a message must never both have their effect, keep INBOX_FENCING_TOKEN with
+the effect, and refuse one that comes with a lower token.
+
+A URL gets an HTTP POST with the payload as its body, the same facts as headers (inbox-id, …; the
+message's own headers as inbox-header-<name>, the first of those that differ in case only) and an
+idempotency-key:
+  2xx                      processed
+  400, 410, 413, 415, 422  dead at once
+  any other, or no answer: try again later, after Retry-After if given";
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, id = "target")]
+pub(crate) struct TargetArgs {
+    /// POST each message to this URL
+    #[arg(long, value_name = "URL", group = "target")]
+    pub(crate) post: Option<String>,
+    /// Run this command for each message
+    #[arg(last = true, value_name = "COMMAND", group = "target")]
+    pub(crate) command: Vec<String>,
+}
 
 /// The handler that the command line asks for. Fails before anything is claimed when it cannot
 /// work: a command that is not there, a URL that is not one.

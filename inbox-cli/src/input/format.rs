@@ -13,7 +13,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use crate::args::InputArgs;
+use super::InputArgs;
 
 /// How to read lines.
 #[derive(Clone, Debug)]

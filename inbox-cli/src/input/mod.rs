@@ -4,7 +4,10 @@ mod format;
 mod lines;
 mod source;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncBufRead, BufReader};
@@ -14,7 +17,33 @@ pub(crate) use self::{
     format::cloud_event,
     source::{NdjsonSource, Refusals},
 };
-use crate::args::InputArgs;
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct InputArgs {
+    /// NDJSON: CloudEvents 1.0, or anything with --id-field and --kind-field; - is standard input
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Take the message id from this field rather than from CloudEvents `id`. A field name, or a
+    /// JSON pointer such as /order/id. Repeat it to join several with `#` (one within a field
+    /// becomes `\#`): where several producers may use the same ids, `--id-field source --id-field
+    /// id` tells their events apart
+    #[arg(long = "id-field", value_name = "FIELD")]
+    pub(crate) id_fields: Vec<String>,
+    /// Lines are any JSON rather than CloudEvents: take the kind from this field, and the whole line
+    /// as payload (needs --id-field too)
+    #[arg(long, value_name = "FIELD", requires = "id_fields")]
+    pub(crate) kind_field: Option<String>,
+    /// Keep messages with the same value of this field in order. A dead one lets the next pass
+    #[arg(long, value_name = "FIELD")]
+    pub(crate) ordering_field: Option<String>,
+    /// Stop at the first bad line, rather than report it and go on
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Store up to this many messages at a time
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) batch: u32,
+}
 
 /// What a line may have in addition to its payload, in bytes: the envelope, and the blow-up of base64
 /// and escapes is covered by the factor below.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 use super::stage::Directions;
-use crate::args::DEMO_WORKER;
+use super::worker::DEMO_WORKER;
 
 /// Far longer than a demo takes; reached only if something hangs.
 const GIVE_UP: Duration = Duration::from_secs(120);

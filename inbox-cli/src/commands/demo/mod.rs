@@ -6,9 +6,13 @@ mod herd;
 mod stage;
 mod worker;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use inbox::{
     Filter, HandlerName, Operate, Page, State, Store as _,
     receiver::{Receiver, Summary},
@@ -16,18 +20,40 @@ use inbox::{
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::worker::worker;
+pub(crate) use self::worker::{DemoWorker, worker};
 use self::{
     broker::Broker,
     herd::Herd,
     stage::{Effects, OnSqlite, Stage},
 };
 use crate::{
-    args::{DemoArgs, Global, wrong_usage},
+    args::{Global, wrong_usage},
     exit::Exit,
     interrupt, output, progress,
     store::{self, Kind},
 };
+
+pub(crate) const HELP: &str = "\
+It plays on SQLite, in a temporary folder; with --store postgres://… in a new schema of that
+database, with --store mysql://… in new tables. They are dropped in the end, and the user must be
+allowed to create and drop them. It does not play on Redis, which has no transactions, nor on
+MongoDB.";
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How many worker processes
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(crate) workers: u32,
+    /// How many of them to kill while they work
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) kills: u32,
+    /// Repeat an earlier run's order of deliveries and kills
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Keep the SQLite database here, rather than in a temporary folder
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keep: Option<PathBuf>,
+}
 
 /// What the demo shows at its end.
 #[derive(Debug, Serialize)]

@@ -1,10 +1,11 @@
 //! A worker process of the demo: a processor whose handler works in the transaction that
 //! completes the message.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
+use clap::Parser;
 use inbox::{
     Completion, Context, Failure, Handler, HandlerName, Processor, RetryPolicy, Router,
     TransactionalHandler, in_transaction,
@@ -13,7 +14,45 @@ use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 use super::stage::{OnSqlite, Stage, Transaction};
-use crate::{args::DemoWorker, exit::Exit};
+use crate::exit::Exit;
+
+/// The word that makes this program a worker of the demo. Not one of the commands, so that neither
+/// help nor completions offer it.
+pub(crate) const DEMO_WORKER: &str = "demo-worker";
+
+/// A worker process of the demo, which only the demo starts.
+#[derive(Debug, Parser)]
+#[command(name = "inbox demo-worker")]
+pub(crate) struct DemoWorker {
+    /// The file of an inbox on SQLite
+    #[arg(long)]
+    pub(crate) file: Option<PathBuf>,
+    /// The database of an inbox on a server. Not an argument: it may hold a password
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    #[arg(skip = std::env::var("INBOX_STORE").ok())]
+    pub(crate) store: Option<String>,
+    /// The schema of an inbox on PostgreSQL, in that database
+    #[cfg(feature = "postgres")]
+    #[arg(long)]
+    pub(crate) schema: Option<String>,
+    /// The name of an inbox on MySQL, in that database
+    #[cfg(feature = "mysql")]
+    #[arg(long)]
+    pub(crate) inbox: Option<inbox::InboxName>,
+}
+
+impl DemoWorker {
+    /// What this process was started as, if that is a worker of the demo.
+    pub(crate) fn from_command_line() -> Option<Self> {
+        let mut arguments = std::env::args_os().skip(1);
+        if arguments.next()? != DEMO_WORKER {
+            return None;
+        }
+        Some(Self::parse_from(
+            std::iter::once(DEMO_WORKER.into()).chain(arguments),
+        ))
+    }
+}
 
 /// The handler of all messages of the demo.
 pub(super) const HANDLER: &str = "demo";
