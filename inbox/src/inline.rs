@@ -50,6 +50,7 @@ use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::OptionFuture};
+use inbox_api::error_text;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -63,7 +64,6 @@ use crate::{
     AfterDead, Begun, Effect, Error, Extended, Hooks, Invalid, Lease, LeaseTerms, Leased, Message,
     Outcome, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
-    error_text,
     hooks::Call,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
     refusal::plainer,

@@ -7,6 +7,7 @@ use std::{
 };
 
 use backon::Retryable as _;
+use inbox_api::{from_micros, to_micros};
 use tokio::{task::JoinError, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::Instrument as _;
@@ -17,12 +18,10 @@ use crate::{
     Leased, Message, Outcome, Page, Record, Result, Settled, State, Store as _, StoreExt as _,
     WorkerName,
     backoff::a_few_times,
-    from_micros,
     hooks::{Call, Hooks},
     patience::Patient,
     refusal::plainer,
     telemetry::{self, Count},
-    to_micros,
 };
 
 /// For how long the janitor holds a message that it looks at.

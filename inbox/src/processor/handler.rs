@@ -11,11 +11,12 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use inbox_api::error_text;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
 use crate::{
-    Attempts, FencingToken, Leased, Message, error_text,
+    Attempts, FencingToken, Leased, Message,
     patience::{Patience, STORE_TIMEOUT},
 };
 
