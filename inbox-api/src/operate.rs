@@ -152,7 +152,8 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// Which messages an operator means. The default means all; each part narrows it.
+/// Selects messages to list, count, replay or discard. The default selects all; each part narrows
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// In one of these states; empty means any (but see [`Operate::replay_slice`] and
@@ -172,7 +173,7 @@ pub struct Filter {
     pub error_contains: Option<String>,
 }
 
-/// Which part of a listing.
+/// Selects one page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// Start behind this place; `None` means at the start.
@@ -222,7 +223,7 @@ pub struct Slice {
     pub limit: u32,
 }
 
-/// What one step did.
+/// The result of one step over a [`Slice`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// How many messages were changed.
@@ -233,7 +234,7 @@ pub struct Progress {
     pub next: Option<Cursor>,
 }
 
-/// What became of an intervention in one message.
+/// The result of replaying or discarding one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Intervention {
@@ -336,7 +337,7 @@ impl Statistics {
     }
 }
 
-/// Final messages that retention has done with.
+/// Selects final messages to purge, or to archive before they are purged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
     state: State,
@@ -383,7 +384,7 @@ impl Expired {
     }
 }
 
-/// Looking at messages and intervening.
+/// The operator's operations: look at messages, replay, discard and purge them.
 ///
 /// # Rules for implementors
 /// - Listings are in order of acceptance; a message's place never changes, so paging neither

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::Result;
 
-/// What a migration did.
+/// The result of [`Schema::migrate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
     /// The version before, or `None` when there was no inbox.

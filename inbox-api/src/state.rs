@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a message stands.
+/// The state of a message.
 ///
 /// ```text
 /// pending → leased → processed

@@ -31,7 +31,7 @@ pub fn error_text(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What became of one received message.
+/// The result of receiving one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Receipt {
@@ -45,7 +45,7 @@ pub enum Receipt {
     Refused(Invalid),
 }
 
-/// Which messages a worker wants.
+/// Asks [`Store::claim`] for due messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRequest {
     /// For which handlers. None means no messages.
@@ -65,11 +65,11 @@ pub struct CorruptRow {
     pub reason: String,
 }
 
-/// What a claim got.
+/// The result of [`Store::claim`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "claimed messages stay leased until they are settled"]
 pub struct Claims {
-    /// The messages, each under a lease of its own, roughly in order of their due times.
+    /// The messages, each under its own lease, roughly in order of their due times.
     pub leased: Vec<Leased>,
     /// Due rows that could not be read. The store has made each of them dead, as
     /// [`AfterDead::Continue`]; they are reported once. Until then such a row holds its ordering
@@ -145,7 +145,7 @@ pub struct Settlement {
     pub outcome: Outcome,
 }
 
-/// What became of one settlement.
+/// The result of one settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Settled {
@@ -161,7 +161,7 @@ pub enum Settled {
     Refused(Invalid),
 }
 
-/// What became of one extension.
+/// The result of one extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Extended {

@@ -165,7 +165,7 @@ pub(crate) enum Command {
 }
 
 const CONFORMANCE_HELP: &str = "\
-Every case works on a fresh inbox of its own, and what --store names is not touched: for SQLite in
+Every case works on its own fresh inbox, and what --store names is not touched: for SQLite in
 a file in the same folder; for MongoDB in a database named inbox_conformance_…; for PostgreSQL in a
 schema named inbox_conformance_…, in that database, in which --store's user must be allowed to
 create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database, in

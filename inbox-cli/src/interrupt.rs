@@ -13,7 +13,7 @@ static FIRST: OnceLock<Exit> = OnceLock::new();
 /// A token that the first Ctrl-C, SIGTERM or SIGHUP cancels, for an orderly end. The second kills running
 /// commands and ends the process at once; their leases simply run out.
 ///
-/// Signals have a thread of their own, in which nothing is printed: a reader of our output that has
+/// Signals have their own thread, in which nothing is printed: a reader of our output that has
 /// stopped reading holds up every thread that writes, and must not hold this one up.
 pub(crate) fn token() -> anyhow::Result<CancellationToken> {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,5 +1,5 @@
 //! Inboxes of our own in a MySQL database, for commands that must not touch what is there. Each
-//! has a name of its own, and is dropped table by table, for which the user needs the privilege DROP.
+//! has its own name, and is dropped table by table, for which the user needs the privilege DROP.
 
 use inbox::{ErrorKind, InboxName, Schema as _, Store as _};
 use inbox_mysql::{MySqlOptions, MySqlStore};

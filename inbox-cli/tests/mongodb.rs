@@ -1,5 +1,5 @@
 //! The command on MongoDB, or what speaks its protocol, where it is not as on a file: places that
-//! cannot be reached, and databases of its own.
+//! cannot be reached, and its own databases.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
 //! The command on MySQL and MariaDB, where it is not as on a file: places that cannot be reached,
-//! and tables of its own.
+//! and its own tables.
 
 #![allow(
     clippy::unwrap_used,

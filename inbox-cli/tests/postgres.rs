@@ -1,5 +1,5 @@
 //! The command on PostgreSQL, where it is not as on a file: places that cannot be reached, servers
-//! that go away, and schemas of its own.
+//! that go away, and its own schemas.
 
 #![allow(
     clippy::unwrap_used,

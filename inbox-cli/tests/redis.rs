@@ -182,7 +182,7 @@ fn a_password_and_a_users_permissions_are_enough_or_named() {
     let rules = |inbox: &str| ACL_RULES.replace("INBOX", inbox);
     for rules in [
         format!("ACL SETUSER small on >hunter2 {}", rules("orders")),
-        // The suite's inboxes have names of their own.
+        // The suite's inboxes have their own names.
         format!("ACL SETUSER tester on >hunter2 {} +unlink", rules("conf*")),
         "CONFIG SET requirepass hunter2".to_owned(),
     ] {

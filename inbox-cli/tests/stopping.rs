@@ -302,7 +302,7 @@ fn a_handler_that_is_ended_together_with_the_command_costs_no_attempt() {
     }
 }
 
-/// A handler that ends by that signal for a reason of its own has failed.
+/// A handler that ends by that signal for another reason has failed.
 #[test]
 fn a_handler_that_ends_by_a_signal_has_failed_otherwise() {
     let place = place_with(1);

@@ -34,7 +34,7 @@
 //! ```
 //!
 //! # How it works
-//! Each handler has a queue of its own behind one lock: its messages by sequence number, their
+//! Each handler has its own queue behind one lock: its messages by sequence number, their
 //! ids, and ordered indexes from which claims, purges and statistics read their answers without
 //! scanning. A call that concerns several handlers takes their locks in order of name and holds
 //! them together, so a receive stores its whole batch or nothing. Locks are held for work in

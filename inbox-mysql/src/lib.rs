@@ -51,7 +51,7 @@
 #![doc = include_str!("../SETUP.md")]
 //!
 //! # Settings of the server and of sessions
-//! Every operation is a transaction of its own in `READ COMMITTED`, whatever the defaults, and
+//! Every operation is its own transaction in `READ COMMITTED`, whatever the defaults, and
 //! ends with an explicit `COMMIT AND NO CHAIN`, whatever `autocommit` and `completion_type` say;
 //! looks at the schema, too. The store's own connections have `autocommit=1` and
 //! `completion_type=NO_CHAIN`, which also goes for the transactions that they open.

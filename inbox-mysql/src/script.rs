@@ -240,7 +240,7 @@ pub(crate) struct Script {
     now: String,
     /// Where the script's time stands.
     now_at: usize,
-    /// Whether the transaction is the caller's, with a snapshot of its own.
+    /// Whether the transaction is the caller's, with its own snapshot.
     within: bool,
     /// Whether the session's reads wait for other nodes during the script only.
     waits_for_nodes: bool,
@@ -335,7 +335,7 @@ impl Script {
         self.now_at = self.fixed("SELECT @inbox_now");
     }
 
-    /// A script that is a transaction of its own, [ended](Self::commit) by its last statement,
+    /// A script that is its own transaction, [ended](Self::commit) by its last statement,
     /// whatever the server's and the session's defaults: isolation level, autocommit and
     /// chaining of transactions.
     pub(crate) fn transaction(now: &str, access: Access, sets: Sets) -> Self {

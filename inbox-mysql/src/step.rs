@@ -205,7 +205,7 @@ impl<'a> Step<'a> {
 /// Whether the mark is of this transaction; if not, takes it back.
 ///
 /// In a session of the store's own, it is. In another one, the savepoint tells. Without it, the
-/// transaction may be a new one, or the handler may have released an earlier savepoint of its own, and
+/// transaction may be a new one, or the handler may have released its own earlier savepoint, and
 /// this one with it. Then a step that was dropped counts as this transaction's once.
 async fn is_unfinished(connection: &mut MySqlConnection) -> sqlx::Result<bool> {
     let mark = "SELECT COALESCE(@inbox_own, 0), @inbox_unfinished";

@@ -190,7 +190,7 @@ impl MySqlStore {
         }
     }
 
-    /// A transaction of its own.
+    /// A separate transaction.
     pub(crate) fn script(&self, access: Access) -> Script {
         Script::transaction(&self.now(), access, self.sets())
     }

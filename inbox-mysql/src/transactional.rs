@@ -35,7 +35,7 @@ const BEGIN: &str = "ROLLBACK AND NO CHAIN NO RELEASE;\n\
 const IS_AS_BEGUN: &str = "RELEASE SAVEPOINT inbox_begun";
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
-/// caller began on a pool of their own, on the same database, does as well as one from
+/// caller began on their own pool, on the same database, does as well as one from
 /// [`open`](Transactional::open), which is `READ COMMITTED`. At every other level everything stays
 /// correct, too. But in the server's default, `REPEATABLE READ`, the gaps that such a transaction locks
 /// make others wait, and deadlocks more likely; and while a `SERIALIZABLE` one is open, others cannot

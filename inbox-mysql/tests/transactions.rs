@@ -50,7 +50,7 @@ fn done(lease: &inbox_api::Lease) -> [Settlement; 1] {
     }]
 }
 
-/// Through the store of that pool, and through one that has connections of its own.
+/// Through the store of that pool, and through one that has its own connections.
 #[test]
 fn a_commit_of_another_pools_transaction_tells_what_became_of_it() {
     on_each(async |place, _| {

@@ -177,7 +177,7 @@
 //! number for it. Once all transactions with lower numbers are over, its claims start there. Two things
 //! are not covered. A transaction that writes, wherever on the server, keeps the start from moving on
 //! for as long as it is open. And messages that become claimable after they were due (the next ones of
-//! ordering keys, released ones) are in an index of their own, which is read from its front. What
+//! ordering keys, released ones) are in their own index, which is read from its front. What
 //! becomes claimable earlier than a clock has said before, because it was set back, is found by the
 //! first claim of its handler ten seconds later, or twenty times as long as it takes to step over all
 //! entries.
@@ -197,7 +197,7 @@
 //! a partition whose messages are all old enough is dropped as a table. What it takes:
 //!
 //! - **Duplicates are refused across partitions.** PostgreSQL has no unique index over several
-//!   partitions, so the keys are in a table of their own that is not partitioned,
+//!   partitions, so the keys are in their own table that is not partitioned,
 //!   `inbox_key`, and are deleted only after the messages. While a partition is being dropped a
 //!   redelivery is still a duplicate, until its key is deleted, a thousand keys a statement; the
 //!   dropped table is the list of what to delete. It costs a second row per received message.

@@ -84,7 +84,7 @@ impl Sending<'_> {
         Settle::standing(operation, chunk, &answer, self.repetition)
     }
 
-    /// In a transaction of its own. A row that another one holds for longer than a moment must not
+    /// In its own transaction. A row that another one holds for longer than a moment must not
     /// keep the rest of the batch waiting, whose leases run out: it is settled behind that.
     async fn send_alone(&mut self, chunk: &[Sent<'_>]) -> Result<HashSet<(i64, i64)>> {
         let (began, limit) = (Instant::now(), self.store.limit());

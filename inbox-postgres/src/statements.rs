@@ -261,7 +261,7 @@ pub(crate) struct Statements {
     pub(crate) forget: SqlStr,
 }
 
-/// One text for the rare states, which have an index of their own, and one for everything else.
+/// One text for the rare states, which have their own index, and one for everything else.
 #[derive(Debug)]
 pub(crate) struct ByStates {
     pub(crate) any: SqlStr,

@@ -114,7 +114,7 @@ async fn enter(operation: &'static str, connection: &mut PgConnection) -> Result
 }
 
 impl PostgresStore {
-    /// Connects with a pool of its own. Does not set the inbox up: see
+    /// Connects with its own pool. Does not set the inbox up: see
     /// [`Schema`](inbox_api::Schema).
     ///
     /// # Errors

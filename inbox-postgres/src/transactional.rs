@@ -51,7 +51,7 @@ fn not_committed(error: sqlx::Error) -> Error {
 }
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
-/// caller began on a pool of their own, on the same database, does as well as one from
+/// caller began on their own pool, on the same database, does as well as one from
 /// [`open`](Transactional::open), at any isolation level. `open` begins at read committed, whatever
 /// the database's default; a handler that needs more sets it with its first statement (`SET
 /// TRANSACTION ISOLATION LEVEL SERIALIZABLE`).

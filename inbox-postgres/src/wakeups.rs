@@ -61,7 +61,7 @@ async fn connect(
     limit: Duration,
 ) -> sqlx::Result<PgListener> {
     let connecting = OrClose::new(async {
-        // A pool of its own: a listener keeps its connection, and a small pool would have none
+        // Its own pool: a listener keeps its connection, and a small pool would have none
         // left. One for each connection, so that a lost one has no place in the next one's.
         let pool = PgPoolOptions::new()
             .max_connections(1)

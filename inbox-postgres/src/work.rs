@@ -571,7 +571,7 @@ fn unknown_answer(operation: &'static str) -> Error {
     Error::new(
         ErrorKind::SchemaVersion,
         operation,
-        "the inbox's functions answer as no version of this build does",
+        "installed functions do not match this build; run `inbox schema migrate`",
     )
 }
 

@@ -1,7 +1,7 @@
 //! Calls whose answers are confirmed before they are given: many wait for one `WAIT`.
 //!
 //! `WAIT` and `WAITAOF` wait for the last write of their own connection, and make it wait. So these
-//! calls have connections of their own, on which they run in groups: the scripts of all who have
+//! calls have their own connections, on which they run in groups: the scripts of all who have
 //! come since the last group, then a write of no consequence, then the waiting. An answer may rest on
 //! what others have written ("it is a duplicate"); the write comes behind all of that. There are two
 //! connections, so that the server runs one group's scripts while the other group waits.

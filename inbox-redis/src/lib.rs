@@ -35,7 +35,7 @@
 //! was answered. With [`Confirmations`] everything that changes something waits until
 //! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). That holds for what
 //! others have written too: *duplicate*, *busy* and the repetition of a settlement are answered when
-//! what they rest on is confirmed. Those who wait have connections of their own, on which they wait
+//! what they rest on is confirmed. Those who wait have their own connections, on which they wait
 //! together, so that they keep nobody else waiting. Without confirmations, a lease that a fail-over
 //! forgets is given out once more, with a greater token unless the new server's clock is behind, and a
 //! message may come behind a later one of its ordering key.

@@ -92,7 +92,7 @@ impl RedisStore {
     /// settled before is `LeaseLost` here, since its commands have run.
     ///
     /// This is what Redis can do, and **not a transaction**: it cannot take back. If a command
-    /// fails for a reason of its own (a key of the wrong type), those before it stand, those
+    /// fails for another reason (a key of the wrong type), those before it stand, those
     /// behind it and the settlement do not happen, and the error says which failed. And all keys
     /// must be in the shard of the message ([`hash_tag`](Self::hash_tag)).
     ///

@@ -1,4 +1,4 @@
-//! Wake-ups by publish and subscribe, on a connection of their own.
+//! Wake-ups by publish and subscribe, on their own connection.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},

@@ -88,7 +88,7 @@ async fn what_is_answered_survives_whoever_wrote_it() {
         unconfirmed(who, store.begin(&leased[0].message, &terms()).await);
         unconfirmed(who, store.discard(&key("discarded")).await);
     }
-    // Each on a connection of its own, so that none has written anything before.
+    // Each on its own connection, so that none has written anything before.
     let store = connect(&strict).await.unwrap();
     unconfirmed("a duplicate", store.receive_one(&message("received")).await);
     let store = connect(&strict).await.unwrap();

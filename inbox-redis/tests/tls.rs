@@ -58,7 +58,7 @@ async fn tls_is_used_and_the_certificate_is_checked() {
         .await
         .unwrap();
     store.create().await.unwrap();
-    // Wake-ups have a connection of their own.
+    // Wake-ups have their own connection.
     let handler = HandlerName::new("billing").unwrap();
     let mut subscription = store
         .subscribe(std::slice::from_ref(&handler))

@@ -117,7 +117,7 @@ impl Work {
             .map_err(|invalid| invalid.in_operation("record_in"))
     }
 
-    /// In a transaction of its own, which may be left open when this fails or is dropped: the
+    /// In its own transaction, which may be left open when this fails or is dropped: the
     /// connection is then of no more use. Answers also whether the message is new.
     pub(crate) async fn begin(
         &self,

@@ -478,7 +478,7 @@ mod tests {
         store.receive(std::slice::from_ref(&message)).await.unwrap();
 
         let inbox = InboxName::default();
-        // Creating does not upgrade: that is a decision of its own.
+        // Creating does not upgrade: that is another decision.
         let mut connection = store
             .any_writer("test", deadline(Duration::from_secs(60)))
             .await

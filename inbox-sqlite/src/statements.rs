@@ -36,7 +36,7 @@ pub(crate) struct Statements {
     pub(crate) purge_keys: SqlStr,
 }
 
-/// One text for dead letters, which have an index of their own, and one for everything else.
+/// One text for dead letters, which have their own index, and one for everything else.
 #[derive(Debug)]
 pub(crate) struct ByStates {
     pub(crate) any: SqlStr,

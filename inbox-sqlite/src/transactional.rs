@@ -192,7 +192,7 @@ async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> 
 }
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
-/// caller began on a pool of their own, on the same file, does as well as one from
+/// caller began on their own pool, on the same file, does as well as one from
 /// [`open`](Transactional::open). Begin it with `BEGIN IMMEDIATE`: one that reads first and
 /// writes later fails as `Conflict` when another connection wrote in between.
 ///

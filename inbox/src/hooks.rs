@@ -22,10 +22,10 @@ use crate::{CorruptRow, HandlerStatistics, Leased};
 /// like. Every method does nothing unless it is implemented.
 ///
 /// Each event has a counter ([`telemetry`](crate::telemetry)), and the age of the backlog a gauge.
-/// A processor calls them one after the other in a task of its own, so they may wait; when a
+/// A processor calls them one after the other in its own task, so they may wait; when a
 /// thousand calls are outstanding it claims nothing more. Only [`backlog_age`](Self::backlog_age)
 /// comes in between, from the monitor, which waits for it before it looks again. An inline consumer
-/// makes each call in a task of its own, in no order and without a bound to their number; a janitor
+/// makes each call in its own task, in no order and without a bound to their number; a janitor
 /// waits for each. A call that takes longer than 30 seconds is dropped, a panic goes no further, and
 /// both are logged. Calls that a processor has outstanding two seconds after the end of a shutdown
 /// are left out.
@@ -137,7 +137,7 @@ impl Call {
     }
 }
 
-/// The calls of one run, made in order by a task of their own.
+/// The calls of one run, made in order by their own task.
 pub(crate) struct Teller {
     calls: mpsc::UnboundedSender<Call>,
     outstanding: Arc<AtomicUsize>,

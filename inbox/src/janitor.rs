@@ -387,7 +387,7 @@ impl Janitor {
     /// Deletes all that is old enough now, slice by slice, and returns when nothing is left.
     ///
     /// The future may be dropped at any time; what was deleted stays deleted. A message that is being
-    /// given up then is left to a task of its own.
+    /// given up then is left to its own task.
     ///
     /// # Errors
     /// [`SweepError`] of the store, after a few repetitions if it may pass, or of the archiver. One

@@ -349,7 +349,7 @@ impl<X> InboxLayer<X> {
             Opened::Refuse(response) => return Ok(response),
             Opened::Once(message, request) => (message, request),
         };
-        // In a task of its own: what has begun goes on when the client disconnects and this future
+        // In its own task: what has begun goes on when the client disconnects and this future
         // is dropped. Only the wait for another copy ends then.
         let gone = CancellationToken::new();
         let _leaves = gone.clone().drop_guard();

@@ -361,7 +361,7 @@ async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_pays_for_it(
     assert_eq!((summary.retried, summary.dead, summary.released), (1, 1, 0));
 }
 
-/// In a transaction of its own, which the processor does not see. It stops when told to.
+/// In its own transaction, which the processor does not see. It stops when told to.
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_has_settled_by_itself_has_lost_no_lease() {
     let (log, _guard) = Log::of(tracing::Level::WARN);

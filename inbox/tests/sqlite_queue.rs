@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const EACH: Duration = Duration::from_millis(100);
 const MESSAGES: usize = 80;
 
-/// With connections of its own, as another process has it.
+/// With its own connections, as another process has it.
 async fn connect(path: &Path) -> SqliteStore {
     let options = SqliteOptions::new(path).synchronous(Synchronous::Normal);
     SqliteStore::connect(options).await.unwrap()

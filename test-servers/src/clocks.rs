@@ -26,7 +26,7 @@ impl Clocks {
             })
     }
 
-    /// The same command for a node with a clock of its own. Timers go by a clock that is not changed.
+    /// The same command for a node with its own clock. Timers go by a clock that is not changed.
     pub(crate) fn around(&self, node: usize, server: &Command) -> Command {
         let ahead = self.ahead.get(node % self.ahead.len().max(1));
         let ahead = ahead.copied().unwrap_or(0);

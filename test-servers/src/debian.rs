@@ -1,4 +1,4 @@
-//! Programs of newer Debian releases, each release in a directory of its own.
+//! Programs of newer Debian releases, each release in its own directory.
 //!
 //! `test-servers install` unpacks their packages there, with the libraries they need and without
 //! installing anything on the machine. They run with that directory as their root directory. A

@@ -58,7 +58,7 @@ pub(crate) fn image_name(kind: Kind) -> Option<String> {
 }
 
 impl Docker {
-    /// Pulls the image if need be, and starts a server in a container of its own.
+    /// Pulls the image if need be, and starts a server in its own container.
     pub(crate) fn create(kind: Kind, arguments: &[&str]) -> Result<Self, Error> {
         let recipe = recipe(kind);
         let ports = port::reserve(recipe.ports()).doing("looking for free ports")?;
@@ -216,7 +216,7 @@ fn request(image: Image, published: &[u16], name: String) -> ContainerRequest<Ge
     request
 }
 
-/// Runs a request to the engine to its end. On a thread of its own, because the caller may be in
+/// Runs a request to the engine to its end. On its own thread, because the caller may be in
 /// an asynchronous runtime, where blocking on another one is refused, or dropping one. All requests share one
 /// runtime, because they share connections.
 fn run<F: Future<Output: Send> + Send>(request: F) -> Result<F::Output, Error> {

@@ -216,7 +216,7 @@ fn requires(list: &str, kind: Kind) -> Result<bool, UnknownKind> {
     Ok(required)
 }
 
-/// Where a server of one's own comes from.
+/// Where one's own server comes from.
 pub(crate) enum Place {
     /// The image's name.
     Docker(String),

@@ -46,7 +46,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// Prepares a server in a temporary directory of its own and starts it.
+    /// Prepares a server in its own temporary directory and starts it.
     pub(crate) fn create(
         kind: Kind,
         recipe: Arc<dyn Recipe>,

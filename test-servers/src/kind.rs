@@ -36,7 +36,7 @@ pub enum Kind {
     /// MongoDB: a replica set of three members. The first is the primary; when it is gone for two
     /// seconds, another takes over, and gives way when it is back.
     MongodbSet,
-    /// FerretDB 2 in front of a PostgreSQL 18 of its own with the DocumentDB extension. It speaks
+    /// FerretDB 2 in front of its own PostgreSQL 18 with the DocumentDB extension. It speaks
     /// MongoDB's protocol, but has no transactions and is no replica set.
     Ferretdb,
 }

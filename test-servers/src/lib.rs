@@ -7,13 +7,13 @@
 //! 2. Docker;
 //! 3. a server program installed on the machine. `cargo run -p test-servers -- install` installs
 //!    those that Debian and Ubuntu have, and adds newer versions below [`ADDED`], from Debian's
-//!    suites `testing` and `unstable`. Those run in a root directory of their own, which needs root.
+//!    suites `testing` and `unstable`. Those run in their own root directory, which needs root.
 //!
 //! Where there is none, the test is skipped, with a line on standard error that says why.
 //! `INBOX_TEST_REQUIRE=postgres,redis` (or `all`) turns that into a failure, for CI.
 //!
 //! # In a store's tests
-//! One server for all tests of a binary, each in a database of its own:
+//! One server for all tests of a binary, each in its own database:
 //!
 //! ```no_run
 //! use std::sync::LazyLock;
@@ -32,7 +32,7 @@
 //! }
 //! ```
 //!
-//! A server of its own for a test that harms it:
+//! A separate server for a test that harms it:
 //!
 //! ```no_run
 //! # use test_servers::{Error, Kind, require_or_skip};

@@ -18,7 +18,7 @@ const LAUNCHER: &str = r#"read -r leave && exec "$@" </dev/null"#;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// A process that leads a process group of its own.
+/// A process that leads its own process group.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,

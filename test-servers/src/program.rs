@@ -66,7 +66,7 @@ impl Program {
         }
     }
 
-    /// Where it can have a directory of its own.
+    /// Where it can have its own directory.
     pub(crate) fn temporary_directory(&self) -> PathBuf {
         match &self.root {
             Some(root) => root.join("tmp"),

@@ -18,7 +18,7 @@ use crate::program::Program;
 /// disappears when the process ends or is killed, so it may be kept in a `static`.
 ///
 /// A server named by the environment ([`Origin::Environment`]) is **shared**: a test that uses it
-/// isolates itself, by a database or a key prefix of its own, and cleans up; and it cannot be
+/// isolates itself, by its own database or key prefix, and cleans up; and it cannot be
 /// stopped, killed or paused ([`Error::Shared`]).
 ///
 /// The methods block, for up to a minute and a half when a server starts. In an asynchronous test
@@ -40,12 +40,12 @@ pub enum Origin {
         /// The variable that holds its URL.
         variable: &'static str,
     },
-    /// A container of our own.
+    /// Our own container.
     Docker {
         /// Its image, with the tag.
         image: String,
     },
-    /// A process of our own, from a program installed on the machine.
+    /// Our own process, from a program installed on the machine.
     Installed {
         /// The program.
         program: PathBuf,
@@ -149,7 +149,7 @@ impl Server {
     /// Where clients connect, with a user who may do everything. For a server of several nodes, the
     /// first one's. It stays the same when the server is restarted.
     ///
-    /// A server of our own needs no password; a shared one's URL may contain one.
+    /// Our own server needs no password; a shared one's URL may contain one.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.urls[0]
@@ -378,7 +378,7 @@ impl Server {
         Ok(Self::installed(self.kind, self.origin.clone(), standby))
     }
 
-    /// Makes a standby a server of its own that takes writes, and returns when it does. It goes on
+    /// Makes a standby a server that takes writes, and returns when it does. It goes on
     /// with what it has received; the server that it followed is left as it is.
     ///
     /// # Errors

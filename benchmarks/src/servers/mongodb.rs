@@ -18,7 +18,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The server at `url`; without one, a `mongod` of our own if there is one, else FerretDB.
+    /// The server at `url`; without one, our own `mongod` if there is one, else FerretDB.
     pub(crate) async fn start(url: Option<&str>) -> Result<Self> {
         let own = match url {
             Some(_) => None,

@@ -1,4 +1,4 @@
-//! How every operation runs: as one transaction, on a thread of its own.
+//! How every operation runs: as one transaction, on its own thread.
 //!
 //! Three rules of the contract are met here, once for all operations:
 //! - **Atomic, and durable before `Ok`.** An operation is one write transaction, committed with

@@ -22,7 +22,7 @@ impl Failure {
     }
 }
 
-/// Each of redb's calls has an error type of its own, and all convert into [`redb::Error`].
+/// Each of redb's calls has its own error type, and all convert into [`redb::Error`].
 impl<E: Into<redb::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::Redb(error.into())

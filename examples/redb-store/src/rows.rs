@@ -2,7 +2,7 @@
 //!
 //! Both are JSON, so that a person with redb's own tools can read them. They are kept apart
 //! because they are written at different times: [`MessageRow`] once, when the message is accepted,
-//! [`StateRow`] at every step of its life. Payload and result have tables of their own, so that
+//! [`StateRow`] at every step of its life. Payload and result have their own tables, so that
 //! a step rewrites a few hundred bytes however large they are.
 
 use inbox_api::{

@@ -105,7 +105,7 @@ fn spoil_headers(database: &Database, key: &Key) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// One inbox in a directory of its own, which goes with it.
+/// One inbox in its own directory, which goes with it.
 struct Place {
     directory: TempDir,
     options: RedbOptions,

@@ -69,7 +69,7 @@ impl Handler for Run {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
-            // A group of its own: Ctrl-C is for us, who let running commands finish.
+            // Its own group: Ctrl-C is for us, who let running commands finish.
             .process_group(0);
         command.envs(variables(super::facts(context.leased())));
         let mut child = command

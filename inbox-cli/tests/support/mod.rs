@@ -1,4 +1,4 @@
-//! Runs the built command in a folder of its own.
+//! Runs the built command in its own folder.
 
 // Each test file uses a part of this.
 #![allow(dead_code, reason = "shared by several test binaries")]
@@ -151,7 +151,7 @@ impl Place {
         }
     }
 
-    /// With the inbox in a schema of its own on a server that the tests of a program share;
+    /// With the inbox in its own schema on a server that the tests of a program share;
     /// `None` when there is none, which has been reported.
     pub(crate) fn on_postgres() -> Option<Self> {
         let server = POSTGRES.as_ref().unwrap_or_else(|error| panic!("{error}"));
@@ -161,7 +161,7 @@ impl Place {
         Some(place)
     }
 
-    /// With an inbox of its own in the database of such a server, or `None`, as above.
+    /// With its own inbox in the database of such a server, or `None`, as above.
     pub(crate) fn on_mysql(kind: Kind) -> Option<Self> {
         let server = match kind {
             Kind::Mysql => &MYSQL,
@@ -176,7 +176,7 @@ impl Place {
         })
     }
 
-    /// With the inbox in a database of its own on such a server, or `None`, as above.
+    /// With the inbox in its own database on such a server, or `None`, as above.
     pub(crate) fn on_mongodb() -> Option<Self> {
         let server = MONGODB.as_ref().unwrap_or_else(|error| panic!("{error}"));
         let server = server.as_ref()?;
@@ -190,7 +190,7 @@ impl Place {
         })
     }
 
-    /// With an inbox of its own on such a server or cluster, or `None`, as above.
+    /// With its own inbox on such a server or cluster, or `None`, as above.
     pub(crate) fn on_redis(kind: Kind) -> Option<Self> {
         let server = match kind {
             Kind::RedisCluster => &REDIS_CLUSTER,
@@ -209,7 +209,7 @@ impl Place {
         })
     }
 
-    /// With the inbox in a schema of its own in the database that `url` names.
+    /// With the inbox in its own schema in the database that `url` names.
     pub(crate) fn at(url: &str) -> Self {
         let schema = format!("test_command_{}", unique());
         Self {

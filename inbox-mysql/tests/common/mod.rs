@@ -167,13 +167,13 @@ impl Place {
         store
     }
 
-    /// Another store, with connections of its own as another process has.
+    /// Another store, with its own connections as another process has.
     pub async fn other(&self) -> MySqlStore {
         MySqlStore::connect(self.options.clone()).await.unwrap()
     }
 }
 
-/// Runs a test on each of the two servers that is there, in a database of its own.
+/// Runs a test on each of the two servers that is there, in its own database.
 pub fn on_each<F: Future<Output = ()>>(test: impl Fn(Place, ServerKind) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

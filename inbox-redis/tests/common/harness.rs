@@ -132,7 +132,7 @@ impl Harness for OnServer {
         ];
         needs.extend(Need::DISK);
         if self.cluster {
-            // Its nodes name themselves, past the proxy; there is a test of its own.
+            // Its nodes name themselves, past the proxy; another test asks for that.
             needs.push(Need::Silence);
         }
         needs
@@ -317,7 +317,7 @@ impl Fixture for Place {
 }
 
 impl Place {
-    /// Spoils the headers in a message's body, if it is in this shard: in a body of its own or in
+    /// Spoils the headers in a message's body, if it is in this shard: in its own body or in
     /// its run's.
     async fn spoil_body(&self, named: &impl Fn(&str) -> String, field: &str) -> Offered<bool> {
         let mut get = redis::cmd("HGET");

@@ -53,7 +53,7 @@ pub static CLOCKS_APART: harness::Shared = LazyLock::new(|| {
     }
 });
 
-/// A shared server, if there is one. Looking for it blocks, which a thread of its own may do.
+/// A shared server, if there is one. Looking for it blocks, so it has its own thread.
 pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex<Server>>, String> {
     let found = std::thread::spawn(|| match &**server {
         Ok(server) => Ok(server.as_ref()),

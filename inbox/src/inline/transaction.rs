@@ -38,7 +38,7 @@ where
     consume_in_transaction_within(store, message, on_duplicate, STORE_TIMEOUT, work).await
 }
 
-/// [`consume_in_transaction`] with a time limit of one's own for each call of the store: to open the
+/// [`consume_in_transaction`] with one's own time limit for each call of the store: to open the
 /// transaction, to record the message, to commit and to roll back. It does not cover `work`. Without
 /// it the limit is 60 seconds, twice the `operation_timeout` of the stores. Less than a millisecond
 /// is taken as one.

@@ -1,5 +1,5 @@
 //! The processor's loop: one task that owns all state and talks to the store, while handlers run
-//! in tasks of their own and report back over a channel.
+//! in their own tasks and report back over a channel.
 //!
 //! At most one claim, one settlement and one renewal are under way at a time; outcomes gather
 //! while a settlement is under way. None of these calls is dropped before its answer is there,

@@ -1,4 +1,4 @@
-//! One handler's run, in a task of its own.
+//! One handler's run, in its own task.
 
 use std::{any::Any, panic::AssertUnwindSafe, pin::pin, sync::Arc};
 

@@ -46,7 +46,7 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// Where the database gives a transaction up in favour of another one (a deadlock, a write
 /// conflict), the handler runs again in a new one, up to twelve times and as part of the same attempt,
 /// so that a busy row does not use up a message's attempts. The settlement and the commit say so by
-/// themselves; for statements of its own, the handler returns [`Failure::conflict`].
+/// themselves; for its own statements, the handler returns [`Failure::conflict`].
 ///
 /// Where an open transaction keeps every other write of the inbox waiting
 /// ([`exclusive_transactions`](crate::Capabilities::exclusive_transactions), on SQLite), handlers

@@ -30,7 +30,7 @@ static SERVER: LazyLock<Result<Option<Server>, Error>> =
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A schema of its own with an inbox in it.
+/// A new schema with an inbox in it.
 pub struct Place {
     pub url: String,
     pub schema: SchemaName,
@@ -80,7 +80,7 @@ impl Place {
         place
     }
 
-    /// The same inbox with connections of its own, as another process has.
+    /// The same inbox with its own connections, as another process has.
     pub async fn another(&self) -> PostgresStore {
         connect(&self.url, &self.schema).await
     }

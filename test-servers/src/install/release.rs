@@ -78,7 +78,7 @@ impl Release {
         made.is_ok_and(|made| made == self.description())
     }
 
-    /// Unpacks it into a directory of its own below `directory`. Until all is done, that has
+    /// Unpacks it into its own directory below `directory`. Until all is done, that has
     /// another name, so what is there is whole.
     pub(super) fn unpack(&self, directory: &Path) -> Result<(), Failure> {
         let root = directory.join(self.name);

@@ -83,7 +83,7 @@ fn a_standby_follows_takes_no_writes_and_is_promoted() -> Outcome {
     let refused = copy.write("word").map_err(|error| error.to_string());
     assert!(refused.is_err_and(|error| error.contains("read-only transaction")));
 
-    // It catches up after a crash of its own.
+    // It catches up after its own crash.
     standby.kill()?;
     primary.ask("SET synchronous_commit = local; INSERT INTO after VALUES (1)")?;
     standby.start()?;

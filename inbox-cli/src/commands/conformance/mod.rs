@@ -47,7 +47,7 @@ pub(crate) async fn run(global: &Global, args: ConformanceArgs) -> Result<Exit> 
         ..Options::default()
     };
     let bar = progress::bar(global, "cases", options.cases().count() as u64);
-    // A runtime of its own, whose end is the end of everything that a case in the middle has
+    // Its own runtime, whose end is the end of everything that a case in the middle has
     // started: it would go on making what is to be removed.
     let suite = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -21,7 +21,7 @@ use super::{Rig, needs_raw_access};
 /// For how long a server is looked for, unless the URL says otherwise.
 const AWAY: Duration = Duration::from_secs(5);
 
-/// Every case gets a database of its own on the server that the URL names.
+/// Every case gets its own database on the server that the URL names.
 pub(super) struct Mongo {
     settings: ClientOptions,
     client: Client,

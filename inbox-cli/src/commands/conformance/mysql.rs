@@ -15,7 +15,7 @@ use inbox_mysql::{MySqlOptions, MySqlStore};
 use super::{Rig, needs_raw_access};
 use crate::tables;
 
-/// Every case gets an inbox of its own, with a name that nobody else takes, in the database that
+/// Every case gets its own inbox, with a name that nobody else takes, in the database that
 /// the URL names.
 pub(super) struct Mysql {
     options: MySqlOptions,

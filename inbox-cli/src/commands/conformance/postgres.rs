@@ -18,7 +18,7 @@ use inbox_postgres::{PostgresOptions, PostgresStore, SchemaName};
 use super::{Rig, needs_raw_access};
 use crate::scratch::Scratch;
 
-/// Every case gets a schema of its own in the database that the URL names.
+/// Every case gets its own schema in the database that the URL names.
 pub(super) struct Postgres {
     scratch: Scratch,
     schemas: Arc<Schemas>,

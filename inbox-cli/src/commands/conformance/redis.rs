@@ -15,7 +15,7 @@ use inbox_redis::{RedisOptions, RedisStore};
 
 use super::{Rig, needs_raw_access};
 
-/// Every case gets an inbox of its own on the server that the URL names.
+/// Every case gets its own inbox on the server that the URL names.
 pub(super) struct Redis {
     options: RedisOptions,
     /// What the names of a run's inboxes begin with.

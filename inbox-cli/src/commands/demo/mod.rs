@@ -133,7 +133,7 @@ async fn on_sqlite(
     unless_interrupted(token, play(global, args, &stage, seed)).await
 }
 
-/// In a schema of its own, which is dropped. `None` when interrupted.
+/// In its own schema, which is dropped. `None` when interrupted.
 #[cfg(feature = "postgres")]
 async fn on_postgres(
     global: &Global,
@@ -155,7 +155,7 @@ async fn on_postgres(
     result
 }
 
-/// In tables of its own, which are dropped. `None` when interrupted.
+/// In its own tables, which are dropped. `None` when interrupted.
 #[cfg(feature = "mysql")]
 async fn on_mysql(
     global: &Global,

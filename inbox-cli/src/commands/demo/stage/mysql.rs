@@ -1,4 +1,4 @@
-//! A demo in tables of its own.
+//! A demo in its own tables.
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;

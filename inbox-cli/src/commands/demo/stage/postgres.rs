@@ -1,4 +1,4 @@
-//! A demo in a schema of its own.
+//! A demo in its own schema.
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
