@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const HUNG: Duration = Duration::from_secs(60);
 /// More than stores put into one statement.
 const BATCH: usize = 1100;
+/// What a slow machine does within [`LIMIT`], too.
+const SLICE: u32 = 100;
 /// More polls than any step needs.
 const MOST_POLLS: usize = 300;
 
@@ -209,7 +211,8 @@ impl<'a> Scene<'a> {
             return Ok(leases);
         };
         loop {
-            let some = claim(&*self.place.inbox, first.handler().as_str(), 500, LONG).await?;
+            let handler = first.handler().as_str();
+            let some = claim(&*self.place.inbox, handler, SLICE, LONG).await?;
             if some.is_empty() {
                 return Ok(leases);
             }
@@ -320,19 +323,23 @@ impl<'a> Scene<'a> {
                 there += usize::from(record.state == State::Processed);
             }
         } else {
-            let receipts = other.receive(&self.messages).await?;
-            there = receipts
-                .iter()
-                .filter(|r| **r == Receipt::Duplicate)
-                .count();
+            for slice in self.messages.chunks(SLICE as usize) {
+                let receipts = other.receive(slice).await?;
+                there += receipts
+                    .iter()
+                    .filter(|r| **r == Receipt::Duplicate)
+                    .count();
+            }
         }
         let mut leases = self.claim_all().await?;
         if self.step == Step::Settle {
             leases.clone_from(&self.leases);
         }
-        let settlements = ends(&leases);
-        let settled = self.place.settle(&settlements).await?;
-        let finished = settled.iter().filter(|s| **s == Settled::Done).count();
+        let mut finished = 0;
+        for slice in ends(&leases).chunks(SLICE as usize) {
+            let settled = self.place.settle(slice).await?;
+            finished += settled.iter().filter(|s| **s == Settled::Done).count();
+        }
         let expected = match self.step {
             // What is recorded is processed.
             Step::Record => self.messages.len().saturating_sub(there),
