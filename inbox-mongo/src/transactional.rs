@@ -37,6 +37,8 @@ const COMMITS: usize = 5;
 pub struct MongoTransaction {
     /// With the task that works on it while an operation is under way.
     held: Option<Held>,
+    /// Whether an operation took longer than it may.
+    timed_out: bool,
 }
 
 impl std::fmt::Debug for MongoTransaction {
@@ -56,21 +58,37 @@ impl MongoTransaction {
     ///
     /// # Errors
     /// `Invalid` when an earlier operation of the store in this transaction was dropped before it
-    /// had ended: the transaction is aborted then.
+    /// had ended, `Unavailable` when one did not end in its time: the transaction is aborted then.
     pub fn session(&mut self) -> Result<&mut ClientSession> {
         match &mut self.held {
             Some(held) => Ok(&mut held.session),
-            None => Err(given_up("session")),
+            None => Err(given_up("session", self.timed_out)),
         }
+    }
+
+    fn opened(held: Held) -> Self {
+        Self {
+            held: Some(held),
+            timed_out: false,
+        }
+    }
+
+    fn take(&mut self, operation: &'static str) -> Result<Held> {
+        let timed_out = self.timed_out;
+        let held = self.held.take();
+        held.ok_or_else(|| given_up(operation, timed_out))
     }
 }
 
-fn given_up(operation: &'static str) -> Error {
-    Error::new(
-        ErrorKind::Invalid,
-        operation,
-        "an operation in this transaction was cancelled, which aborted it",
-    )
+fn given_up(operation: &'static str, timed_out: bool) -> Error {
+    let (kind, context) = if timed_out {
+        let context = "an operation in this transaction took too long, which aborted it";
+        (ErrorKind::Unavailable, context)
+    } else {
+        let context = "an operation in this transaction was cancelled, which aborted it";
+        (ErrorKind::Invalid, context)
+    };
+    Error::new(kind, operation, context)
 }
 
 /// What a task needs of a transaction.
@@ -90,16 +108,7 @@ impl Held {
         }
         let mapped = |error| in_operation(operation)(error).with_effect(Effect::None);
         let mut session = database.client.start_session().await.map_err(mapped)?;
-        let mut options = TransactionOptions::builder()
-            .read_concern(ReadConcern::snapshot())
-            .write_concern(write_concern())
-            .build();
-        options.selection_criteria = Some(ReadPreference::Primary.into());
-        session
-            .start_transaction()
-            .with_options(options)
-            .await
-            .map_err(mapped)?;
+        start_transaction(&mut session).await.map_err(mapped)?;
         Ok(Self {
             session,
             ordered: Vec::new(),
@@ -130,19 +139,10 @@ impl Held {
         }
     }
 
-    /// Commits, again and again while the outcome is not known, as the driver's documentation
-    /// says: a commit may be repeated.
     pub(crate) async fn commit(mut self, operation: &'static str) -> Result<()> {
         self.check_open(operation).await?;
-        let mut sent = 0;
-        loop {
-            sent += 1;
-            match self.session.commit_transaction().await {
-                Ok(()) => return Ok(()),
-                Err(error) if sent < COMMITS && may_be_committed(&error) => {}
-                Err(error) => return Err(in_operation(operation)(error)),
-            }
-        }
+        let committed = commit_transaction(&mut self.session).await;
+        committed.map_err(in_operation(operation))
     }
 
     /// An abort that fails is made up for by the server, which aborts after a while.
@@ -151,8 +151,28 @@ impl Held {
     }
 }
 
-fn may_be_committed(error: &DriverError) -> bool {
-    error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT)
+/// Nothing is sent yet: the transaction begins with its first request.
+pub(crate) async fn start_transaction(session: &mut ClientSession) -> Result<(), DriverError> {
+    let mut options = TransactionOptions::builder()
+        .read_concern(ReadConcern::snapshot())
+        .write_concern(write_concern())
+        .build();
+    options.selection_criteria = Some(ReadPreference::Primary.into());
+    session.start_transaction().with_options(options).await
+}
+
+/// Commits, again and again while the outcome is not known, as the driver's documentation says: a
+/// commit may be repeated.
+pub(crate) async fn commit_transaction(session: &mut ClientSession) -> Result<(), DriverError> {
+    let mut sent = 0;
+    loop {
+        sent += 1;
+        match session.commit_transaction().await {
+            Err(error)
+                if sent < COMMITS && error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {}
+            ended => return ended,
+        }
+    }
 }
 
 impl MongoStore {
@@ -169,10 +189,12 @@ impl MongoStore {
         F: Future<Output = (Held, Result<T>)> + Send + 'static,
     {
         self.check_open(operation)?;
-        let mut held = transaction.held.take().ok_or_else(|| given_up(operation))?;
+        let mut held = transaction.take(operation)?;
         held.check_open(operation).await?;
         let task = tokio::spawn(work(Arc::clone(&self.inner), held));
-        let (held, outcome) = self.wait(operation, task).await?;
+        let waited = self.wait(operation, task).await;
+        transaction.timed_out = waited.is_err();
+        let (held, outcome) = waited?;
         transaction.held = Some(held);
         outcome
     }
@@ -342,7 +364,7 @@ impl Transactional for MongoStore {
                 Held::open(&inner.database, OPERATION).await
             })
             .await?;
-        Ok(MongoTransaction { held: Some(held) })
+        Ok(MongoTransaction::opened(held))
     }
 
     /// Also makes the leases last for as long as the server lets a transaction be open
@@ -369,12 +391,12 @@ impl Transactional for MongoStore {
                 Ok(held)
             })
             .await?;
-        Ok(MongoTransaction { held: Some(held) })
+        Ok(MongoTransaction::opened(held))
     }
 
-    async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
+    async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "commit";
-        let held = transaction.held.ok_or_else(|| given_up(OPERATION))?;
+        let held = transaction.take(OPERATION)?;
         self.task(OPERATION, |inner| async move {
             let (ordered, marks) = (held.ordered.clone(), held.marks.clone());
             held.commit(OPERATION).await?;
@@ -388,11 +410,13 @@ impl Transactional for MongoStore {
         .await
     }
 
-    async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
+    async fn roll_back(&self, mut transaction: Self::Transaction) -> Result<()> {
         const OPERATION: &str = "roll_back";
-        let held = transaction.held.ok_or_else(|| given_up(OPERATION))?;
-        self.task(OPERATION, |_| async move {
+        let held = transaction.take(OPERATION)?;
+        self.task(OPERATION, |inner| async move {
             held.abort().await;
+            // What it held may be claimed now.
+            inner.wakers.raise();
             Ok(())
         })
         .await
