@@ -12,7 +12,7 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{
     database::{On, number},
-    held::update_others,
+    held::{update_each, update_others},
     ordering::{keep_first, rehead},
     rows::{corrupt_row, id_of, leased, those},
     schema::CLAIM_INDEX,
@@ -25,6 +25,8 @@ use crate::{
 const MOST: u32 = 20_000;
 /// Candidates are at most this many times what was asked for.
 const WIDEST: u32 = 8;
+/// So many messages that may be held are tried, each by itself.
+const MOST_ALONE: u32 = 32;
 /// How often a claim goes on to others when all that it chose is held.
 const TRIES: usize = 5;
 /// A lease that took longer than this to hand out is renewed before.
@@ -50,14 +52,22 @@ pub(crate) async fn claim(
     let mut tries = 0;
     let (chosen, mut won, leased_since) = loop {
         tries += 1;
-        let Some(chosen) = choose_due(inner, &mut on, request).await? else {
+        let mut among = Among::Others;
+        let mut chosen = choose_due(inner, &mut on, request, among).await?;
+        if chosen.is_none() && !inner.database.left_out.ids().is_empty() {
+            // Nothing else is due, and what was held may be free again.
+            among = Among::All;
+            chosen = choose_due(inner, &mut on, request, among).await?;
+        }
+        let Some(chosen) = chosen else {
             return Ok(Claims::default());
         };
         let leased_since = Instant::now();
-        let taken = take(&mut on, request, &chosen, claim).await?;
+        let taken = take(&mut on, request, &chosen, claim, among).await?;
         spread(inner, chosen.ids.len(), taken.won.len());
         // What an open transaction holds is left out the next time.
-        if !taken.won.is_empty() || !taken.met_held || tries == TRIES {
+        let go_on = taken.won.is_empty() && taken.met_held && tries < TRIES;
+        if !go_on || among == Among::All {
             break (chosen.ids, taken.won, leased_since);
         }
     };
@@ -97,6 +107,15 @@ pub(crate) async fn claim(
     Ok(claims)
 }
 
+/// Which messages are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Among {
+    /// All but those that an open transaction held a short while ago.
+    Others,
+    /// All, and without waiting for what may be held still.
+    All,
+}
+
 /// What may be claimed, in the order of its time, and what time it was.
 struct Chosen {
     ids: Vec<String>,
@@ -108,10 +127,14 @@ async fn choose_due(
     inner: &Inner,
     on: &mut On<'_>,
     request: &ClaimRequest,
+    among: Among,
 ) -> Result<Option<Chosen>> {
-    let limit = request.limit.min(MOST);
+    let limit = match among {
+        Among::Others => request.limit.min(MOST),
+        Among::All => request.limit.min(MOST_ALONE),
+    };
     let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
-    let (candidates, now) = candidates(on, request, limit * spread).await?;
+    let (candidates, now) = candidates(on, request, limit * spread, among).await?;
     let (ids, seqs): (Vec<String>, Vec<i64>) =
         choose(candidates, limit as usize).into_iter().unzip();
     if ids.is_empty() {
@@ -185,11 +208,17 @@ async fn candidates(
     on: &mut On<'_>,
     request: &ClaimRequest,
     limit: u32,
+    among: Among,
 ) -> Result<(Vec<(String, i64)>, i64)> {
     let handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
     let handlers = match handlers.as_slice() {
         [only] => mongodb::bson::Bson::from(*only),
         _ => doc! { "$in": handlers }.into(),
+    };
+    let most_looks = match among {
+        Among::Others => LOOKS,
+        // What is marked may be held still.
+        Among::All => 1,
     };
     let mut looks = 0;
     let mut limit = limit;
@@ -197,14 +226,14 @@ async fn candidates(
         looks += 1;
         let mut lane = doc! { "handler": handlers.clone(), "lane": { "$gt": 0 } };
         let left_out = on.database.left_out.ids();
-        if !left_out.is_empty() {
+        if among == Among::Others && !left_out.is_empty() {
             lane.insert("_id", doc! { "$nin": left_out });
         }
         let mut pipeline = vec![
             doc! { "$match": lane },
             doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
         ];
-        if looks > LOOKS {
+        if looks > most_looks {
             // Others go on marking messages. What may be claimed is not to wait for that.
             pipeline.push(doc! { "$match": { "lane": CLAIMABLE } });
         }
@@ -272,6 +301,7 @@ async fn take(
     request: &ClaimRequest,
     chosen: &Chosen,
     claim: ObjectId,
+    among: Among,
 ) -> Result<Taken> {
     let pipeline = lease(on.database, &request.terms, claim);
     let taking = |some: &[String]| {
@@ -284,7 +314,14 @@ async fn take(
         });
         doc! { "q": filter, "u": pipeline.clone(), "multi": true }
     };
-    let matched = update_others(on, &chosen.ids, taking).await?;
+    let matched = match among {
+        Among::Others => update_others(on, &chosen.ids, taking).await?,
+        Among::All => {
+            let held = update_each(on, &chosen.ids, taking).await?;
+            on.database.left_out.add(held);
+            None
+        }
+    };
     let met_held = matched.is_none();
     let mut won = Vec::new();
     if matched != Some(0) {

@@ -7,7 +7,7 @@ use inbox_api::{ClockOffset, Effect, Error, ErrorKind, InboxName, Result};
 use mongodb::{
     Client, ClientSession, Collection,
     bson::{Bson, Document, RawDocumentBuf, doc},
-    error::{Error as DriverError, ErrorKind as Driver, WriteFailure},
+    error::{Error as DriverError, ErrorKind as Driver},
     options::{
         Acknowledgment, Hint, ReadConcern, ReadPreference, ReturnDocument, SessionOptions,
         WriteConcern,
@@ -15,13 +15,18 @@ use mongodb::{
 };
 
 use crate::{
-    error::{DUPLICATE_KEY, TIME_OVER, code, in_operation, in_reply, of_code},
+    error::{DUPLICATE_KEY, TIME_OVER, in_operation, in_reply, of_code},
     held::{self, LeftOut},
     resting::Resting,
     schema::ID_INDEX,
     segments::{Opened, Opening},
     server::Server,
 };
+
+mod waiting;
+
+pub(crate) use waiting::Change;
+use waiting::Wait;
 
 /// How many bytes of statements one command takes. The server's limit is 16 MiB.
 const COMMAND_BYTES: usize = 8 * 1024 * 1024;
@@ -146,6 +151,8 @@ enum Session<'a> {
     /// Where members may take over from each other: each read sees at least what the requests
     /// before it saw and wrote, whichever member answers.
     Causal(Box<ClientSession>),
+    /// The same in a transaction of its own.
+    Own(Box<ClientSession>),
     Transaction(&'a mut ClientSession),
 }
 
@@ -153,27 +160,14 @@ impl Session<'_> {
     fn get(&mut self) -> Option<&mut ClientSession> {
         match self {
             Self::None => None,
-            Self::Causal(session) => Some(session),
+            Self::Causal(session) | Self::Own(session) => Some(session),
             Self::Transaction(session) => Some(session),
         }
     }
 
     fn is_transaction(&self) -> bool {
-        matches!(self, Self::Transaction(_))
+        matches!(self, Self::Own(_) | Self::Transaction(_))
     }
-}
-
-/// What became of a change of one message.
-#[derive(Debug)]
-pub(crate) enum Change {
-    /// The message as it is afterwards.
-    Done(Document),
-    /// There is none that is as the filter says.
-    NoneSuch,
-    /// Done, but what it gives was lost.
-    Unread,
-    /// An open transaction holds it.
-    Held,
 }
 
 /// Where and on whose behalf requests are made.
@@ -198,7 +192,7 @@ impl On<'_> {
 
     /// Notes that the operation has changed something.
     pub(crate) fn has_changed(&mut self) {
-        self.changed = !self.session.is_transaction();
+        self.changed |= !self.session.is_transaction();
     }
 
     /// An error of the operation: what earlier requests have changed is part of its effect.
@@ -316,36 +310,37 @@ impl On<'_> {
     /// Runs update statements in their order, each `{ q, u, multi }` and about known messages, in as
     /// few commands as their size allows. Answers how many messages they met.
     pub(crate) async fn update(&mut self, statements: Vec<Document>) -> Result<u64> {
-        let matched = self.run_updates(statements, None).await?;
+        let matched = self.run_updates(statements, Wait::Long).await?;
         Ok(matched.unwrap_or(0))
     }
 
     /// The same, but it does not wait long for messages that an open transaction holds. `None` when
-    /// it met one: part of it may have been done then.
+    /// its time was over, for that reason or because the server is slow: part of it may have been
+    /// done then.
     pub(crate) async fn update_unless_held(
         &mut self,
         statements: Vec<Document>,
         patience: Duration,
     ) -> Result<Option<u64>> {
         let transactions = self.database.server.replicates() && !self.session.is_transaction();
-        let patience = transactions.then_some(patience);
-        self.run_updates(statements, patience).await
+        let wait = if transactions {
+            Wait::Short(patience)
+        } else {
+            Wait::Long
+        };
+        self.run_updates(statements, wait).await
     }
 
-    async fn run_updates(
-        &mut self,
-        statements: Vec<Document>,
-        patience: Option<Duration>,
-    ) -> Result<Option<u64>> {
+    async fn run_updates(&mut self, statements: Vec<Document>, wait: Wait) -> Result<Option<u64>> {
         let mut matched = 0;
         for chunk in chunks(statements) {
             let mut command = self.update_command(chunk);
-            if let Some(patience) = patience {
+            if let Wait::Short(patience) = wait {
                 command.insert("maxTimeMS", held::millis(patience));
             }
             self.begin_session().await?;
             let reply = match self.send(&mut command).await {
-                Err(error) if patience.is_some() && code(&error) == Some(TIME_OVER) => {
+                Err(error) if wait.is_over(&error) => {
                     self.has_changed();
                     return Ok(None);
                 }
@@ -435,54 +430,6 @@ impl On<'_> {
 
     fn succeeded(&self, reply: Document) -> Result<Document> {
         in_reply(self.operation, &reply).map_or(Ok(reply), |error| Err(self.late(error)))
-    }
-
-    /// Changes the one message that `filter` means, by its identifier. Does not wait long for an
-    /// open transaction that holds it; within a transaction that is a conflict.
-    pub(crate) async fn change(
-        &mut self,
-        filter: Document,
-        pipeline: Vec<Document>,
-    ) -> Result<Change> {
-        self.begin_session().await?;
-        let mut change = self
-            .database
-            .messages
-            .find_one_and_update(filter, pipeline)
-            .return_document(ReturnDocument::After);
-        if !self.database.server.is_ferretdb {
-            change = change.hint(Hint::Name(ID_INDEX.into()));
-        }
-        if !self.session.is_transaction() {
-            change = change.write_concern(write_concern());
-            if self.database.server.replicates() {
-                change = change.max_time(held::PATIENCE);
-            }
-        }
-        let changed = match self.session.get() {
-            Some(session) => change.session(session).await,
-            None => change.await,
-        };
-        let changed = match changed {
-            Err(error) if code(&error) == Some(TIME_OVER) => {
-                let written = matches!(
-                    error.kind.as_ref(),
-                    Driver::Write(WriteFailure::WriteConcernError(_))
-                );
-                if !written {
-                    return Ok(Change::Held);
-                }
-                self.has_changed();
-                self.confirm().await?;
-                return Ok(Change::Unread);
-            }
-            changed => changed.map_err(|error| self.failed(error))?,
-        };
-        if changed.is_some() {
-            self.has_changed();
-        }
-        self.open_again_if_late().await?;
-        Ok(changed.map_or(Change::NoneSuch, Change::Done))
     }
 
     /// Makes this transaction, and every other that does the same for `name`, conflict: of two that

@@ -15,6 +15,8 @@ use crate::selection;
 
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
+/// A transaction waits a few milliseconds for the lock of a collection that is being changed.
+pub(crate) const LOCK_TIMEOUT: i32 = 24;
 /// What a request took longer than its `maxTimeMS`, and what the server has no name for.
 pub(crate) const TIME_OVER: i32 = 50;
 pub(crate) const UNKNOWN_COMMAND: i32 = 59;
@@ -315,7 +317,7 @@ fn by_code(code: i32) -> Class {
             SchemaMissing,
             "there is no inbox of this name; create or migrate sets one up",
         ),
-        24 | 46 | WRITE_CONFLICT | 225 | 244 | 246 | 251 => {
+        LOCK_TIMEOUT | 46 | WRITE_CONFLICT | 225 | 244 | 246 | 251 => {
             (Conflict, "another operation changed the same documents")
         }
         290 => (

@@ -2,8 +2,11 @@
 //!
 //! The server lets a write wait for a transaction that has changed the same document, for as long
 //! as the transaction is open. One such message would keep a whole batch waiting, and leases would
-//! begin long before they are handed out. So changes of many messages are given a short time; when
-//! it is over, what is held is found by trying smaller parts, and left out for a while.
+//! begin long before they are handed out. So changes of many messages are given a short time. When
+//! it is over, either something is held or the server is slow, and no time tells which. That is found
+//! out by a small change in a transaction, which is aborted: there, a write does not wait but
+//! conflicts at once. What is free is changed then, in more time. The transactions are small: a
+//! server with a small cache comes to a stop in one that changes a lot of it, be it aborted.
 
 use std::{
     collections::HashMap,
@@ -12,18 +15,42 @@ use std::{
 };
 
 use inbox_api::Result;
-use mongodb::bson::Document;
+use mongodb::bson::{Document, doc};
+use tokio::time::sleep;
 
-use crate::database::On;
+use crate::{
+    database::{On, number},
+    rows::{id_of, those},
+};
 
 /// How long a change of a message waits for a transaction that holds it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 /// What the change of each further message of a batch is given.
-const EACH: Duration = Duration::from_micros(500);
+const EACH: Duration = Duration::from_millis(1);
 /// For how long messages are left out that were held.
 pub(crate) const REST: Duration = Duration::from_secs(2);
-/// So many messages that are held are found at a time.
-const MOST: usize = 4;
+/// How much longer the next try may take, and the longest one.
+const GROWTH: u32 = 4;
+const LONGEST: Duration = Duration::from_secs(60);
+/// So many bytes, and so many messages, are looked at in one transaction at most.
+const LARGEST: i64 = 1 << 20;
+const MOST_AT_ONCE: usize = 1000;
+/// How often, and after how many milliseconds at most, a message that was held is looked at again.
+const TRIES: usize = 3;
+const PASSING: u64 = 20;
+/// So many messages that are held are found at a time, where the rest can wait.
+pub(crate) const MOST: usize = 4;
+
+/// What a change of `count` messages is given before it is looked whether something is held.
+pub(crate) fn patience(count: usize) -> Duration {
+    PATIENCE + EACH * u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// What the next try is given where nothing is held.
+pub(crate) fn longer(patience: Duration) -> Option<Duration> {
+    let longer = patience * GROWTH;
+    (longer <= LONGEST).then_some(longer)
+}
 
 pub(crate) fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1)
@@ -51,47 +78,153 @@ impl LeftOut {
 }
 
 /// Changes the messages `ids` by what `statement` makes of some of them, which may be repeated, and
-/// leaves out those that an open transaction holds. Answers how many it met, unless some were held.
+/// leaves out those that an open transaction holds. Answers how many it met, unless some may have
+/// been held.
 pub(crate) async fn update_others(
     on: &mut On<'_>,
     ids: &[String],
-    statement: impl Fn(&[String]) -> Document + Send,
+    statement: impl Fn(&[String]) -> Document + Sync,
 ) -> Result<Option<u64>> {
-    let mut changed = 0;
-    let mut interrupted = false;
-    let mut found = 0;
-    // Whole; then in parts; then one by one what is in a part with one that is held.
-    let part = ids.len().isqrt().max(1);
-    let mut left = vec![ids];
-    while let Some(some) = left.pop() {
-        let several = u32::try_from(some.len()).unwrap_or(u32::MAX);
-        let patience = PATIENCE + EACH * several;
-        if let Some(matched) = on
-            .update_unless_held(vec![statement(some)], patience)
-            .await?
-        {
-            changed += matched;
-            continue;
+    let patience = patience(ids.len());
+    let whole = vec![statement(ids)];
+    if let Some(matched) = on.update_unless_held(whole, patience).await? {
+        return Ok(Some(matched));
+    }
+    let held = update_parts(on, ids, MOST, statement).await?;
+    on.database.left_out.add(held);
+    Ok(None)
+}
+
+/// The same, where the time for the whole is over. Answers what is held, of which it looks for
+/// `most`: the rest of `ids` is not tried then.
+pub(crate) async fn update_parts(
+    on: &mut On<'_>,
+    ids: &[String],
+    most: usize,
+    statement: impl Fn(&[String]) -> Document + Sync,
+) -> Result<Vec<String>> {
+    let mut held = Vec::new();
+    let mut free = ids.to_vec();
+    let mut patience = patience(ids.len());
+    loop {
+        let found = find(on, &free, most).await?;
+        held.extend(found.held);
+        free = found.free;
+        if free.is_empty() {
+            break;
         }
-        interrupted = true;
-        if some.len() > 1 {
-            let size = if some.len() > part { part } else { 1 };
-            left.extend(some.chunks(size).rev());
-        } else {
-            on.database.left_out.add(some.iter().cloned());
-            found += 1;
-            if found == MOST {
-                // The rest is for the next time.
-                break;
+        let Some(more) = longer(patience) else {
+            held.append(&mut free);
+            break;
+        };
+        patience = more;
+        let rest = vec![statement(&free)];
+        if on.update_unless_held(rest, patience).await?.is_some() {
+            break;
+        }
+        // Slower still, or taken hold of since.
+    }
+    // What was interrupted has waited for no majority.
+    on.confirm().await?;
+    Ok(held)
+}
+
+/// What was found out about messages.
+pub(crate) struct Found {
+    pub(crate) free: Vec<String>,
+    pub(crate) held: Vec<String>,
+}
+
+/// Finds out which messages an open transaction holds, by halves, until `most` are found. It waits
+/// for none of them.
+pub(crate) async fn find(on: &mut On<'_>, ids: &[String], most: usize) -> Result<Found> {
+    let (mut free, mut held) = (Vec::new(), Vec::new());
+    let sized = sizes(on, ids).await?;
+    let mut parts = small_parts(&sized);
+    parts.reverse();
+    while let Some(part) = parts.pop() {
+        if on.is_free(part).await? {
+            free.extend_from_slice(part);
+        } else if let [only] = part {
+            if is_passing(on, only).await? {
+                free.push(only.clone());
+            } else {
+                held.push(only.clone());
             }
+        } else {
+            let (first, second) = part.split_at(part.len() / 2);
+            parts.extend([second, first]);
+        }
+        if held.len() >= most {
+            break;
         }
     }
-    if interrupted {
-        // What was interrupted has waited for no majority.
-        on.confirm().await?;
-        return Ok(None);
+    Ok(Found { free, held })
+}
+
+/// The messages with the bytes that they take.
+async fn sizes(on: &mut On<'_>, ids: &[String]) -> Result<(Vec<String>, Vec<i64>)> {
+    let found = on
+        .look(vec![
+            doc! { "$match": those(ids.iter().map(String::as_str)) },
+            doc! { "$project": { "bytes": { "$bsonSize": "$$ROOT" } } },
+        ])
+        .await?;
+    let sized = found.iter().filter_map(|found| {
+        Some((
+            id_of(found)?.to_owned(),
+            number(found, "bytes").unwrap_or(0),
+        ))
+    });
+    Ok(sized.unzip())
+}
+
+/// Parts that are small enough for a transaction, or one message.
+fn small_parts((ids, sizes): &(Vec<String>, Vec<i64>)) -> Vec<&[String]> {
+    let mut parts = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (place, size) in sizes.iter().enumerate() {
+        if place > start && (bytes + size > LARGEST || place - start == MOST_AT_ONCE) {
+            parts.extend(ids.get(start..place));
+            (start, bytes) = (place, 0);
+        }
+        bytes += size;
     }
-    Ok(Some(changed))
+    parts.extend(ids.get(start..).filter(|rest| !rest.is_empty()));
+    parts
+}
+
+/// Whether what holds a message is gone soon, as the change of another process is.
+async fn is_passing(on: &mut On<'_>, id: &String) -> Result<bool> {
+    for _ in 0..TRIES {
+        sleep(Duration::from_millis(fastrand::u64(1..=PASSING))).await;
+        if on.is_free(std::slice::from_ref(id)).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Changes each of these messages that is not held, without waiting for those that are, which it
+/// answers.
+pub(crate) async fn update_each(
+    on: &mut On<'_>,
+    ids: &[String],
+    statement: impl Fn(&[String]) -> Document + Sync,
+) -> Result<Vec<String>> {
+    let mut held = Vec::new();
+    for id in ids {
+        let only = vec![statement(std::slice::from_ref(id))];
+        if on.update_at_once(only).await?.is_none() {
+            held.push(id.clone());
+        }
+    }
+    Ok(held)
+}
+
+/// As many parts as each has members.
+pub(crate) fn parts(ids: &[String]) -> impl Iterator<Item = &[String]> {
+    ids.chunks(ids.len().isqrt().max(1))
 }
 
 #[cfg(test)]
@@ -106,5 +239,19 @@ mod tests {
         let past = Instant::now();
         held.0.lock().unwrap().insert("a".into(), past);
         assert_eq!(held.ids(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn transactions_are_small() {
+        let parts = |sizes: &[i64]| {
+            let ids: Vec<String> = (0..sizes.len()).map(|n| n.to_string()).collect();
+            let sized = (ids.clone(), sizes.to_vec());
+            let parts = small_parts(&sized);
+            assert_eq!(parts.concat(), ids);
+            parts.iter().map(|part| part.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(&[]), Vec::<usize>::new());
+        assert_eq!(parts(&[10; 2500]), [1000, 1000, 500]);
+        assert_eq!(parts(&[2 * LARGEST, 5, 6, LARGEST, 7]), [1, 2, 1, 1]);
     }
 }

@@ -21,7 +21,7 @@
 //! is handed back then. Of two in one claim, the earlier is kept. A lease that was not looked at
 //! before a crash is taken for no more than that: the next one is looked at again.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use inbox_api::{Error, ErrorKind, Result, State};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
@@ -134,6 +134,48 @@ impl Moves {
 /// Looks at the ordering keys of these marked messages, as the module says. Where an open transaction
 /// holds one of them, the marks stay, and a later claim goes on from here.
 pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) -> Result<()> {
+    let mut patience = Some(held::patience(ids.len()));
+    while let Some(within) = patience {
+        let touched = rehead_within(on, ids, marks, Some(within)).await?;
+        if touched.is_empty() {
+            return Ok(());
+        }
+        let held = held::find(on, &touched, 1).await?.held;
+        patience = held::longer(within).filter(|_| held.is_empty());
+    }
+    let mut held = Vec::new();
+    let mut parts = held::parts(ids);
+    for part in parts.by_ref() {
+        let patience = held::patience(part.len());
+        if rehead_within(on, part, marks, Some(patience))
+            .await?
+            .is_empty()
+        {
+            continue;
+        }
+        for id in part {
+            let only = std::slice::from_ref(id);
+            if !rehead_within(on, only, marks, None).await?.is_empty() {
+                held.push(id.clone());
+            }
+        }
+        if held.len() >= held::MOST {
+            break;
+        }
+    }
+    held.extend(parts.flatten().cloned());
+    on.database.left_out.add(held);
+    Ok(())
+}
+
+/// With `patience`, or in a transaction that waits for nothing. Answers the messages, one of which
+/// may be held, where it could not be done.
+async fn rehead_within(
+    on: &mut On<'_>,
+    ids: &[String],
+    marks: &[ObjectId],
+    patience: Option<Duration>,
+) -> Result<Vec<String>> {
     let mut ids = ids.to_vec();
     let mut marks = marks.to_vec();
     for _ in 0..ROUNDS {
@@ -180,22 +222,23 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
                 unmark().into(),
             ));
         }
-        if on
-            .update_unless_held(statements, held::PATIENCE)
-            .await?
-            .is_none()
-        {
-            on.database.left_out.add(ids);
-            return Ok(());
+        let updated = match patience {
+            Some(patience) => on.update_unless_held(statements, patience).await?,
+            None => on.update_at_once(statements).await?,
+        };
+        if updated.is_none() {
+            ids.append(&mut moves.demote);
+            ids.append(&mut moves.promote);
+            return Ok(ids);
         }
         if settled {
-            return Ok(());
+            return Ok(Vec::new());
         }
         ids.append(&mut moves.demote);
         marks.push(mark);
     }
     // Others keep changing the same keys. The marks stay, and the next claim goes on from here.
-    Ok(())
+    Ok(Vec::new())
 }
 
 /// Fails if the collection of messages is sharded on servers that cannot look messages up there.

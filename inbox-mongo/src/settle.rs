@@ -197,22 +197,24 @@ pub(crate) async fn settle(
     // Where the count cannot be relied on, others may claim a message before the look at it. In a
     // transaction, it is to be told from what another one has settled.
     let counts = repetition == Repetition::Lost || on.database.server.counts_updates();
-    let signed = repetition == Repetition::Lost || !counts;
-    let statements = groups.statements(|outcome| {
-        let mut pipeline = stages::settle(on.database, outcome, keeping, mark);
+    let signed = on.database.server.replicates();
+    let database = on.database;
+    let pipeline = |outcome: &&Outcome| {
+        let mut pipeline = stages::settle(database, outcome, keeping, mark);
         if signed {
             pipeline.push(doc! { "$set": { "settledBy": mark } });
         }
         pipeline
-    });
+    };
     let leases = settlements.iter().map(|settlement| &settlement.lease);
     on.open_now(leases.map(|lease| seq_of(lease.locator)))
         .await?;
-    let matched = on.update(statements).await?;
-    let standing = if counts && matched == first.len() as u64 {
-        None
-    } else {
-        Some(Standing::look(on, &known).await?)
+    let patience = held::patience(known.len());
+    let statements = groups.statements(pipeline);
+    let standing = match on.update_unless_held(statements, patience).await? {
+        Some(matched) if counts && matched == first.len() as u64 => None,
+        Some(_) => Some(Standing::look(on, &known).await?),
+        None => Some(others_first(on, &groups, pipeline, &known).await?),
     };
     for (((settlement, id), answer), repeated) in settlements
         .iter()
@@ -245,6 +247,33 @@ pub(crate) async fn settle(
         answers,
         mark,
     })
+}
+
+/// Ends the leases of messages that no open transaction holds, and then the others, which takes as
+/// long as those transactions. Answers how the messages stood right after.
+async fn others_first<T: Sync>(
+    on: &mut On<'_>,
+    groups: &Groups<'_, T>,
+    pipeline: impl Fn(&T) -> Vec<Document> + Sync,
+    known: &HashSet<&str>,
+) -> Result<Standing> {
+    let mut held = Vec::new();
+    let mut waiting = Vec::new();
+    for group in &groups.groups {
+        let part = |ids: &[String]| group.statement(ids, pipeline(&group.what));
+        let of_group = held::update_parts(on, &group.ids, usize::MAX, part).await?;
+        if !of_group.is_empty() {
+            waiting.push(group.statement(&of_group, pipeline(&group.what)));
+            held.extend(of_group);
+        }
+    }
+    let mut standing = Standing::look(on, known).await?;
+    if !held.is_empty() {
+        on.update(waiting).await?;
+        let held = held.iter().map(String::as_str).collect();
+        standing.0.extend(Standing::look(on, &held).await?.0);
+    }
+    Ok(standing)
 }
 
 /// Two requests; none for leases whose renewal rests.
@@ -335,11 +364,12 @@ impl<'a> Renewing<'a> {
     /// Answers how many stand, unless an open transaction holds some.
     async fn write(&self, on: &mut On<'_>, pipeline: &[Document]) -> Result<Option<u64>> {
         let statements = self.groups.statements(|()| pipeline.to_vec());
-        let written = on.update_unless_held(statements, held::PATIENCE).await?;
+        let patience = held::patience(self.ids.len());
+        let written = on.update_unless_held(statements, patience).await?;
         if written.is_none() {
             for group in &self.groups.groups {
                 let part = |ids: &[String]| group.statement(ids, pipeline.to_vec());
-                held::update_others(on, &group.ids, part).await?;
+                held::update_parts(on, &group.ids, usize::MAX, part).await?;
             }
         }
         Ok(written.filter(|_| on.database.server.counts_updates()))

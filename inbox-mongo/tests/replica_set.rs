@@ -151,6 +151,43 @@ async fn a_held_message_is_left_out() {
     }
 }
 
+/// Where nothing is written for a while, be it a slow server or a backup, nothing is held: what was
+/// not leased in time is leased as soon as it can be.
+#[tokio::test]
+async fn a_slow_server_is_not_taken_for_an_open_transaction() {
+    let Some((_shared, _)) = place().await else {
+        return;
+    };
+    let Some(server) = common::own_server() else {
+        return;
+    };
+    let place = Place::at(server.url().to_owned());
+    let store = place.store().await;
+    let many: Vec<_> = (0..20).map(|n| message(&format!("m-{n}"))).collect();
+    let _ = store.receive(&many).await.unwrap();
+    let admin = common::client(&place.url).await.database("admin");
+    // So that what follows is about the messages only.
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    assert_eq!(claims.unwrap().leased.len(), 1);
+
+    let lock = doc! { "fsync": 1, "lock": true };
+    admin.run_command(lock).await.unwrap();
+    let claiming = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.claim_for(&handler(), 20, LEASE, &worker()).await })
+    };
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    admin.run_command(doc! { "fsyncUnlock": 1 }).await.unwrap();
+    let mut leased = claiming
+        .await
+        .unwrap()
+        .map_or(0, |claims| claims.leased.len());
+    let started = Instant::now();
+    let claims = store.claim_for(&handler(), 20, LEASE, &worker()).await;
+    leased += claims.unwrap().leased.len();
+    assert_eq!(leased, 19, "after {:?}", started.elapsed());
+}
+
 /// Also the renewals of other leases of the same claim.
 #[tokio::test]
 async fn renewals_do_not_wait_for_a_transaction_and_do_not_spoil_it() {
