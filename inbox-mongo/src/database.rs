@@ -1,7 +1,7 @@
 //! The connection: what the server can do, and the few kinds of requests that the store makes,
 //! each with its concerns said.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inbox_api::{ClockOffset, Effect, Error, ErrorKind, InboxName, Result};
 use mongodb::{
@@ -16,7 +16,7 @@ use mongodb::{
 
 use crate::{
     error::{DUPLICATE_KEY, TIME_OVER, in_operation, in_reply, of_code},
-    held::{self, LeftOut},
+    held::{self, LeftOut, Pace},
     resting::Resting,
     schema::ID_INDEX,
     segments::{Opened, Opening},
@@ -56,6 +56,7 @@ pub(crate) struct Database {
     pub(crate) server: Server,
     pub(crate) opened: Opened,
     pub(crate) left_out: LeftOut,
+    pub(crate) pace: Pace,
     pub(crate) resting: Resting,
     /// For tests: the time is the server's.
     offset: ClockOffset,
@@ -82,6 +83,7 @@ impl Database {
             inbox,
             opened: Opened::default(),
             left_out: LeftOut::default(),
+            pace: Pace::default(),
             resting: Resting::default(),
             offset,
         })
@@ -328,7 +330,12 @@ impl On<'_> {
         } else {
             Wait::Long
         };
-        self.run_updates(statements, wait).await
+        let started = Instant::now();
+        let updated = self.run_updates(statements, wait).await;
+        if transactions && matches!(updated, Ok(Some(_))) {
+            self.database.pace.was_done(started.elapsed(), patience);
+        }
+        updated
     }
 
     async fn run_updates(&mut self, statements: Vec<Document>, wait: Wait) -> Result<Option<u64>> {

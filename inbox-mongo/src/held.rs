@@ -10,7 +10,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,11 +27,13 @@ use crate::{
 };
 
 /// How long a change of a message waits for a transaction that holds it.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_millis(250);
 /// What the change of each further message of a batch is given.
 const EACH: Duration = Duration::from_millis(1);
 /// For how long messages are left out that were held.
 pub(crate) const REST: Duration = Duration::from_secs(2);
+/// So often [`GROWTH`] times more is given to a slow server.
+const SLOWEST: u32 = 2;
 /// How much longer the next try may take, and the longest one.
 const GROWTH: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(60);
@@ -41,9 +46,37 @@ const PASSING: u64 = 20;
 /// So many messages that are held are found at a time, where the rest can wait.
 pub(crate) const MOST: usize = 4;
 
-/// What a change of `count` messages is given before it is looked whether something is held.
-pub(crate) fn patience(count: usize) -> Duration {
-    PATIENCE + EACH * u32::try_from(count).unwrap_or(u32::MAX)
+/// How slow the server is: what it needed more time for than usual lately, though nothing was held.
+/// Without it, a server under load would be asked ever more.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(AtomicU32);
+
+impl Pace {
+    /// What a change of `count` messages is given before it is looked whether something is held.
+    pub(crate) fn patience(&self, count: usize) -> Duration {
+        let usual = PATIENCE + EACH * u32::try_from(count).unwrap_or(u32::MAX);
+        usual * GROWTH.pow(self.0.load(Ordering::Relaxed).min(SLOWEST))
+    }
+
+    /// A change came to its end in `took` of the `patience` that it was given.
+    pub(crate) fn was_done(&self, took: Duration, patience: Duration) {
+        if took < patience / (2 * GROWTH) {
+            self.step(|slow| slow.saturating_sub(1));
+        }
+    }
+
+    /// The time was over although nothing is held.
+    fn was_slow(&self) {
+        self.step(|slow| (slow + 1).min(SLOWEST));
+    }
+
+    fn step(&self, step: impl Fn(u32) -> u32) {
+        let slow = self.0.load(Ordering::Relaxed);
+        let next = step(slow);
+        if next != slow {
+            self.0.store(next, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What the next try is given where nothing is held.
@@ -85,7 +118,7 @@ pub(crate) async fn update_others(
     ids: &[String],
     statement: impl Fn(&[String]) -> Document + Sync,
 ) -> Result<Option<u64>> {
-    let patience = patience(ids.len());
+    let patience = on.database.pace.patience(ids.len());
     let whole = vec![statement(ids)];
     if let Some(matched) = on.update_unless_held(whole, patience).await? {
         return Ok(Some(matched));
@@ -105,7 +138,7 @@ pub(crate) async fn update_parts(
 ) -> Result<Vec<String>> {
     let mut held = Vec::new();
     let mut free = ids.to_vec();
-    let mut patience = patience(ids.len());
+    let mut patience = on.database.pace.patience(ids.len());
     loop {
         let found = find(on, &free, most).await?;
         held.extend(found.held);
@@ -158,6 +191,9 @@ pub(crate) async fn find(on: &mut On<'_>, ids: &[String], most: usize) -> Result
         if held.len() >= most {
             break;
         }
+    }
+    if held.is_empty() {
+        on.database.pace.was_slow();
     }
     Ok(Found { free, held })
 }
@@ -253,5 +289,23 @@ mod tests {
         assert_eq!(parts(&[]), Vec::<usize>::new());
         assert_eq!(parts(&[10; 2500]), [1000, 1000, 500]);
         assert_eq!(parts(&[2 * LARGEST, 5, 6, LARGEST, 7]), [1, 2, 1, 1]);
+    }
+
+    #[test]
+    fn a_slow_server_is_given_more_time_until_it_is_fast_again() {
+        let pace = Pace::default();
+        let usual = pace.patience(100);
+        assert_eq!(usual, PATIENCE + 100 * EACH);
+        for _ in 0..5 {
+            pace.was_slow();
+        }
+        let most = pace.patience(100);
+        assert_eq!(most, usual * GROWTH * GROWTH);
+        pace.was_done(most / 2, most);
+        assert_eq!(pace.patience(100), most);
+        for _ in 0..2 {
+            pace.was_done(most / 100, most);
+        }
+        assert_eq!(pace.patience(100), usual);
     }
 }

@@ -108,11 +108,12 @@
 //!
 //! **Held messages.** The server lets other writes wait for a transaction that has changed the same
 //! document. The store gives changes of many messages, and of one by
-//! [`begin`](inbox_api::Store::begin), a quarter of a second and little more. What is not done by
-//! then is done in transactions, which do not wait, in smaller and smaller parts, so that a slow
-//! server is not taken for a transaction that holds something. A message that is held is left out
-//! for two seconds, unless nothing else is due; it is `Busy` to `begin`, and costs the others that
-//! time once. A settlement waits for it after the others of its batch are done.
+//! [`begin`](inbox_api::Store::begin), a quarter of a second and little more, or up to sixteen times
+//! that on a server that has been slow lately. What is not done by then is looked at in small
+//! transactions, which do not wait, so that a slow server is not taken for a transaction that holds
+//! something. A message that is held is left out for two seconds, unless nothing else is due; it is
+//! `Busy` to `begin`, and costs the others that time once. A settlement waits for it after the
+//! others of its batch are done.
 //!
 //! **Cancellation.** The driver's futures must not be dropped in the middle. Everything of this
 //! crate runs in tasks of their own, so its futures may be: what was begun goes on to its end. An

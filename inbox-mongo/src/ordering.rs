@@ -134,7 +134,7 @@ impl Moves {
 /// Looks at the ordering keys of these marked messages, as the module says. Where an open transaction
 /// holds one of them, the marks stay, and a later claim goes on from here.
 pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) -> Result<()> {
-    let mut patience = Some(held::patience(ids.len()));
+    let mut patience = Some(on.database.pace.patience(ids.len()));
     while let Some(within) = patience {
         let touched = rehead_within(on, ids, marks, Some(within)).await?;
         if touched.is_empty() {
@@ -146,7 +146,7 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
     let mut held = Vec::new();
     let mut parts = held::parts(ids);
     for part in parts.by_ref() {
-        let patience = held::patience(part.len());
+        let patience = on.database.pace.patience(part.len());
         if rehead_within(on, part, marks, Some(patience))
             .await?
             .is_empty()

@@ -209,7 +209,7 @@ pub(crate) async fn settle(
     let leases = settlements.iter().map(|settlement| &settlement.lease);
     on.open_now(leases.map(|lease| seq_of(lease.locator)))
         .await?;
-    let patience = held::patience(known.len());
+    let patience = on.database.pace.patience(known.len());
     let statements = groups.statements(pipeline);
     let standing = match on.update_unless_held(statements, patience).await? {
         Some(matched) if counts && matched == first.len() as u64 => None,
@@ -364,7 +364,7 @@ impl<'a> Renewing<'a> {
     /// Answers how many stand, unless an open transaction holds some.
     async fn write(&self, on: &mut On<'_>, pipeline: &[Document]) -> Result<Option<u64>> {
         let statements = self.groups.statements(|()| pipeline.to_vec());
-        let patience = held::patience(self.ids.len());
+        let patience = on.database.pace.patience(self.ids.len());
         let written = on.update_unless_held(statements, patience).await?;
         if written.is_none() {
             for group in &self.groups.groups {

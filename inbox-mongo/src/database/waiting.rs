@@ -12,7 +12,6 @@ use mongodb::{
 use super::{On, Session, write_concern};
 use crate::{
     error::{LOCK_TIMEOUT, TIME_OVER, WRITE_CONFLICT, code},
-    held,
     rows::those,
     schema::ID_INDEX,
     transactional::{commit_transaction, start_transaction},
@@ -129,7 +128,7 @@ impl On<'_> {
         if self.session.is_transaction() || !self.database.server.replicates() {
             return self.change_one(filter, pipeline, Wait::Long).await;
         }
-        let short = Wait::Short(held::PATIENCE);
+        let short = Wait::Short(self.database.pace.patience(0));
         let changed = self.change_one(filter.clone(), pipeline.clone(), short);
         match changed.await? {
             Change::Held => {}
