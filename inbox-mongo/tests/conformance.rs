@@ -60,9 +60,17 @@ impl Harness for Database {
     }
 
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
-        let place = Tested::new(settings).await?;
-        place.store.create().await?;
-        Ok(Box::new(place))
+        let tested = Tested::new(settings).await?;
+        tested.store.create().await?;
+        if self.replicates {
+            // Transactions that create collections conflict with each other in a server's catalogue.
+            let database = tested.place.raw().await;
+            for own in ["effects", "own"] {
+                let created = database.create_collection(own).await;
+                created.map_err(Unable::failed)?;
+            }
+        }
+        Ok(Box::new(tested))
     }
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
