@@ -15,6 +15,7 @@ pub(crate) mod horizons;
 pub(crate) mod hostile;
 pub(crate) mod identity;
 pub(crate) mod interrupted;
+pub(crate) mod invariants;
 pub(crate) mod leaks;
 pub(crate) mod leases;
 pub(crate) mod look;

@@ -20,6 +20,8 @@ pub enum Need {
     SecondConnection,
     /// [`Harness::schema_variant`] of this kind.
     Schema(SchemaVariant),
+    /// [`Fixture::check_invariants`].
+    Invariants,
     /// [`Fixture::corrupt`].
     CorruptRows,
     /// [`Fixture::begin_outage`] and [`Fixture::end_outage`].
@@ -71,6 +73,7 @@ impl Need {
         Self::Schema(SchemaVariant::Older),
         Self::Schema(SchemaVariant::Newer),
         Self::Schema(SchemaVariant::Foreign),
+        Self::Invariants,
         Self::CorruptRows,
         Self::Outage,
         Self::OutageAmidWrites,
@@ -95,6 +98,7 @@ impl fmt::Display for Need {
             Self::Schema(SchemaVariant::Older) => "the harness makes no older inbox",
             Self::Schema(SchemaVariant::Newer) => "the harness makes no newer inbox",
             Self::Schema(SchemaVariant::Foreign) => "the harness makes no place with foreign data",
+            Self::Invariants => "the harness cannot check the store's own tables",
             Self::CorruptRows => "the harness cannot corrupt a row",
             Self::Outage => "the harness cannot make the store unreachable",
             Self::OutageAmidWrites => "the harness cannot stop the store between two writes",
@@ -322,6 +326,25 @@ pub trait Fixture: Send + Sync + 'static {
     /// [`Unable::NotOffered`] unless overridden.
     async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
         Err(Unable::NotOffered(Need::SecondConnection))
+    }
+
+    /// Checks the store's own tables, indexes or keys against each other, by the database's own means
+    /// and without the store's own statements: that counts are those of the rows, that each message
+    /// is in one state and where a claim finds it, that no index has what the rows do not, that each
+    /// ordering key has one message that can be claimed, leased or blocking. Answers what does not
+    /// agree, a sentence each; nothing when all does.
+    ///
+    /// The suite asks after each case that passed, once for each inbox that the case made, and the case
+    /// fails with what is answered. So it should be quick: one query, or one round trip. The store may
+    /// still finish what a case has dropped, so the query has to see one moment. It is not asked about an
+    /// inbox in an [outage](Self::begin_outage), nor after [`corrupt`](Self::corrupt),
+    /// [`silence`](Self::silence) or [`lose_power`](Self::lose_power), nor where there is no inbox. No
+    /// clock may decide the answer: a lease that has run out is no contradiction.
+    ///
+    /// # Errors
+    /// [`Unable::NotOffered`] unless overridden.
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        Err(Unable::NotOffered(Need::Invariants))
     }
 
     /// Spoils the stored row of `key` with the database's own means.

@@ -61,6 +61,7 @@
 //! | [`Fixture::advance_clock`] | time, ages and lag; every case that waits becomes quick; the model |
 //! | [`Fixture::second_connection`] | several processes on one inbox; half of the tasks in the concurrent cases use it |
 //! | [`Harness::schema_variant`] | setting up where there is nothing, less, something older, newer or foreign |
+//! | [`Fixture::check_invariants`] | after every case, that what the store keeps in several places agrees |
 //! | [`Fixture::corrupt`] | rows that cannot be read |
 //! | [`Fixture::begin_outage`] | outages that must not pass for duplicates |
 //! | [`Fixture::begin_outage_after`] | that an operation which stops between two writes is done or not done |
@@ -146,6 +147,7 @@ mod report;
 mod run;
 mod times;
 mod transactions;
+mod watched;
 
 pub use harness::{
     BoxError, Corruption, Fixture, Harness, Mishap, Need, Offered, Restart, SchemaVariant,

@@ -19,6 +19,7 @@ use crate::{
     check::{CaseResult, Unmet, ensure, same},
     harness::{Fixture, Harness, Need, SchemaVariant, Settings, Unable},
     run::Options,
+    watched::{Made, Places},
 };
 
 /// The handler of messages that do not say otherwise.
@@ -39,9 +40,23 @@ pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
 pub(crate) struct Context {
     pub(crate) harness: Arc<dyn Harness>,
     pub(crate) options: Options,
+    places: Arc<Places>,
 }
 
 impl Context {
+    pub(crate) fn new(harness: Arc<dyn Harness>, options: Options) -> Self {
+        Self {
+            harness,
+            options,
+            places: Arc::default(),
+        }
+    }
+
+    /// Fails if what is kept in a place that the case made does not agree.
+    pub(crate) async fn check_places(&self) -> CaseResult {
+        self.places.check_all().await
+    }
+
     /// A fresh inbox with the store's defaults.
     pub(crate) async fn fresh(&self) -> CaseResult<Place> {
         self.fresh_with(&Settings::default()).await
@@ -49,7 +64,9 @@ impl Context {
 
     /// A fresh inbox with these options.
     pub(crate) async fn fresh_with(&self, settings: &Settings) -> CaseResult<Place> {
-        let mut place = Place::new(self.harness.fresh(settings).await?).await?;
+        self.places.check_left().await?;
+        let fixture = self.harness.fresh(settings).await?;
+        let mut place = Place::new(self.places.add(fixture, Made::Fresh)).await?;
         place.measure().await?;
         Ok(place)
     }
@@ -84,14 +101,16 @@ impl Context {
 
     /// A place in this condition.
     pub(crate) async fn variant(&self, variant: SchemaVariant) -> CaseResult<Place> {
-        Place::new(self.harness.schema_variant(variant).await?).await
+        self.places.check_left().await?;
+        let fixture = self.harness.schema_variant(variant).await?;
+        Place::new(self.places.add(fixture, Made::Variant)).await
     }
 }
 
 /// A fresh inbox; dereferences to it.
 pub(crate) struct Place {
     pub(crate) inbox: Arc<dyn Inbox>,
-    pub(crate) fixture: Box<dyn Fixture>,
+    pub(crate) fixture: Arc<dyn Fixture>,
     has_clock: bool,
     /// How long a lease or delay is that is waited for in real time.
     wait: Duration,
@@ -107,7 +126,7 @@ impl Deref for Place {
 }
 
 impl Place {
-    async fn new(fixture: Box<dyn Fixture>) -> CaseResult<Self> {
+    async fn new(fixture: Arc<dyn Fixture>) -> CaseResult<Self> {
         let has_clock = match fixture.advance_clock(Duration::ZERO).await {
             Ok(()) => true,
             Err(Unable::NotOffered(_)) => false,

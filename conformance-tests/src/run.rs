@@ -94,14 +94,16 @@ pub async fn run_with(
 
 async fn run_case(harness: &Arc<dyn Harness>, case: &Case, options: &Options) -> CaseReport {
     let started = Instant::now();
-    let context = Context {
-        harness: Arc::clone(harness),
-        options: options.clone(),
+    let context = Context::new(Arc::clone(harness), options.clone());
+    let running = (case.run)(context.clone());
+    let case_and_check = async move {
+        running.await?;
+        context.check_places().await
     };
     // A task of its own, so that a panic ends this case and no other. The set ends it when this
     // future is dropped.
     let mut task = JoinSet::new();
-    task.spawn((case.run)(context));
+    task.spawn(case_and_check);
     let longest = if SCALE.iter().any(|other| std::ptr::eq(case, other)) {
         LONGEST_OF_SCALE
     } else {

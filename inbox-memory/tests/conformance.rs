@@ -37,8 +37,9 @@ impl Harness for Memory {
             Need::Outage,
             Need::Transactions,
             Need::Silence,
-            // What was written is what is read.
+            // What was written is what is read, and what it keeps cannot be seen from outside.
             Need::CorruptRows,
+            Need::Invariants,
             // There is nothing to set up.
             Need::Schema(SchemaVariant::Missing),
             Need::Schema(SchemaVariant::Incomplete),

@@ -104,6 +104,7 @@ impl Harness for Database {
             Need::Schema(SchemaVariant::Older),
             Need::LargePayloads,
             Need::BatchAtomicity,
+            Need::Invariants,
         ];
         needs.extend(Need::DISK);
         if !self.replicates {

@@ -163,6 +163,16 @@ impl Fixture for Place {
         Ok(Arc::new(SqliteStore::connect(self.options.clone()).await?))
     }
 
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        let mut connection = self.connection().await?;
+        let broken = sqlx::query_scalar(include_str!("common/invariants.sql"))
+            .fetch_all(&mut connection)
+            .await
+            .map_err(Unable::failed)?;
+        connection.close().await.map_err(Unable::failed)?;
+        Ok(broken)
+    }
+
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
         let sql = match corruption {
             Corruption::Headers => {

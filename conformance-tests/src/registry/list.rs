@@ -379,6 +379,10 @@ register! { $
         a_foreign_cursor_is_invalid: "A cursor that is not this store's is invalid.",
         a_cursor_outlives_its_message: "A cursor is good although its message is gone.",
     }
+    invariants (invariants) {
+        what_is_kept_twice_agrees_after_every_step:
+            "What a store keeps in several places at once agrees, after every operation.",
+    }
     statistics (statistics) {
         an_empty_inbox_has_none: "An empty inbox counts nothing.",
         counts_are_by_handler_and_state:

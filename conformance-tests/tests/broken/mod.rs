@@ -8,6 +8,7 @@ pub(crate) mod corners;
 pub(crate) mod corrupting;
 pub(crate) mod decided;
 pub(crate) mod horizons;
+pub(crate) mod inconsistent;
 pub(crate) mod leaking;
 mod lengths;
 pub(crate) mod looking;
@@ -220,6 +221,11 @@ pub(crate) trait Defect: Send + Sync + 'static {
     /// Whether a subscription ends with the connection that it had.
     fn is_deaf_after_an_outage(&self) -> bool {
         false
+    }
+
+    /// What its own tables keep that does not agree.
+    async fn inconsistencies(&self, _: &MemoryStore) -> Vec<String> {
+        Vec::new()
     }
 
     /// What goes wrong in transactions, if there are any.
@@ -652,6 +658,11 @@ impl<D: Defect> Fixture for Place<D> {
             return Ok(self.inbox());
         }
         Ok(other)
+    }
+
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        let store = self.store.lock().unwrap().clone().unwrap();
+        Ok(store.defect.inconsistencies(&self.inner).await)
     }
 
     async fn corrupt(&self, key: &Key, _: Corruption) -> Offered<()> {

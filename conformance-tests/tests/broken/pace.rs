@@ -110,6 +110,10 @@ impl Fixture for Place {
         self.fixture.second_connection().await
     }
 
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        self.fixture.check_invariants().await
+    }
+
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
         self.fixture.corrupt(key, corruption).await
     }

@@ -1,5 +1,7 @@
 //! The conformance suite, over this store.
 
+mod tables;
+
 use std::{
     fs::{self, OpenOptions},
     io,
@@ -162,6 +164,17 @@ impl Fixture for Place {
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
         self.options.clock.advance(by);
         Ok(())
+    }
+
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        // A case may have closed the store, and nobody else can open the file.
+        if self.store().with_database(|_| ()).is_err() {
+            self.open_again()?;
+        }
+        let checked = self
+            .store()
+            .with_database(|database| tables::check(database).map_err(|e| e.to_string()))?;
+        checked.map_err(Unable::failed)
     }
 
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {

@@ -64,6 +64,7 @@ impl Harness for At {
             Need::Restart,
             Need::PowerLoss,
             Need::OutageAmidWrites,
+            Need::Invariants,
             Need::WakeupsAcrossProcesses,
             Need::Schema(SchemaVariant::Incomplete),
             Need::Schema(SchemaVariant::Older),
@@ -117,6 +118,7 @@ impl Harness for Database {
             // Neither server has notifications.
             Need::WakeupsAcrossProcesses,
             Need::OutageAmidWrites,
+            Need::Invariants,
             Need::PowerLoss,
         ]
     }

@@ -187,16 +187,24 @@ impl Place {
     where
         T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
     {
+        let found = self.find_column(sql).await;
+        found.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// The same, where the server may be away.
+    pub async fn find_column<T>(&self, sql: &str) -> sqlx::Result<Vec<T>>
+    where
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+    {
         use sqlx::Row as _;
 
-        let mut connection = connection(&self.url).await.unwrap();
+        let mut connection = connection(&self.url).await?;
         // As one message, which a pooler passes on whole.
         let found = sqlx::raw_sql(AssertSqlSafe(self.sql(sql)))
             .fetch_all(&mut connection)
-            .await
-            .unwrap_or_else(|error| panic!("{sql}: {error}"));
-        connection.close().await.unwrap();
-        found.iter().map(|row| row.try_get(0).unwrap()).collect()
+            .await?;
+        connection.close().await?;
+        found.iter().map(|row| row.try_get(0)).collect()
     }
 
     /// The first column of the one row.

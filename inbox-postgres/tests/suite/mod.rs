@@ -163,6 +163,11 @@ impl Fixture for Tested {
         Ok(Arc::new(self.place.connect().await?))
     }
 
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        let broken = common::check::find_broken_rules(&self.place).await;
+        broken.map_err(Unable::failed)
+    }
+
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {
         let sql = match corruption {
             Corruption::Headers => {

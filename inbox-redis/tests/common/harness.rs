@@ -235,6 +235,18 @@ impl Place {
     }
 }
 
+/// Rules that do not hold in a shard.
+pub async fn broken_rules(
+    connection: &mut Raw,
+    inbox: &str,
+    shard: u16,
+) -> redis::RedisResult<Vec<String>> {
+    let mut check = redis::cmd("EVAL");
+    check.arg(include_str!("invariants.lua")).arg(1);
+    check.arg(format!("{{{inbox}:{shard}}}:meta"));
+    connection.run(&check).await
+}
+
 #[async_trait]
 impl Fixture for Place {
     fn inbox(&self) -> Arc<dyn Inbox> {
@@ -248,6 +260,16 @@ impl Fixture for Place {
 
     async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
         Ok(Arc::new(RedisStore::connect(self.options.clone()).await?))
+    }
+
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        let mut connection = self.connection().await?;
+        let mut broken = Vec::new();
+        for shard in 0..self.shards {
+            let of_shard = broken_rules(&mut connection, &self.inbox, shard).await;
+            broken.extend(of_shard.map_err(Unable::failed)?);
+        }
+        Ok(broken)
     }
 
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {

@@ -94,6 +94,9 @@ pub async fn store(options: RedisOptions) -> (RedisStore, ClockOffset) {
     (store, offset)
 }
 
+/// What a test says itself may come while the server is busy with another's.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A connection past the store, for whatever the tests do behind its back.
 #[derive(Clone)]
 pub enum Raw {
@@ -104,12 +107,16 @@ pub enum Raw {
 impl Raw {
     pub async fn connect(url: &str, cluster: bool) -> redis::RedisResult<Self> {
         if cluster {
-            let client = redis::cluster::ClusterClient::new([url])?;
+            let client = redis::cluster::ClusterClient::builder([url])
+                .connection_timeout(PATIENCE)
+                .response_timeout(PATIENCE)
+                .build()?;
             return Ok(Self::Cluster(client.get_async_connection().await?));
         }
         let client = redis::Client::open(url)?;
-        let config =
-            redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
         Ok(Self::Single(
             client
                 .get_multiplexed_async_connection_with_config(&config)

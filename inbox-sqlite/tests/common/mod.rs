@@ -1,7 +1,10 @@
 //! What the tests share: a store in a folder of its own whose clock they move.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use inbox_api::{
     AfterDead, Begun, ClaimRequest, Clock, HandlerName, Key, Kind, Lease, LeaseTerms, Leased,
@@ -9,6 +12,7 @@ use inbox_api::{
     StoreExt, WorkerName,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore, Synchronous};
+use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
 pub const LENGTH: Duration = Duration::from_secs(30);
@@ -140,8 +144,19 @@ pub fn dead(after: AfterDead) -> Outcome {
     }
 }
 
-/// Compares the counts that triggers keep with the rows, and the flags of ordering keys with
-/// their definition.
+/// Rules that do not hold in the tables of an inbox named "inbox".
+pub async fn broken_rules(path: &Path) -> Vec<String> {
+    let options = SqliteConnectOptions::new().filename(path);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    let broken = sqlx::query_scalar(include_str!("invariants.sql"))
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    broken
+}
+
+/// Compares the counts that triggers keep with what listings count.
 pub async fn check_consistent(store: &SqliteStore) {
     let statistics = store.statistics().await.unwrap();
     for state in State::ALL {

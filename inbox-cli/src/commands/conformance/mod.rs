@@ -106,6 +106,7 @@ async fn rig(url: &str) -> Result<Arc<dyn Rig>> {
 fn needs_raw_access() -> Vec<Need> {
     let mut needs = vec![
         Need::CorruptRows,
+        Need::Invariants,
         Need::Outage,
         Need::Silence,
         Need::Restart,
