@@ -27,6 +27,11 @@ pub(crate) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
 /// The same, for giving up.
 pub(crate) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
 
+/// How many rows the statement before has changed, within a `SET`. Where MariaDB cannot send that
+/// statement's answer, since the client has gone, it calls the number -1 and goes on with the packet. Then
+/// this fails, so that the transaction ends with the connection: what is counted by it would be wrong.
+pub(crate) const CHANGED: &str = "IF(ROW_COUNT() < 0, (SELECT 1 UNION SELECT 2), ROW_COUNT())";
+
 /// Payloads in text are doubled when they have to be written in hexadecimal; from this size on
 /// they are bound instead.
 const MOST_INLINE: usize = 256 * 1024;
@@ -450,8 +455,13 @@ impl Script {
     /// `@inbox_count` then. Answers where it says so.
     pub(crate) fn changed(&mut self) -> usize {
         // In two steps, since the second may be in another packet.
-        self.fixed("SET @inbox_count = ROW_COUNT()");
+        self.keep_changed();
         self.fixed("SELECT @inbox_count")
+    }
+
+    /// Keeps that number in `@inbox_count`.
+    pub(crate) fn keep_changed(&mut self) {
+        self.fixed(&format!("SET @inbox_count = {CHANGED}"));
     }
 
     /// Runs everything, in as few packets as the server takes.

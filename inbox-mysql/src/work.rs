@@ -15,7 +15,7 @@ use sqlx::{Row as _, mysql::MySqlRow};
 use crate::{
     options::{MySqlOptions, PayloadColumn},
     rows,
-    script::{Answers, PACKET_OVERHEAD, Script, Secrecy, Statement, Value},
+    script::{Answers, CHANGED, PACKET_OVERHEAD, Script, Secrecy, Statement, Value},
     server::Server,
     statements::{Statements, Storing},
 };
@@ -338,14 +338,14 @@ impl Work {
     /// the numbers of a statement in one go; and behind it when some are still missing.
     fn queue_several(&self, script: &mut Script, most: i64) -> usize {
         script.fixed(&self.sql.several.queue);
-        script.fixed("SET @inbox_count = ROW_COUNT()");
+        script.keep_changed();
         let mut beyond = Statement::new(self.sql.beyond.as_str());
         beyond.push(" AND @inbox_count < ").number(most);
         script.add(beyond);
-        script.fixed(
-            "SET @inbox_end = IF(ROW_COUNT() > 0, 9223372036854775807, @inbox_end), \
-             @inbox_count = @inbox_count + ROW_COUNT()",
-        );
+        script.fixed(&format!(
+            "SET @inbox_end = IF({CHANGED} > 0, 9223372036854775807, @inbox_end), \
+             @inbox_count = @inbox_count + {CHANGED}",
+        ));
         script.fixed("SELECT @inbox_count")
     }
 

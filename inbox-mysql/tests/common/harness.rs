@@ -64,7 +64,6 @@ impl Harness for At {
             Need::Restart,
             Need::PowerLoss,
             Need::OutageAmidWrites,
-            Need::Invariants,
             Need::WakeupsAcrossProcesses,
             Need::Schema(SchemaVariant::Incomplete),
             Need::Schema(SchemaVariant::Older),
@@ -118,7 +117,6 @@ impl Harness for Database {
             // Neither server has notifications.
             Need::WakeupsAcrossProcesses,
             Need::OutageAmidWrites,
-            Need::Invariants,
             Need::PowerLoss,
         ]
     }
@@ -231,6 +229,11 @@ impl Fixture for Tested {
             .clone()
             .connect_with(connect_options(url, Some(&self.place.database)));
         Ok(Arc::new(MySqlStore::connect(options).await?))
+    }
+
+    async fn check_invariants(&self) -> Offered<Vec<String>> {
+        let broken = self.place.broken_rules().await;
+        broken.map_err(Unable::failed)
     }
 
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {

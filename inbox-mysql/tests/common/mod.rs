@@ -150,6 +150,20 @@ impl Place {
         connection.close().await
     }
 
+    /// Rules that do not hold in the tables.
+    pub async fn broken_rules(&self) -> sqlx::Result<Vec<String>> {
+        let mut connection = self.connection().await?;
+        let broken = sqlx::raw_sql(include_str!("invariants.sql"))
+            .fetch_all(&mut connection)
+            .await?;
+        connection.close().await?;
+        let text = |row: &sqlx::mysql::MySqlRow| {
+            let text: &[u8] = sqlx::Row::try_get_unchecked(row, 0)?;
+            Ok(String::from_utf8_lossy(text).into_owned())
+        };
+        broken.iter().map(text).collect()
+    }
+
     pub async fn number(&self, sql: &str) -> i64 {
         let mut connection = self.connection().await.unwrap();
         let row = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))

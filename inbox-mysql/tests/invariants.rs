@@ -1,0 +1,148 @@
+//! The check that the conformance suite makes after each case finds each thing that it looks for.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use common::{accept, claim, claim_one, dead, message, on_each, ordered, processed, settle};
+use inbox_api::{AfterDead, Outcome};
+use inbox_mysql::MySqlStore;
+
+/// Seq 1 is leased, 2 pending, 3 processed, 4 to 6 are of the ordering key `a`, 7 and 8 of `b`, whose
+/// first blocks.
+async fn fill(store: &MySqlStore) {
+    accept(store, &[message("1")]).await;
+    let _ = claim_one(store).await;
+    let some = [
+        message("2"),
+        message("3"),
+        ordered("a1", "a"),
+        ordered("a2", "a"),
+        ordered("a3", "a"),
+        ordered("b1", "b"),
+        ordered("b2", "b"),
+    ];
+    accept(store, &some).await;
+    for leased in claim(store, 10).await {
+        let outcome = match leased.message.id().as_str() {
+            "3" => processed(),
+            "b1" => dead(AfterDead::Block),
+            _ => Outcome::Release,
+        };
+        settle(store, &leased.lease, outcome).await;
+    }
+}
+
+#[test]
+fn each_contradiction_is_found() {
+    on_each(async |place, _| {
+        let store = place.store().await;
+        fill(&store).await;
+        assert_eq!(place.broken_rules().await.unwrap(), [""; 0]);
+        // Each is undone behind it.
+        for (spoil, mend, rule) in [
+            (
+                "INSERT INTO inbox_done SELECT seq, handler, 2, due_at, token, started, finished, \
+                 replays, worker, last_error, 1, NULL FROM inbox_work WHERE seq = 2",
+                "DELETE FROM inbox_done WHERE seq = 2",
+                "a message that stands nowhere or in two places",
+            ),
+            (
+                "UPDATE inbox_done SET seq = 4711",
+                "UPDATE inbox_done SET seq = 3",
+                "a state without a message",
+            ),
+            (
+                "UPDATE inbox_done SET seq = 4711",
+                "UPDATE inbox_done SET seq = 3",
+                "a message that stands nowhere or in two places",
+            ),
+            (
+                "UPDATE inbox_dead SET handler = 'x'",
+                "UPDATE inbox_dead SET handler = 'h'",
+                "handlers in two tables that differ",
+            ),
+            (
+                "UPDATE inbox_work SET ordering_key = 'x' WHERE seq = 2",
+                "UPDATE inbox_work SET ordering_key = NULL WHERE seq = 2",
+                "ordering keys in two tables that differ",
+            ),
+            (
+                "UPDATE inbox_message SET ordering_key = NULL WHERE seq = 7",
+                "UPDATE inbox_message SET ordering_key = 'b' WHERE seq = 7",
+                "a block without an ordering key",
+            ),
+            (
+                "UPDATE inbox_done SET state = 3",
+                "UPDATE inbox_done SET state = 2",
+                "a state that is none",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 2 WHERE seq = 2",
+                "UPDATE inbox_work SET queue = 0 WHERE seq = 2",
+                "a queue that is none",
+            ),
+            (
+                "DELETE FROM inbox_open WHERE seq = 6",
+                "INSERT INTO inbox_open VALUES ('h', 'a', 6)",
+                "an open message that is not listed",
+            ),
+            (
+                "INSERT INTO inbox_open VALUES ('h', 'a', 3)",
+                "DELETE FROM inbox_open WHERE seq = 3",
+                "a message that is listed as open and is not",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 1 WHERE seq IN (5, 6)",
+                "UPDATE inbox_work SET queue = 2 WHERE seq IN (5, 6)",
+                "a key with two leased messages",
+            ),
+            (
+                "UPDATE inbox_ordering SET head = 5 WHERE ordering_key = 'a'",
+                "UPDATE inbox_ordering SET head = 4 WHERE ordering_key = 'a'",
+                "a key whose head is neither its leased message nor the earliest",
+            ),
+            (
+                "DELETE FROM inbox_ordering WHERE ordering_key = 'b'",
+                "INSERT INTO inbox_ordering VALUES ('h', 'b', 7, 0)",
+                "a key whose head is neither its leased message nor the earliest",
+            ),
+            (
+                "INSERT INTO inbox_ordering VALUES ('h', 'c', 7, 0)",
+                "DELETE FROM inbox_ordering WHERE ordering_key = 'c'",
+                "a key without open messages",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 0 WHERE seq = 5",
+                "UPDATE inbox_work SET queue = 2 WHERE seq = 5",
+                "a head that cannot be claimed, or another that can",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 2 WHERE seq = 4",
+                "UPDATE inbox_work SET queue = 0 WHERE seq = 4",
+                "a head that cannot be claimed, or another that can",
+            ),
+            (
+                "UPDATE inbox_done SET finished = finished + 1",
+                "UPDATE inbox_done SET finished = finished - 1",
+                "more attempts finished than started",
+            ),
+            (
+                "INSERT INTO inbox_tally (handler, backlog, processed, dead, discarded) \
+                 VALUES ('h', 0, 1, 0, -1)",
+                "DELETE FROM inbox_tally WHERE discarded = -1",
+                "a tally that is wrong",
+            ),
+        ] {
+            place.run(spoil).await.unwrap();
+            let found = place.broken_rules().await.unwrap();
+            let is_found = found.iter().any(|found| found.starts_with(rule));
+            assert!(is_found, "{spoil}: {found:?}");
+            place.run(mend).await.unwrap();
+            assert_eq!(place.broken_rules().await.unwrap(), [""; 0], "{mend}");
+        }
+    });
+}
