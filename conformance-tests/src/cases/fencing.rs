@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use inbox_api::{
-    Expired, Extended, Filter, Leased, Outcome, Settled, Settlement, Slice, State, StoreExt,
+    Expired, Extended, FencingToken, Filter, Leased, Outcome, Settled, Settlement, Slice, State,
+    StoreExt,
 };
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::Settings,
-    place::{Context, LONG, Place, claim, dead, message, message_for, numbered, processed, retry},
+    harness::{Need, Settings},
+    place::{
+        Context, LONG, Place, claim, dead, dead_blocking, ids, message, message_for, numbered,
+        processed, retry,
+    },
 };
 
 /// A message whose first lease ran out and that is held under a second one.
@@ -255,6 +259,70 @@ pub(crate) async fn a_stale_lease_affects_only_itself(cx: Context) -> CaseResult
     place.has_state(&current.lease.key, State::Leased).await?;
     place.has_state(more[0].key(), State::Processed).await?;
     place.has_state(more[1].key(), State::Processed).await
+}
+
+/// Defect: one outcome for a whole batch, or results and errors that are given to others of it.
+pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResult {
+    let settings = Settings {
+        drop_processed_payloads: cx.unless_lacking(Need::DroppedPayloads).is_ok(),
+        ..Settings::default()
+    };
+    let place = cx.fresh_with(&settings).await?;
+    place.accept_all(&numbered(6)?).await?;
+    let leased = place.claim_up_to(6, LONG).await?;
+    same("claimed", &leased.len(), &6)?;
+    let with = |result: &'static [u8]| Outcome::Processed {
+        result: Some(Bytes::from_static(result)),
+    };
+    let of = |n: usize, outcome| Settlement {
+        lease: leased[n].lease.clone(),
+        outcome,
+    };
+    let mut never_drawn = of(5, processed());
+    never_drawn.lease.token = FencingToken::new(never_drawn.lease.token.get() + 1);
+    let mut unknown = of(0, processed());
+    unknown.lease.key = message("unknown")?.key().clone();
+    unknown.lease.locator = u64::MAX;
+    let batch = [
+        never_drawn,
+        of(0, with(b"one")),
+        of(1, retry(LONG)),
+        of(2, dead_blocking("gave up")),
+        of(3, Outcome::Release),
+        of(4, with(b"")),
+        of(0, retry(Duration::ZERO)),
+        unknown,
+    ];
+    use Settled::{Done, LeaseLost};
+    let expected = vec![LeaseLost, Done, Done, Done, Done, Done, Done, LeaseLost];
+    same("answers", &place.settle(&batch).await?, &expected)?;
+
+    let mut seen = Vec::new();
+    for leased in &leased {
+        let record = place.record(&leased.lease.key).await?;
+        seen.push((
+            record.state,
+            (record.attempts.started, record.attempts.finished),
+            record.last_error,
+            record.result,
+            record.payload.is_some(),
+        ));
+    }
+    let text = |text: &str| Some(text.to_owned());
+    let kept = !settings.drop_processed_payloads;
+    let result = |result| Some(Bytes::from_static(result));
+    let expected = vec![
+        (State::Processed, (1, 1), None, result(b"one"), kept),
+        (State::Pending, (1, 1), text("try again"), None, true),
+        (State::Dead, (1, 1), text("gave up"), None, true),
+        (State::Pending, (0, 0), None, None, true),
+        (State::Processed, (1, 1), None, result(b""), kept),
+        (State::Leased, (1, 0), None, None, true),
+    ];
+    same("what became of them", &seen, &expected)?;
+    let released = leased[3].message.id().to_string();
+    let due = place.claim_up_to(10, LONG).await?;
+    same("due then", &ids(&due), &vec![released])
 }
 
 pub(crate) async fn a_lease_that_ran_out_unclaimed_can_be_settled(cx: Context) -> CaseResult {

@@ -274,7 +274,16 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
             statistics.count(State::Discarded),
         ),
         &(0, ROWS),
-    )
+    )?;
+    // More than a store deletes at a time, and less than there is.
+    let most = Expired::new(State::Discarded, Duration::ZERO, Page::MAX)?;
+    let purged = place.purge(&most).await?;
+    same(
+        "purged of the longest page and one more",
+        &purged,
+        &(ROWS - 1),
+    )?;
+    same("left", &place.count(&all).await?, &1)
 }
 
 /// Each drawn by another process, and each greater than those before, whatever happens to the message

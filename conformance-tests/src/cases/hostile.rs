@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Texts that break naive statements, keys and encodings.
-const NASTY: [&str; 12] = [
+const NASTY: [&str; 13] = [
     "'; DROP TABLE inbox; --",
     "\"quoted\"",
     "back\\slash",
@@ -26,6 +26,7 @@ const NASTY: [&str; 12] = [
     "%_%",
     "$1 ?1 :name @p",
     "{hash}tag",
+    "{inbox} {schema} {message}",
     "*?[a-z]",
     "NULL",
     "\u{202e}txet\u{200b}",
@@ -402,6 +403,11 @@ pub(crate) async fn a_due_time_beyond_all_measure_is_kept(cx: Context) -> CaseRe
         let sent = message(id)?.with_due(due);
         place.accept(&sent).await?;
         place.has_state(sent.key(), State::Pending).await?;
+        let due = place.record(sent.key()).await?.due_at;
+        ensure!(
+            Some(due) >= far,
+            "due time of {due:?} for a message that is due in two centuries or more"
+        );
     }
     place
         .nothing_due("both messages are due in centuries")
@@ -481,9 +487,20 @@ pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
             *message = message.clone().with_ordering_key(own);
         }
     }
-    place.accept_all(&batch).await?;
-    let leased = place.claim_up_to(3000, LONG).await?;
+    // The copies of the first ones are far behind them in one batch.
+    let with_copies = [batch.as_slice(), &batch[..100]].concat();
+    let mut expected = vec![Receipt::Accepted; 3000];
+    expected.resize(3100, Receipt::Duplicate);
+    same("receipts", &place.receive(&with_copies).await?, &expected)?;
+    let leased = place.claim_up_to(4000, LONG).await?;
     same("claimed", &leased.len(), &3000)?;
+    // What is stored together becomes due together.
+    let in_order = ids(&leased).is_sorted();
+    let together = place.capabilities().receive_atomicity == inbox_api::ReceiveAtomicity::Batch;
+    ensure!(
+        in_order || !together,
+        "claimed in order of acceptance: saw another"
+    );
     let leases: Vec<Lease> = leased.iter().map(|l| l.lease.clone()).collect();
     let extended = place.extend(&leases, LONG).await?;
     let until = |e: &inbox_api::Extended| matches!(e, inbox_api::Extended::Until(_));

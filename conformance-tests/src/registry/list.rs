@@ -147,6 +147,8 @@ register! { $
             "Of two settlements of one lease in one batch the first counts.",
         a_stale_lease_affects_only_itself:
             "A stale lease in a batch reports LeaseLost for that message only.",
+        outcomes_of_one_batch_are_each_done:
+            "Settlements of one batch with different outcomes are each done and answered in their places.",
         a_lease_that_ran_out_unclaimed_can_be_settled:
             "A lease that ran out can still be settled while nobody has claimed the message since.",
         a_discarded_lease_is_lost:

@@ -64,7 +64,9 @@ pub(crate) use {
         CheckThenInsert, DuplicateFailsBatch, FoldsCase, FoldsTrailingSpace, KeyWithoutHandler,
         LosesBatchMember, Overwrites, StatusInKey,
     },
-    settling::{Overtakes, RetryAtOnce, UnfencedExtend, UnfencedSettle, WorkerNameAsFence},
+    settling::{
+        OneOutcome, Overtakes, RetryAtOnce, UnfencedExtend, UnfencedSettle, WorkerNameAsFence,
+    },
     texts::{
         BeginRewrites, EmptyIsNone, KindByPrefix, Rewrites, parsed_json, trimmed,
         with_a_kind_in_lower_case, with_a_short_ordering_key, with_a_trimmed_kind,

@@ -170,3 +170,17 @@ impl Defect for Overtakes {
         inner.receive(&loose).await
     }
 }
+
+/// The first outcome of a batch is that of all.
+pub(crate) struct OneOutcome;
+
+#[async_trait]
+impl Defect for OneOutcome {
+    async fn settle(&self, inner: &MemoryStore, batch: &[Settlement]) -> Result<Vec<Settled>> {
+        let same = batch.iter().map(|settlement| Settlement {
+            lease: settlement.lease.clone(),
+            outcome: batch[0].outcome.clone(),
+        });
+        inner.settle(&same.collect::<Vec<_>>()).await
+    }
+}

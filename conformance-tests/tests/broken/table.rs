@@ -662,6 +662,7 @@ macro_rules! table {
                 discard_slice_that_is_done_and_denied: broken::decided::DoneAndDenied("discard_slice") => "outage::every_operation_says_so",
                 purge_that_is_done_and_denied: broken::decided::DoneAndDenied("purge") => "outage::every_operation_says_so",
                 purge_archived_that_is_done_and_denied: broken::decided::DoneAndDenied("purge_archived") => "outage::every_operation_says_so",
+                one_outcome_for_a_batch: broken::OneOutcome => "fencing::outcomes_of_one_batch_are_each_done",
                 a_list_of_the_dead_that_only_grows: broken::inconsistent::DeadStayListed::default()
                     => "invariants::what_is_kept_twice_agrees_after_every_step",
                 a_list_of_the_dead_with_what_was_replayed: broken::inconsistent::DeadStayListed::default()
