@@ -141,20 +141,6 @@ pub async fn ids(f: &Fixture, filter: &Filter, page: &Page) -> (Vec<String>, Opt
     (ids.collect(), listing.next)
 }
 
-pub async fn all(f: &Fixture, filter: &Filter) -> Vec<String> {
-    let (found, next) = ids(f, filter, &Page::first(100)).await;
-    assert_eq!(next, None);
-    assert_eq!(f.store.count(filter).await.unwrap(), found.len() as u64);
-    found
-}
-
-pub fn states(states: &[State]) -> Filter {
-    Filter {
-        states: states.to_vec(),
-        ..Filter::default()
-    }
-}
-
 /// One message in each state, `ran-out` being under a lease that has run out.
 pub async fn one_of_each() -> Fixture {
     let f = fixture();
