@@ -238,6 +238,23 @@ pub(crate) async fn a_discard_unblocks(cx: Context) -> CaseResult {
     same("order", &drain(&place).await?, &texts(&["2", "3"]))
 }
 
+pub(crate) async fn a_discard_lifts_no_other_block(cx: Context) -> CaseResult {
+    let place = cx.fresh_ordered().await?;
+    place.accept_all(&sequence(3, "k")?).await?;
+    for outcome in [dead("gave up"), dead_blocking("gave up")] {
+        let leased = place.claim_one().await?;
+        place.finish(&leased, outcome).await?;
+    }
+    let discarded = place.discard(ordered("1", "k")?.key()).await?;
+    same("discard", &discarded, &Intervention::Done)?;
+    place
+        .nothing_due("a later dead message blocks the ordering key")
+        .await?;
+    let discarded = place.discard(ordered("2", "k")?.key()).await?;
+    same("discard", &discarded, &Intervention::Done)?;
+    same("order", &drain(&place).await?, &texts(&["3"]))
+}
+
 pub(crate) async fn a_purge_unblocks(cx: Context) -> CaseResult {
     let place = blocked(&cx).await?;
     let purged = place

@@ -280,6 +280,8 @@ register! { $
         a_retried_block_is_lifted:
             "A message that blocked, was replayed and died again blocks only if asked to again.",
         a_discard_unblocks: "Discarding the blocking message unblocks its ordering key.",
+        a_discard_lifts_no_other_block:
+            "Discarding a dead message that does not block leaves the block of a later one.",
         a_purge_unblocks: "Purging the blocking message unblocks its ordering key.",
         discarding_the_first_moves_on:
             "Discarding the first message of an ordering key hands the next out.",

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
     Begun, Cursor, Error, Expired, Extended, Filter, Intervention, Key, Lease, LeaseTerms, Listing,
-    Message, Operate as _, Progress, Receipt, Record, Result, Settled, Settlement, Slice, State,
-    Store as _, StoreExt as _,
+    Message, Operate as _, Page, Progress, Receipt, Record, Result, Settled, Settlement, Slice,
+    State, Store as _, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -92,6 +92,26 @@ pub(crate) fn an_error_after_a_replay(record: &mut Record) {
 pub(crate) fn no_error_after_success(record: &mut Record) {
     if record.state == State::Processed {
         record.last_error = None;
+    }
+}
+
+/// Whichever message is discarded, its ordering key goes on.
+pub(crate) struct LiftsEveryBlock;
+
+#[async_trait]
+impl Defect for LiftsEveryBlock {
+    async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {
+        let discarded = inner.discard(key).await?;
+        let mut same_key = Filter::default();
+        same_key.states = vec![State::Dead];
+        same_key.ordering_key = inner.get(key).await?.and_then(|r| r.ordering_key);
+        if same_key.ordering_key.is_some() {
+            let all = inner.list(&same_key, &Page::first(100)).await?.records;
+            for blocking in all.iter().filter(|record| record.blocks_ordering_key) {
+                let _ = inner.discard(&blocking.key).await?;
+            }
+        }
+        Ok(discarded)
     }
 }
 

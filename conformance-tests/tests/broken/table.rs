@@ -303,6 +303,8 @@ macro_rules! table {
                     => "ordering::a_replay_unblocks_in_order",
                 key_that_stays_blocked_after_one_discard: broken::bulk::sticks_after("discard")
                     => "ordering::a_discard_unblocks",
+                discard_that_lifts_every_block: broken::decided::LiftsEveryBlock
+                    => "ordering::a_discard_lifts_no_other_block",
                 key_that_stays_blocked_after_one_purge: broken::bulk::sticks_after("purge")
                     => "ordering::a_purge_unblocks",
                 discard_that_spares_what_waits: broken::bulk::SparesWhatWaits
