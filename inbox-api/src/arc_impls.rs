@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    Begun, Capabilities, ClaimRequest, Claims, Expired, Extended, Filter, HandlerName,
-    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress,
-    Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store, Subscription,
+    Begun, Capabilities, ClaimRequest, Claims, Extended, Filter, HandlerName, Intervention, Key,
+    Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress, PurgeRequest, Receipt,
+    Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store, Subscription,
 };
 
 #[async_trait]
@@ -107,15 +107,15 @@ impl<S: Operate + ?Sized> Operate for Arc<S> {
         (**self).discard_slice(filter, slice).await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
-        (**self).purge(expired).await
+    async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
+        (**self).purge(request).await
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
-        (**self).expired(expired).await
+    async fn expired(&self, request: &PurgeRequest) -> Result<Listing> {
+        (**self).expired(request).await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
-        (**self).purge_archived(expired, keys).await
+    async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {
+        (**self).purge_archived(request, keys).await
     }
 }

@@ -64,8 +64,8 @@ pub use names::{
     ContentType, HandlerName, InboxName, Key, Kind, MessageId, OrderingKey, WorkerName,
 };
 pub use operate::{
-    Cursor, Expired, Filter, HandlerStatistics, Intervention, Listing, Operate, Page, Progress,
-    Record, Slice, Statistics,
+    Cursor, Filter, HandlerStatistics, Intervention, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Slice, Statistics,
 };
 pub use schema::{Migration, Schema};
 pub use state::State;

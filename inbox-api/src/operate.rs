@@ -339,13 +339,13 @@ impl Statistics {
 
 /// Selects final messages to purge, or to archive before they are purged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expired {
+pub struct PurgeRequest {
     state: State,
     older_than: Duration,
     limit: u32,
 }
 
-impl Expired {
+impl PurgeRequest {
     /// Up to `limit` messages that have been in `state` for at least `older_than`.
     ///
     /// # Errors
@@ -437,21 +437,21 @@ pub trait Operate: Send + Sync {
     /// `filter`. Without states in the filter it means dead messages.
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress>;
 
-    /// Deletes messages that `expired` means, the longest-finished first, and returns how many.
+    /// Deletes messages that `request` selects, the longest-finished first, and returns how many.
     /// Their keys are no longer protected: a redelivery is accepted as new.
     ///
     /// Implementors MUST NOT touch pending or leased messages whatever their age, and MUST NOT
     /// make live traffic or another purger wait: what is many is deleted in slices, with rests
     /// between them that are as long as the work.
-    async fn purge(&self, expired: &Expired) -> Result<u64>;
+    async fn purge(&self, request: &PurgeRequest) -> Result<u64>;
 
     /// What [`purge`](Self::purge) would delete, in the order in which it would (those that finished at
     /// one moment in any), with payloads and results, for an archiver. There is never a
     /// [`next`](Listing::next) page: the next ones come once these are purged.
-    async fn expired(&self, expired: &Expired) -> Result<Listing>;
+    async fn expired(&self, request: &PurgeRequest) -> Result<Listing>;
 
-    /// Deletes exactly those of `keys` that are still as `expired` says, and returns how many;
+    /// Deletes exactly those of `keys` that are still as `request` says, and returns how many;
     /// its limit does not apply. Rows that [`expired`](Self::expired) reported as corrupt are not
     /// among `keys` and stay.
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64>;
+    async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64>;
 }

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, Intervention, Key, Listing, Operate, Page, Progress, Record,
-    Result, Slice, State, Statistics, check_size, duration_micros,
+    Bytes, Cursor, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest,
+    Record, Result, Slice, State, Statistics, check_size, duration_micros,
 };
 
 use crate::{
@@ -170,7 +170,7 @@ impl Operate for MemoryStore {
         ))
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         self.check_open("purge")?;
         Ok(self.with_queues(&self.all_queues(), |queues, now| {
             let keys: Vec<Key> = expired_entries(queues, expired, now)
@@ -181,7 +181,7 @@ impl Operate for MemoryStore {
         }))
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         self.check_open("expired")?;
         Ok(self.with_queues(&self.all_queues(), |queues, now| Listing {
             records: expired_entries(queues, expired, now)
@@ -192,7 +192,7 @@ impl Operate for MemoryStore {
         }))
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         self.check_open("purge_archived")?;
         let queues = self.queues_of(keys.iter().map(|key| &key.handler));
         Ok(self.with_queues(&queues, |queues, now| {
@@ -252,7 +252,7 @@ fn select<'a>(
 }
 
 /// The entries of all queues that `expired` means, the longest-finished first.
-fn expired_entries<'a>(queues: &'a Locked<'_>, expired: &Expired, now: i64) -> Vec<&'a Entry> {
+fn expired_entries<'a>(queues: &'a Locked<'_>, expired: &PurgeRequest, now: i64) -> Vec<&'a Entry> {
     let cutoff = cutoff(expired, now);
     let limit = expired.limit() as usize;
     let mut found: Vec<_> = queues
@@ -265,7 +265,7 @@ fn expired_entries<'a>(queues: &'a Locked<'_>, expired: &Expired, now: i64) -> V
 }
 
 /// Purges those of `keys` that are as `expired` says, and counts them.
-fn purge_keys(queues: &mut Locked<'_>, expired: &Expired, keys: &[Key], now: i64) -> u64 {
+fn purge_keys(queues: &mut Locked<'_>, expired: &PurgeRequest, keys: &[Key], now: i64) -> u64 {
     let cutoff = cutoff(expired, now);
     keys.iter()
         .filter(|key| {
@@ -277,6 +277,6 @@ fn purge_keys(queues: &mut Locked<'_>, expired: &Expired, keys: &[Key], now: i64
 }
 
 /// The latest moment at which a message must have become final to be expired now.
-fn cutoff(expired: &Expired, now: i64) -> i64 {
+fn cutoff(expired: &PurgeRequest, now: i64) -> i64 {
     now.saturating_sub(duration_micros(expired.older_than()))
 }

@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing,
-    Operate, Page, Progress, Record, Result, Slice, State, Statistics, check_size, duration_micros,
+    Bytes, Cursor, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing, Operate,
+    Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics, check_size,
+    duration_micros,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
@@ -359,7 +360,7 @@ async fn change_slice(
 /// the query: the order is by it.
 async fn longest_finished(
     on: &mut On<'_>,
-    expired: &Expired,
+    expired: &PurgeRequest,
     limit: u32,
     beyond: i64,
     fields: Option<Document>,
@@ -381,7 +382,12 @@ async fn longest_finished(
 }
 
 /// Deletes those of `ids` that have been in the state of `expired` since `cutoff` at the latest.
-async fn delete(on: &mut On<'_>, expired: &Expired, ids: &[String], cutoff: i64) -> Result<u64> {
+async fn delete(
+    on: &mut On<'_>,
+    expired: &PurgeRequest,
+    ids: &[String],
+    cutoff: i64,
+) -> Result<u64> {
     let condition = || {
         doc! { "state": code(expired.state()), "finishedAt": { "$lte": cutoff } }
     };
@@ -413,7 +419,7 @@ async fn see_to_marks(on: &mut On<'_>, found: &[Document]) -> Result<()> {
     rehead(on, &ids, &marks).await
 }
 
-async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
+async fn purge(on: &mut On<'_>, expired: &PurgeRequest) -> Result<u64> {
     let mut purged = 0;
     let mut left = expired.limit();
     let mut beyond = 0;
@@ -450,7 +456,7 @@ async fn purge(on: &mut On<'_>, expired: &Expired) -> Result<u64> {
     Ok(purged)
 }
 
-async fn purge_archived(on: &mut On<'_>, expired: &Expired, keys: &[Key]) -> Result<u64> {
+async fn purge_archived(on: &mut On<'_>, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
     let mut purged = 0;
     for some in keys.chunks(PURGE_SLICE as usize) {
         let ids: Vec<String> = some.iter().map(identifier).collect();
@@ -473,7 +479,7 @@ async fn purge_archived(on: &mut On<'_>, expired: &Expired, keys: &[Key]) -> Res
 
 /// A blocking dead letter that is purged lets its ordering key move on; also in a purge that failed
 /// later on.
-fn wake_after_purge(inner: &Inner, expired: &Expired) {
+fn wake_after_purge(inner: &Inner, expired: &PurgeRequest) {
     if expired.state() == State::Dead {
         inner.wakers.raise();
     }
@@ -573,7 +579,7 @@ impl Operate for MongoStore {
             .await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         let expired = expired.clone();
         self.checked_task("purge", |inner| async move {
             let purged = purge(&mut inner.database.on("purge"), &expired).await;
@@ -583,7 +589,7 @@ impl Operate for MongoStore {
         .await
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         let expired = expired.clone();
         self.checked_task("expired", |inner| async move {
             let mut on = inner.database.on("expired");
@@ -596,7 +602,7 @@ impl Operate for MongoStore {
         .await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let (expired, keys) = (expired.clone(), keys.to_vec());
         self.checked_task("purge_archived", |inner| async move {
             let mut on = inner.database.on("purge_archived");

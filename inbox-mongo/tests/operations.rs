@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{Place, handler, message, worker};
 use inbox_api::{
-    ErrorKind, Expired, Operate as _, OrderingKey, Outcome, Receipt, Schema as _, State,
+    ErrorKind, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt, Schema as _, State,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
@@ -254,7 +254,7 @@ async fn counts_of_closed_segments_are_kept_until_something_changes_there() {
     assert_eq!(counts(&store).await, (3, 0, 1));
     place.offset.advance(Duration::from_secs(200));
     assert_eq!(counts(&store).await, (3, 0, 1));
-    let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
     assert_eq!(counts(&store).await, (3, 0, 0));
 }
@@ -373,7 +373,7 @@ async fn a_purge_goes_past_marks() {
     let raw = place.raw().await;
     let messages = raw.collection::<Document>("inbox_message");
     messages.update_many(doc! {}, left_behind()).await.unwrap();
-    let expired = Expired::new(State::Processed, Duration::ZERO, 2000).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 2000).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1100);
 }
 
@@ -459,7 +459,7 @@ async fn purging_a_blocking_message_lets_the_next_one_through() {
         .await
         .unwrap();
     assert_eq!(claim_ids(&store).await, Vec::<String>::new());
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
     assert_eq!(claim_ids(&store).await, ["b"]);
 }

@@ -374,7 +374,7 @@ async fn the_documented_roles_have_what_commands_need() {
     place.offset.advance(Duration::from_secs(200));
     store.statistics().await.unwrap();
     for state in [inbox_api::State::Dead, inbox_api::State::Processed] {
-        let expired = inbox_api::Expired::new(state, Duration::ZERO, 10).unwrap();
+        let expired = inbox_api::PurgeRequest::new(state, Duration::ZERO, 10).unwrap();
         let _ = store.purge(&expired).await.unwrap();
     }
     check_privileges(&sent, &worker);
@@ -439,7 +439,8 @@ async fn plans_use_the_indexes() {
     lock(&sent).clear();
     let claims = store.claim(&request(5)).await.unwrap();
     assert_eq!(claims.leased.len(), 5);
-    let expired = inbox_api::Expired::new(inbox_api::State::Processed, Duration::ZERO, 10).unwrap();
+    let expired =
+        inbox_api::PurgeRequest::new(inbox_api::State::Processed, Duration::ZERO, 10).unwrap();
     let _ = store.purge(&expired).await.unwrap();
     let page = inbox_api::Page::first(5);
     let _ = store
@@ -521,7 +522,8 @@ async fn requests_about_messages_name_their_index_whatever_the_batch() {
         let _ = store.receive(std::slice::from_ref(&inline)).await.unwrap();
         let _ = store.begin(&inline, &terms).await.unwrap();
         let _ = store.get(inline.key()).await.unwrap();
-        let expired = inbox_api::Expired::new(inbox_api::State::Processed, Duration::ZERO, limit);
+        let expired =
+            inbox_api::PurgeRequest::new(inbox_api::State::Processed, Duration::ZERO, limit);
         let _ = store.purge(&expired.unwrap()).await.unwrap();
         let mut met = Vec::new();
         let commands = std::mem::take(&mut *lock(&sent));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Error, ErrorKind, Expired, Filter, HandlerName, HandlerStatistics, Intervention,
-    Key, Listing, Operate, Page, Progress, Record, Result, Slice, State, Statistics,
+    Bytes, Cursor, Error, ErrorKind, Filter, HandlerName, HandlerStatistics, Intervention, Key,
+    Listing, Operate, Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics,
     duration_micros,
 };
 use sqlx::{Row as _, mysql::MySqlRow};
@@ -362,7 +362,7 @@ impl MySqlStore {
     }
 
     /// Adds the deletion of what is in `@inbox_seqs` and still as `expired` says.
-    fn purge_chosen(&self, script: &mut Script, expired: &Expired, wait: bool) -> usize {
+    fn purge_chosen(&self, script: &mut Script, expired: &PurgeRequest, wait: bool) -> usize {
         let sql = &self.inner.work.sql;
         let dead = expired.state() == State::Dead;
         if dead {
@@ -401,7 +401,7 @@ impl MySqlStore {
         operation: &'static str,
         script: Script,
         at: usize,
-        expired: &Expired,
+        expired: &PurgeRequest,
     ) -> Result<u64> {
         let until = self.until();
         let answers = self.run(operation, until, Access::Write, script).await?;
@@ -415,7 +415,7 @@ impl MySqlStore {
     }
 
     /// The conditions of `expired` on the table that holds such messages.
-    fn add_expired(statement: &mut Statement, expired: &Expired, limit: u32) {
+    fn add_expired(statement: &mut Statement, expired: &PurgeRequest, limit: u32) {
         if expired.state() != State::Dead {
             statement
                 .push("x.state = ")
@@ -433,7 +433,7 @@ impl MySqlStore {
         PURGE_SLICE.min(u32::try_from(self.inner.work.most_names()).unwrap_or(PURGE_SLICE))
     }
 
-    async fn purge_slice(&self, expired: &Expired, limit: u32) -> Result<u64> {
+    async fn purge_slice(&self, expired: &PurgeRequest, limit: u32) -> Result<u64> {
         let dead = expired.state() == State::Dead;
         let mut script = self.script(Access::Write);
         script.fixed("SET @inbox_seqs = NULL");
@@ -614,7 +614,7 @@ impl Operate for MySqlStore {
             .await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         let mut purged = 0;
         let mut left = expired.limit();
         while left > 0 {
@@ -633,7 +633,7 @@ impl Operate for MySqlStore {
         Ok(purged)
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         const OPERATION: &str = "expired";
         let mapped = in_operation(OPERATION);
         let lead = match expired.state() {
@@ -656,7 +656,7 @@ impl Operate for MySqlStore {
         self.listing(answers.rows(at), now).map_err(mapped)
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let mut purged = 0;
         let work = &self.inner.work;
         for some in keys.chunks(self.purge_slice_size() as usize) {

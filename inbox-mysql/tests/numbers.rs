@@ -14,7 +14,7 @@ use common::{
     settle,
 };
 use inbox_api::{
-    ClaimRequest, ErrorKind, Expired, Operate as _, Receipt, Schema as _, State, Store as _,
+    ClaimRequest, ErrorKind, Operate as _, PurgeRequest, Receipt, Schema as _, State, Store as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{Executor as _, mysql::MySqlPoolOptions};
@@ -205,7 +205,7 @@ fn numbers_do_not_go_back_when_a_server_is_killed() {
             for id in ["2", "3"] {
                 let _ = store.discard(&key(id)).await.unwrap();
             }
-            let gone = Expired::new(State::Discarded, Duration::ZERO, 10).unwrap();
+            let gone = PurgeRequest::new(State::Discarded, Duration::ZERO, 10).unwrap();
             assert_eq!(store.purge(&gone).await.unwrap(), 2);
             store.close().await;
             before

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use common::{Place, claim, dead, handler, key, message, on_each, ordered, processed, terms};
 use inbox_api::{
-    AfterDead, ClaimRequest, Expired, Filter, Lease, Message, Operate as _, Outcome, Page,
+    AfterDead, ClaimRequest, Filter, Lease, Message, Operate as _, Outcome, Page, PurgeRequest,
     Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
@@ -154,7 +154,7 @@ impl Measured {
         measure!("replay slice", assert_eq!(progress.changed, 5));
         let progress = self.store.discard_slice(&dead, &slice).await.unwrap();
         measure!("discard slice", assert_eq!(progress.changed, 5));
-        let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+        let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
         let listed = measure!("expired", self.store.expired(&expired).await.unwrap());
         let keys: Vec<_> = listed.records.into_iter().map(|r| r.key).collect();
         let archived = self.store.purge_archived(&expired, &keys).await.unwrap();

@@ -15,7 +15,7 @@ use common::{
     key, message, on_each, ordered, processed, settle,
 };
 use inbox_api::{
-    AfterDead, ErrorKind, Expired, Lease, Operate as _, Receipt, Schema as _, Settled, State,
+    AfterDead, ErrorKind, Lease, Operate as _, PurgeRequest, Receipt, Schema as _, Settled, State,
     Store as _, StoreExt as _,
 };
 use inbox_mysql::MySqlStore;
@@ -60,7 +60,7 @@ async fn live(place: &Place) -> (MySqlStore, Lease) {
     for id in ["gone 1", "gone 2"] {
         let _ = store.discard(&key(id)).await.unwrap();
     }
-    let gone = Expired::new(State::Discarded, Duration::ZERO, 10).unwrap();
+    let gone = PurgeRequest::new(State::Discarded, Duration::ZERO, 10).unwrap();
     let purged = store
         .purge_archived(&gone, &[key("gone 1"), key("gone 2")])
         .await

@@ -340,7 +340,7 @@ fn a_user_with_few_privileges_works_but_sets_nothing_up() {
         for leased in claim(&limited, 10).await {
             settle(&limited, &leased.lease, processed()).await;
         }
-        let expired = inbox_api::Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+        let expired = inbox_api::PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
         assert_eq!(limited.purge(&expired).await.unwrap(), 2);
         assert_eq!(limited.count(&Filter::default()).await.unwrap(), 1);
         place

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing,
-    Operate, Page, Progress, Record, Result, Slice, State, Statistics,
+    Bytes, Cursor, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing, Operate,
+    Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics,
 };
 use sqlx::{
     Row as _, SqlStr,
@@ -366,7 +366,7 @@ impl Operate for PostgresStore {
             .await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         const OPERATION: &str = "purge";
         let partitions = self.inner.options.partitions.as_ref();
         let mut left = expired.limit();
@@ -409,7 +409,7 @@ impl Operate for PostgresStore {
         Ok(purged)
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         const OPERATION: &str = "expired";
         let arguments = Arguments::new(OPERATION)
             .with(i16::from(expired.state().code()))
@@ -421,7 +421,7 @@ impl Operate for PostgresStore {
         self.listing(OPERATION, &answer)
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         const OPERATION: &str = "purge_archived";
         let mut purged = 0;
         for some in keys.chunks(PURGE_SLICE as usize) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Error, ErrorKind, Expired, Result};
+use inbox_api::{Error, ErrorKind, PurgeRequest, Result};
 use sqlx::{Row as _, SqlStr, postgres::PgRow};
 
 use crate::{
@@ -67,7 +67,7 @@ impl PostgresStore {
     pub(crate) async fn drop_partitions(
         &self,
         operation: &'static str,
-        expired: &Expired,
+        expired: &PurgeRequest,
         few: u32,
         limit: u32,
     ) -> Result<u64> {
@@ -104,7 +104,7 @@ impl PostgresStore {
 }
 
 /// How long messages must have been overdue to be deleted by themselves.
-pub(crate) fn overdue(partitions: Option<&Partitions>, expired: &Expired) -> Duration {
+pub(crate) fn overdue(partitions: Option<&Partitions>, expired: &PurgeRequest) -> Duration {
     let patience = partitions.map_or(Duration::ZERO, |p| p.patience);
     expired.older_than().saturating_add(patience)
 }

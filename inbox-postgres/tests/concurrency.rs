@@ -15,7 +15,7 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Expired, Extended, Filter, Message, Operate as _, Outcome, Receipt, Settled,
+    AfterDead, Extended, Filter, Message, Operate as _, Outcome, PurgeRequest, Receipt, Settled,
     Settlement, Slice, State, Store as _,
 };
 use inbox_postgres::PostgresStore;
@@ -174,7 +174,7 @@ async fn purge(
     receivers: usize,
     scene: Arc<Scene>,
 ) {
-    let expired = Expired::new(State::Processed, Duration::from_millis(20), 50).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::from_millis(20), 50).unwrap();
     while !scene.over.load(Ordering::Relaxed) {
         if received.load(Ordering::Relaxed) == receivers {
             store.purge(&expired).await.unwrap();

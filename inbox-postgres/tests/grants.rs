@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use inbox_api::{
-    AfterDead, Bytes, Error, ErrorKind, Expired, Filter, Operate as _, Page, Result, Schema as _,
-    Settled, Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
+    AfterDead, Bytes, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Result,
+    Schema as _, Settled, Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 
@@ -137,7 +137,7 @@ async fn everything(place: &Place, store: &PostgresStore, round: &str) -> Result
     };
     store.replay_slice(&processed, &slice).await?;
     store.discard_slice(&pending, &slice).await?;
-    let expired = Expired::new(State::Discarded, std::time::Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Discarded, std::time::Duration::ZERO, 10).unwrap();
     store.expired(&expired).await?;
     assert_eq!(store.purge_archived(&expired, &[key(&id("1"))]).await?, 1);
     assert!(store.purge(&expired).await? >= 4);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use common::*;
 use inbox_api::{
-    AfterDead, Begun, Expired, Extended, Filter, Operate as _, Recorded, Settled, Slice, State,
-    Store as _, StoreExt as _, Transactional as _, from_micros,
+    AfterDead, Begun, Extended, Filter, Operate as _, PurgeRequest, Recorded, Settled, Slice,
+    State, Store as _, StoreExt as _, Transactional as _, from_micros,
 };
 use inbox_postgres::PostgresStore;
 
@@ -134,7 +134,7 @@ async fn a_purge_goes_on_behind_messages_whose_key_is_held() {
         .map(|n| ordered(&format!("more {n}"), &n.to_string()))
         .collect();
     let _ = store.receive_in(&mut transaction, &more).await.unwrap();
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10_000).unwrap();
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10_000).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 597);
     store.commit(transaction).await.unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 3);

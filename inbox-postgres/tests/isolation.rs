@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::*;
 use inbox_api::{
-    AfterDead, ErrorKind, Expired, Filter, Operate as _, Receipt, Schema as _, Settled, Settlement,
-    Slice, State, Store as _, StoreExt as _, Transactional as _,
+    AfterDead, ErrorKind, Filter, Operate as _, PurgeRequest, Receipt, Schema as _, Settled,
+    Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresStore};
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction, postgres::PgPoolOptions};
@@ -119,7 +119,7 @@ async fn partitions_are_purged_at_every_default() {
         for leased in claim(&store, 50).await {
             settle(&store, &leased.lease, processed()).await;
         }
-        let expired = Expired::new(State::Processed, Duration::ZERO, 1000).unwrap();
+        let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 1000).unwrap();
         assert_eq!(store.purge(&expired).await.unwrap(), 50, "{level}");
         assert_eq!(store.purge(&expired).await.unwrap(), 0, "{level}");
     }

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use inbox_api::{AfterDead, Expired, Filter, Operate, Page, State, Store, StoreExt};
+use inbox_api::{AfterDead, Filter, Operate, Page, PurgeRequest, State, Store, StoreExt};
 
 #[tokio::test]
 async fn records_alone_do_not_make_the_counts_grow() {
@@ -29,7 +29,7 @@ async fn records_alone_do_not_make_the_counts_grow() {
     assert!(rows < RECORDS / 2, "{rows} rows for {RECORDS} records");
     let recorded = store.statistics().await.unwrap().count(State::Processed);
     assert_eq!(recorded, RECORDS.unsigned_abs());
-    let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 10);
     let rows: i64 = place
         .value("SELECT count(*) FROM {schema}.inbox_tally")
@@ -96,7 +96,7 @@ async fn without_notifications_no_operation_notifies() {
         .collect();
     assert_eq!(leases.len(), 4);
     settle(store, &leases[0], dead(AfterDead::Block)).await;
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
     settle(store, &leases[1], dead(AfterDead::Block)).await;
     let purged = store.purge_archived(&expired, &[key("archived")]).await;
@@ -141,7 +141,7 @@ async fn a_message_that_is_missing_is_reported_once_and_set_aside() {
     let listing = store.list(&dead, &Page::first(10)).await.unwrap();
     assert_eq!((listing.records.len(), listing.corrupt.len()), (0, 1));
     assert_eq!(store.statistics().await.unwrap().count(State::Dead), 1);
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
     check::check_consistent(&ready).await;
 }

@@ -12,8 +12,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use common::*;
 use inbox_api::{
-    AfterDead, ClaimRequest, Expired, Filter, Key, Lease, Message, Operate as _, Page, Settlement,
-    Slice, State, Store as _, Transactional as _,
+    AfterDead, ClaimRequest, Filter, Key, Lease, Message, Operate as _, Page, PurgeRequest,
+    Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgPool, postgres::PgPoolOptions};
@@ -245,7 +245,7 @@ impl Measured {
             self.store.discard_slice(&dead, &slice).await.unwrap()
         );
         assert_eq!(progress.changed, 5);
-        let processed = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+        let processed = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
         let expired = measure!("expired", self.store.expired(&processed).await.unwrap());
         let keys: Vec<Key> = expired.records.into_iter().map(|r| r.key).collect();
         assert_eq!(keys.len(), 10);
@@ -256,7 +256,7 @@ impl Measured {
         let purged = measure!("purge", self.store.purge(&processed).await.unwrap());
         assert_eq!(purged, 10);
         for (name, state) in [("dead", State::Dead), ("discarded", State::Discarded)] {
-            let expired = Expired::new(state, Duration::ZERO, 5).unwrap();
+            let expired = PurgeRequest::new(state, Duration::ZERO, 5).unwrap();
             assert_eq!(self.store.purge(&expired).await.unwrap(), 5, "{name}");
         }
         measure!("purge others", ());

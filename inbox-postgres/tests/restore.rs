@@ -344,7 +344,7 @@ async fn data_of_partitions_that_are_not_there_is_refused() {
     };
     for n in 0..2 {
         original.place.advance(Duration::from_secs(3601)).await;
-        let expired = inbox_api::Expired::new(State::Processed, LENGTH * 10_000, 100).unwrap();
+        let expired = inbox_api::PurgeRequest::new(State::Processed, LENGTH * 10_000, 100).unwrap();
         original.store.purge(&expired).await.unwrap();
         let hourly = message(&format!("hour {n}"));
         let receipt = original.store.receive_one(&hourly).await.unwrap();

@@ -13,7 +13,7 @@ use std::{
 use common::*;
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
-    Effect, Error, ErrorKind, Expired, Filter, Operate as _, Page, Receipt, Schema as _,
+    Effect, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Receipt, Schema as _,
     Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
@@ -117,7 +117,7 @@ fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
             )
         };
     }
-    let expired = |state| Expired::new(state, Duration::ZERO, 10).unwrap();
+    let expired = |state| PurgeRequest::new(state, Duration::ZERO, 10).unwrap();
     let slice = || Slice {
         after: None,
         limit: 10,
@@ -218,7 +218,7 @@ async fn the_upkeep_of_partitions_ends() {
     let (store, pool) = silent.on_pool();
     goes_on("nothing", &store).await;
     silent.silence(&pool).await;
-    let expired = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
     ends("purge", store.purge(&expired)).await;
     goes_on("purge", &store).await;
 }

@@ -12,7 +12,7 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Attempts, Begun, Bytes, Due, ErrorKind, Expired, Filter, Operate as _, Outcome,
+    AfterDead, Attempts, Begun, Bytes, Due, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest,
     Receipt, Recorded, Settled, Settlement, Slice, State, Store as _, StoreExt as _,
     Transactional as _,
 };
@@ -633,7 +633,7 @@ async fn no_interleaving_loses_the_place_of_an_ordering_key() {
     let after: i64 = place.value(deadlocks).await;
     // Transactions of several statements may lock in any order; single operations may not.
     println!("{conflicts} conflicts, {} deadlocks", after - before);
-    let expired = Expired::new(State::Processed, Duration::ZERO, 10_000).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10_000).unwrap();
     assert!(store.purge(&expired).await.unwrap() >= waiting);
     check::check_consistent(&ready).await;
 }

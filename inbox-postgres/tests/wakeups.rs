@@ -12,8 +12,8 @@ use std::{
 use common::*;
 use conformance_tests::Restart;
 use inbox_api::{
-    AfterDead, Due, ErrorKind, Expired, Filter, Operate as _, Outcome, Receipt, Settlement, Slice,
-    State, Store as _, StoreExt as _, Subscription, Transactional as _, Wakeups,
+    AfterDead, Due, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest, Receipt, Settlement,
+    Slice, State, Store as _, StoreExt as _, Subscription, Transactional as _, Wakeups,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -141,7 +141,7 @@ async fn a_statement_that_makes_work_available_notifies_once_and_without_a_paylo
     settle(store, &lease, dead(AfterDead::Block)).await;
     store.receive(&[ordered("a4", "a")]).await.unwrap();
     notified(&mut listener, place).await;
-    let expired = Expired::new(State::Dead, Duration::ZERO, 1000).unwrap();
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 1000).unwrap();
     assert!(store.purge(&expired).await.unwrap() > 0);
     assert_eq!(
         notified(&mut listener, place).await,

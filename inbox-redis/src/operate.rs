@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, Intervention, Key, Listing, Operate, Page, Progress, Record,
-    Result, Slice, Statistics, check_size,
+    Bytes, Cursor, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest,
+    Record, Result, Slice, Statistics, check_size,
 };
 
 use self::{
@@ -118,7 +118,7 @@ impl Operate for RedisStore {
         self.change_slice(OPERATION, filter, &states, slice).await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         const OPERATION: &str = "purge";
         let (mut purged, mut left) = (0, expired.limit() as usize);
         self.connection(OPERATION)?;
@@ -147,7 +147,7 @@ impl Operate for RedisStore {
         Ok(purged)
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         const OPERATION: &str = "expired";
         self.connection(OPERATION)?;
         let limit = expired.limit().min(Page::MAX) as usize;
@@ -158,7 +158,7 @@ impl Operate for RedisStore {
         self.listing(OPERATION, found, true).await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         const OPERATION: &str = "purge_archived";
         self.connection(OPERATION)?;
         let mut purged = 0;

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use common::{Raw, harness::OnServer, options, store, url};
 use conformance_tests::{CaseReport, Verdict, run};
 use inbox_api::{
-    Begun, ClaimRequest, Expired, Filter, HandlerName, Kind, LeaseTerms, Leased, Message,
-    MessageId, Operate, OrderingKey, Outcome, Page, Receipt, Settled, Settlement, State, Store,
+    Begun, ClaimRequest, Filter, HandlerName, Kind, LeaseTerms, Leased, Message, MessageId,
+    Operate, OrderingKey, Outcome, Page, PurgeRequest, Receipt, Settled, Settlement, State, Store,
     WorkerName,
 };
 use inbox_redis::{Confirmations, RedisStore};
@@ -163,7 +163,7 @@ async fn numbers_that_a_server_has_forgotten_do_not_come_again() {
     // Some keys are in other shards than the first, on nodes that have forgotten nothing.
     assert!(survived > 0 && survived < okeys.len(), "{survived}");
     let all: usize = order.values().map(Vec::len).sum();
-    let gone = Expired::new(State::Processed, Duration::ZERO, 10_000).unwrap();
+    let gone = PurgeRequest::new(State::Processed, Duration::ZERO, 10_000).unwrap();
     assert_eq!(store.purge(&gone).await.unwrap(), all as u64);
     assert_eq!(store.count(&Filter::default()).await.unwrap(), 0);
     drop(server);
@@ -260,7 +260,7 @@ async fn clocks_that_are_far_apart_change_nothing() {
     }
     let statistics = store.statistics().await.unwrap();
     assert_eq!(statistics.count(State::Processed), 300);
-    let gone = Expired::new(State::Processed, Duration::ZERO, 1000).unwrap();
+    let gone = PurgeRequest::new(State::Processed, Duration::ZERO, 1000).unwrap();
     assert_eq!(store.purge(&gone).await.unwrap(), 300);
 }
 

@@ -12,8 +12,8 @@ use common::{
     options, store,
 };
 use inbox_api::{
-    AfterDead, Due, Expired, Extended, Filter, HandlerName, HandlerStatistics, Lease, Leased,
-    Message, Operate as _, Outcome, Receipt, Settled, Settlement, Slice, State, Store as _,
+    AfterDead, Due, Extended, Filter, HandlerName, HandlerStatistics, Lease, Leased, Message,
+    Operate as _, Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_redis::RedisStore;
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
@@ -124,7 +124,7 @@ async fn no_operation_keeps_the_server_for_long() {
 
         let leased = claim(&store, limit).await.unwrap();
         settle(&store, &leased, processed()).await;
-        let gone = Expired::new(State::Processed, Duration::ZERO, limit).unwrap();
+        let gone = PurgeRequest::new(State::Processed, Duration::ZERO, limit).unwrap();
         let before = used(&mut raw).await;
         assert_eq!(store.purge(&gone).await.unwrap(), count as u64);
         each(&what("purge"), &mut raw, before).await;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing,
-    Operate, Page, Progress, Record, Result, Slice, State, Statistics, check_size, duration_micros,
+    Bytes, Cursor, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing, Operate,
+    Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics, check_size,
+    duration_micros,
 };
 use sqlx::{
     Connection as _, Row as _, SqlStr, Sqlite, SqliteConnection,
@@ -360,7 +361,7 @@ impl SqliteStore {
         Ok(sequence(&row).map_err(mapped)?.unsigned_abs())
     }
 
-    async fn expired_now(&self, expired: &Expired, until: Instant) -> Result<Listing> {
+    async fn expired_now(&self, expired: &PurgeRequest, until: Instant) -> Result<Listing> {
         const OPERATION: &str = "expired";
         let mapped = in_operation(OPERATION);
         let mut connection = self.reader(OPERATION, until).await?;
@@ -374,12 +375,12 @@ impl SqliteStore {
         self.listing(&returned, self.now()).map_err(mapped)
     }
 
-    fn finished_before(&self, expired: &Expired) -> i64 {
+    fn finished_before(&self, expired: &PurgeRequest) -> i64 {
         self.now()
             .saturating_sub(duration_micros(expired.older_than()))
     }
 
-    async fn purge_slice(&self, expired: &Expired, limit: u32, until: Instant) -> Result<u64> {
+    async fn purge_slice(&self, expired: &PurgeRequest, limit: u32, until: Instant) -> Result<u64> {
         const OPERATION: &str = "purge";
         let mut connection = self.writer(OPERATION, until).await?;
         let purged = sqlx::query(self.inner.work.statements.purge.clone())
@@ -394,7 +395,7 @@ impl SqliteStore {
 
     async fn purge_some_archived(
         &self,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
         until: Instant,
     ) -> Result<u64> {
@@ -416,7 +417,7 @@ impl SqliteStore {
     }
 
     /// A blocking dead letter that is purged lets its ordering key move on.
-    fn wake_after_purge(&self, expired: &Expired, purged: u64) {
+    fn wake_after_purge(&self, expired: &PurgeRequest, purged: u64) {
         if purged > 0 && expired.state() == State::Dead {
             self.inner.signal.raise();
         }
@@ -512,7 +513,7 @@ impl Operate for SqliteStore {
         .await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         let mut purged = 0;
         let mut left = expired.limit();
         while left > 0 {
@@ -534,12 +535,12 @@ impl Operate for SqliteStore {
         Ok(purged)
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         self.run("expired", |until| self.expired_now(expired, until))
             .await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let mut purged = 0;
         for some in keys.chunks(PURGE_SLICE as usize) {
             let slice = self

@@ -13,7 +13,7 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Due, ErrorKind, Expired, Filter, Intervention, Operate, Outcome, Page, Receipt,
+    AfterDead, Due, ErrorKind, Filter, Intervention, Operate, Outcome, Page, PurgeRequest, Receipt,
     Schema, Settled, Settlement, Slice, State, Store, StoreExt, Transactional,
 };
 use inbox_sqlite::SqliteStore;
@@ -191,7 +191,7 @@ async fn operators_and_transactions_can_be_dropped_anywhere() {
         store.list(&all, &Page::first(10_000)).await.unwrap()
     })
     .await;
-    let expired = Expired::new(State::Discarded, Duration::ZERO, 5).unwrap();
+    let expired = PurgeRequest::new(State::Discarded, Duration::ZERO, 5).unwrap();
     cut_everywhere(&place, "purge", async |_| {
         store.purge(&expired).await.unwrap()
     })
@@ -345,7 +345,7 @@ async fn corrupt_rows_are_set_aside_and_stop_nobody() {
             "{sql}"
         );
 
-        let expired = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+        let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
         if !gone {
             let listing = store.expired(&expired).await.unwrap();
             assert_eq!(listing.records.len() + listing.corrupt.len(), 1, "{sql}");

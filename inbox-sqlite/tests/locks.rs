@@ -11,8 +11,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    Begun, Due, ErrorKind, Expired, Extended, Filter, Operate, Outcome, Receipt, Schema, Settled,
-    Settlement, Slice, State, Store, StoreExt, Subscription, Transactional, from_micros,
+    Begun, Due, ErrorKind, Extended, Filter, Operate, Outcome, PurgeRequest, Receipt, Schema,
+    Settled, Settlement, Slice, State, Store, StoreExt, Subscription, Transactional, from_micros,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -171,7 +171,7 @@ async fn commits_that_make_nothing_due_wake_nobody() {
         settle(writer, &lease(n + 4), dead(inbox_api::AfterDead::Continue)).await;
         let later = message(&format!("later {n}")).with_due(Due::After(LENGTH));
         writer.receive(&[later]).await.unwrap();
-        let expired = Expired::new(State::Processed, Duration::ZERO, 1).unwrap();
+        let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 1).unwrap();
         assert_eq!(writer.purge(&expired).await.unwrap(), 1);
         let woken = tokio::time::timeout(Duration::from_millis(500), subscription.woken()).await;
         assert!(woken.is_err(), "{n}");
@@ -214,7 +214,7 @@ async fn every_operation_ends_while_another_process_keeps_the_lock() {
         after: None,
         limit: 5,
     };
-    let expired = Expired::new(State::Processed, Duration::ZERO, 5).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 5).unwrap();
     let settlement = Settlement {
         lease: lease.clone(),
         outcome: processed(),

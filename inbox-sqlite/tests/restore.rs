@@ -9,8 +9,8 @@ use std::{fs, time::Duration};
 
 use common::*;
 use inbox_api::{
-    AfterDead, ErrorKind, Expired, Filter, Operate, Page, Receipt, Record, Schema, State, Store,
-    StoreExt, Transactional,
+    AfterDead, ErrorKind, Filter, Operate, Page, PurgeRequest, Receipt, Record, Schema, State,
+    Store, StoreExt, Transactional,
 };
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -104,7 +104,7 @@ async fn live() -> Place {
         }
     }
     let _ = store.discard(&key("discarded")).await.unwrap();
-    let dead = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    let dead = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     let gone = store.purge_archived(&dead, &[key("purged")]).await.unwrap();
     assert_eq!(gone, 1);
     place

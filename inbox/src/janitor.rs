@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::abandoned::Abandoned;
 use crate::{
-    AfterDead, Effect, Error, ErrorKind, Expired, HandlerName, Hooks, Invalid, Key, Operate,
+    AfterDead, Effect, Error, ErrorKind, HandlerName, Hooks, Invalid, Key, Operate, PurgeRequest,
     Record, RetryPolicy, State, Store,
     backoff::a_few_times,
     patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
@@ -557,8 +557,8 @@ async fn unless_given_up<T>(
     }
 }
 
-fn expired(state: State, retention: Duration, limit: u32) -> Result<Expired, Error> {
-    Expired::new(state, retention, limit).map_err(|invalid| invalid.in_operation("purge"))
+fn expired(state: State, retention: Duration, limit: u32) -> Result<PurgeRequest, Error> {
+    PurgeRequest::new(state, retention, limit).map_err(|invalid| invalid.in_operation("purge"))
 }
 
 impl fmt::Debug for Janitor {

@@ -122,12 +122,12 @@ pub use hooks::Hooks;
 // What applications use. Helpers for those who write stores are in `inbox_api` itself.
 pub use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, Capabilities, ClaimRequest, Claims, Clock, ClockOffset,
-    ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Effect, Error, ErrorKind, Expired,
+    ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Effect, Error, ErrorKind,
     Extended, FencingToken, Filter, HandlerName, HandlerStatistics, Headers, Inbox, InboxName,
     Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Leased, Listing, Message, MessageId,
-    Migration, Operate, OrderingKey, Outcome, Page, Progress, Receipt, ReceiveAtomicity, Record,
-    Recorded, Result, Schema, Settled, Settlement, Slice, State, Statistics, Store, StoreExt,
-    Subscription, Transactional, Wakeups, WorkerName, headers,
+    Migration, Operate, OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt,
+    ReceiveAtomicity, Record, Recorded, Result, Schema, Settled, Settlement, Slice, State,
+    Statistics, Store, StoreExt, Subscription, Transactional, Wakeups, WorkerName, headers,
 };
 pub use inline::InlineConsumer;
 pub use janitor::{Archiver, Janitor, JanitorBuilder, RetentionWarning, Sweep, SweepError};

@@ -305,7 +305,7 @@ mod counted {
                         let _ = spy.inner.discard(message.key()).await.unwrap();
                     }
                     for state in [inbox::State::Discarded, inbox::State::Dead] {
-                        let expired = inbox::Expired::new(state, Duration::ZERO, 100);
+                        let expired = inbox::PurgeRequest::new(state, Duration::ZERO, 100);
                         spy.inner.purge(&expired.unwrap()).await.unwrap();
                     }
                     let statistics = spy.inner.statistics().await.unwrap();

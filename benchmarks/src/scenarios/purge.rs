@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use inbox::{CancellationToken, Expired, Inbox, State};
+use inbox::{CancellationToken, Inbox, PurgeRequest, State};
 use tokio::task::JoinHandle;
 
 use super::{Bench, Runs, depth, ratios, work};
@@ -36,7 +36,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
         alone.push(traffic.stop().await?);
 
         let traffic = Traffic::start(&inbox, bench.shape.payload)?;
-        let expired = Expired::new(State::Processed, Duration::ZERO, u32::MAX)?;
+        let expired = PurgeRequest::new(State::Processed, Duration::ZERO, u32::MAX)?;
         let start = Instant::now();
         let purged = inbox.purge(&expired).await?;
         purges.add(purged, start.elapsed());

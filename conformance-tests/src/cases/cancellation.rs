@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Begun, Bytes, Expired, Extended, Filter, Intervention, Key, Message, Operate, Page, Receipt,
-    Result, Schema, Settled, Settlement, Slice, State, Store, StoreExt,
+    Begun, Bytes, Extended, Filter, Intervention, Key, Message, Operate, Page, PurgeRequest,
+    Receipt, Result, Schema, Settled, Settlement, Slice, State, Store, StoreExt,
 };
 
 use crate::{
@@ -107,7 +107,7 @@ async fn begins_in_the_end(place: &Place, message: &Message) -> CaseResult {
 
 /// Purges until a finished message is gone: a dropped purge may go on in the server for a while,
 /// and another one passes over what it is removing.
-async fn gone_in_the_end(place: &Place, expired: &Expired, key: &Key) -> CaseResult {
+async fn gone_in_the_end(place: &Place, expired: &PurgeRequest, key: &Key) -> CaseResult {
     for _ in 0..100 {
         let _ = place.purge(expired).await?;
         if place.get(key).await?.is_none() {
@@ -342,7 +342,7 @@ pub(crate) async fn slices(cx: Context) -> CaseResult {
 pub(crate) async fn purge(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     let mut rounds = Rounds::new();
-    let expired = Expired::new(State::Processed, Duration::ZERO, 10)?;
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     while let Some(polls) = rounds.next()? {
         let leased = held(&place, polls).await?;
         place.finish(&leased, processed()).await?;
@@ -373,7 +373,7 @@ pub(crate) async fn looking(cx: Context) -> CaseResult {
     place.accept_in(&sent, State::Dead).await?;
     let inbox = &*place.inbox;
     let (filter, page) = (Filter::default(), Page::first(10));
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
     let mut rounds = Rounds::new();
     while let Some(polls) = rounds.next()? {
         let done = [

@@ -1,6 +1,8 @@
 //! A row that does not read back as what was written.
 
-use inbox_api::{Begun, ClaimRequest, ErrorKind, Expired, Filter, Message, Page, State, Store};
+use inbox_api::{
+    Begun, ClaimRequest, ErrorKind, Filter, Message, Page, PurgeRequest, State, Store,
+};
 use std::time::Duration;
 
 use crate::{
@@ -108,7 +110,7 @@ pub(crate) async fn statistics_and_purge_go_on(cx: Context) -> CaseResult {
         place.finish(leased, processed()).await?;
     }
     for (state, expected) in [(State::Processed, 2), (State::Dead, 1)] {
-        let expired = Expired::new(state, Duration::ZERO, 10)?;
+        let expired = PurgeRequest::new(state, Duration::ZERO, 10)?;
         let listing = place.expired(&expired).await?;
         let found = (listing.records.len() + listing.corrupt.len()) as u64;
         same(&format!("expired of {state}"), &found, &expected)?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use inbox_api::{
-    Expired, Extended, FencingToken, Filter, Leased, Outcome, Settled, Settlement, Slice, State,
-    StoreExt,
+    Extended, FencingToken, Filter, Leased, Outcome, PurgeRequest, Settled, Settlement, Slice,
+    State, StoreExt,
 };
 
 use crate::{
@@ -142,7 +142,7 @@ pub(crate) async fn tokens_grow_across_a_purge(cx: Context) -> CaseResult {
     let first = place.claim_one().await?;
     place.finish(&first, processed()).await?;
     let purged = place
-        .purge(&Expired::new(State::Processed, Duration::ZERO, 10)?)
+        .purge(&PurgeRequest::new(State::Processed, Duration::ZERO, 10)?)
         .await?;
     same("purged", &purged, &1)?;
     let gone = place.settle_one(&first.lease, processed()).await?;
@@ -466,7 +466,7 @@ pub(crate) async fn a_repetition_after_an_intervention_is_done(cx: Context) -> C
         same(&what, &place.record(key).await?, &before)?;
     }
     let leased = settled("purged", processed()).await?;
-    let gone = Expired::new(State::Processed, Duration::ZERO, 10)?;
+    let gone = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     place.purge(&gone).await?;
     same(
         "settling again what was purged",

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{
-    Expired, Filter, HandlerName, Kind, Lease, Message, OrderingKey, Outcome, Page, Record,
+    Filter, HandlerName, Kind, Lease, Message, OrderingKey, Outcome, Page, PurgeRequest, Record,
     Settlement, Slice, State,
 };
 
@@ -199,7 +199,7 @@ async fn cleared(place: &Place, held: Vec<Lease>) -> CaseResult {
     let _ = place.discard_slice(&unfinished, &slice).await?;
     for state in [State::Processed, State::Discarded] {
         let _ = place
-            .purge(&Expired::new(state, Duration::ZERO, 100)?)
+            .purge(&PurgeRequest::new(state, Duration::ZERO, 100)?)
             .await?;
     }
     same(

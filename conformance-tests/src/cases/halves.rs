@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::SystemTime};
 
 use bytes::Bytes;
 use inbox_api::{
-    Expired, Filter, HandlerName, Inbox, LeaseTerms, Leased, Message, Outcome, Page,
+    Filter, HandlerName, Inbox, LeaseTerms, Leased, Message, Outcome, Page, PurgeRequest,
     ReceiveAtomicity, Result, Settlement, Slice, State, Store, StoreExt as _,
 };
 
@@ -139,7 +139,7 @@ impl Scene {
                 inbox.discard_slice(&pending, &slice).await.map(drop)
             }
             Operation::Purge => {
-                let expired = Expired::new(State::Processed, std::time::Duration::ZERO, 10)?;
+                let expired = PurgeRequest::new(State::Processed, std::time::Duration::ZERO, 10)?;
                 inbox.purge(&expired).await.map(drop)
             }
         })

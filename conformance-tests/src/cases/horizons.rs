@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Begun, Bytes, Due, Expired, Filter, Outcome, Page, Receipt, Slice, State};
+use inbox_api::{Begun, Bytes, Due, Filter, Outcome, Page, PurgeRequest, Receipt, Slice, State};
 
 use crate::{
     check::{CaseResult, ensure, same},
@@ -118,7 +118,7 @@ async fn a_year_and_more(cx: &Context, settings: &Settings) -> CaseResult {
     // What is not old enough stays, to the day.
     for state in [State::Processed, State::Dead, State::Discarded] {
         for (age, expected) in [(LONG_AGO + DAY, 0), (LONG_AGO - DAY, 1)] {
-            let expired = Expired::new(state, age, 10)?;
+            let expired = PurgeRequest::new(state, age, 10)?;
             same(
                 &format!(
                     "purged of what has been {state} for {} days",
@@ -276,7 +276,7 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
         &(0, ROWS),
     )?;
     // More than a store deletes at a time, and less than there is.
-    let most = Expired::new(State::Discarded, Duration::ZERO, Page::MAX)?;
+    let most = PurgeRequest::new(State::Discarded, Duration::ZERO, Page::MAX)?;
     let purged = place.purge(&most).await?;
     same(
         "purged of the longest page and one more",
@@ -291,7 +291,7 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
 async fn tokens_grow(place: &mut Place, restart: bool) -> CaseResult {
     let second = place.connections(2).await?.swap_remove(1);
     let sent = message("1")?;
-    let everything = Expired::new(State::Processed, Duration::ZERO, 10)?;
+    let everything = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     let mut last = i64::MIN;
     for (n, step) in [
         "it was accepted",

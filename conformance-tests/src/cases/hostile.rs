@@ -469,7 +469,7 @@ pub(crate) async fn the_largest_limits_are_taken(cx: Context) -> CaseResult {
         &place.claim_up_to(u32::MAX, LONG).await?.len(),
         &3,
     )?;
-    let all = inbox_api::Expired::new(State::Processed, Duration::MAX, u32::MAX)?;
+    let all = inbox_api::PurgeRequest::new(State::Processed, Duration::MAX, u32::MAX)?;
     same(
         "purged of what is older than time itself",
         &place.purge(&all).await?,

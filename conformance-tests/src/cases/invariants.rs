@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Begun, Expired, Filter, Message, Outcome, Slice, State};
+use inbox_api::{Begun, Filter, Message, Outcome, PurgeRequest, Slice, State};
 
 use crate::{
     check::{CaseResult, Unmet, ensure},
@@ -126,7 +126,7 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
         let _ = place.discard_slice(&every, &few).await?;
         agree(&place, "after a slice of discards").await?;
         for state in [State::Dead, State::Processed, State::Discarded] {
-            let one = Expired::new(state, Duration::ZERO, 1)?;
+            let one = PurgeRequest::new(state, Duration::ZERO, 1)?;
             let archived = place.expired(&one).await?;
             let keys: Vec<_> = archived.records.into_iter().map(|r| r.key).collect();
             let _ = place.purge_archived(&one, &keys).await?;
@@ -143,7 +143,7 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
     };
     let _ = place.discard_slice(&every, &whole).await?;
     agree(&place, "after a discard of everything").await?;
-    let whole = Expired::new(State::Discarded, Duration::ZERO, 100)?;
+    let whole = PurgeRequest::new(State::Discarded, Duration::ZERO, 100)?;
     let _ = place.purge(&whole).await?;
     agree(&place, "after a purge of everything").await
 }

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, join_all};
 use inbox_api::{
-    ErrorKind, Expired, Filter, HandlerName, Lease, Message, Operate, Page, Result, Schema,
+    ErrorKind, Filter, HandlerName, Lease, Message, Operate, Page, PurgeRequest, Result, Schema,
     Settlement, Slice, State, Store, StoreExt as _, Wakeups,
 };
 
@@ -232,7 +232,7 @@ pub(crate) async fn purging_leaves_nothing(cx: Context) -> CaseResult {
     let place = cx.fresh().await?;
     let (inbox, all) = (&place.inbox, dead_ones(&place, 2 * (TIMES + 1)).await?);
     let touched = message("1")?;
-    let expired = Expired::new(State::Dead, Duration::ZERO, 1)?;
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
     let archived: Vec<_> = all.iter().map(|message| message.key().clone()).collect();
     dropped!(&place, &touched, "purge of what was archived", |time| {
         let keys = archived.get(time..=time).unwrap_or_default();
@@ -249,7 +249,7 @@ pub(crate) async fn looking_leaves_nothing(cx: Context) -> CaseResult {
     let (inbox, sent) = (&place.inbox, message("1")?);
     place.accept_in(&sent, State::Dead).await?;
     let (filter, page) = (Filter::default(), Page::first(10));
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
     dropped!(&place, &sent, "get", |_| Operate::get(&**inbox, sent.key()));
     dropped!(&place, &sent, "list", |_| Operate::list(
         &**inbox, &filter, &page

@@ -463,7 +463,7 @@ pub(crate) async fn a_cursor_outlives_its_message(cx: Context) -> CaseResult {
     for leased in place.claim_up_to(2, LONG).await? {
         place.finish(&leased, processed()).await?;
     }
-    let gone = inbox_api::Expired::new(State::Processed, Duration::ZERO, 10)?;
+    let gone = inbox_api::PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     same("purged", &place.purge(&gone).await?, &2)?;
     let page = Page {
         after: first.next,

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use inbox_api::{
-    Begun, Due, Expired, Extended, Filter, HandlerStatistics, LeaseTerms, Message, Page, Slice,
-    State, StoreExt as _,
+    Begun, Due, Extended, Filter, HandlerStatistics, LeaseTerms, Message, Page, PurgeRequest,
+    Slice, State, StoreExt as _,
 };
 
 use crate::{
@@ -296,7 +296,7 @@ pub(crate) async fn retention_counts_from_the_end(cx: Context) -> CaseResult {
         }
         let finished = place.record(sent.key()).await?.finished_at;
         let moment = finished.unwrap_or(SystemTime::UNIX_EPOCH) + DAY;
-        let expired = Expired::new(state, DAY, 10)?;
+        let expired = PurgeRequest::new(state, DAY, 10)?;
         for before in BEFORE {
             if place.now().await? + before >= moment {
                 continue;
@@ -516,7 +516,7 @@ pub(crate) async fn retention_of_the_archived_counts_from_the_end(cx: Context) -
     let finished = place.record(sent.key()).await?.finished_at;
     let moment = finished.unwrap_or(SystemTime::UNIX_EPOCH) + DAY;
     let (expired, keys) = (
-        Expired::new(State::Processed, DAY, 10)?,
+        PurgeRequest::new(State::Processed, DAY, 10)?,
         [sent.key().clone()],
     );
     for before in BEFORE {

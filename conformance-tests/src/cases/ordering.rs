@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Begun, Due, Effect, ErrorKind, Expired, Filter, Intervention, OrderingKey, Outcome,
-    Settled, State, StoreExt,
+    AfterDead, Begun, Due, Effect, ErrorKind, Filter, Intervention, OrderingKey, Outcome,
+    PurgeRequest, Settled, State, StoreExt,
 };
 
 use crate::{
@@ -258,7 +258,7 @@ pub(crate) async fn a_discard_lifts_no_other_block(cx: Context) -> CaseResult {
 pub(crate) async fn a_purge_unblocks(cx: Context) -> CaseResult {
     let place = blocked(&cx).await?;
     let purged = place
-        .purge(&Expired::new(State::Dead, Duration::ZERO, 10)?)
+        .purge(&PurgeRequest::new(State::Dead, Duration::ZERO, 10)?)
         .await?;
     same("purged", &purged, &1)?;
     same("order", &drain(&place).await?, &texts(&["2", "3"]))

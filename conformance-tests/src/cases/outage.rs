@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use inbox_api::{
-    ClaimRequest, Effect, ErrorKind, Expired, Extended, Filter, Inbox, Key, Message, Outcome, Page,
-    Receipt, Record, Recorded, Result, Settled, Settlement, Slice, State, StoreExt,
+    ClaimRequest, Effect, ErrorKind, Extended, Filter, Inbox, Key, Message, Outcome, Page,
+    PurgeRequest, Receipt, Record, Recorded, Result, Settled, Settlement, Slice, State, StoreExt,
 };
 
 use super::wakeups::{subscribed, wakes};
@@ -203,8 +203,8 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
         after: None,
         limit: 10,
     };
-    let processed_ones = Expired::new(State::Processed, Duration::ZERO, 10)?;
-    let discarded_ones = Expired::new(State::Discarded, Duration::ZERO, 10)?;
+    let processed_ones = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
+    let discarded_ones = PurgeRequest::new(State::Discarded, Duration::ZERO, 10)?;
     let archived = [message_of("purge-archived").key().clone()];
     let request = ClaimRequest {
         handlers: vec![message_of("claim").handler().clone()],
@@ -425,7 +425,7 @@ pub(crate) async fn a_closed_store_is_unavailable(cx: Context) -> CaseResult {
     closed("statistics", inbox.statistics().await)?;
     closed("replay", inbox.replay(sent.key(), None).await)?;
     closed("discard", inbox.discard(sent.key()).await)?;
-    let expired = inbox_api::Expired::new(State::Dead, Duration::ZERO, 1)?;
+    let expired = inbox_api::PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
     closed("purge", inbox.purge(&expired).await)
 }
 

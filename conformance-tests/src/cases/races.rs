@@ -11,8 +11,9 @@ use std::{
 };
 
 use inbox_api::{
-    Begun, ClaimRequest, Cursor, Expired, Extended, Filter, HandlerName, Inbox, Intervention, Key,
-    Lease, Leased, Message, Outcome, Receipt, Settled, Settlement, Slice, State, StoreExt as _,
+    Begun, ClaimRequest, Cursor, Extended, Filter, HandlerName, Inbox, Intervention, Key, Lease,
+    Leased, Message, Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State,
+    StoreExt as _,
 };
 
 use super::concurrency::persist;
@@ -380,7 +381,7 @@ async fn finished(place: &Place) -> CaseResult<Vec<Key>> {
 
 /// Purges all that is processed, in steps: by age, or by the keys that were archived.
 async fn purge_all(inbox: Arc<dyn Inbox>, archived: Option<Vec<Key>>) -> CaseResult<u64> {
-    let expired = Expired::new(State::Processed, Duration::ZERO, SLICE)?;
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, SLICE)?;
     let mut purged = 0;
     if let Some(keys) = archived {
         for keys in keys.chunks(SLICE as usize) {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox_api::{Bytes, Expired, Inbox, Key, Operate, Outcome, State, Store};
+use inbox_api::{Bytes, Inbox, Key, Operate, Outcome, PurgeRequest, State, Store};
 
 use crate::{
     check::{CaseResult, same},
@@ -11,8 +11,8 @@ use crate::{
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-fn expired(state: State, older_than: Duration, limit: u32) -> CaseResult<Expired> {
-    Ok(Expired::new(state, older_than, limit)?)
+fn expired(state: State, older_than: Duration, limit: u32) -> CaseResult<PurgeRequest> {
+    Ok(PurgeRequest::new(state, older_than, limit)?)
 }
 
 async fn process_all(place: &Place, n: usize) -> CaseResult {
@@ -511,7 +511,7 @@ pub(crate) async fn what_is_expired_has_no_next_page(cx: Context) -> CaseResult 
     }
     let mut archived = Vec::new();
     for _ in 0..4 {
-        let expired = Expired::new(State::Dead, Duration::ZERO, 1)?;
+        let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
         let listing = place.expired(&expired).await?;
         same("next of what is expired", &listing.next, &None)?;
         let keys: Vec<_> = listing.records.iter().map(|r| r.key.clone()).collect();

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{
-    Begun, Expired, Filter, Key, Lease, Message, Page, Receipt, Settled, Settlement, State,
+    Begun, Filter, Key, Lease, Message, Page, PurgeRequest, Receipt, Settled, Settlement, State,
 };
 use tokio::time::Instant;
 
@@ -154,7 +154,7 @@ impl Measuring {
             .collect::<CaseResult<_>>()?;
         let inline = message(&format!("begun {number}"))?;
         let filter = Filter::default();
-        let expired = Expired::new(State::Processed, Duration::ZERO, 5)?;
+        let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 5)?;
 
         let receipts = timed(times, "receive", place.receive(&new)).await?;
         same("receipts", &receipts, &vec![Receipt::Accepted; FEW])?;

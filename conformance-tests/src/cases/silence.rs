@@ -4,7 +4,7 @@ use std::{fmt::Debug, time::Duration};
 
 use futures_util::future::BoxFuture;
 use inbox_api::{
-    Effect, ErrorKind, Expired, Filter, HandlerName, Inbox, Message, Page, Receipt, Recorded,
+    Effect, ErrorKind, Filter, HandlerName, Inbox, Message, Page, PurgeRequest, Receipt, Recorded,
     Result, Settled, Slice, State, StoreExt as _,
 };
 
@@ -202,8 +202,8 @@ const LOOKS_AND_CHANGES: &[(&str, Call)] = &[
     }),
 ];
 
-fn expired(operation: &'static str) -> Result<Expired> {
-    Expired::new(State::Dead, Duration::from_secs(3600), 5)
+fn expired(operation: &'static str) -> Result<PurgeRequest> {
+    PurgeRequest::new(State::Dead, Duration::from_secs(3600), 5)
         .map_err(|invalid| invalid.in_operation(operation))
 }
 

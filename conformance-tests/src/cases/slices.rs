@@ -10,7 +10,7 @@ use std::{
 };
 
 use inbox_api::{
-    Cursor, Expired, Filter, Inbox, Intervention, Key, Message, Outcome, Progress, Settlement,
+    Cursor, Filter, Inbox, Intervention, Key, Message, Outcome, Progress, PurgeRequest, Settlement,
     Slice, State,
 };
 use tokio::task::JoinSet;
@@ -209,7 +209,7 @@ pub(crate) async fn they_set_free_what_they_unblock(cx: Context) -> CaseResult {
         after: None,
         limit: 2,
     };
-    let expired = Expired::new(State::Dead, Duration::ZERO, 2)?;
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 2)?;
     let everything = Filter::default();
     for change in ["replay", "discard", "purge", "purge of what was archived"] {
         let place = three_blocked(&cx).await?;
@@ -354,7 +354,7 @@ pub(crate) async fn counts_follow_them(cx: Context) -> CaseResult {
         counts(&place, &when, expected).await?;
     }
     for (at, state) in finals.into_iter().enumerate() {
-        let expired = Expired::new(state, Duration::ZERO, 1)?;
+        let expired = PurgeRequest::new(state, Duration::ZERO, 1)?;
         let archived = place.expired(&expired).await?.records;
         let keys: Vec<Key> = archived.into_iter().map(|record| record.key).collect();
         let _ = place.purge_archived(&expired, &keys).await?;

@@ -103,7 +103,7 @@ pub(crate) async fn counts_follow_every_change(cx: Context) -> CaseResult {
     let _ = place.discard(all[7].key()).await?;
     agree("after interventions").await?;
     for state in [State::Processed, State::Dead, State::Discarded] {
-        let expired = inbox_api::Expired::new(state, Duration::ZERO, 10)?;
+        let expired = inbox_api::PurgeRequest::new(state, Duration::ZERO, 10)?;
         let _ = place.purge(&expired).await?;
     }
     agree("after purges").await?;
@@ -249,7 +249,7 @@ pub(crate) async fn a_blocked_key_shows_until_it_goes_on(cx: Context) -> CaseRes
     blocking(&place, 4, "after a replay of many").await?;
     let _ = place.discard_slice(&one("3")?, &slice).await?;
     blocking(&place, 3, "after a discard of many").await?;
-    let expired = inbox_api::Expired::new(State::Dead, Duration::ZERO, 1)?;
+    let expired = inbox_api::PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
     let _ = place.purge_archived(&expired, &[key("5")?]).await?;
     blocking(&place, 2, "after a purge of what was archived").await?;
     let _ = place.purge(&expired).await?;

@@ -3,8 +3,8 @@
 use std::{future::poll_fn, task::Poll, time::Duration};
 
 use inbox_api::{
-    Begun, ClaimRequest, Due, ErrorKind, Expired, Filter, HandlerName, Inbox, Leased, Message,
-    OrderingKey, Outcome, Settlement, Slice, State, Subscription, Wakeups,
+    Begun, ClaimRequest, Due, ErrorKind, Filter, HandlerName, Inbox, Leased, Message, OrderingKey,
+    Outcome, PurgeRequest, Settlement, Slice, State, Subscription, Wakeups,
 };
 
 use crate::{
@@ -434,7 +434,7 @@ pub(crate) async fn what_an_operator_sets_free_wakes(cx: Context) -> CaseResult 
 pub(crate) async fn a_purge_of_what_blocked_wakes(cx: Context) -> CaseResult {
     for archived in [false, true] {
         let (place, first) = blocked(&cx).await?;
-        let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
+        let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
         let keys = [first.key().clone()];
         let purge = async {
             let purged = if archived {
@@ -616,7 +616,7 @@ pub(crate) async fn another_process_is_woken_by_operators(cx: Context) -> CaseRe
         return Err(Unmet::NotChecked(Need::WakeupsAcrossProcesses));
     }
     let other = place.fixture.second_connection().await?;
-    let expired = Expired::new(State::Dead, Duration::ZERO, 10)?;
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
     for (n, cause) in ["replay", "discard", "purge", "purge of the archived"]
         .into_iter()
         .enumerate()

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Clock, Due, Expired, Filter, HandlerName, Inbox, Key,
-    Lease, LeaseTerms, Message, Operate, OrderingKey, Outcome, Page, Settlement, Slice, State,
-    Store, WorkerName,
+    AfterDead, Begun, Bytes, ClaimRequest, Clock, Due, Filter, HandlerName, Inbox, Key, Lease,
+    LeaseTerms, Message, Operate, OrderingKey, Outcome, Page, PurgeRequest, Settlement, Slice,
+    State, Store, WorkerName,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 
@@ -155,7 +155,7 @@ impl Pair {
             Operation::ReplaySlice(choice) => self.slice(choice, false).await,
             Operation::DiscardSlice(choice) => self.slice(choice, true).await,
             Operation::Purge { state, older_than } => {
-                let expired = Expired::new(*state, Duration::from_secs(*older_than), 100)?;
+                let expired = PurgeRequest::new(*state, Duration::from_secs(*older_than), 100)?;
                 let would = (
                     store.expired(&expired).await?,
                     model.expired(&expired).await?,

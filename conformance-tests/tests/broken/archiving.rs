@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox_api::{Expired, Key, Operate as _, Result, State};
+use inbox_api::{Key, Operate as _, PurgeRequest, Result, State};
 use inbox_memory::MemoryStore;
 
 use super::Defect;
@@ -33,10 +33,10 @@ impl Defect for Archived {
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
-        let of = |state, age| Expired::new(state, age, expired.limit()).unwrap();
+        let of = |state, age| PurgeRequest::new(state, age, expired.limit()).unwrap();
         let mut purged = inner.purge_archived(expired, &[]).await?;
         match self {
             Self::WhateverTheyAre | Self::AlsoPending => {

@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    ClaimRequest, Claims, Error, ErrorKind, Expired, Filter, Intervention, Key, Message,
-    Operate as _, OrderingKey, Outcome, Page, Progress, Receipt, Result, Settled, Settlement,
+    ClaimRequest, Claims, Error, ErrorKind, Filter, Intervention, Key, Message, Operate as _,
+    OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt, Result, Settled, Settlement,
     Slice, State, Statistics, Store as _, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
@@ -198,14 +198,14 @@ impl Defect for Sticks {
         self.around("discard_slice", inner, change).await
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         self.around("purge", inner, inner.purge(expired)).await
     }
 
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         let change = inner.purge_archived(expired, keys);
@@ -368,7 +368,7 @@ impl Defect for Miscounts {
         Ok(progress)
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         let purged = inner.purge(expired).await?;
         self.note("purge", purged);
         Ok(purged)
@@ -377,7 +377,7 @@ impl Defect for Miscounts {
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         let purged = inner.purge_archived(expired, keys).await?;

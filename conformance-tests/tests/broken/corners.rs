@@ -11,9 +11,9 @@ use std::{
 
 use async_trait::async_trait;
 use inbox_api::{
-    Begun, ClaimRequest, Claims, Expired, Extended, FencingToken, Filter, HandlerStatistics, Key,
-    Lease, LeaseTerms, Leased, Listing, Message, Operate as _, Outcome, Page, Progress, Record,
-    Result, Settled, Settlement, Slice, State, Statistics, Store as _, StoreExt as _,
+    Begun, ClaimRequest, Claims, Extended, FencingToken, Filter, HandlerStatistics, Key, Lease,
+    LeaseTerms, Leased, Listing, Message, Operate as _, Outcome, Page, Progress, PurgeRequest,
+    Record, Result, Settled, Settlement, Slice, State, Statistics, Store as _, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -186,7 +186,7 @@ pub(crate) struct ExpiredHasPages;
 
 #[async_trait]
 impl Defect for ExpiredHasPages {
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
         let mut listing = inner.expired(expired).await?;
         listing.next = listing.records.last().map(|record| record.cursor.clone());
         Ok(listing)
@@ -365,7 +365,7 @@ async fn now(inner: &MemoryStore, like: &Message) -> Result<SystemTime> {
     let _ = inner.receive_one(&probe).await?;
     let at = inner.get(probe.key()).await?.unwrap().accepted_at;
     let _ = inner.discard(probe.key()).await?;
-    let expired = Expired::new(State::Discarded, Duration::ZERO, 1).unwrap();
+    let expired = PurgeRequest::new(State::Discarded, Duration::ZERO, 1).unwrap();
     let keys = [probe.key().clone()];
     let _ = inner.purge_archived(&expired, &keys).await?;
     Ok(at)

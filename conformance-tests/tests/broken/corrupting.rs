@@ -171,7 +171,8 @@ impl Defect for ForgetsCorruptKeys {
                 record.state == State::Dead && record.last_error.as_deref() == Some("corrupt")
             });
             if corrupt {
-                let expired = inbox_api::Expired::new(State::Dead, std::time::Duration::ZERO, 1);
+                let expired =
+                    inbox_api::PurgeRequest::new(State::Dead, std::time::Duration::ZERO, 1);
                 let expired = expired.unwrap();
                 let keys = [message.key().clone()];
                 let _ = inbox_api::Operate::purge_archived(inner, &expired, &keys).await?;

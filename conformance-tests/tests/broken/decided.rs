@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Mutex, time::SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    Begun, Cursor, Error, Expired, Extended, Filter, Intervention, Key, Lease, LeaseTerms, Listing,
-    Message, Operate as _, Page, Progress, Receipt, Record, Result, Settled, Settlement, Slice,
-    State, Store as _, StoreExt as _,
+    Begun, Cursor, Error, Extended, Filter, Intervention, Key, Lease, LeaseTerms, Listing, Message,
+    Operate as _, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled, Settlement,
+    Slice, State, Store as _, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -102,9 +102,11 @@ pub(crate) struct LiftsEveryBlock;
 impl Defect for LiftsEveryBlock {
     async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {
         let discarded = inner.discard(key).await?;
-        let mut same_key = Filter::default();
-        same_key.states = vec![State::Dead];
-        same_key.ordering_key = inner.get(key).await?.and_then(|r| r.ordering_key);
+        let same_key = Filter {
+            states: vec![State::Dead],
+            ordering_key: inner.get(key).await?.and_then(|r| r.ordering_key),
+            ..Filter::default()
+        };
         if same_key.ordering_key.is_some() {
             let all = inner.list(&same_key, &Page::first(100)).await?.records;
             for blocking in all.iter().filter(|record| record.blocks_ordering_key) {
@@ -125,7 +127,7 @@ pub(crate) struct ExpiredAsAccepted;
 
 #[async_trait]
 impl Defect for ExpiredAsAccepted {
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
         let mut listing = inner.expired(expired).await?;
         listing
             .records

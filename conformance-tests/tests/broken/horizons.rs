@@ -4,9 +4,8 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::{
-    ClaimRequest, Claims, Expired, FencingToken, Filter, Key, Leased, Listing, Message,
-    Operate as _, Page, Receipt, Record, Result, Settled, Settlement, State, Statistics,
-    Store as _,
+    ClaimRequest, Claims, FencingToken, Filter, Key, Leased, Listing, Message, Operate as _, Page,
+    PurgeRequest, Receipt, Record, Result, Settled, Settlement, State, Statistics, Store as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -28,13 +27,13 @@ impl Defect for Forgets {
             };
             for record in inner.list(&old, &Page::first(100)).await?.records {
                 let _ = inner.discard(&record.key).await?;
-                let now = Expired::new(State::Discarded, Duration::ZERO, 1).unwrap();
+                let now = PurgeRequest::new(State::Discarded, Duration::ZERO, 1).unwrap();
                 let _ = inner.purge_archived(&now, &[record.key]).await?;
             }
             state = State::Processed;
         }
         if state == self.0 {
-            let old = Expired::new(state, days(300), 100).unwrap();
+            let old = PurgeRequest::new(state, days(300), 100).unwrap();
             let _ = inner.purge(&old).await?;
         }
         inner.receive(messages).await

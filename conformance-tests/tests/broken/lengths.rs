@@ -4,8 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Begun, ClaimRequest, Claims, Due, Expired, Extended, Filter, Key, Lease, LeaseTerms, Listing,
-    Message, Operate, Outcome, Page, Progress, Receipt, Result, Settled, Settlement, Slice, Store,
+    Begun, ClaimRequest, Claims, Due, Extended, Filter, Key, Lease, LeaseTerms, Listing, Message,
+    Operate, Outcome, Page, Progress, PurgeRequest, Receipt, Result, Settled, Settlement, Slice,
+    Store,
 };
 use inbox_memory::MemoryStore;
 
@@ -100,9 +101,9 @@ pub(crate) struct OtherAges(pub(crate) Spoil);
 
 #[async_trait]
 impl Defect for OtherAges {
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         let age = (self.0)(expired.older_than());
-        let expired = Expired::new(expired.state(), age, expired.limit()).unwrap();
+        let expired = PurgeRequest::new(expired.state(), age, expired.limit()).unwrap();
         inner.purge(&expired).await
     }
 }
@@ -119,9 +120,9 @@ impl OtherAgesOf {
         }
     }
 
-    fn expired(&self, operation: &str, expired: &Expired) -> Expired {
+    fn expired(&self, operation: &str, expired: &PurgeRequest) -> PurgeRequest {
         let age = self.age(operation, expired.older_than());
-        Expired::new(expired.state(), age, expired.limit()).unwrap()
+        PurgeRequest::new(expired.state(), age, expired.limit()).unwrap()
     }
 
     fn filter(&self, operation: &str, filter: &Filter) -> Filter {
@@ -135,14 +136,14 @@ impl OtherAgesOf {
 
 #[async_trait]
 impl Defect for OtherAgesOf {
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
         inner.expired(&self.expired("expired", expired)).await
     }
 
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         let expired = self.expired("purge_archived", expired);

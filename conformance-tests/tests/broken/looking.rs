@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    Attempts, Begun, ClaimRequest, Claims, Error, ErrorKind, Expired, Extended, Filter,
-    HandlerStatistics, Headers, Key, Lease, LeaseTerms, Listing, Message, Operate as _, Outcome,
-    Page, Receipt, Record, Result, Settled, Settlement, Statistics, Store as _, StoreExt as _,
+    Attempts, Begun, ClaimRequest, Claims, Error, ErrorKind, Extended, Filter, HandlerStatistics,
+    Headers, Key, Lease, LeaseTerms, Listing, Message, Operate as _, Outcome, Page, PurgeRequest,
+    Receipt, Record, Result, Settled, Settlement, Statistics, Store as _, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -28,7 +28,7 @@ impl Defect for Shows {
         Ok(listing)
     }
 
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
         let mut listing = inner.expired(expired).await?;
         listing.records.iter_mut().for_each(self.0);
         Ok(listing)

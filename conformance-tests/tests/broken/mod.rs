@@ -40,10 +40,10 @@ use conformance_tests::{
     Unable,
 };
 use inbox_api::{
-    Begun, Capabilities, ClaimRequest, Claims, Clock, Error, ErrorKind, Expired, Extended, Filter,
+    Begun, Capabilities, ClaimRequest, Claims, Clock, Error, ErrorKind, Extended, Filter,
     HandlerName, Inbox, Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate,
-    Page, Progress, Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store,
-    Subscription,
+    Page, Progress, PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice,
+    Statistics, Store, Subscription,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 
@@ -151,7 +151,7 @@ pub(crate) trait Defect: Send + Sync + 'static {
         inner.replay_slice(filter, slice).await
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         inner.purge(expired).await
     }
 
@@ -159,14 +159,14 @@ pub(crate) trait Defect: Send + Sync + 'static {
         inner.count(filter).await
     }
 
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
         inner.expired(expired).await
     }
 
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         inner.purge_archived(expired, keys).await
@@ -283,8 +283,8 @@ pub(crate) struct ExpiredWithoutLimit;
 
 #[async_trait]
 impl Defect for ExpiredWithoutLimit {
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
-        let all = Expired::new(expired.state(), expired.older_than(), 1000).unwrap();
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
+        let all = PurgeRequest::new(expired.state(), expired.older_than(), 1000).unwrap();
         inner.expired(&all).await
     }
 }
@@ -529,12 +529,12 @@ impl<D: Defect> Operate for Broken<D> {
         self.ask("discard_slice", NO_PROGRESS, discard).await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         self.ask("purge", 0, |inner| self.defect.purge(inner, expired))
             .await
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         let list = async |inner| {
             let listing = self.defect.expired(inner, expired).await?;
             self.corrupt.apart(&self.defect, "expired", listing)
@@ -542,7 +542,7 @@ impl<D: Defect> Operate for Broken<D> {
         self.ask("expired", Listing::default(), list).await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let purge = |inner| self.defect.purge_archived(inner, expired, keys);
         self.ask("purge_archived", 0, purge).await
     }

@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    Attempts, ClaimRequest, Claims, Cursor, Expired, Filter, HandlerName, Intervention, Key,
-    Listing, Operate, Page, Progress, Record, Result, Slice, State, Statistics, Store,
+    Attempts, ClaimRequest, Claims, Cursor, Filter, HandlerName, Intervention, Key, Listing,
+    Operate, Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics, Store,
 };
 use inbox_memory::MemoryStore;
 
@@ -17,7 +17,7 @@ pub(crate) struct PurgeTakesPending;
 
 #[async_trait]
 impl Defect for PurgeTakesPending {
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         let filter = Filter {
             states: vec![State::Pending],
             older_than: Some(expired.older_than()),
@@ -29,7 +29,7 @@ impl Defect for PurgeTakesPending {
         };
         let taken = inner.discard_slice(&filter, &slice).await?.changed;
         if taken > 0 {
-            let all = Expired::new(State::Discarded, Duration::ZERO, expired.limit())
+            let all = PurgeRequest::new(State::Discarded, Duration::ZERO, expired.limit())
                 .map_err(|e| e.in_operation("purge"))?;
             return inner.purge(&all).await;
         }
@@ -42,8 +42,8 @@ pub(crate) struct PurgeForgetsEarly;
 
 #[async_trait]
 impl Defect for PurgeForgetsEarly {
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
-        let all = Expired::new(expired.state(), Duration::ZERO, expired.limit())
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
+        let all = PurgeRequest::new(expired.state(), Duration::ZERO, expired.limit())
             .map_err(|e| e.in_operation("purge"))?;
         inner.purge(&all).await
     }

@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    AfterDead, Begun, ClaimRequest, Claims, Expired, Extended, Filter, Intervention, Key, Lease,
-    LeaseTerms, Message, Operate, Outcome, Page, Progress, Receipt, Record, Result, Settled,
+    AfterDead, Begun, ClaimRequest, Claims, Extended, Filter, Intervention, Key, Lease, LeaseTerms,
+    Message, Operate, Outcome, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled,
     Settlement, Slice, State, Store, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
@@ -76,7 +76,7 @@ impl ChecksFirst {
         let _ = self.force_discard(inner, key).await?;
         let keys = std::slice::from_ref(key);
         for state in [State::Discarded, State::Processed, State::Dead] {
-            let any = Expired::new(state, Duration::ZERO, 1).unwrap();
+            let any = PurgeRequest::new(state, Duration::ZERO, 1).unwrap();
             if inner.purge_archived(&any, keys).await? > 0 {
                 return Ok(1);
             }
@@ -259,7 +259,7 @@ impl Defect for ChecksFirst {
         Ok(progress)
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         if self.operation != "purge" {
             round_trip().await;
             return inner.purge(expired).await;
@@ -276,7 +276,7 @@ impl Defect for ChecksFirst {
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         if self.operation != "purge_archived" {
@@ -303,7 +303,12 @@ impl Defect for ChecksFirst {
 pub(crate) struct PurgesInSteps(pub(crate) &'static str);
 
 impl PurgesInSteps {
-    async fn in_steps(&self, inner: &MemoryStore, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn in_steps(
+        &self,
+        inner: &MemoryStore,
+        expired: &PurgeRequest,
+        keys: &[Key],
+    ) -> Result<u64> {
         let purged = inner.purge_archived(expired, keys).await?;
         pause().await;
         for key in keys {
@@ -321,7 +326,7 @@ impl Defect for PurgesInSteps {
         inner.receive(messages).await
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         if self.0 != "purge" {
             return inner.purge(expired).await;
         }
@@ -333,7 +338,7 @@ impl Defect for PurgesInSteps {
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         if self.0 != "purge_archived" {

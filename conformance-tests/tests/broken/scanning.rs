@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Begun, ClaimRequest, Claims, Expired, Extended, Filter, Key, Lease, LeaseTerms, Listing,
-    Message, Operate as _, Page, Receipt, Record, Result, Settled, Settlement, State, Statistics,
-    Store as _,
+    Begun, ClaimRequest, Claims, Extended, Filter, Key, Lease, LeaseTerms, Listing, Message,
+    Operate as _, Page, PurgeRequest, Receipt, Record, Result, Settled, Settlement, State,
+    Statistics, Store as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -97,12 +97,12 @@ impl Defect for Scans {
         inner.statistics().await
     }
 
-    async fn expired(&self, inner: &MemoryStore, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<Listing> {
         self.at(inner, "expired").await?;
         inner.expired(expired).await
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         self.at(inner, "purge").await?;
         inner.purge(expired).await
     }

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use conformance_tests::{AnyTransaction, AnyTransactions, Mishap, Need, Offered, Unable};
 use inbox_api::{
-    AfterDead, Begun, Expired, Lease, LeaseTerms, Leased, Message, Operate as _, Outcome, Receipt,
-    Recorded, Result, Settled, Settlement, State, Store as _, StoreExt as _, WorkerName,
+    AfterDead, Begun, Lease, LeaseTerms, Leased, Message, Operate as _, Outcome, PurgeRequest,
+    Receipt, Recorded, Result, Settled, Settlement, State, Store as _, StoreExt as _, WorkerName,
 };
 use inbox_memory::MemoryStore;
 
@@ -183,7 +183,7 @@ impl AnyTransaction for Open {
                 .settle_one(&leased.lease, Outcome::Release)
                 .await?;
         }
-        let expired = Expired::new(State::Discarded, std::time::Duration::ZERO, 1).unwrap();
+        let expired = PurgeRequest::new(State::Discarded, std::time::Duration::ZERO, 1).unwrap();
         for message in &self.new {
             let _ = self.inner.discard(message.key()).await?;
             let keys = [message.key().clone()];

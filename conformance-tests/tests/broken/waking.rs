@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    ClaimRequest, Claims, Expired, Filter, HandlerName, Intervention, Key, Message, Operate as _,
-    Outcome, Progress, Receipt, Result, Settled, Settlement, Slice, Store as _, Subscription,
+    ClaimRequest, Claims, Filter, HandlerName, Intervention, Key, Message, Operate as _, Outcome,
+    Progress, PurgeRequest, Receipt, Result, Settled, Settlement, Slice, Store as _, Subscription,
 };
 use inbox_memory::MemoryStore;
 use tokio::sync::Notify;
@@ -169,14 +169,14 @@ impl Defect for Wakes {
         self.around("discard_slice", change).await
     }
 
-    async fn purge(&self, inner: &MemoryStore, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
         self.around("purge", inner.purge(expired)).await
     }
 
     async fn purge_archived(
         &self,
         inner: &MemoryStore,
-        expired: &Expired,
+        expired: &PurgeRequest,
         keys: &[Key],
     ) -> Result<u64> {
         let change = inner.purge_archived(expired, keys);

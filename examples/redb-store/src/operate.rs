@@ -8,8 +8,9 @@ use std::{collections::BTreeMap, ops::Bound, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Expired, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing,
-    Operate, Page, Progress, Record, Result, Slice, State, Statistics, check_size, duration_micros,
+    Bytes, Cursor, Filter, HandlerName, HandlerStatistics, Intervention, Key, Listing, Operate,
+    Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics, check_size,
+    duration_micros,
 };
 use redb::{AccessGuard, ReadOnlyTable, ReadTransaction, ReadableTable};
 
@@ -238,7 +239,7 @@ impl Operate for RedbStore {
             .await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         let expired = expired.clone();
         let purge = move |work: &mut Work<'_>| {
             let cutoff = cutoff(&expired, work.now);
@@ -258,7 +259,7 @@ impl Operate for RedbStore {
         self.inner().write("purge", purge).await
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         let expired = expired.clone();
         let list = move |transaction: &ReadTransaction, now| {
             let look = Look::open(transaction, now)?;
@@ -274,7 +275,7 @@ impl Operate for RedbStore {
         self.inner().read("expired", list).await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let (expired, keys) = (expired.clone(), keys.to_vec());
         let purge = move |work: &mut Work<'_>| {
             let cutoff = cutoff(&expired, work.now);
@@ -365,7 +366,7 @@ fn sequence(cursor: Option<&Cursor>, operation: &'static str) -> Result<Option<i
 }
 
 /// The latest moment at which a message must have become final to be expired now.
-fn cutoff(expired: &Expired, now: i64) -> i64 {
+fn cutoff(expired: &PurgeRequest, now: i64) -> i64 {
     now.saturating_sub(duration_micros(expired.older_than()))
 }
 

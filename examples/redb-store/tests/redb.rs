@@ -4,8 +4,8 @@
 use std::{fs, time::Duration};
 
 use inbox_api::{
-    ErrorKind, Expired, Filter, HandlerName, Kind, Message, MessageId, Migration, Operate,
-    OrderingKey, Outcome, Page, Receipt, Schema, Settled, State, Store, StoreExt, WorkerName,
+    ErrorKind, Filter, HandlerName, Kind, Message, MessageId, Migration, Operate, OrderingKey,
+    Outcome, Page, PurgeRequest, Receipt, Schema, Settled, State, Store, StoreExt, WorkerName,
 };
 use redb::{Database, TableDefinition};
 use redb_store::{RedbOptions, RedbStore};
@@ -215,7 +215,7 @@ async fn purging_passes_over_a_state_row_that_does_not_read() {
     let _ = store.receive(&[message("1"), message("2")]).await.unwrap();
     process_all(&store).await;
     spoil_first_state(&store);
-    let expired = Expired::new(State::Processed, Duration::ZERO, 1).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 1).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
     assert_eq!(store.purge(&expired).await.unwrap(), 0);
 }
@@ -226,9 +226,9 @@ async fn purging_what_was_archived_minds_the_state() {
     let _ = store.receive_one(&message("1")).await.unwrap();
     process_all(&store).await;
     let keys = [message("1").key().clone()];
-    let dead = Expired::new(State::Dead, Duration::ZERO, 10).unwrap();
+    let dead = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge_archived(&dead, &keys).await.unwrap(), 0);
-    let processed = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+    let processed = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge_archived(&processed, &keys).await.unwrap(), 1);
 }
 

@@ -20,7 +20,7 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Begun, ErrorKind, Expired, Filter, Intervention, Message, Operate as _, Page,
+    AfterDead, Begun, ErrorKind, Filter, Intervention, Message, Operate as _, Page, PurgeRequest,
     Receipt, Recorded, Schema as _, Settled, Settlement, State, Store as _, StoreExt as _,
     Transactional as _,
 };
@@ -38,13 +38,13 @@ async fn partitioned() -> Option<Ready> {
         .await
 }
 
-fn expired(state: State, limit: u32) -> Expired {
-    Expired::new(state, Duration::ZERO, limit).unwrap()
+fn expired(state: State, limit: u32) -> PurgeRequest {
+    PurgeRequest::new(state, Duration::ZERO, limit).unwrap()
 }
 
 /// A purge that finds nothing old enough.
 async fn next_partition(store: &PostgresStore) {
-    let never = Expired::new(State::Dead, 1000 * 24 * HOUR, 1).unwrap();
+    let never = PurgeRequest::new(State::Dead, 1000 * 24 * HOUR, 1).unwrap();
     assert_eq!(store.purge(&never).await.unwrap(), 0);
 }
 

@@ -1,6 +1,6 @@
 //! What retention deletes.
 
-use inbox_api::{Expired, HandlerName, Result, duration_micros};
+use inbox_api::{HandlerName, PurgeRequest, Result, duration_micros};
 
 use crate::{
     reply::{Taker, unexpected},
@@ -14,7 +14,7 @@ impl RedisStore {
     pub(super) async fn find_expired(
         &self,
         operation: &'static str,
-        expired: &Expired,
+        expired: &PurgeRequest,
         limit: usize,
     ) -> Result<Vec<Row>> {
         let mapped = unexpected(operation);
@@ -49,7 +49,7 @@ impl RedisStore {
         &self,
         operation: &'static str,
         shard: u16,
-        expired: &Expired,
+        expired: &PurgeRequest,
         fields: &[String],
     ) -> Result<u64> {
         let mapped = unexpected(operation);

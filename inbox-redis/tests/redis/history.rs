@@ -33,7 +33,7 @@ async fn purging_leaves_no_keys_but_the_markers() {
         }
         for _ in 0..40 {
             for state in [State::Dead, State::Processed] {
-                let expired = Expired::new(state, Duration::ZERO, 100).unwrap();
+                let expired = PurgeRequest::new(state, Duration::ZERO, 100).unwrap();
                 store.purge(&expired).await.unwrap();
             }
             settle_all(&store, claim(&store, 100).await).await;
@@ -100,7 +100,7 @@ async fn a_retained_message_takes_less_than_250_bytes() {
     fill(&store, COUNT).await;
     let each = (used_memory(&mut raw).await - before) / COUNT;
     assert!(each < 250, "{each} bytes");
-    let expired = Expired::new(State::Processed, Duration::ZERO, u32::MAX).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, u32::MAX).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), COUNT);
     let left = used_memory(&mut raw).await.saturating_sub(before);
     assert!(left < COUNT * 250 / 20, "{left} bytes after a purge");

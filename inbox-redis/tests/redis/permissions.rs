@@ -76,7 +76,7 @@ async fn credentials_and_permissions_are_denied() {
     store.list(&Filter::default(), &page).await.unwrap();
     store.statistics().await.unwrap();
     for state in [State::Processed, State::Discarded] {
-        let expired = Expired::new(state, Duration::ZERO, 10).unwrap();
+        let expired = PurgeRequest::new(state, Duration::ZERO, 10).unwrap();
         assert_eq!(store.expired(&expired).await.unwrap().records.len(), 1);
         assert_eq!(store.purge(&expired).await.unwrap(), 1);
     }

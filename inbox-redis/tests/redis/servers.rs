@@ -28,7 +28,7 @@ async fn a_full_server_refuses_new_messages_and_can_be_drained() {
     let leased = claim(&newcomer, 100).await;
     assert_eq!(leased.len(), 100);
     settle_all(&store, leased).await;
-    let expired = Expired::new(State::Processed, Duration::ZERO, 1000).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 1000).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 100);
     let mut limit = redis::cmd("CONFIG");
     limit.arg("SET").arg("maxmemory").arg("0");

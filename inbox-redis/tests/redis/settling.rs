@@ -97,7 +97,7 @@ async fn messages_of_a_run_part_ways() {
         Intervention::Done
     );
     assert_eq!(claim(&store, 5).await[0].message.payload(), &b"new"[..]);
-    let expired = Expired::new(State::Processed, Duration::ZERO, 30).unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 30).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 30);
     assert_eq!(store.count(&Filter::default()).await.unwrap(), 70);
 }

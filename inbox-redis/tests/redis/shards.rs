@@ -55,7 +55,7 @@ async fn a_lost_or_left_note_of_a_place_does_no_harm() {
         assert!(store.get(&key(&id)).await.unwrap().is_some(), "{okey}");
         let found = store.discard(&key(&id)).await.unwrap();
         assert_eq!(found, Intervention::Done, "{okey}");
-        let gone = Expired::new(State::Discarded, Duration::ZERO, 10).unwrap();
+        let gone = PurgeRequest::new(State::Discarded, Duration::ZERO, 10).unwrap();
         let purged = store.purge_archived(&gone, &[key(&id)]).await.unwrap();
         assert_eq!(purged, 1, "{okey}");
 
@@ -77,7 +77,7 @@ async fn a_lost_or_left_note_of_a_place_does_no_harm() {
             panic!("{begun:?}");
         };
         settle_all(&store, vec![*leased]).await;
-        let gone = Expired::new(State::Processed, Duration::ZERO, 10).unwrap();
+        let gone = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
         assert_eq!(store.purge(&gone).await.unwrap(), 1, "{okey}");
     }
     assert!(noted > 0);

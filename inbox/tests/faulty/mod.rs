@@ -10,9 +10,9 @@ use std::{
 
 use async_trait::async_trait;
 use inbox::{
-    Begun, Bytes, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Expired, Extended,
-    Filter, HandlerName, Inbox, Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Listing,
-    Message, MessageId, Operate, Page, Progress, Receipt, Record, Result, Settled, Settlement,
+    Begun, Bytes, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, Filter,
+    HandlerName, Inbox, Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Listing, Message,
+    MessageId, Operate, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled, Settlement,
     Slice, Statistics, Store, Subscription,
 };
 use tokio::sync::Semaphore;
@@ -205,15 +205,15 @@ impl Operate for FaultyStore {
         self.inner.discard_slice(filter, slice).await
     }
 
-    async fn purge(&self, expired: &Expired) -> Result<u64> {
+    async fn purge(&self, expired: &PurgeRequest) -> Result<u64> {
         self.with("purge", self.inner.purge(expired)).await
     }
 
-    async fn expired(&self, expired: &Expired) -> Result<Listing> {
+    async fn expired(&self, expired: &PurgeRequest) -> Result<Listing> {
         self.with("expired", self.inner.expired(expired)).await
     }
 
-    async fn purge_archived(&self, expired: &Expired, keys: &[Key]) -> Result<u64> {
+    async fn purge_archived(&self, expired: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         self.with("purge_archived", self.inner.purge_archived(expired, keys))
             .await
     }
