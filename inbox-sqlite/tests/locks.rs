@@ -42,6 +42,8 @@ where
     // begins later.
     tokio::time::sleep(Duration::from_millis(300)).await;
     place.clock.advance(Duration::from_secs(3600));
+    // Until it has found the lock taken once more: an attempt may have read the time just before.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     unlock(held).await;
     running.await.unwrap()
 }

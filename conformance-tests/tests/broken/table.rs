@@ -518,7 +518,7 @@ macro_rules! table {
                     => "time::the_longest_due_come_first",
                 lag_that_goes_on_through_leases: broken::corners::LagThroughLeases
                     => "statistics::a_leased_message_is_no_lag",
-                release_that_makes_due_anew: broken::corners::DueAnew::default()
+                release_that_changes_the_due_time: broken::corners::DueAnew::default()
                     => "release::a_release_leaves_the_due_time",
                 begin_blocked_before_busy: broken::corners::BlockedBeforeBusy
                     => "begin::what_is_not_due_is_busy_before_it_is_blocked",
