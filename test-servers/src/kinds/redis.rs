@@ -44,16 +44,22 @@ impl Recipe for Redis {
         }
     }
 
-    fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
-        let mut server = command(&program.path, ["--bind", "127.0.0.1", "--port"]);
-        server.arg(ports[node].to_string());
+    /// The second is for a test that makes the server a cluster of one node. Left alone, it would
+    /// take the first plus 10,000, which nobody has reserved.
+    fn ports(&self) -> usize {
+        2
+    }
+
+    fn command(&self, program: &Program, home: &Path, ports: &[u16], _node: usize) -> Command {
+        let mut server = command(&program.path, ["--bind", "127.0.0.1"]);
+        server.args(of_ports(ports));
         server.arg("--dir").arg(home).args(SETTINGS);
         server
     }
 
     fn image(&self, ports: &[u16]) -> Option<Image> {
         let mut arguments = vec![self.program_name().to_owned()];
-        arguments.extend(["--port".to_owned(), ports[0].to_string()]);
+        arguments.extend(of_ports(ports));
         arguments.extend(SETTINGS.map(str::to_owned));
         let (name, tag) = self.image_name();
         Some(Image {
@@ -89,6 +95,11 @@ impl Redis {
             Self::Valkey => ("valkey/valkey", "9.0"),
         }
     }
+}
+
+fn of_ports(ports: &[u16]) -> [String; 4] {
+    let (clients, bus) = (ports[0].to_string(), ports[1].to_string());
+    ["--port".into(), clients, "--cluster-port".into(), bus]
 }
 
 /// Runs one command whose answer is a word or a text; the server's error is the error.
