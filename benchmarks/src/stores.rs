@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use inbox::{
-    Inbox, memory::MemoryStore, mongodb::MongoStore, mysql::MySqlStore, postgres::PostgresStore,
+    Inbox, memory::MemoryStore, mongo::MongoStore, mysql::MySqlStore, postgres::PostgresStore,
     redis::RedisStore, sqlite::SqliteStore,
 };
 

@@ -190,7 +190,7 @@ impl Site {
             Place::Postgres(server) => {
                 let options = PostgresOptions::new().max_connections(CONNECTIONS);
                 let connection = server.options(database);
-                AnyStore::Postgres(PostgresStore::connect(connection, options).await?)
+                AnyStore::Postgres(PostgresStore::connect(options.connect_with(connection)).await?)
             }
             Place::MySql(server) => AnyStore::MySql(server.connect(database, CONNECTIONS).await?),
             Place::Redis(server) => AnyStore::Redis(server.connect(slot as u8).await?),
@@ -282,7 +282,7 @@ impl Site {
     }
 
     /// The driver's client, where it is MongoDB.
-    pub(crate) fn mongodb(&self) -> Option<&inbox::mongodb::mongodb::Client> {
+    pub(crate) fn mongodb(&self) -> Option<&inbox::mongo::mongodb::Client> {
         match &self.place {
             Place::Mongo(server) => Some(&server.client),
             _ => None,

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use bytes::Bytes;
 
 use crate::{
-    harness::{Need, Unable},
-    times::debug,
+    needs::{Need, Unable},
+    time_text::debug,
 };
 
 /// Why a case did not pass.

@@ -19,13 +19,16 @@
 //!
 //! ```
 //! use conformance_tests::{Fresh, Need, Ready};
+//! use inbox_api::Clock;
 //! use inbox_memory::{MemoryOptions, MemoryStore};
 //!
 //! fn my_store() -> Ready {
 //!     Ready::new("my store", |settings| async move {
-//!         let mut options = MemoryOptions::default();
-//!         options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
-//!         let clock = options.clock.clone();
+//!         let clock = Clock::system();
+//!         let mut options = MemoryOptions::new().clock(clock.clone());
+//!         if let Some(limit) = settings.payload_limit {
+//!             options = options.payload_limit(limit);
+//!         }
 //!         Ok(Fresh::new(MemoryStore::with(options)).with_clock(clock))
 //!     })
 //!     .lacks([
@@ -63,11 +66,11 @@
 //! | [`Harness::schema_variant`] | setting up where there is nothing, less, something older, newer or foreign |
 //! | [`Fixture::check_invariants`] | after every case, that what the store keeps in several places agrees |
 //! | [`Fixture::corrupt`] | rows that cannot be read |
-//! | [`Fixture::begin_outage`] | outages that must not pass for duplicates |
-//! | [`Fixture::begin_outage_after`] | that an operation which stops between two writes is done or not done |
+//! | [`ServerControl::begin_outage`] | outages that must not pass for duplicates |
+//! | [`ServerControl::begin_outage_after`] | that an operation which stops between two writes is done or not done |
 //! | [`Fixture::silence`] | that every call ends when connections go silent |
-//! | [`Fixture::restart`] | durability across a restart or a kill |
-//! | [`Fixture::lose_power`] | durability across a loss of power |
+//! | [`ServerControl::restart`] | durability across a restart or a kill |
+//! | [`ServerControl::lose_power`] | durability across a loss of power |
 //! | [`Fixture::transactions`] | recording and settling in the caller's transaction, through [`Transactions`]; with [`BusinessWrites`], that the handler's effects commit with the record, whatever [`Mishap`] befalls the transaction |
 //!
 //! # Environments
@@ -138,24 +141,32 @@ mod check;
 #[cfg(unix)]
 pub mod crash;
 mod harness;
+mod memory;
 mod model;
-mod place;
+mod needs;
+mod options;
 mod program;
 mod ready;
 mod registry;
 mod report;
 mod run;
+mod server;
+mod test_inbox;
+mod time_text;
 mod times;
 mod transactions;
 mod watched;
 
-pub use harness::{
-    BoxError, Corruption, Fixture, Harness, Mishap, Need, Offered, Restart, SchemaVariant,
-    Settings, Unable,
+pub use harness::{Fixture, Harness};
+pub use memory::memory_harness;
+pub use needs::{
+    BoxError, Corruption, Mishap, Need, Offered, Restart, SchemaVariant, Settings, Unable,
 };
+pub use options::Options;
 pub use program::main;
 pub use ready::{Fresh, Ready};
 pub use registry::{CASES, Case, SCALE};
 pub use report::{CaseReport, Report, Verdict};
-pub use run::{Options, TestFailure, run, run_with, test};
+pub use run::{TestFailure, run, run_with, test};
+pub use server::{OwnServer, ServerControl, StartServer};
 pub use transactions::{AnyTransaction, AnyTransactions, BusinessWrites, Transactions};

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     check::{CaseResult, Unmet},
-    place::Context,
+    test_inbox::Context,
 };
 
 /// Replays the sequence of one seed instead of drawing new ones.

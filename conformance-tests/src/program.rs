@@ -12,9 +12,10 @@ use lexopt::prelude::*;
 
 use crate::{
     harness::Harness,
+    options::Options,
     registry::Case,
     report::{CaseReport, Report, Verdict},
-    run::{Options, run_with},
+    run::run_with,
 };
 
 const USAGE: &str = "\
@@ -35,7 +36,7 @@ Usage: PROGRAM [OPTIONS] [FILTER]
   --help             show this
 
 Ends with 0 when all that was checked holds and all that was not is declared, with 1 when not, and
-with 2 when the arguments cannot be read or a file cannot be written.
+with 2 when the arguments cannot be read, a file cannot be written or something is left behind.
 ";
 
 const USAGE_ERROR: u8 = 2;
@@ -121,8 +122,9 @@ pub fn main(harness: impl Harness) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("no runtime: {error}")),
     };
-    let running = run_with(Arc::new(harness), &arguments.options, progress);
-    let report = runtime.block_on(running);
+    let harness = Arc::new(harness);
+    let report = runtime.block_on(run_with(harness.clone(), &arguments.options, progress));
+    let cleaned = runtime.block_on(harness.clean_up());
     // A case that hangs must not hang the program.
     runtime.shutdown_timeout(Duration::from_secs(5));
     let verdict = if report.is_clean() {
@@ -130,7 +132,11 @@ pub fn main(harness: impl Harness) -> ExitCode {
     } else {
         ExitCode::FAILURE
     };
-    written(write(&arguments, &report), verdict)
+    let outcome = written(write(&arguments, &report), verdict);
+    match cleaned {
+        Ok(()) => outcome,
+        Err(error) => failed(&error.to_string()),
+    }
 }
 
 fn write(arguments: &Arguments, report: &Report) -> io::Result<()> {

@@ -7,7 +7,8 @@ use futures_util::future::BoxFuture;
 use inbox_api::{Clock, Inbox};
 
 use crate::{
-    harness::{Fixture, Harness, Need, Offered, Settings, Unable},
+    harness::{Fixture, Harness},
+    needs::{Need, Offered, Settings, Unable},
     transactions::AnyTransactions,
 };
 
@@ -22,10 +23,13 @@ type Make<T> = Box<dyn Fn() -> BoxFuture<'static, Offered<T>> + Send + Sync>;
 ///
 /// fn my_store() -> Ready {
 ///     Ready::new("my store", |settings| async move {
-///         let mut options = MemoryOptions::default();
-///         options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
-///         options.drop_processed_payloads = settings.drop_processed_payloads;
-///         let clock = options.clock.clone();
+///         let clock = Clock::system();
+///         let mut options = MemoryOptions::new()
+///             .drop_processed_payloads(settings.drop_processed_payloads)
+///             .clock(clock.clone());
+///         if let Some(limit) = settings.payload_limit {
+///             options = options.payload_limit(limit);
+///         }
 ///         Ok(Fresh::new(MemoryStore::with(options)).with_clock(clock))
 ///     })
 ///     .lacks([Need::SecondConnection, Need::WakeupsAcrossProcesses, Need::Transactions])

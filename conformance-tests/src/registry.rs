@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 
-use crate::{check::CaseResult, place::Context};
+use crate::{check::CaseResult, test_inbox::Context};
 
 /// A case: one rule of the contract.
 pub struct Case {

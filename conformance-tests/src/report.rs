@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 
-use crate::harness::Need;
+use crate::needs::Need;
 
 /// What became of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -14,39 +14,17 @@ use tokio::task::JoinSet;
 use crate::{
     check::{CaseResult, Unmet, panic_text},
     harness::Harness,
-    place::Context,
+    options::Options,
     registry::{CASES, Case, SCALE},
     report::{CaseReport, Report, Verdict},
-    times::readable,
+    test_inbox::Context,
+    time_text::readable,
 };
 
 /// The longest that a case may take; one that hangs fails rather than stopping the suite.
 const LONGEST_CASE: Duration = Duration::from_secs(300);
 /// The longest that one of many messages may take.
 const LONGEST_OF_SCALE: Duration = Duration::from_secs(3600);
-
-/// How many messages are many, where nothing else is said.
-pub(crate) const DEFAULT_SCALE: usize = 100_000;
-
-/// Which cases to run, and how.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Only the cases whose `group::name` contains this. Empty means all.
-    pub filter: String,
-    /// The model runs the one sequence of this seed; otherwise those of some fixed seeds, and random
-    /// ones. Where it is not given, the environment's `INBOX_CONFORMANCE_SEED` is.
-    pub seed: Option<u64>,
-    /// How many sequences the model draws, 40 by default. Where it is not given, the environment's
-    /// `INBOX_CONFORMANCE_SEQUENCES` is.
-    pub sequences: Option<u64>,
-    /// The model draws no more sequences after so long, 60 s by default. It draws one at least.
-    pub budget: Option<Duration>,
-    /// How many cases run at a time, 1 by default. Most of them wait more than they work.
-    pub jobs: Option<NonZeroUsize>,
-    /// Runs the cases of [`SCALE`] too, with so many messages: 100,000 tell much. They compare the time of
-    /// each operation with that at a hundredth of them, so nothing else should run meanwhile.
-    pub scale: Option<NonZeroUsize>,
-}
 
 impl Options {
     /// The cases that they mean.
@@ -98,7 +76,7 @@ async fn run_case(harness: &Arc<dyn Harness>, case: &Case, options: &Options) ->
     let running = (case.run)(context.clone());
     let case_and_check = async move {
         running.await?;
-        context.check_places().await
+        context.check_inboxes().await
     };
     // A task of its own, so that a panic ends this case and no other. The set ends it when this
     // future is dropped.

@@ -1,34 +1,14 @@
-//! Times as people read them: by RFC 3339, and by how far they are from what was expected.
+//! Whether times are what was expected, and how far they are from it.
 
-use std::{
-    fmt::Debug,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, SystemTime};
 
 use crate::{
     check::{CaseResult, Unmet},
-    place::TOLERANCE,
+    time_text::{apart, shown},
 };
 
-/// A time by RFC 3339, in UTC, to the microsecond that stores keep.
-pub(crate) fn shown(time: SystemTime) -> String {
-    match jiff::Timestamp::try_from(time) {
-        Ok(time) => format!("{time:.6}"),
-        // Beyond the year 9999.
-        Err(_) => match time.duration_since(UNIX_EPOCH) {
-            Ok(since) => format!("{since:?} after 1970"),
-            Err(before) => format!("{:?} before 1970", before.duration()),
-        },
-    }
-}
-
-/// How far a time is from another: `1.5s later`.
-pub(crate) fn apart(seen: SystemTime, expected: SystemTime) -> String {
-    match seen.duration_since(expected) {
-        Ok(later) => format!("{later:?} later"),
-        Err(earlier) => format!("{:?} earlier", earlier.duration()),
-    }
-}
+/// By how much the suite's reading of a store's times may be off.
+pub(crate) const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Fails unless `seen` is `expected`, as far as the suite can tell the store's time.
 pub(crate) fn about(
@@ -93,51 +73,10 @@ pub(crate) fn as_long_within(
     )))
 }
 
-/// How Rust shows a time on Unix, on one line or several.
-const NAME: &str = "SystemTime {";
-
-/// A text in which every time that Rust has shown stands by RFC 3339.
-pub(crate) fn readable(text: &str) -> String {
-    let mut readable = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(NAME) {
-        readable.push_str(before);
-        match parsed(after) {
-            Some((time, behind)) => {
-                readable.push_str(&shown(time));
-                rest = behind;
-            }
-            None => {
-                readable.push_str(NAME);
-                rest = after;
-            }
-        }
-    }
-    readable.push_str(rest);
-    readable
-}
-
-/// The time whose fields a text begins with, and what comes behind it.
-fn parsed(text: &str) -> Option<(SystemTime, &str)> {
-    let (fields, behind) = text.split_once('}')?;
-    let mut fields = fields.split(',').map(str::trim);
-    let seconds: u64 = fields.next()?.strip_prefix("tv_sec: ")?.parse().ok()?;
-    let nanos: u32 = fields.next()?.strip_prefix("tv_nsec: ")?.parse().ok()?;
-    let time = UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))?;
-    Some((time, behind))
-}
-
-/// How Rust shows a value, with its times by RFC 3339.
-pub(crate) fn debug(value: &impl Debug, on_lines: bool) -> String {
-    readable(&if on_lines {
-        format!("{value:#?}")
-    } else {
-        format!("{value:?}")
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     fn time() -> SystemTime {
@@ -151,22 +90,6 @@ mod tests {
             Err(Unmet::Failed(text)) => text,
             other => panic!("expected a failure, saw {other:?}"),
         }
-    }
-
-    #[test]
-    fn times_in_values_stand_by_rfc_3339() {
-        for on_lines in [false, true] {
-            let value = (1, Some(time()), "SystemTime { x", Duration::from_secs(1));
-            let seen = debug(&value, on_lines);
-            assert!(seen.contains(SHOWN) && !seen.contains("tv_sec"), "{seen}");
-            assert!(seen.contains("SystemTime { x"), "{seen}");
-        }
-    }
-
-    #[test]
-    fn times_without_a_date_are_shown() {
-        let far = UNIX_EPOCH + Duration::from_secs(9_000_000_000_000);
-        assert_eq!(shown(far), "9000000000000s after 1970");
     }
 
     #[test]

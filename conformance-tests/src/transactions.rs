@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{Lease, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
 
-use crate::harness::{BoxError, Mishap, Need, Offered, Unable};
+use crate::needs::{BoxError, Mishap, Need, Offered, Unable};
 
 /// Opens transactions on the store under test. Implemented by [`Transactions`].
 #[async_trait]

@@ -13,11 +13,13 @@ use inbox_api::{Inbox, Key};
 
 use crate::{
     check::{CaseResult, Unmet},
-    harness::{Corruption, Fixture, Offered, Restart, Unable},
+    harness::Fixture,
+    needs::{Corruption, Offered, Restart, Unable},
+    server::ServerControl,
     transactions::AnyTransactions,
 };
 
-/// How a place was made.
+/// How an inbox was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
     /// With an inbox that is set up.
@@ -87,46 +89,53 @@ impl Fixture for Watched {
         self.fixture.corrupt(key, corruption).await
     }
 
+    async fn silence(&self) -> Offered<()> {
+        self.is_harmed.store(true, Ordering::SeqCst);
+        self.fixture.silence().await
+    }
+
+    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
+        self.fixture.transactions()
+    }
+
+    fn server(&self) -> &dyn ServerControl {
+        self
+    }
+}
+
+#[async_trait]
+impl ServerControl for Watched {
     async fn begin_outage(&self) -> Offered<()> {
         self.is_away.store(true, Ordering::SeqCst);
-        self.fixture.begin_outage().await
+        self.fixture.server().begin_outage().await
     }
 
     async fn end_outage(&self) -> Offered<()> {
-        self.fixture.end_outage().await?;
+        self.fixture.server().end_outage().await?;
         self.is_away.store(false, Ordering::SeqCst);
         Ok(())
     }
 
     async fn begin_outage_after(&self, writes: u32) -> Offered<()> {
         self.is_away.store(true, Ordering::SeqCst);
-        self.fixture.begin_outage_after(writes).await
-    }
-
-    async fn silence(&self) -> Offered<()> {
-        self.is_harmed.store(true, Ordering::SeqCst);
-        self.fixture.silence().await
+        self.fixture.server().begin_outage_after(writes).await
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {
-        self.fixture.restart(how).await
+        self.fixture.server().restart(how).await
     }
 
     async fn lose_power(&self) -> Offered<()> {
         self.is_harmed.store(true, Ordering::SeqCst);
-        self.fixture.lose_power().await
-    }
-
-    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
-        self.fixture.transactions()
+        self.fixture.server().lose_power().await
     }
 }
 
-/// The places that a case made.
+/// The inboxes that a case made.
 #[derive(Default)]
-pub(crate) struct Places(Mutex<Vec<Arc<Watched>>>);
+pub(crate) struct Inboxes(Mutex<Vec<Arc<Watched>>>);
 
-impl Places {
+impl Inboxes {
     pub(crate) fn add(&self, fixture: Box<dyn Fixture>, made: Made) -> Arc<dyn Fixture> {
         let watched = Arc::new(Watched {
             fixture,
@@ -138,10 +147,10 @@ impl Places {
         watched
     }
 
-    /// Checks, and gives up, those that the case is done with, so that a case of many places does not
+    /// Checks, and gives up, those that the case is done with, so that a case of many inboxes does not
     /// keep all of them.
     pub(crate) async fn check_left(&self) -> CaseResult {
-        let is_left = |place: &mut Arc<Watched>| Arc::strong_count(place) == 1;
+        let is_left = |inbox: &mut Arc<Watched>| Arc::strong_count(inbox) == 1;
         let left: Vec<_> = self.list().extract_if(.., is_left).collect();
         check(left).await
     }
@@ -157,9 +166,9 @@ impl Places {
     }
 }
 
-async fn check(places: Vec<Arc<Watched>>) -> CaseResult {
-    for place in places {
-        place.check().await?;
+async fn check(inboxes: Vec<Arc<Watched>>) -> CaseResult {
+    for inbox in inboxes {
+        inbox.check().await?;
     }
     Ok(())
 }
@@ -185,6 +194,17 @@ mod tests {
             Ok(())
         }
 
+        async fn silence(&self) -> Offered<()> {
+            Ok(())
+        }
+
+        fn server(&self) -> &dyn ServerControl {
+            self
+        }
+    }
+
+    #[async_trait]
+    impl ServerControl for Odd {
         async fn begin_outage(&self) -> Offered<()> {
             Ok(())
         }
@@ -194,10 +214,6 @@ mod tests {
         }
 
         async fn end_outage(&self) -> Offered<()> {
-            Ok(())
-        }
-
-        async fn silence(&self) -> Offered<()> {
             Ok(())
         }
 
@@ -212,27 +228,27 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_case_has_harmed_is_not_judged() {
-        let places = Places::default();
-        let key = crate::place::message("1").unwrap().key().clone();
+        let inboxes = Inboxes::default();
+        let key = crate::test_inbox::message("1").unwrap().key().clone();
         for harm in 0..4 {
-            let place = places.add(Box::new(Odd), Made::Fresh);
+            let inbox = inboxes.add(Box::new(Odd), Made::Fresh);
             match harm {
-                0 => place.corrupt(&key, Corruption::Headers).await.unwrap(),
-                1 => place.begin_outage().await.unwrap(),
-                2 => place.silence().await.unwrap(),
-                _ => place.lose_power().await.unwrap(),
+                0 => inbox.corrupt(&key, Corruption::Headers).await.unwrap(),
+                1 => inbox.server().begin_outage().await.unwrap(),
+                2 => inbox.silence().await.unwrap(),
+                _ => inbox.server().lose_power().await.unwrap(),
             }
-            assert_eq!(places.check_all().await, Ok(()), "{harm}");
+            assert_eq!(inboxes.check_all().await, Ok(()), "{harm}");
         }
         for of_writes in [false, true] {
-            let place = places.add(Box::new(Odd), Made::Fresh);
+            let inbox = inboxes.add(Box::new(Odd), Made::Fresh);
             match of_writes {
-                false => place.begin_outage().await.unwrap(),
-                true => place.begin_outage_after(3).await.unwrap(),
+                false => inbox.server().begin_outage().await.unwrap(),
+                true => inbox.server().begin_outage_after(3).await.unwrap(),
             }
-            place.end_outage().await.unwrap();
+            inbox.server().end_outage().await.unwrap();
             assert_eq!(
-                places.check_all().await,
+                inboxes.check_all().await,
                 finding(),
                 "an outage that is over"
             );
@@ -240,12 +256,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_is_judged_when_its_case_lets_go_of_it() {
-        let places = Places::default();
-        let place = places.add(Box::new(Odd), Made::Fresh);
-        assert_eq!(places.check_left().await, Ok(()), "still in use");
-        drop(place);
-        assert_eq!(places.check_left().await, finding());
-        assert_eq!(places.check_all().await, Ok(()), "once");
+    async fn an_inbox_is_judged_when_its_case_lets_go_of_it() {
+        let inboxes = Inboxes::default();
+        let inbox = inboxes.add(Box::new(Odd), Made::Fresh);
+        assert_eq!(inboxes.check_left().await, Ok(()), "still in use");
+        drop(inbox);
+        assert_eq!(inboxes.check_left().await, finding());
+        assert_eq!(inboxes.check_all().await, Ok(()), "once");
     }
 }

@@ -128,7 +128,7 @@ async fn is_caught(harness: Arc<dyn Harness>, id: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_model_finds_a_short_sequence_and_its_seed() {
     // Begin and settle, or receive, claim and settle: nothing shorter shows the defect. A single
-    // search can end at a detour, of which each step is needed beside the others, and a single
+    // search can end at a detour, of which each step is needed with the others, and a single
     // round of sequences can miss the defect; ten cannot.
     let mut found = Vec::new();
     for _ in 0..10 {

@@ -39,7 +39,7 @@ impl Harness for Checked {
 
     async fn fresh(&self, _: &Settings) -> Offered<Box<dyn Fixture>> {
         self.made.fetch_add(1, Ordering::SeqCst);
-        Ok(Box::new(Place {
+        Ok(Box::new(Asked {
             store: MemoryStore::new(),
             answer: self.answer,
             asked: Arc::clone(&self.asked),
@@ -47,14 +47,15 @@ impl Harness for Checked {
     }
 }
 
-struct Place {
+/// An inbox about which it is counted how often it was asked.
+struct Asked {
     store: MemoryStore,
     answer: Answer,
     asked: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl Fixture for Place {
+impl Fixture for Asked {
     fn inbox(&self) -> Arc<dyn Inbox> {
         Arc::new(self.store.clone())
     }

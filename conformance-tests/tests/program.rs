@@ -8,6 +8,7 @@ use std::{
 };
 
 use conformance_tests::{Fresh, Need, Ready};
+use inbox_api::Clock;
 use inbox_memory::{MemoryOptions, MemoryStore};
 
 /// Makes this a report program of the store that it names.
@@ -16,12 +17,13 @@ const STORE: &str = "REPORT_ON";
 fn ready(name: &str) -> Ready {
     let keeps_limits = name == "sound";
     Ready::new(name, move |settings| async move {
-        let mut options = MemoryOptions::default();
-        if keeps_limits {
-            options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
+        let clock = Clock::system();
+        let mut options = MemoryOptions::new()
+            .drop_processed_payloads(settings.drop_processed_payloads)
+            .clock(clock.clone());
+        if let Some(limit) = settings.payload_limit.filter(|_| keeps_limits) {
+            options = options.payload_limit(limit);
         }
-        options.drop_processed_payloads = settings.drop_processed_payloads;
-        let clock = options.clock.clone();
         Ok(Fresh::new(MemoryStore::with(options)).with_clock(clock))
     })
     .lacks([

@@ -5,30 +5,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use conformance_tests::{Fixture, Harness, Need, Offered, Settings, Unable, Verdict, run, test};
-use inbox_api::Inbox;
+use conformance_tests::{
+    Fixture, Fresh, Harness, Need, Offered, Ready, Settings, Unable, Verdict, run, test,
+};
 use inbox_memory::MemoryStore;
 
 /// A harness that overlooks the settings, so that its store keeps no limit.
-struct Unlimited;
-
-#[async_trait]
-impl Harness for Unlimited {
-    fn name(&self) -> String {
-        "acme".into()
-    }
-
-    async fn fresh(&self, _: &Settings) -> Offered<Box<dyn Fixture>> {
-        Ok(Box::new(Place(MemoryStore::new())))
-    }
-}
-
-struct Place(MemoryStore);
-
-impl Fixture for Place {
-    fn inbox(&self) -> Arc<dyn Inbox> {
-        Arc::new(self.0.clone())
-    }
+fn unlimited() -> Ready {
+    Ready::new("acme", |_| async { Ok(Fresh::new(MemoryStore::new())) })
 }
 
 /// Times differ from run to run.
@@ -47,7 +31,7 @@ fn without_seconds(text: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_failures_read_well() {
-    let report = run(Arc::new(Unlimited), "hostile::an_").await;
+    let report = run(Arc::new(unlimited()), "hostile::an_").await;
     assert!(!report.is_clean());
     assert_eq!(
         (report.passed, report.failed, report.not_checked),
@@ -82,7 +66,7 @@ acme: does not conform."
 /// What was asked for is not the whole suite.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_filtered_run_does_not_conform() {
-    let report = run(Arc::new(Unlimited), "identity::case_distinguishes").await;
+    let report = run(Arc::new(unlimited()), "identity::case_distinguishes").await;
     assert!(report.is_clean() && !report.is_conformant());
     let verdict = "acme: passes what was asked for, which is not the whole suite.";
     assert!(report.to_string().ends_with(verdict), "{report}");
@@ -90,7 +74,7 @@ async fn a_filtered_run_does_not_conform() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_junit_has_every_case() {
-    let report = run(Arc::new(Unlimited), "hostile::an_").await;
+    let report = run(Arc::new(unlimited()), "hostile::an_").await;
     let junit = report.to_junit();
     for part in [
         r#"<testsuites name="acme" tests="5" skipped="0" failures="3" errors="0""#,
@@ -122,7 +106,7 @@ async fn the_junit_tells_what_was_declared() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_json_has_every_case() {
-    let report = run(Arc::new(Unlimited), "hostile::an_").await;
+    let report = run(Arc::new(unlimited()), "hostile::an_").await;
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
     assert_eq!(json["store"], "acme");
     assert_eq!(json["failed"], 3);

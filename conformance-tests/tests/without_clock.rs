@@ -3,41 +3,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
-use conformance_tests::{Fixture, Harness, Need, Offered, Settings, Verdict, run};
-use inbox_api::Inbox;
+use conformance_tests::{Fresh, Need, Ready, Verdict, run};
+use inbox_api::DEFAULT_PAYLOAD_LIMIT;
 use inbox_memory::{MemoryOptions, MemoryStore};
 
-struct Plain;
-
-#[async_trait]
-impl Harness for Plain {
-    fn name(&self) -> String {
-        "without a clock".into()
-    }
-
-    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
-        let defaults = MemoryOptions::default();
-        let options = MemoryOptions {
-            payload_limit: settings.payload_limit.unwrap_or(defaults.payload_limit),
-            drop_processed_payloads: settings.drop_processed_payloads,
-            ..defaults
-        };
-        Ok(Box::new(Place(MemoryStore::with(options))))
-    }
-}
-
-struct Place(MemoryStore);
-
-impl Fixture for Place {
-    fn inbox(&self) -> Arc<dyn Inbox> {
-        Arc::new(self.0.clone())
-    }
+fn without_clock() -> Ready {
+    Ready::new("without a clock", |settings| async move {
+        let options = MemoryOptions::new()
+            .payload_limit(settings.payload_limit.unwrap_or(DEFAULT_PAYLOAD_LIMIT))
+            .drop_processed_payloads(settings.drop_processed_payloads);
+        Ok(Fresh::new(MemoryStore::with(options)))
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_without_a_movable_clock_passes() {
-    let report = run(Arc::new(Plain), "").await;
+    let report = run(Arc::new(without_clock()), "").await;
     assert_eq!(report.failed, 0, "{report}");
     let clock = report.cases.iter().filter(|case| {
         matches!(

@@ -74,28 +74,34 @@ pub enum Effect {
 /// is [`ErrorKind::Unavailable`], and a write whose reply was lost has [`Effect::Unknown`].
 pub struct Error {
     kind: ErrorKind,
-    operation: &'static str,
+    operation: Option<&'static str>,
     context: Cow<'static, str>,
     effect: Effect,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
-    /// An error of `kind` in `operation` (a method's name) that certainly changed nothing.
-    /// `context` must not contain credentials or payloads.
+    /// An error of `kind` that certainly changed nothing. `context` must not contain credentials or
+    /// payloads.
+    ///
+    /// What finds the error need not know which operation it was: the store's method says that,
+    /// once for all that it calls, by [`in_operation`](Self::in_operation).
     #[must_use]
-    pub fn new(
-        kind: ErrorKind,
-        operation: &'static str,
-        context: impl Into<Cow<'static, str>>,
-    ) -> Self {
+    pub fn new(kind: ErrorKind, context: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
-            operation,
+            operation: None,
             context: context.into(),
             effect: Effect::None,
             source: None,
         }
+    }
+
+    /// Names the operation that failed, by the method's name. What was named before, keeps its name.
+    #[must_use]
+    pub fn in_operation(mut self, operation: &'static str) -> Self {
+        self.operation.get_or_insert(operation);
+        self
     }
 
     /// Says that the write may have happened all the same.
@@ -118,9 +124,10 @@ impl Error {
         self.kind
     }
 
-    /// The operation that failed.
+    /// The operation that failed: the name of the method that was called. Every error that a store
+    /// answers has one.
     #[must_use]
-    pub fn operation(&self) -> &'static str {
+    pub fn operation(&self) -> Option<&'static str> {
         self.operation
     }
 
@@ -146,7 +153,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.kind, self.operation, self.context)
+        match self.operation {
+            Some(operation) => write!(f, "{} ({operation}): {}", self.kind, self.context),
+            None => write!(f, "{}: {}", self.kind, self.context),
+        }
     }
 }
 
@@ -227,7 +237,13 @@ impl Invalid {
     /// single message to report it for.
     #[must_use]
     pub fn in_operation(self, operation: &'static str) -> Error {
-        Error::new(ErrorKind::Invalid, operation, self.to_string())
+        Error::from(self).in_operation(operation)
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(invalid: Invalid) -> Self {
+        Self::new(ErrorKind::Invalid, invalid.to_string())
     }
 }
 
@@ -237,7 +253,8 @@ mod tests {
 
     #[test]
     fn display_is_one_line_and_the_source_is_kept() {
-        let error = Error::new(ErrorKind::Unavailable, "claim", "database is locked")
+        let error = Error::new(ErrorKind::Unavailable, "database is locked")
+            .in_operation("claim")
             .with_effect(Effect::Unknown)
             .with_source(std::io::Error::other("driver"));
         assert_eq!(
@@ -246,6 +263,10 @@ mod tests {
         );
         assert_eq!(error.source().unwrap().to_string(), "driver");
         assert!(error.is_retryable());
-        assert!(!Error::new(ErrorKind::Denied, "claim", "").is_retryable());
+        assert!(
+            !Error::new(ErrorKind::Denied, "")
+                .in_operation("claim")
+                .is_retryable()
+        );
     }
 }

@@ -226,6 +226,7 @@ pub trait Subscription: Send {
 ///   open transaction.
 /// - Answers come in the order of the input, one per element. An empty input is answered
 ///   without I/O.
+/// - Every error MUST name its method ([`Error::in_operation`](crate::Error::in_operation)).
 /// - A unique violation MUST NOT surface as an error, nor an outage as a duplicate.
 /// - Every call MUST end: a store that talks to a server has a time limit for each operation
 ///   (`operation_timeout`), waiting for a connection included. Past it the operation fails as
@@ -388,9 +389,9 @@ fn only<T>(answers: Vec<T>, operation: &'static str) -> Result<T> {
     answers.into_iter().next().ok_or_else(|| {
         crate::Error::new(
             crate::ErrorKind::Other,
-            operation,
             "the store gave no answer for the message",
         )
+        .in_operation(operation)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use inbox::{HandlerName, Kind, OrderingKey, State};
+use inbox::{HandlerName, Kind, OrderingKey, State, StoreKind};
 
 use crate::{
     commands::{
@@ -31,33 +31,18 @@ pub(crate) fn wrong_usage(problem: impl std::fmt::Display) -> ! {
 /// What stands below the commands in `inbox --help`.
 fn help() -> String {
     let stores = [
-        ("sqlite://FILE", true, ""),
-        (
-            "postgres://USER@HOST/DATABASE",
-            cfg!(feature = "postgres"),
-            "postgres",
-        ),
-        (
-            "mysql://USER@HOST/DATABASE",
-            cfg!(feature = "mysql"),
-            "mysql",
-        ),
-        (
-            "mongodb://USER@HOST/DATABASE",
-            cfg!(feature = "mongodb"),
-            "mongodb",
-        ),
-        (
-            "redis://HOST, redis+cluster://HOST,HOST",
-            cfg!(feature = "redis"),
-            "redis",
-        ),
+        ("sqlite://FILE", StoreKind::Sqlite),
+        ("postgres://USER@HOST/DATABASE", StoreKind::Postgres),
+        ("mysql://USER@HOST/DATABASE", StoreKind::MySql),
+        ("mongodb://USER@HOST/DATABASE", StoreKind::Mongo),
+        ("redis://HOST, redis+cluster://HOST,HOST", StoreKind::Redis),
     ];
     let mut text = "Stores:\n".to_owned();
-    for (url, is_built, feature) in stores {
-        let note = if is_built {
+    for (url, kind) in stores {
+        let note = if kind.is_built() {
             String::new()
         } else {
+            let feature = kind.feature();
             format!("  (not in this build: needs the feature `{feature}`)")
         };
         text.push_str(&format!("  {url}{note}\n"));
@@ -170,7 +155,8 @@ a file in the same folder; for MongoDB in a database named inbox_conformance_…
 schema named inbox_conformance_…, in that database, in which --store's user must be allowed to
 create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database, in
 which the user must be allowed to create and drop tables; for Redis in inboxes named conf…, on that
-server or cluster. All are removed in the end.
+server or cluster, whose keys are listed after each case by a user who may run EVAL and KEYS. All are
+removed in the end.
 Exit code 4 means that the store does not conform.";
 
 #[derive(Debug, Args)]

@@ -14,13 +14,11 @@ mod handler;
 mod input;
 mod interrupt;
 mod lookup;
+#[cfg(feature = "mysql")]
+mod mysql_tables;
 mod output;
 mod progress;
-#[cfg(feature = "postgres")]
-mod scratch;
 mod store;
-#[cfg(feature = "mysql")]
-mod tables;
 
 use std::{io::IsTerminal, process::ExitCode};
 
@@ -128,10 +126,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
 /// program says by itself is not: lines that are refused, an input that is cut short, and failed
 /// attempts, which are counted at the end, and `inbox list` has them with their errors.
 fn log_to_stderr() {
-    const DEFAULT: &str = "inbox=warn,inbox::processor::task=error,\
-        inbox::receiver::batch=error,inbox::receiver::intake=error,\
-        inbox::receiver::outage=info,inbox::processor::claims=info,\
-        inbox::patience=info,inbox::commands::purge=info";
+    const DEFAULT: &str = "inbox=warn,inbox::message=error,inbox::outage=info";
     let wanted = std::env::var("INBOX_LOG").unwrap_or_default();
     let chosen = if wanted.is_empty() { DEFAULT } else { &wanted };
     let filter: Targets = chosen.parse().unwrap_or_else(|error| {

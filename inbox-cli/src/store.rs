@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use inbox::{ErrorKind, Inbox};
+use inbox::{ErrorKind, Inbox, StoreKind};
 
 use crate::{archive, exit, output};
 
@@ -113,74 +113,17 @@ fn no_inbox(url: &str) -> String {
     )
 }
 
-/// The stores that the command knows, whether or not this build has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Memory,
-    Mongodb,
-    Mysql,
-    Postgres,
-    Redis,
-    Sqlite,
-}
-
-impl Kind {
-    /// What `url` names, by its scheme.
-    pub(crate) fn of(url: &str) -> Option<Self> {
-        let (scheme, _) = url.split_once(':')?;
-        Some(match scheme.to_ascii_lowercase().as_str() {
-            "memory" => Self::Memory,
-            "mongodb" | "mongodb+srv" => Self::Mongodb,
-            "mariadb" | "mysql" => Self::Mysql,
-            "postgres" | "postgresql" => Self::Postgres,
-            "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => Self::Redis,
-            "sqlite" => Self::Sqlite,
-            _ => return None,
-        })
-    }
-
-    /// Its name, and the feature that adds it; `None` when every build has it.
-    fn name_and_feature(self) -> Option<(&'static str, &'static str)> {
-        Some(match self {
-            Self::Memory | Self::Sqlite => return None,
-            Self::Mongodb => ("MongoDB", "mongodb"),
-            Self::Mysql => ("MySQL", "mysql"),
-            Self::Postgres => ("PostgreSQL", "postgres"),
-            Self::Redis => ("Redis", "redis"),
-        })
-    }
-}
-
-/// The features of this build that add stores.
-const FEATURES: &[&str] = &[
-    #[cfg(feature = "mongodb")]
-    "mongodb",
-    #[cfg(feature = "mysql")]
-    "mysql",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "redis")]
-    "redis",
-];
-
 /// Fails when the store that `url` names was left out of this build, and says how to add it. Ends
 /// the program when no store understands the URL, as any wrong option does.
 pub(crate) fn check(url: &str) -> Result<()> {
-    check_is_among(FEATURES, url)?;
+    if let Some(kind) = StoreKind::of(url).filter(|kind| !kind.is_built()) {
+        return Err(left_out(&format!("use {}", kind.name()), kind.feature()));
+    }
     match inbox::ddl(url) {
         Err(error) if error.kind() == ErrorKind::Invalid => {
             // One line, as of a store that cannot be opened.
             output::note(format_args!("inbox: the store's URL: {}", error.context()));
             std::process::exit(exit::USAGE.into())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn check_is_among(features: &[&str], url: &str) -> Result<()> {
-    match Kind::of(url).and_then(Kind::name_and_feature) {
-        Some((name, feature)) if !features.contains(&feature) => {
-            Err(left_out(&format!("use {name}"), feature))
         }
         _ => Ok(()),
     }
@@ -204,7 +147,7 @@ pub(crate) fn check_is_not_inbox(url: &str, path: &Path) -> Result<()> {
 }
 
 fn is_file(url: &str) -> bool {
-    Kind::of(url) == Some(Kind::Sqlite)
+    StoreKind::of(url) == Some(StoreKind::Sqlite)
 }
 
 /// An SQLite URL that does not create the file. Servers do not create databases on connecting.
@@ -299,26 +242,10 @@ mod tests {
 
     #[test]
     fn what_is_left_out_names_its_feature() {
-        assert!(check("sqlite://a.db").is_ok());
-        let all = ["mongodb", "mysql", "postgres", "redis"];
-        for (url, feature) in [
-            ("mongodb+srv://app:Secret@h", "mongodb"),
-            ("mariadb://app:Secret@h/d", "mysql"),
-            ("POSTGRES://app:Secret@h/d", "postgres"),
-            ("rediss+cluster://:Secret@h", "redis"),
-        ] {
-            assert_eq!(
-                check_is_among(FEATURES, url).is_ok(),
-                FEATURES.contains(&feature)
-            );
-            assert!(check_is_among(&all, url).is_ok());
-            let others: Vec<_> = all.into_iter().filter(|other| *other != feature).collect();
-            let error = check_is_among(&others, url).unwrap_err().to_string();
-            assert!(error.contains(&format!("without the feature `{feature}`")));
-            let install = format!("cargo install --path inbox-cli --features {feature}");
-            assert!(error.contains(&install), "{error}");
-            assert!(!error.contains("Secret"), "{error}");
-        }
+        let error = left_out("use MySQL", "mysql").to_string();
+        assert!(error.contains("without the feature `mysql`"), "{error}");
+        let install = "cargo install --path inbox-cli --features mysql";
+        assert!(error.contains(install), "{error}");
     }
 
     #[test]

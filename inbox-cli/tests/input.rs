@@ -262,7 +262,7 @@ fn a_store_that_no_url_names_is_wrong_usage() {
         wrong.push("redis://:hunter2@h?operation_timeout_ms=x");
         wrong.push("redis://:hunter2@h?bogus=1");
     }
-    if cfg!(feature = "mongodb") {
+    if cfg!(feature = "mongo") {
         wrong.push("mongodb://u:hunter2@h/d?inbox=Upper");
     }
     place.file("in", "");
@@ -310,7 +310,7 @@ fn a_store_that_is_left_out_says_how_to_add_it() {
         ),
         (
             "mongodb://u:hunter2@127.0.0.1:1/d",
-            cfg!(feature = "mongodb"),
+            cfg!(feature = "mongo"),
             "mongodb",
         ),
     ] {

@@ -2,7 +2,7 @@
 //!
 //! Times are microseconds by the store's clock. Each transition either happens as a whole or
 //! leaves the entry untouched, as its answer says. Whether an entry's turn has come (its ordering
-//! key) is for the [`Queue`](crate::queue::Queue) to know.
+//! key) is for the queue to know.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Entry {
     }
 
     /// The state that the world sees: a lease that has run out is shown as pending.
-    pub(crate) fn shown(&self, now: i64) -> State {
+    pub(crate) fn visible_state(&self, now: i64) -> State {
         match self.standing {
             Standing::Pending => State::Pending,
             Standing::Leased { until } if until <= now => State::Pending,
@@ -79,7 +79,7 @@ impl Entry {
     }
 
     /// The final state and since when, if it is final.
-    pub(crate) fn finished(&self) -> Option<(State, i64)> {
+    pub(crate) fn final_state(&self) -> Option<(State, i64)> {
         match self.standing {
             Standing::Pending | Standing::Leased { .. } => None,
             Standing::Processed { at, .. } => Some((State::Processed, at)),
@@ -183,8 +183,8 @@ impl Entry {
     /// Makes a final entry pending again, as if it had just been accepted. The token stays, so
     /// that tokens go on growing.
     pub(crate) fn replay(&mut self, payload: Option<Bytes>, now: i64) -> Intervention {
-        if self.finished().is_none() {
-            return Intervention::WrongState(self.shown(now));
+        if self.final_state().is_none() {
+            return Intervention::WrongState(self.visible_state(now));
         }
         let Some(payload) = payload.or_else(|| self.payload.clone()) else {
             return Intervention::PayloadDropped;
@@ -201,7 +201,7 @@ impl Entry {
     /// Gives a pending or dead entry up. `token` replaces that of a lease that has run out, so
     /// that its holder learns that the message is no longer its own.
     pub(crate) fn discard(&mut self, token: FencingToken, now: i64) -> Intervention {
-        let state = self.shown(now);
+        let state = self.visible_state(now);
         if !matches!(state, State::Pending | State::Dead) {
             return Intervention::WrongState(state);
         }

@@ -60,7 +60,7 @@ impl Index {
         if let Standing::Leased { until } = entry.standing {
             self.leases.remove(&(until, entry.seq));
         }
-        if let Some((state, at)) = entry.finished() {
+        if let Some((state, at)) = entry.final_state() {
             self.finished
                 .entry(state)
                 .or_default()
@@ -91,7 +91,7 @@ impl Index {
         if let Standing::Leased { until } = entry.standing {
             self.leases.insert((until, entry.seq));
         }
-        if let Some((state, at)) = entry.finished() {
+        if let Some((state, at)) = entry.final_state() {
             self.finished
                 .entry(state)
                 .or_default()
@@ -146,23 +146,23 @@ impl Index {
     }
 
     /// How many entries are leased, those whose lease has run out included.
-    pub(crate) fn leased(&self) -> usize {
+    pub(crate) fn count_leased(&self) -> usize {
         self.leases.len()
     }
 
     /// How many leases have run out and were not claimed since. Counts them, which is bounded by
     /// the work in flight, not by the backlog.
-    pub(crate) fn run_out(&self, now: i64) -> usize {
+    pub(crate) fn count_run_out(&self, now: i64) -> usize {
         self.leases.range(..=(now, i64::MAX)).count()
     }
 
     /// How many dead entries hold up their ordering key.
-    pub(crate) fn blocking(&self) -> usize {
+    pub(crate) fn count_blocking(&self) -> usize {
         self.blocking
     }
 
     /// How many entries are in a final state.
-    pub(crate) fn finished(&self, state: State) -> usize {
+    pub(crate) fn count_finished(&self, state: State) -> usize {
         self.finished.get(&state).map_or(0, BTreeSet::len)
     }
 

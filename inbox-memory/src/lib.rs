@@ -43,15 +43,21 @@
 //! Payloads and results are kept as the [`Bytes`](inbox_api::Bytes) that were handed in, not as
 //! copies: a slice keeps the whole buffer that it belongs to alive.
 
+mod begin;
+mod claim;
 mod entry;
+mod extend;
 mod index;
 mod operate;
 mod options;
 mod queue;
+mod queues;
+mod receive;
+mod rows;
 mod schema;
+mod settle;
 mod store;
-mod view;
 mod wakeups;
 
-pub use options::MemoryOptions;
+pub use options::{MemoryOptions, SCHEMES};
 pub use store::MemoryStore;

@@ -184,7 +184,7 @@ impl Queue {
             .get(id)
             .filter(|entry| {
                 entry
-                    .finished()
+                    .final_state()
                     .is_some_and(|(is, at)| is == state && at <= cutoff)
             })
             .map(|entry| entry.seq);
@@ -206,8 +206,8 @@ impl Queue {
         if self.entries.is_empty() {
             return None;
         }
-        let finished = |state| self.index.finished(state) as u64;
-        let leased = (self.index.leased() - self.index.run_out(now)) as u64;
+        let finished = |state| self.index.count_finished(state) as u64;
+        let leased = (self.index.count_leased() - self.index.count_run_out(now)) as u64;
         let oldest = self.index.first_claimable(now);
         let since = |at: i64| Duration::from_micros(now.saturating_sub(at).unsigned_abs());
         let mut statistics = HandlerStatistics {
@@ -215,7 +215,7 @@ impl Queue {
             processed: finished(State::Processed),
             dead: finished(State::Dead),
             discarded: finished(State::Discarded),
-            blocking: self.index.blocking() as u64,
+            blocking: self.index.count_blocking() as u64,
             lag: oldest.map(|(at, _)| since(at)),
             oldest_due_age: oldest
                 .and_then(|(_, seq)| self.entries.get(&seq))

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use inbox_api::{Migration, Result, Schema};
 
-use crate::MemoryStore;
+use crate::store::MemoryStore;
 
 const VERSION: u32 = 1;
 
@@ -19,24 +19,29 @@ impl Schema for MemoryStore {
     }
 
     async fn version(&self) -> Result<Option<u32>> {
-        self.check_open("version")?;
-        Ok(Some(VERSION))
+        self.open()
+            .map(|_| Some(VERSION))
+            .map_err(|error| error.in_operation("version"))
     }
 
     async fn exists(&self) -> Result<bool> {
-        self.check_open("exists")?;
-        Ok(true)
+        self.open()
+            .map(|_| true)
+            .map_err(|error| error.in_operation("exists"))
     }
 
     async fn create(&self) -> Result<()> {
-        self.check_open("create")
+        self.open()
+            .map(|_| ())
+            .map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        self.check_open("migrate")?;
-        Ok(Migration {
-            from: Some(VERSION),
-            to: VERSION,
-        })
+        self.open()
+            .map(|_| Migration {
+                from: Some(VERSION),
+                to: VERSION,
+            })
+            .map_err(|error| error.in_operation("migrate"))
     }
 }

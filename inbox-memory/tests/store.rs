@@ -89,10 +89,7 @@ async fn nothing_shows_payloads() {
 
 #[tokio::test]
 async fn each_settlement_of_a_batch_is_answered_in_its_place() {
-    let f = with(MemoryOptions {
-        payload_limit: 20,
-        ..MemoryOptions::default()
-    });
+    let f = with(MemoryOptions::new().payload_limit(20));
     f.accept(&[message("1"), message("2"), message("3")]).await;
     let leased = f.claim(10).await;
     let settle = |place: usize, outcome| Settlement {

@@ -31,7 +31,10 @@ async fn whatever_makes_work_claimable_wakes() {
         .await;
     f.accept(&[message("foreign").for_handler(handler("other"))])
         .await;
-    assert!(!is_woken(&mut woken).await, "nothing of its own is due");
+    assert!(
+        !is_woken(&mut woken).await,
+        "nothing that it waits for is due"
+    );
 
     f.accept(&[message("1").for_handler(handler("g"))]).await;
     assert!(is_woken(&mut woken).await, "receive");

@@ -3,22 +3,30 @@
 
 use std::{
     collections::HashMap,
-    sync::atomic::Ordering,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use inbox_api::{ClaimRequest, Claims, Extended, Lease, Outcome, Result, Settlement, State};
+use inbox_api::{
+    ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, Lease, Outcome, Result, Settlement,
+    State,
+};
 use mongodb::bson::{Document, doc, oid::ObjectId};
+use tokio::sync::oneshot;
 
 use crate::{
-    database::{On, number},
-    held::{update_each, update_others},
-    ordering::{keep_first, rehead},
-    rows::{corrupt_row, id_of, leased, those},
-    schema::CLAIM_INDEX,
-    settle,
-    stages::{CLAIMABLE, MARKED, code, lease, set_aside},
-    store::Inner,
+    connection::{Connection, Database},
+    extend::extend_on,
+    layout::CLAIM_INDEX,
+    locked_messages::{update_each, update_others},
+    ordering::{keep_first, promote_key_heads},
+    pipelines::{lease, set_aside},
+    rows::{CLAIMABLE, MARKED, code, corrupt_row, id_of, leased, marks_of, number, those},
+    schema::version::checked_task,
+    settle::settle_now,
 };
 
 /// The most messages of one claim, so that the request fits a command.
@@ -36,35 +44,75 @@ const LATE: Duration = Duration::from_millis(500);
 const LOOKS: usize = 5;
 const MARKED_AT_ONCE: u32 = 100;
 
-pub(crate) async fn claim(
-    inner: &Inner,
-    operation: &'static str,
-    request: &ClaimRequest,
-) -> Result<Claims> {
-    let mut on = inner.database.on(operation);
-    if inner.doubtful.load(Ordering::Relaxed) {
+/// Marks the store as doubtful unless it is taken away before: also when the future that has it is
+/// dropped.
+struct Doubt<'a>(Option<&'a AtomicBool>);
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(doubtful) = self.0 {
+            doubtful.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(crate) async fn claim(database: &Arc<Database>, request: &ClaimRequest) -> Result<Claims> {
+    database.check_open()?;
+    if request.handlers.is_empty() || request.limit == 0 {
+        return Ok(Claims::default());
+    }
+    let request = request.clone();
+    let (give, given) = oneshot::channel();
+    let task = checked_task(database, |database| async move {
+        let claims = claim_now(&database, &request).await?;
+        if !claims.corrupt.is_empty() {
+            // What was set aside may have been first of its ordering key.
+            database.wakers.raise();
+        }
+        if let Err(claims) = give.send(claims) {
+            // Nobody waits any more.
+            hand_back(&database, &claims).await?;
+        }
+        Ok(())
+    });
+    let mut doubt = Doubt(Some(&database.doubtful));
+    match task.await {
+        Err(error) if error.is_retryable() => return Err(error),
+        outcome => {
+            doubt.0 = None;
+            outcome?;
+        }
+    }
+    given.await.map_err(|_| {
+        Error::new(ErrorKind::Other, "a claim was not handed over").with_effect(Effect::Unknown)
+    })
+}
+
+async fn claim_now(database: &Database, request: &ClaimRequest) -> Result<Claims> {
+    let mut connection = database.connection();
+    if database.doubtful.load(Ordering::Relaxed) {
         // Where no majority confirms a lease, the message is handed to nobody, and must not pay for
         // more than the first such claim.
-        on.confirm().await?;
-        inner.doubtful.store(false, Ordering::Relaxed);
+        connection.confirm().await?;
+        database.doubtful.store(false, Ordering::Relaxed);
     }
     let claim = ObjectId::new();
     let mut tries = 0;
     let (chosen, mut won, leased_since) = loop {
         tries += 1;
         let mut among = Among::Others;
-        let mut chosen = choose_due(inner, &mut on, request, among).await?;
-        if chosen.is_none() && !inner.database.left_out.ids().is_empty() {
+        let mut chosen = choose_due(&mut connection, request, among).await?;
+        if chosen.is_none() && !database.left_out.ids().is_empty() {
             // Nothing else is due, and what was held may be free again.
             among = Among::All;
-            chosen = choose_due(inner, &mut on, request, among).await?;
+            chosen = choose_due(&mut connection, request, among).await?;
         }
         let Some(chosen) = chosen else {
             return Ok(Claims::default());
         };
         let leased_since = Instant::now();
-        let taken = take(&mut on, request, &chosen, claim, among).await?;
-        spread(inner, chosen.ids.len(), taken.won.len());
+        let taken = take(&mut connection, request, &chosen, claim, among).await?;
+        adapt_spread(database, chosen.ids.len(), taken.won.len());
         // What an open transaction holds is left out the next time.
         let go_on = taken.won.is_empty() && taken.met_held && tries < TRIES;
         if !go_on || among == Among::All {
@@ -77,7 +125,7 @@ pub(crate) async fn claim(
         .filter(|document| document.contains_key("orderingKey"))
         .filter_map(|document| id_of(document).map(str::to_owned))
         .collect();
-    let lost = keep_first(&mut on, &ordered, claim).await?;
+    let lost = keep_first(&mut connection, &ordered, claim).await?;
     won.retain(|document| id_of(document).is_none_or(|id| !lost.contains(id)));
     let places: HashMap<&str, usize> = chosen
         .iter()
@@ -92,7 +140,7 @@ pub(crate) async fn claim(
         match leased(document) {
             Ok(leased) => claims.leased.push(leased),
             Err((document, reason)) => {
-                let inbox = &inner.database.inbox;
+                let inbox = &database.options.inbox;
                 claims
                     .corrupt
                     .push(corrupt_row(inbox, &document, reason.clone()));
@@ -100,9 +148,9 @@ pub(crate) async fn claim(
             }
         }
     }
-    bury(&mut on, &unreadable, claim).await?;
+    bury(&mut connection, &unreadable, claim).await?;
     if is_late(leased_since, request.terms.length()) {
-        renew(&mut on, &mut claims, request.terms.length()).await?;
+        renew(&mut connection, &mut claims, request.terms.length()).await?;
     }
     Ok(claims)
 }
@@ -124,8 +172,7 @@ struct Chosen {
 
 /// Chooses what to lease, if there is something, and opens its segments.
 async fn choose_due(
-    inner: &Inner,
-    on: &mut On<'_>,
+    connection: &mut Connection<'_>,
     request: &ClaimRequest,
     among: Among,
 ) -> Result<Option<Chosen>> {
@@ -133,20 +180,24 @@ async fn choose_due(
         Among::Others => request.limit.min(MOST),
         Among::All => request.limit.min(MOST_ALONE),
     };
-    let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
-    let (candidates, now) = candidates(on, request, limit * spread, among).await?;
+    let spread = connection
+        .database
+        .spread
+        .load(Ordering::Relaxed)
+        .clamp(1, WIDEST);
+    let (candidates, now) = candidates(connection, request, limit * spread, among).await?;
     let (ids, seqs): (Vec<String>, Vec<i64>) =
         choose(candidates, limit as usize).into_iter().unzip();
     if ids.is_empty() {
         return Ok(None);
     }
-    on.open(seqs, now).await?;
+    connection.open(seqs, now).await?;
     Ok(Some(Chosen { ids, now }))
 }
 
 /// The more others took of what was chosen, the more is read the next time.
-fn spread(inner: &Inner, chosen: usize, won: usize) {
-    let spread = inner.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
+fn adapt_spread(database: &Database, chosen: usize, won: usize) {
+    let spread = database.spread.load(Ordering::Relaxed).clamp(1, WIDEST);
     let next = if won * 2 <= chosen {
         (spread * 2).min(WIDEST)
     } else if won == chosen {
@@ -154,7 +205,7 @@ fn spread(inner: &Inner, chosen: usize, won: usize) {
     } else {
         spread
     };
-    inner.spread.store(next, Ordering::Relaxed);
+    database.spread.store(next, Ordering::Relaxed);
 }
 
 /// Whether a lease that was asked for at `since` has lost a part of its length that counts.
@@ -163,9 +214,13 @@ pub(crate) fn is_late(since: Instant, length: Duration) -> bool {
 }
 
 /// A lease is as long as it was asked to be from when it is handed out, or nearly so.
-async fn renew(on: &mut On<'_>, claims: &mut Claims, length: Duration) -> Result<()> {
+async fn renew(
+    connection: &mut Connection<'_>,
+    claims: &mut Claims,
+    length: Duration,
+) -> Result<()> {
     let leases = leases(claims);
-    let mut extended = settle::extend(on, &leases, length).await?.into_iter();
+    let mut extended = extend_on(connection, &leases, length).await?.into_iter();
     claims.leased.retain_mut(|leased| match extended.next() {
         Some(Extended::Until(until)) => {
             leased.lease.until = until;
@@ -182,11 +237,7 @@ fn leases(claims: &Claims) -> Vec<Lease> {
 }
 
 /// Hands back what was claimed for a caller who has gone meanwhile.
-pub(crate) async fn hand_back(
-    inner: &Inner,
-    operation: &'static str,
-    claims: &Claims,
-) -> Result<()> {
+async fn hand_back(database: &Database, claims: &Claims) -> Result<()> {
     let settlements: Vec<Settlement> = leases(claims)
         .into_iter()
         .map(|lease| Settlement {
@@ -197,7 +248,7 @@ pub(crate) async fn hand_back(
     if settlements.is_empty() {
         return Ok(());
     }
-    let _ = inner.settle(operation, &settlements).await?;
+    let _ = settle_now(database, &settlements).await?;
     Ok(())
 }
 
@@ -205,7 +256,7 @@ pub(crate) async fn hand_back(
 /// due: the order is by that time, so what is not due comes last, and no request is needed to know
 /// the time beforehand.
 async fn candidates(
-    on: &mut On<'_>,
+    connection: &mut Connection<'_>,
     request: &ClaimRequest,
     limit: u32,
     among: Among,
@@ -225,7 +276,7 @@ async fn candidates(
     loop {
         looks += 1;
         let mut lane = doc! { "handler": handlers.clone(), "lane": { "$gt": 0 } };
-        let left_out = on.database.left_out.ids();
+        let left_out = connection.database.left_out.ids();
         if among == Among::Others && !left_out.is_empty() {
             lane.insert("_id", doc! { "$nin": left_out });
         }
@@ -240,10 +291,10 @@ async fn candidates(
         pipeline.extend([
             doc! { "$limit": i64::from(limit) },
             doc! { "$project": {
-                "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": on.database.now(),
+                "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": connection.database.now(),
             } },
         ]);
-        let found = on.aggregate(Some(CLAIM_INDEX), pipeline).await?;
+        let found = connection.aggregate(Some(CLAIM_INDEX), pipeline).await?;
         let now = found
             .first()
             .and_then(|first| number(first, "now"))
@@ -262,18 +313,9 @@ async fn candidates(
         }
         // Left behind by a process that crashed, or that is just about to do the same.
         let (ids, marks) = marks_of(&marked);
-        rehead(on, &ids, &marks).await?;
+        promote_key_heads(connection, &ids, &marks).await?;
         limit = limit.max(MARKED_AT_ONCE);
     }
-}
-
-/// The identifiers and the marks of marked messages.
-pub(crate) fn marks_of(marked: &[&Document]) -> (Vec<String>, Vec<ObjectId>) {
-    let ids = marked.iter().filter_map(|document| id_of(document));
-    let marks = marked
-        .iter()
-        .filter_map(|document| document.get_object_id("mark").ok());
-    (ids.map(str::to_owned).collect(), marks.collect())
 }
 
 /// A run of candidates, from a random place if there are more than wanted: workers that get into
@@ -297,13 +339,13 @@ struct Taken {
 
 /// Leases those of `chosen` that are still to be had, and reads them.
 async fn take(
-    on: &mut On<'_>,
+    connection: &mut Connection<'_>,
     request: &ClaimRequest,
     chosen: &Chosen,
     claim: ObjectId,
     among: Among,
 ) -> Result<Taken> {
-    let pipeline = lease(on.database, &request.terms, claim);
+    let pipeline = lease(connection.database, &request.terms, claim);
     let taking = |some: &[String]| {
         let mut filter = those(some.iter().map(String::as_str));
         filter.extend(doc! {
@@ -315,10 +357,10 @@ async fn take(
         doc! { "q": filter, "u": pipeline.clone(), "multi": true }
     };
     let matched = match among {
-        Among::Others => update_others(on, &chosen.ids, taking).await?,
+        Among::Others => update_others(connection, &chosen.ids, taking).await?,
         Among::All => {
-            let held = update_each(on, &chosen.ids, taking).await?;
-            on.database.left_out.add(held);
+            let held = update_each(connection, &chosen.ids, taking).await?;
+            connection.database.left_out.add(held);
             None
         }
     };
@@ -327,13 +369,17 @@ async fn take(
     if matched != Some(0) {
         let mut filter = those(chosen.ids.iter().map(String::as_str));
         filter.insert("claim", claim);
-        won = on.look(vec![doc! { "$match": filter }]).await?;
+        won = connection.look(vec![doc! { "$match": filter }]).await?;
     }
     Ok(Taken { won, met_held })
 }
 
 /// Makes messages that cannot be read dead, under the leases that the claim has just given them.
-async fn bury(on: &mut On<'_>, unreadable: &[(String, String)], claim: ObjectId) -> Result<()> {
+async fn bury(
+    connection: &mut Connection<'_>,
+    unreadable: &[(String, String)],
+    claim: ObjectId,
+) -> Result<()> {
     if unreadable.is_empty() {
         return Ok(());
     }
@@ -343,13 +389,13 @@ async fn bury(on: &mut On<'_>, unreadable: &[(String, String)], claim: ObjectId)
         .map(|(id, reason)| {
             let mut filter = those([id.as_str()]);
             filter.insert("claim", claim);
-            let pipeline = set_aside(on.database, &format!("corrupt: {reason}"), mark);
+            let pipeline = set_aside(connection.database, &format!("corrupt: {reason}"), mark);
             doc! { "q": filter, "u": pipeline, "multi": false }
         })
         .collect();
-    on.update(statements).await?;
+    connection.update(statements).await?;
     let ids: Vec<String> = unreadable.iter().map(|(id, _)| id.clone()).collect();
-    rehead(on, &ids, &[mark]).await
+    promote_key_heads(connection, &ids, &[mark]).await
 }
 
 #[cfg(test)]

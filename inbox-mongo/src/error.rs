@@ -11,7 +11,7 @@ use mongodb::{
     },
 };
 
-use crate::selection;
+use crate::server_selection;
 
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
@@ -56,24 +56,22 @@ impl std::error::Error for Cause {}
 
 type Class = (ErrorKind, Cow<'static, str>, Effect);
 
-/// Returns a function for `map_err`, so that each call site names its operation only.
-pub(crate) fn in_operation(operation: &'static str) -> impl Fn(DriverError) -> Error + Copy {
-    move |error| {
-        let (kind, context, effect) = classify(&error);
-        Error::new(kind, operation, context)
-            .with_effect(effect)
-            .with_source(cause(&error))
-    }
+/// The error of a request that may have changed something.
+pub(crate) fn failed(error: DriverError) -> Error {
+    let (kind, context, effect) = classify(&error);
+    Error::new(kind, context)
+        .with_effect(effect)
+        .with_source(cause(&error))
 }
 
-/// As [`in_operation`], for requests that only read: certainly nothing was changed by them.
-pub(crate) fn reading(operation: &'static str) -> impl Fn(DriverError) -> Error + Copy {
-    move |error| in_operation(operation)(error).with_effect(Effect::None)
+/// The error of a request that only reads: certainly nothing was changed by it.
+pub(crate) fn before(error: DriverError) -> Error {
+    failed(error).with_effect(Effect::None)
 }
 
 /// The error of a connection that cannot be made with its settings. The driver's words are kept:
 /// they say which setting and why, and there is no document yet that they could quote.
-pub(crate) fn refused(operation: &'static str, error: &DriverError) -> Error {
+pub(crate) fn refused(error: &DriverError) -> Error {
     let context = match error.kind.as_ref() {
         Driver::InvalidArgument { message, .. } => {
             format!("the driver refuses a setting: {message}")
@@ -83,16 +81,16 @@ pub(crate) fn refused(operation: &'static str, error: &DriverError) -> Error {
         }
         Driver::DnsResolve { message, .. } => {
             let context = format!("the server's name could not be resolved: {message}");
-            return Error::new(ErrorKind::Unavailable, operation, context);
+            return Error::new(ErrorKind::Unavailable, context);
         }
-        _ => return in_operation(operation)(error.clone()).with_effect(Effect::None),
+        _ => return before(error.clone()),
     };
-    Error::new(ErrorKind::Invalid, operation, context)
+    Error::new(ErrorKind::Invalid, context)
 }
 
 /// The error of a reply to a command with `writeErrors` or a `writeConcernError` in it, which the
 /// driver hands on as a success.
-pub(crate) fn in_reply(operation: &'static str, reply: &Document) -> Option<Error> {
+pub(crate) fn in_reply(reply: &Document) -> Option<Error> {
     let first = reply
         .get_array("writeErrors")
         .ok()
@@ -111,7 +109,7 @@ pub(crate) fn in_reply(operation: &'static str, reply: &Document) -> Option<Erro
         effect = Effect::Unknown;
     }
     Some(
-        Error::new(kind, operation, context)
+        Error::new(kind, context)
             .with_effect(effect)
             .with_source(Cause {
                 what,
@@ -122,9 +120,9 @@ pub(crate) fn in_reply(operation: &'static str, reply: &Document) -> Option<Erro
 }
 
 /// The error of one document that a batch could not insert.
-pub(crate) fn of_code(operation: &'static str, code: i32) -> Error {
+pub(crate) fn of_code(code: i32) -> Error {
     let (kind, context, effect) = by_code(code);
-    Error::new(kind, operation, context)
+    Error::new(kind, context)
         .with_effect(effect)
         .with_source(Cause {
             what: "a write error",
@@ -220,7 +218,11 @@ fn classify(error: &DriverError) -> Class {
             Effect::None,
         ),
         Driver::ServerSelection { message, .. } => {
-            return (Unavailable, selection::why(message).into(), Effect::None);
+            return (
+                Unavailable,
+                server_selection::explain(message).into(),
+                Effect::None,
+            );
         }
         Driver::DnsResolve { .. } => (
             Unavailable,
@@ -381,14 +383,14 @@ mod tests {
             (10334, ErrorKind::Invalid, Effect::None),
             (4711, ErrorKind::Other, Effect::None),
         ] {
-            let error = in_operation("claim")(command(code));
+            let error = failed(command(code));
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{code}");
         }
     }
 
     #[test]
     fn what_the_server_quotes_is_not_repeated() {
-        let error = in_operation("claim")(command(4711));
+        let error = failed(command(4711));
         assert!(!format!("{error:?} {error}").contains("secret"));
         assert!(format!("{error:?}").contains("4711"));
     }
@@ -396,25 +398,25 @@ mod tests {
     #[test]
     fn lost_connections_leave_the_outcome_open() {
         let lost = || DriverError::from(std::io::Error::other("reset"));
-        let error = in_operation("settle")(lost());
+        let error = failed(lost());
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.effect(), Effect::Unknown);
-        assert_eq!(reading("get")(lost()).effect(), Effect::None);
+        assert_eq!(before(lost()).effect(), Effect::None);
     }
 
     #[test]
     fn replies_to_commands_are_looked_through() {
-        assert!(in_reply("settle", &doc! { "ok": 1.0, "n": 3 }).is_none());
+        assert!(in_reply(&doc! { "ok": 1.0, "n": 3 }).is_none());
         let errors = doc! { "writeErrors": [{ "index": 0, "code": 112, "errmsg": "secret" }] };
-        let error = in_reply("settle", &errors).unwrap();
+        let error = in_reply(&errors).unwrap();
         assert_eq!(error.kind(), ErrorKind::Conflict);
         let concern = doc! { "n": 1, "writeConcernError": { "code": 64, "errmsg": "waiting" } };
-        let error = in_reply("settle", &concern).unwrap();
+        let error = in_reply(&concern).unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.effect(), Effect::Unknown);
         // Written, but perhaps not for good, whatever the code says.
         let concern = doc! { "n": 1, "writeConcernError": { "code": 4711 } };
-        let error = in_reply("settle", &concern).unwrap();
+        let error = in_reply(&concern).unwrap();
         assert_eq!(error.effect(), Effect::Unknown);
     }
 }

@@ -3,11 +3,12 @@
 //!
 //! ```no_run
 //! use inbox_api::{HandlerName, Kind, Message, MessageId, Receipt, Schema, StoreExt};
-//! use inbox_mongo::MongoStore;
+//! use inbox_mongo::{MongoOptions, MongoStore};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let store = MongoStore::connect_url("mongodb://app@localhost/shop?replicaSet=rs0").await?;
+//! let options = MongoOptions::from_url("mongodb://app@localhost/shop?replicaSet=rs0")?;
+//! let store = MongoStore::connect(options).await?;
 //! store.create().await?;
 //! let message = Message::new(
 //!     HandlerName::new("billing")?,
@@ -67,11 +68,12 @@
 //!
 //! ```no_run
 //! use inbox_api::{HandlerName, Kind, Message, MessageId, Recorded, Transactional};
-//! use inbox_mongo::{MongoStore, mongodb::bson::{Document, doc}};
+//! use inbox_mongo::{MongoOptions, MongoStore, mongodb::bson::{Document, doc}};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let store = MongoStore::connect_url("mongodb://app@localhost/shop?replicaSet=rs0").await?;
+//! let options = MongoOptions::from_url("mongodb://app@localhost/shop?replicaSet=rs0")?;
+//! let store = MongoStore::connect(options).await?;
 //! # let message = Message::new(
 //! #     HandlerName::new("billing")?, MessageId::new("evt-1")?, Kind::new("order.placed")?, "",
 //! # );
@@ -94,7 +96,7 @@
 //! certainly aborted the transaction; a commit with `UnknownTransactionCommitResult` is sent again
 //! a few times, and then answered with an unknown effect.
 //!
-//! **Conflicts** between handlers, over documents of their own, end as errors with the label
+//! **Conflicts** between handlers, over their own documents, end as errors with the label
 //! `TransientTransactionError`: as the runtime's `Failure::conflict`, they cost no attempt.
 //!
 //! **Leases.** A transaction sees the documents as they were when it began, and fails if it settles
@@ -115,7 +117,7 @@
 //! others of its batch are done.
 //!
 //! **Cancellation.** The driver's futures must not be dropped in the middle. Everything of this
-//! crate runs in tasks of their own, so its futures may be: what was begun goes on to its end. An
+//! crate runs in its own tasks, so its futures may be: what was begun goes on to its end. An
 //! operation in a transaction whose future is dropped ends with the abort of the transaction.
 //!
 //! # Errors
@@ -171,7 +173,7 @@
 //! least what those before it have seen and written, also on a member that has just taken over.
 //! Requests about known messages, claims, purges and counts name their index.
 //!
-//! **Counts.** No two documents can be changed together everywhere, so a counter beside the
+//! **Counts.** No two documents can be changed together everywhere, so a counter next to the
 //! messages would be wrong after the first crash, and one that many writers share would be where
 //! they wait. [`statistics`](inbox_api::Operate::statistics) adds up the counts of segments of
 //! 10,000 sequence numbers instead. Those in which a message changed its state within the last
@@ -227,29 +229,35 @@
 
 mod begin;
 mod claim;
-mod database;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod connection;
+mod count_cache;
 mod error;
-mod filters;
-mod held;
+mod extend;
+mod layout;
+mod locked_messages;
 mod operate;
 mod options;
 mod ordering;
+mod patience;
+mod paused_renewals;
+mod pipelines;
 mod receive;
-mod resting;
 mod rows;
 mod schema;
-mod segments;
-mod selection;
 mod server;
+mod server_selection;
+mod sessions;
 mod settle;
-mod stages;
 mod store;
+mod transaction;
 mod transactional;
 mod wakeups;
 
 /// The driver, whose clients and sessions this store takes.
 pub use mongodb;
 
-pub use options::MongoOptions;
+pub use options::{MongoOptions, SCHEMES};
 pub use store::MongoStore;
 pub use transactional::MongoTransaction;

@@ -1,6 +1,6 @@
 //! Where the inbox is, and how it is kept.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, fmt, time::Duration};
 
 use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
 use mongodb::{
@@ -8,9 +8,11 @@ use mongodb::{
     options::ConnectionString,
 };
 
-use crate::error::refused;
+use crate::{error::refused, layout};
 
-const OPERATION: &str = "options";
+/// The URL schemes of this store.
+pub const SCHEMES: &[&str] = &["mongodb", "mongodb+srv"];
+
 const KEYS: &str = "inbox, payload_limit, drop_processed_payloads, expire_processed_after_s, \
                     operation_timeout_ms, transaction_lifetime_s";
 
@@ -21,9 +23,9 @@ pub(crate) const LARGEST_PAYLOAD: usize = 15 * 512 * 1024;
 /// The database when neither the URL nor the options name one.
 pub(crate) const DEFAULT_DATABASE: &str = "inbox";
 
-/// Parameters of MongoDB's URLs that the store says itself, in lower case, with the only value
+/// Parameters of MongoDB's URLs that the store sets itself, in lower case, with the only value
 /// that agrees with it.
-const SAID_ANYWAY: &[(&str, &str)] = &[
+const SET_ANYWAY: &[(&str, &str)] = &[
     ("journal", "true"),
     ("readconcernlevel", "majority"),
     ("readpreference", "primary"),
@@ -49,14 +51,16 @@ const TIME_LIMIT: &str = "operation_timeout_ms limits the time of an operation";
 /// use inbox_mongo::MongoOptions;
 ///
 /// # fn main() -> inbox_api::Result<()> {
-/// let (_connection, options) =
-///     MongoOptions::from_url("mongodb://app@db.example/shop?replicaSet=rs0&inbox=orders")?;
+/// let url = "mongodb://app@db.example/shop?replicaSet=rs0&inbox=orders";
+/// let options = MongoOptions::from_url(url)?;
 /// assert!(options.ddl().contains("orders_message"));
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MongoOptions {
+    /// `None` where a client is handed in.
+    pub(crate) connection: Option<ConnectionString>,
     pub(crate) inbox: InboxName,
     pub(crate) database: Option<String>,
     pub(crate) payload_limit: usize,
@@ -67,10 +71,26 @@ pub struct MongoOptions {
     pub(crate) offset: ClockOffset,
 }
 
+impl fmt::Debug for MongoOptions {
+    /// Without the connection, which comes with credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MongoOptions")
+            .field("inbox", &self.inbox)
+            .field("database", &self.database)
+            .field("payload_limit", &self.payload_limit)
+            .field("drop_processed_payloads", &self.drop_processed_payloads)
+            .field("expire_processed_after", &self.expire_processed_after)
+            .field("operation_timeout", &self.operation_timeout)
+            .field("transaction_lifetime", &self.transaction_lifetime)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Default for MongoOptions {
     /// An inbox named `inbox`.
     fn default() -> Self {
         Self {
+            connection: None,
             inbox: InboxName::default(),
             database: None,
             payload_limit: LARGEST_PAYLOAD,
@@ -96,7 +116,11 @@ impl MongoOptions {
     /// # Errors
     /// `Invalid` for another scheme, an unknown key, a key that is there twice, a value that does
     /// not fit, and what the driver, as it is built, does not take. No error repeats the URL.
-    pub fn from_url(url: &str) -> Result<(ConnectionString, Self)> {
+    pub fn from_url(url: &str) -> Result<Self> {
+        Self::parse(url).map_err(|error| error.in_operation("from_url"))
+    }
+
+    fn parse(url: &str) -> Result<Self> {
         if !url.starts_with("mongodb://") && !url.starts_with("mongodb+srv://") {
             return Err(invalid(
                 "the URL must start with mongodb:// or mongodb+srv://",
@@ -125,10 +149,10 @@ impl MongoOptions {
                 return Err(invalid(format!("{key} is in the URL more than once")));
             }
             let is = |(known, _): &&(&str, &str)| *known == plain;
-            if let Some((_, only)) = SAID_ANYWAY.iter().find(is) {
+            if let Some((_, only)) = SET_ANYWAY.iter().find(is) {
                 if value != *only {
                     return Err(invalid(format!(
-                        "{key} must be {only}: the store says so itself with every operation"
+                        "{key} must be {only}: the store sets it itself with every operation"
                     )));
                 }
             } else if let Some((_, why)) = WITHOUT_EFFECT.iter().find(is) {
@@ -140,7 +164,8 @@ impl MongoOptions {
         let connection = ConnectionString::parse(format!("{place}?{}", driver.join("&")))
             .map_err(|error| not_taken(&error, &seen))?;
         options.database.clone_from(&connection.default_database);
-        Ok((connection, options))
+        options.connection = Some(connection);
+        Ok(options)
     }
 
     /// Sets what the URL says of a key of the store's own; answers whether it is one.
@@ -155,8 +180,7 @@ impl MongoOptions {
         };
         match key {
             "inbox" => {
-                self.inbox =
-                    InboxName::new(value).map_err(|invalid| invalid.in_operation(OPERATION))?;
+                self.inbox = InboxName::new(value)?;
             }
             "payload_limit" => {
                 let limit = usize::try_from(number("bytes")?).unwrap_or(usize::MAX);
@@ -261,7 +285,7 @@ impl MongoOptions {
     #[must_use]
     pub fn ddl(&self) -> String {
         let database = self.database.as_deref().unwrap_or(DEFAULT_DATABASE);
-        crate::schema::ddl(database, &self.inbox)
+        layout::ddl(database, &self.inbox)
     }
 }
 
@@ -283,12 +307,12 @@ fn not_taken(error: &DriverError, keys: &HashSet<String>) -> Error {
             "unknown setting {key:?} in the URL; known are {KEYS}, and what the driver, as it is \
              built, knows"
         )),
-        None => refused(OPERATION, error),
+        None => refused(error),
     }
 }
 
 fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, OPERATION, text)
+    Error::new(ErrorKind::Invalid, text)
 }
 
 #[cfg(test)]
@@ -297,12 +321,13 @@ mod tests {
 
     #[test]
     fn urls_give_connections_and_settings() {
-        let (connection, options) = MongoOptions::from_url(
+        let options = MongoOptions::from_url(
             "mongodb://app:p%40ss@a.example:27018,b.example/shop?inbox=orders&payload_limit=1024\
              &drop_processed_payloads=true&expire_processed_after_s=60&operation_timeout_ms=250\
              &replicaSet=rs0&authSource=admin",
         )
         .unwrap();
+        let connection = options.connection.clone().unwrap();
         assert_eq!(connection.default_database.as_deref(), Some("shop"));
         assert_eq!(connection.replica_set.as_deref(), Some("rs0"));
         assert_eq!(options.inbox.as_str(), "orders");
@@ -321,15 +346,16 @@ mod tests {
             ("mongodb://localhost/shop?inbox=orders", "\"shop\""),
             ("mongodb://localhost/?inbox=orders", "\"inbox\""),
         ] {
-            let ddl = MongoOptions::from_url(url).unwrap().1.ddl();
+            let ddl = MongoOptions::from_url(url).unwrap().ddl();
             assert!(ddl.contains(&format!("getSiblingDB({database})")), "{ddl}");
         }
     }
 
     #[test]
     fn parameters_do_not_need_a_path() {
-        let (connection, options) =
+        let options =
             MongoOptions::from_url("mongodb://localhost?inbox=orders&replicaSet=rs0").unwrap();
+        let connection = options.connection.clone().unwrap();
         assert_eq!(connection.replica_set.as_deref(), Some("rs0"));
         assert_eq!(connection.default_database, None);
         assert_eq!(options.inbox.as_str(), "orders");
@@ -337,12 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_says_anyway_may_be_in_the_url() {
-        let (connection, _) = MongoOptions::from_url(
+    fn what_the_store_sets_anyway_may_be_in_the_url() {
+        let options = MongoOptions::from_url(
             "mongodb+srv://app:secret@cluster0.example/shop?retryWrites=true&w=majority\
              &journal=true&readConcernLevel=majority&readPreference=primary&appName=Cluster0",
         )
         .unwrap();
+        let connection = options.connection.clone().unwrap();
         assert_eq!(connection.app_name.as_deref(), Some("Cluster0"));
         assert_eq!(connection.write_concern, None);
     }

@@ -6,7 +6,7 @@
 //!
 //! 1. Whatever changes a message of a key in a way that may let another one through (or hold
 //!    another one up) sets the lane `MARKED`, in the same write.
-//! 2. [`rehead`] looks at the keys of marked messages and moves the lane `CLAIMABLE` to the
+//! 2. [`promote_key_heads`] looks at the keys of marked messages and moves the lane `CLAIMABLE` to the
 //!    message that should have it.
 //! 3. Only then are the marks taken away, and only those that were there before the look.
 //!
@@ -27,11 +27,11 @@ use inbox_api::{Error, ErrorKind, Result, State};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
 use crate::{
-    database::{Database, On, number},
-    error::{LOOKUP_IN_SHARDS, code as error_code, reading},
-    held,
-    rows::{id_of, those},
-    stages::{CLAIMABLE, MARKED, code, demote, hand_back, promote, unmark},
+    connection::{Connection, Database},
+    error::{LOOKUP_IN_SHARDS, before, code as error_code},
+    locked_messages, patience,
+    pipelines::{hand_back, promote, unclaim_heads, unmark},
+    rows::{CLAIMABLE, MARKED, code, id_of, number, those},
 };
 
 /// How often a look is repeated because it took the lane from a message.
@@ -101,7 +101,7 @@ fn is(document: &Document, state: State) -> bool {
 /// What is to be done to the messages of one key.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Moves {
-    demote: Vec<String>,
+    unclaim: Vec<String>,
     promote: Vec<String>,
 }
 
@@ -122,7 +122,7 @@ impl Moves {
             .iter()
             .filter_map(|front| id_of(front))
             .filter(|id| head != Some(*id));
-        self.demote.extend(others.map(str::to_owned));
+        self.unclaim.extend(others.map(str::to_owned));
         if let Some(head) = head
             && !fronts.iter().any(|front| id_of(front) == Some(head))
         {
@@ -133,21 +133,25 @@ impl Moves {
 
 /// Looks at the ordering keys of these marked messages, as the module says. Where an open transaction
 /// holds one of them, the marks stay, and a later claim goes on from here.
-pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) -> Result<()> {
-    let mut patience = Some(on.database.pace.patience(ids.len()));
+pub(crate) async fn promote_key_heads(
+    connection: &mut Connection<'_>,
+    ids: &[String],
+    marks: &[ObjectId],
+) -> Result<()> {
+    let mut patience = Some(connection.database.pace.patience(ids.len()));
     while let Some(within) = patience {
-        let touched = rehead_within(on, ids, marks, Some(within)).await?;
+        let touched = promote_within(connection, ids, marks, Some(within)).await?;
         if touched.is_empty() {
             return Ok(());
         }
-        let held = held::find(on, &touched, 1).await?.held;
-        patience = held::longer(within).filter(|_| held.is_empty());
+        let held = locked_messages::find(connection, &touched, 1).await?.held;
+        patience = patience::longer(within).filter(|_| held.is_empty());
     }
     let mut held = Vec::new();
-    let mut parts = held::parts(ids);
+    let mut parts = locked_messages::parts(ids);
     for part in parts.by_ref() {
-        let patience = on.database.pace.patience(part.len());
-        if rehead_within(on, part, marks, Some(patience))
+        let patience = connection.database.pace.patience(part.len());
+        if promote_within(connection, part, marks, Some(patience))
             .await?
             .is_empty()
         {
@@ -155,23 +159,26 @@ pub(crate) async fn rehead(on: &mut On<'_>, ids: &[String], marks: &[ObjectId]) 
         }
         for id in part {
             let only = std::slice::from_ref(id);
-            if !rehead_within(on, only, marks, None).await?.is_empty() {
+            if !promote_within(connection, only, marks, None)
+                .await?
+                .is_empty()
+            {
                 held.push(id.clone());
             }
         }
-        if held.len() >= held::MOST {
+        if held.len() >= locked_messages::MOST {
             break;
         }
     }
     held.extend(parts.flatten().cloned());
-    on.database.left_out.add(held);
+    connection.database.left_out.add(held);
     Ok(())
 }
 
 /// With `patience`, or in a transaction that waits for nothing. Answers the messages, one of which
 /// may be held, where it could not be done.
-async fn rehead_within(
-    on: &mut On<'_>,
+async fn promote_within(
+    connection: &mut Connection<'_>,
     ids: &[String],
     marks: &[ObjectId],
     patience: Option<Duration>,
@@ -187,14 +194,14 @@ async fn rehead_within(
                 "handler": "$_id.handler", "orderingKey": "$_id.orderingKey",
             } },
         ];
-        pipeline.extend(with_key(&on.database.message_collection(), &[]));
-        let keys = on.look(pipeline).await?;
+        pipeline.extend(with_key(&connection.database.message_collection(), &[]));
+        let keys = connection.look(pipeline).await?;
         let mut moves = Moves::default();
         for key in &keys {
             moves.add(key);
         }
         let mark = ObjectId::new();
-        let settled = moves.demote.is_empty();
+        let settled = moves.unclaim.is_empty();
         let mut statements = Vec::new();
         let statement = |ids: &[String], condition: Document, update: Bson| {
             let mut filter = those(ids.iter().map(String::as_str));
@@ -203,9 +210,9 @@ async fn rehead_within(
         };
         if !settled {
             statements.push(statement(
-                &moves.demote,
+                &moves.unclaim,
                 doc! { "state": code(State::Pending), "lane": CLAIMABLE },
-                demote(on.database, mark).into(),
+                unclaim_heads(connection.database, mark).into(),
             ));
         }
         if !moves.promote.is_empty() {
@@ -223,18 +230,18 @@ async fn rehead_within(
             ));
         }
         let updated = match patience {
-            Some(patience) => on.update_unless_held(statements, patience).await?,
-            None => on.update_at_once(statements).await?,
+            Some(patience) => connection.update_unless_held(statements, patience).await?,
+            None => connection.update_at_once(statements).await?,
         };
         if updated.is_none() {
-            ids.append(&mut moves.demote);
+            ids.append(&mut moves.unclaim);
             ids.append(&mut moves.promote);
             return Ok(ids);
         }
         if settled {
             return Ok(Vec::new());
         }
-        ids.append(&mut moves.demote);
+        ids.append(&mut moves.unclaim);
         marks.push(mark);
     }
     // Others keep changing the same keys. The marks stay, and the next claim goes on from here.
@@ -242,7 +249,7 @@ async fn rehead_within(
 }
 
 /// Fails if the collection of messages is sharded on servers that cannot look messages up there.
-pub(crate) async fn check_shards(operation: &'static str, database: &Database) -> Result<()> {
+pub(crate) async fn check_shards(database: &Database) -> Result<()> {
     if database.server.looks_up_shards() {
         return Ok(());
     }
@@ -254,36 +261,39 @@ pub(crate) async fn check_shards(operation: &'static str, database: &Database) -
             let (major, minor) = database.server.version;
             Err(Error::new(
                 ErrorKind::Unsupported,
-                operation,
                 format!(
                     "the messages of the inbox {} are sharded, which needs MongoDB 5.1; this is \
                      {major}.{minor}",
-                    database.inbox
+                    database.options.inbox
                 ),
             ))
         }
-        Err(error) => Err(reading(operation)(error)),
+        Err(error) => Err(before(error)),
     }
 }
 
 /// Whether a message may be handled now as far as its ordering key goes, though nobody leases it.
-pub(crate) async fn is_first(on: &mut On<'_>, id: &str) -> Result<bool> {
+pub(crate) async fn is_first(connection: &mut Connection<'_>, id: &str) -> Result<bool> {
     let mut pipeline = vec![
         doc! { "$match": those([id]) },
         doc! { "$project": { "handler": 1, "orderingKey": 1 } },
     ];
-    pipeline.extend(with_key(&on.database.message_collection(), &[]));
-    let found = on.look(pipeline).await?;
+    pipeline.extend(with_key(&connection.database.message_collection(), &[]));
+    let found = connection.look(pipeline).await?;
     Ok(found.first().is_some_and(|message| may_keep(message, None)))
 }
 
 /// Those of the messages `ids`, just leased by `claim` and all with ordering keys, that must not be
 /// kept.
-async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<HashSet<String>> {
-    let collection = on.database.message_collection();
+async fn not_first(
+    connection: &mut Connection<'_>,
+    ids: &[String],
+    claim: ObjectId,
+) -> Result<HashSet<String>> {
+    let collection = connection.database.message_collection();
     let mut lost: HashSet<String> = ids.iter().cloned().collect();
     let among = those(ids.iter().map(String::as_str));
-    for id in kept(on, among, with_key(&collection, &[]), claim).await? {
+    for id in find_keepers(connection, among, with_key(&collection, &[]), claim).await? {
         lost.remove(&id);
     }
     if !lost.is_empty() {
@@ -295,7 +305,14 @@ async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<H
         let others = doc! { "open": true, "$nor": [returned] };
         let mut among = those(lost.iter().map(String::as_str));
         among.insert("again", true);
-        for id in kept(on, among, with_key_of(&collection, &[], others), claim).await? {
+        for id in find_keepers(
+            connection,
+            among,
+            with_key_of(&collection, &[], others),
+            claim,
+        )
+        .await?
+        {
             lost.remove(&id);
         }
     }
@@ -303,8 +320,8 @@ async fn not_first(on: &mut On<'_>, ids: &[String], claim: ObjectId) -> Result<H
 }
 
 /// Those `among` the leased messages that may be kept as far as the `join`ed ones of their keys go.
-async fn kept(
-    on: &mut On<'_>,
+async fn find_keepers(
+    connection: &mut Connection<'_>,
     among: Document,
     join: Vec<Document>,
     claim: ObjectId,
@@ -314,7 +331,7 @@ async fn kept(
         doc! { "$project": { "handler": 1, "orderingKey": 1 } },
     ];
     pipeline.extend(join);
-    let found = on.look(pipeline).await?;
+    let found = connection.look(pipeline).await?;
     let kept = found
         .iter()
         .filter(|message| may_keep(message, Some(claim)))
@@ -340,7 +357,7 @@ fn may_keep(message: &Document, claim: Option<ObjectId>) -> bool {
 /// now: a transaction sees only what was there when it began. `mine` are the messages that the
 /// transaction itself has changed; `seq` is that of the message, if it was stored before.
 pub(crate) async fn is_first_now(
-    on: &On<'_>,
+    connection: &Connection<'_>,
     handler: &str,
     ordering_key: &str,
     mine: &[&str],
@@ -352,8 +369,8 @@ pub(crate) async fn is_first_now(
             "handler": { "$literal": handler }, "orderingKey": { "$literal": ordering_key },
         } },
     ];
-    pipeline.extend(with_key(&on.database.message_collection(), mine));
-    let found = on.read_meta(pipeline).await?;
+    pipeline.extend(with_key(&connection.database.message_collection(), mine));
+    let found = connection.read_meta(pipeline).await?;
     Ok(found.first().is_some_and(|key| nobody_precedes(key, seq)))
 }
 
@@ -367,24 +384,25 @@ fn nobody_precedes(key: &Document, seq: Option<i64>) -> bool {
 /// Hands those of the messages leased by `claim` back that are not the first of their keys, and
 /// answers which. All have ordering keys.
 pub(crate) async fn keep_first(
-    on: &mut On<'_>,
+    connection: &mut Connection<'_>,
     ids: &[String],
     claim: ObjectId,
 ) -> Result<HashSet<String>> {
     if ids.is_empty() {
         return Ok(HashSet::new());
     }
-    let lost = not_first(on, ids, claim).await?;
+    let lost = not_first(connection, ids, claim).await?;
     if !lost.is_empty() {
         let mark = ObjectId::new();
         let mut filter = those(lost.iter().map(String::as_str));
         filter.extend(doc! { "claim": claim, "state": code(State::Leased) });
-        on.update(vec![
-            doc! { "q": filter, "u": hand_back(on.database, mark), "multi": true },
-        ])
-        .await?;
+        connection
+            .update(vec![
+                doc! { "q": filter, "u": hand_back(connection.database, mark), "multi": true },
+            ])
+            .await?;
         let ids: Vec<String> = lost.iter().cloned().collect();
-        rehead(on, &ids, &[mark]).await?;
+        promote_key_heads(connection, &ids, &[mark]).await?;
     }
     Ok(lost)
 }
@@ -415,7 +433,7 @@ mod tests {
         );
         let replayed = moves(Some(pending("a")), vec![pending("b")]);
         assert_eq!(
-            (replayed.promote, replayed.demote),
+            (replayed.promote, replayed.unclaim),
             (vec!["a".into()], vec!["b".into()])
         );
         assert_eq!(
@@ -424,7 +442,7 @@ mod tests {
         );
         let blocked = moves(Some(entry("a", State::Dead)), vec![pending("b")]);
         assert_eq!(
-            (blocked.promote, blocked.demote),
+            (blocked.promote, blocked.unclaim),
             (vec![], vec!["b".into()])
         );
     }

@@ -2,19 +2,20 @@
 
 use std::{
     collections::HashSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use inbox_api::{Error, ErrorKind, Message, Receipt, Result};
+use inbox_api::{ErrorKind, Message, Receipt, Result};
 use mongodb::bson::{RawDocumentBuf, doc, oid::ObjectId};
 use tokio::time::sleep;
 
 use crate::{
-    database::On,
-    ordering::rehead,
+    connection::{Connection, Database},
+    ordering::promote_key_heads,
     rows::{Beginning, document, id_of, identifier, those},
-    store::Inner,
-    transactional::Held,
+    schema::version::checked_task,
+    transaction::OpenTransaction,
 };
 
 /// How long a delivery to several handlers rests before it is begun again because others store the
@@ -89,45 +90,52 @@ pub(crate) struct Received {
 }
 
 pub(crate) async fn receive(
-    inner: &Inner,
-    operation: &'static str,
-    plan: Plan,
+    database: &Arc<Database>,
+    messages: &[Message],
 ) -> Result<Vec<Receipt>> {
-    let mut on = inner.database.on(operation);
-    let received = if inner.database.server.replicates() && plan.fans_out() {
-        together(inner, operation, plan).await?
-    } else {
-        apart(&mut on, plan).await?
-    };
-    if !received.ordered.is_empty() {
-        on.has_changed();
-        rehead(&mut on, &received.ordered, &[received.mark]).await?;
+    database.check_open()?;
+    let plan = Plan::new(messages, database.options.payload_limit);
+    if plan.is_empty() {
+        return Ok(plan.receipts());
     }
-    inner.wakers.raise();
-    Ok(received.receipts)
+    checked_task(database, |database| async move {
+        let mut connection = database.connection();
+        let received = if database.server.replicates() && plan.fans_out() {
+            receive_together(&database, plan).await?
+        } else {
+            receive_apart(&mut connection, plan).await?
+        };
+        if !received.ordered.is_empty() {
+            connection.has_changed();
+            promote_key_heads(&mut connection, &received.ordered, &[received.mark]).await?;
+        }
+        database.wakers.raise();
+        Ok(received.receipts)
+    })
+    .await
 }
 
 /// Each message by itself. The unique `_id` decides.
-async fn apart(on: &mut On<'_>, plan: Plan) -> Result<Received> {
+async fn receive_apart(connection: &mut Connection<'_>, plan: Plan) -> Result<Received> {
     let mark = ObjectId::new();
-    let documents = documents(on, &plan, mark).await?;
-    let known = on.insert(&documents).await?;
-    Ok(received(plan, &known.into_iter().collect(), mark))
+    let documents = documents(connection, &plan, mark).await?;
+    let known = connection.insert(&documents).await?;
+    Ok(finish(plan, &known.into_iter().collect(), mark))
 }
 
-/// The batch in a transaction of its own.
-async fn together(inner: &Inner, operation: &'static str, plan: Plan) -> Result<Received> {
+/// The batch in its own transaction.
+async fn receive_together(database: &Database, plan: Plan) -> Result<Received> {
     let mark = ObjectId::new();
-    let documents = documents(&inner.database.on(operation), &plan, mark).await?;
-    let deadline = Instant::now() + inner.options.operation_timeout;
+    let documents = documents(&database.connection(), &plan, mark).await?;
+    let deadline = Instant::now() + database.options.operation_timeout;
     let mut longest = FIRST_REST;
     let known = loop {
-        let mut held = Held::open(&inner.database, operation).await?;
-        let mut on = inner.database.within(operation, &mut held.session);
-        let outcome = match insert_missing(&mut on, &plan, &documents).await {
-            Ok(known) => held.commit(operation).await.map(|()| known),
+        let mut open = OpenTransaction::open(database).await?;
+        let mut connection = database.in_transaction(&mut open.session);
+        let outcome = match insert_missing(&mut connection, &plan, &documents).await {
+            Ok(known) => open.commit().await.map(|()| known),
             Err(error) => {
-                held.abort().await;
+                open.abort().await;
                 Err(error)
             }
         };
@@ -141,26 +149,26 @@ async fn together(inner: &Inner, operation: &'static str, plan: Plan) -> Result<
             Err(error) => return Err(error),
         }
     };
-    Ok(received(plan, &known, mark))
+    Ok(finish(plan, &known, mark))
 }
 
 /// As [`receive`], within the caller's transaction, where a unique violation would be the end of
 /// it: what is known is looked for first. Leaves the marks, since only the commit makes the
 /// messages visible to those who would look at their ordering keys.
-pub(crate) async fn receive_in(on: &mut On<'_>, plan: Plan) -> Result<Received> {
+pub(crate) async fn receive_in(connection: &mut Connection<'_>, plan: Plan) -> Result<Received> {
     let mark = ObjectId::new();
-    let documents = documents(on, &plan, mark).await?;
-    let known = insert_missing(on, &plan, &documents).await?;
-    Ok(received(plan, &known, mark))
+    let documents = documents(connection, &plan, mark).await?;
+    let known = insert_missing(connection, &plan, &documents).await?;
+    Ok(finish(plan, &known, mark))
 }
 
 async fn insert_missing(
-    on: &mut On<'_>,
+    connection: &mut Connection<'_>,
     plan: &Plan,
     documents: &[RawDocumentBuf],
 ) -> Result<HashSet<usize>> {
     let identifiers = plan.fresh.iter().map(|fresh| fresh.identifier.as_str());
-    let found = on
+    let found = connection
         .look(vec![
             doc! { "$match": those(identifiers) },
             doc! { "$project": { "_id": 1 } },
@@ -177,13 +185,17 @@ async fn insert_missing(
         }
     }
     if !missing.is_empty() {
-        on.insert(&missing).await?;
+        connection.insert(&missing).await?;
     }
     Ok(known)
 }
 
-async fn documents(on: &On<'_>, plan: &Plan, mark: ObjectId) -> Result<Vec<RawDocumentBuf>> {
-    let (first, now) = on.draw(plan.fresh.len()).await?;
+async fn documents(
+    connection: &Connection<'_>,
+    plan: &Plan,
+    mark: ObjectId,
+) -> Result<Vec<RawDocumentBuf>> {
+    let (first, now) = connection.draw(plan.fresh.len()).await?;
     Ok(plan
         .fresh
         .iter()
@@ -195,7 +207,7 @@ async fn documents(on: &On<'_>, plan: &Plan, mark: ObjectId) -> Result<Vec<RawDo
 }
 
 /// `known` has the places, among the fresh ones, of those that were stored before.
-fn received(mut plan: Plan, known: &HashSet<usize>, mark: ObjectId) -> Received {
+fn finish(mut plan: Plan, known: &HashSet<usize>, mark: ObjectId) -> Received {
     let mut ordered = Vec::new();
     for (place, fresh) in plan.fresh.iter().enumerate() {
         if known.contains(&place) {
@@ -211,13 +223,4 @@ fn received(mut plan: Plan, known: &HashSet<usize>, mark: ObjectId) -> Received 
         ordered,
         mark,
     }
-}
-
-/// The error of a transaction on a server that has none.
-pub(crate) fn no_transactions(operation: &'static str) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        operation,
-        "a standalone server has no transactions; they need a replica set or a sharded cluster",
-    )
 }

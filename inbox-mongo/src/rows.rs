@@ -1,5 +1,5 @@
 //! Documents: how a message is written, and read back. One that does not read back as what was
-//! written is reported, never a panic and never a reason to fail the ones beside it.
+//! written is reported, never a panic and never a reason to fail the others.
 
 use std::str::FromStr;
 
@@ -13,12 +13,32 @@ use mongodb::bson::{
     spec::BinarySubtype,
 };
 
-use crate::{
-    database::number,
-    stages::{CLAIMABLE, MARKED, code},
-};
-
 type Decoded<T> = std::result::Result<T, String>;
+
+/// `lane` of a message that may be claimed once it is visible: one without ordering key, or the
+/// first of its ordering key.
+pub(crate) const CLAIMABLE: i32 = 1;
+/// `lane` of a message after whose change its ordering key must be looked at again. Messages that
+/// are neither have no `lane`.
+pub(crate) const MARKED: i32 = 2;
+
+pub(crate) fn code(state: State) -> i32 {
+    i32::from(state.code())
+}
+
+/// A whole number, whatever type the server gave it.
+pub(crate) fn number(document: &Document, field: &str) -> Option<i64> {
+    match document.get(field)? {
+        Bson::Int64(number) => Some(*number),
+        Bson::Int32(number) => Some(i64::from(*number)),
+        Bson::Double(number) => {
+            let whole = *number as i64;
+            let same = (whole as f64 - *number).abs() < f64::EPSILON;
+            same.then_some(whole)
+        }
+        _ => None,
+    }
+}
 
 /// Between handler and id in `_id`. Neither may contain it, so no two keys give the same text.
 const SEPARATOR: char = '\u{1f}';
@@ -47,6 +67,15 @@ pub(crate) fn those<'a>(identifiers: impl IntoIterator<Item = &'a str>) -> Docum
     filter.insert("_id", one_of(identifiers));
     filter.insert("handler", one_of(handlers));
     filter
+}
+
+/// The identifiers and the marks of marked messages.
+pub(crate) fn marks_of(marked: &[&Document]) -> (Vec<String>, Vec<ObjectId>) {
+    let ids = marked.iter().filter_map(|document| id_of(document));
+    let marks = marked
+        .iter()
+        .filter_map(|document| document.get_object_id("mark").ok());
+    (ids.map(str::to_owned).collect(), marks.collect())
 }
 
 /// What a new message begins its life with.
@@ -331,6 +360,16 @@ mod tests {
             Kind::new("order.placed").unwrap(),
             "payload",
         )
+    }
+
+    #[test]
+    fn numbers_are_read_in_each_type() {
+        let document = doc! { "a": 1_i32, "b": 2_i64, "c": 3.0, "d": 3.5, "e": "4" };
+        let read = |field| number(&document, field);
+        assert_eq!(
+            (read("a"), read("b"), read("c"), read("d"), read("e")),
+            (Some(1), Some(2), Some(3), None, None)
+        );
     }
 
     #[test]

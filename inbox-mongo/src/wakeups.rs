@@ -16,7 +16,7 @@ use mongodb::{
 };
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
-use crate::{database::Database, error::reading, stages::CLAIMABLE};
+use crate::{error::before, rows::CLAIMABLE};
 
 const RECONNECT: Duration = Duration::from_millis(500);
 
@@ -67,18 +67,16 @@ impl Wakers {
             .upgrade()
     }
 
-    /// Watches first, so that nothing after the return is missed.
+    /// With a change stream where the server has one. Watches first, so that nothing after the return is missed.
     pub(crate) async fn subscribe(
         &self,
-        operation: &'static str,
-        database: &Database,
+        messages: &Collection<Document>,
+        replicates: bool,
     ) -> Result<Box<dyn Subscription>> {
         let mut watcher = self.current();
-        if watcher.is_none() && database.server.replicates() {
-            let messages = database.messages().clone();
-            let stream = watch_messages(&messages, None)
-                .await
-                .map_err(reading(operation))?;
+        if watcher.is_none() && replicates {
+            let messages = messages.clone();
+            let stream = watch_messages(&messages, None).await.map_err(before)?;
             let task = tokio::spawn(follow(messages, stream, self.causes.clone()));
             let started = Arc::new(Watcher { task });
             *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&started);
@@ -119,7 +117,7 @@ async fn watch_messages(
         .await
 }
 
-/// The driver resumes by itself after most errors; after the others the stream is opened anew, by
+/// The driver resumes by itself after most errors; after the others the stream is opened again, by
 /// token if that is still known to the server.
 async fn follow(messages: Collection<Document>, mut stream: Stream, causes: watch::Sender<u64>) {
     loop {
@@ -128,8 +126,8 @@ async fn follow(messages: Collection<Document>, mut stream: Stream, causes: watc
             Ok(None) if stream.is_alive() => continue,
             ended => {
                 if let Err(error) = ended {
-                    let error = reading("subscribe")(error);
-                    tracing::warn!(%error, "the change stream for wake-ups failed; opening it anew");
+                    let error = before(error);
+                    tracing::warn!(%error, "the change stream for wake-ups failed; opening it again");
                 }
                 let mut token = stream.resume_token();
                 stream = loop {

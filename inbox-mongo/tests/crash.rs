@@ -13,7 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use common::Place;
+use common::TestInbox;
 use conformance_tests::{
     BoxError, BusinessWrites, Offered, Restart, Transactions,
     crash::{self, Opened, Site, Target},
@@ -53,7 +53,7 @@ impl Target for Database {
         let server = tokio::task::spawn_blocking(move || server(set))
             .await??
             .ok_or("no MongoDB server to harm")?;
-        let mut place = Place::at(common::seeds(&server));
+        let mut place = TestInbox::at(common::seeds(&server));
         place.options = place.options.database(DATABASE);
         let store = place.connect().await?;
         store.create().await?;
@@ -68,12 +68,11 @@ impl Target for Database {
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
         let separator = if address.contains('?') { '&' } else { '?' };
         let url = format!("{address}{separator}serverSelectionTimeoutMS=2000");
-        let options = MongoOptions::new().database(DATABASE);
+        let options = MongoOptions::from_url(&url)?.database(DATABASE);
         // The server may just be restarting.
         let mut tries = 0;
         let store = loop {
-            let (connection, _) = MongoOptions::from_url(&url)?;
-            match MongoStore::connect(connection, options.clone()).await {
+            match MongoStore::connect(options.clone()).await {
                 Err(error) if error.is_retryable() && tries < 60 => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -150,7 +149,7 @@ impl BusinessWrites<MongoTransaction> for Effects {
 
 fn main() -> ExitCode {
     let set = std::env::var("INBOX_CRASH_SERVER").is_ok_and(|name| name == "mongodb-set");
-    // A worker of this program must not look for servers of its own.
+    // A worker of this program must not look for its own servers.
     let worker = std::env::var_os("INBOX_CRASH_WORKER").is_some();
     if set && !worker && test_servers::locate(Kind::MongodbSet).is_err() {
         eprintln!("crash: skipped, there is no mongod on PATH");

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, handler, message, worker};
+use common::{TestInbox, handler, message, worker};
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{Effect, ErrorKind, LeaseTerms, OrderingKey, Outcome, Store as _, StoreExt as _};
 use inbox_mongo::{
@@ -45,7 +45,7 @@ struct Faulty {
 }
 
 impl Faulty {
-    async fn at(place: &Place) -> Self {
+    async fn at(place: &TestInbox) -> Self {
         let (proxy, url) = common::proxied(&place.url).await.unwrap();
         let proxy = Arc::new(proxy);
         let failing = Arc::new(AtomicBool::new(false));
@@ -109,7 +109,9 @@ impl Faulty {
 
 #[tokio::test]
 async fn an_error_after_a_change_does_not_deny_it() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let faulty = Faulty::at(&place).await;
 
@@ -142,7 +144,7 @@ async fn an_error_after_a_change_does_not_deny_it() {
 /// are handed back once the claim comes to its end, and no other is leased before.
 #[tokio::test]
 async fn claims_without_an_answer_cost_no_attempts() {
-    let Some(mut place) = Place::shared() else {
+    let Some(mut place) = TestInbox::shared() else {
         return;
     };
     let store = place.store().await;
@@ -168,7 +170,7 @@ async fn claims_without_an_answer_cost_no_attempts() {
         .await
         .unwrap();
     let _ = store.receive(&["a", "b"].map(message)).await.unwrap();
-    // The first claim of a process makes requests of its own.
+    // The first claim of a process makes further requests.
     assert!(
         slow.claim_for(&handler(), 1, LEASE, &worker())
             .await
@@ -200,7 +202,7 @@ async fn claims_without_an_answer_cost_no_attempts() {
 /// what has an `expireAt`, and with the message the mark by which the next one is found.
 #[tokio::test]
 async fn a_mark_does_not_expire() {
-    let Some(mut place) = Place::shared() else {
+    let Some(mut place) = TestInbox::shared() else {
         return;
     };
     place.options = place

@@ -11,13 +11,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Place, handler, message, worker};
+use common::{TestInbox, handler, message, worker};
 use inbox_api::{
     ErrorKind, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt, Schema as _, State,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
-    MongoStore,
+    MongoOptions, MongoStore,
     mongodb::bson::{Document, doc, oid::ObjectId},
 };
 
@@ -48,7 +48,9 @@ fn commands(ddl: &str) -> Vec<Document> {
 
 #[tokio::test]
 async fn the_ddl_sets_up_what_create_does() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.connect().await.unwrap();
     let ddl = store.ddl();
     let database = format!("db = db.getSiblingDB(\"{}\");", place.database);
@@ -72,7 +74,7 @@ async fn a_ddl_that_broke_off_is_completed() {
         return;
     };
     for done in 1..5 {
-        let place = Place::at(url.clone());
+        let place = TestInbox::at(url.clone());
         let store = place.connect().await.unwrap();
         for command in commands(&store.ddl()).into_iter().take(done) {
             place.run(command).await.unwrap();
@@ -89,7 +91,9 @@ async fn a_ddl_that_broke_off_is_completed() {
 
 #[tokio::test]
 async fn an_index_with_other_options_is_noticed() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     assert!(store.exists().await.unwrap());
     // FerretDB's answer to this is not one that the driver takes.
@@ -114,7 +118,9 @@ async fn an_index_with_other_options_is_noticed() {
 
 #[tokio::test]
 async fn a_set_up_that_broke_off_is_completed() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.connect().await.unwrap();
     place
         .run(doc! { "insert": "inbox_meta", "documents": [{
@@ -135,7 +141,9 @@ async fn a_set_up_that_broke_off_is_completed() {
 
 #[tokio::test]
 async fn one_process_at_a_time_sets_up() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.connect().await.unwrap();
     // As a process leaves it that was killed in the middle, with two seconds left of its lock.
     place
@@ -171,7 +179,9 @@ async fn one_process_at_a_time_sets_up() {
 
 #[tokio::test]
 async fn a_payload_over_the_limit_is_refused_with_the_limit() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let limit = store.capabilities().payload_limit;
     assert_eq!(limit, 15 * 512 * 1024);
@@ -208,7 +218,9 @@ async fn counts(store: &MongoStore) -> (u64, u64, u64) {
 
 #[tokio::test]
 async fn counts_of_closed_segments_are_kept_until_something_changes_there() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let old: Vec<_> = ["a", "b", "c"].map(message).into();
     let _ = store.receive(&old).await.unwrap();
@@ -261,7 +273,7 @@ async fn counts_of_closed_segments_are_kept_until_something_changes_there() {
 
 #[tokio::test]
 async fn counts_are_not_kept_beyond_an_expiry() {
-    let Some(mut place) = Place::shared() else {
+    let Some(mut place) = TestInbox::shared() else {
         return;
     };
     let day = Duration::from_secs(24 * 3600);
@@ -299,7 +311,9 @@ async fn counts_are_not_kept_beyond_an_expiry() {
 /// ordering key was let through.
 #[tokio::test]
 async fn claims_find_what_a_crash_left_marked() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     for id in ["a", "b"] {
         let _ = store.receive_one(&in_order(id)).await.unwrap();
@@ -324,7 +338,9 @@ async fn claims_find_what_a_crash_left_marked() {
 /// As a receiver leaves it that is killed between the two.
 #[tokio::test]
 async fn a_message_that_was_only_marked_is_handed_out_in_order() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let _ = store
         .receive(&[in_order("a"), in_order("b")])
@@ -352,7 +368,9 @@ fn left_behind() -> Document {
 
 #[tokio::test]
 async fn a_claim_of_one_message_goes_past_marks() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let marked: Vec<_> = (0..20).map(|n| message(&format!("old-{n}"))).collect();
     let _ = store.receive(&marked).await.unwrap();
@@ -366,7 +384,9 @@ async fn a_claim_of_one_message_goes_past_marks() {
 
 #[tokio::test]
 async fn a_purge_goes_past_marks() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let marked: Vec<_> = (0..1100).map(|n| message(&format!("old-{n}"))).collect();
     let _ = store.receive(&marked).await.unwrap();
@@ -381,7 +401,9 @@ async fn a_purge_goes_past_marks() {
 /// ordering key and finding that out.
 #[tokio::test]
 async fn a_lease_that_was_never_verified_is_no_precedence() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let _ = store
         .receive(&[in_order("a"), in_order("b")])
@@ -406,7 +428,9 @@ async fn a_lease_that_was_never_verified_is_no_precedence() {
 /// Two looks at the same time may let two messages through; the second is handed back.
 #[tokio::test]
 async fn only_the_first_of_an_ordering_key_is_kept() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let _ = store
         .receive(&[in_order("a"), in_order("b"), message("c")])
@@ -440,7 +464,9 @@ async fn only_the_first_of_an_ordering_key_is_kept() {
 
 #[tokio::test]
 async fn purging_a_blocking_message_lets_the_next_one_through() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let _ = store
         .receive(&[in_order("a"), in_order("b")])
@@ -466,7 +492,7 @@ async fn purging_a_blocking_message_lets_the_next_one_through() {
 
 #[tokio::test]
 async fn processed_messages_get_the_date_of_their_expiry() {
-    let Some(mut place) = Place::shared() else {
+    let Some(mut place) = TestInbox::shared() else {
         return;
     };
     let week = Duration::from_secs(7 * 24 * 3600);
@@ -497,7 +523,9 @@ async fn processed_messages_get_the_date_of_their_expiry() {
 
 #[tokio::test]
 async fn a_standalone_server_is_refused_for_transactions() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     if common::replicates(&place.url).await {
         assert!(store.capabilities().transactions);
@@ -512,7 +540,8 @@ async fn a_standalone_server_is_refused_for_transactions() {
 async fn cannot_connect(url: &str) -> String {
     let url = common::with(url, "serverSelectionTimeoutMS=1000");
     let url = url.replacen("://", "://app:secret@", 1);
-    let error = MongoStore::connect_url(&url).await.unwrap_err();
+    let options = MongoOptions::from_url(&url).unwrap();
+    let error = MongoStore::connect(options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(error.effect(), inbox_api::Effect::None);
     assert!(!format!("{error:?}").contains("secret"));
@@ -542,7 +571,9 @@ async fn why_no_server_can_be_used_is_told() {
 
 #[tokio::test]
 async fn why_a_server_cannot_be_used_is_told() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     if place.url.contains('?') || common::replicates(&place.url).await {
         println!("NOT CHECKED: the shared server is not a plain standalone server");
         return;
@@ -563,7 +594,8 @@ async fn tls_files_that_cannot_be_read_are_named() {
         ("tlsCertificateKeyFile", "tlsCertificateKeyFile"),
     ] {
         let url = format!("mongodb://127.0.0.1:9/?{setting}=/nowhere.pem");
-        let error = MongoStore::connect_url(&url).await.unwrap_err();
+        let options = MongoOptions::from_url(&url).unwrap();
+        let error = MongoStore::connect(options).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.context().contains(named), "{error}");
         assert!(error.context().contains("No such file"), "{error}");
@@ -572,7 +604,9 @@ async fn tls_files_that_cannot_be_read_are_named() {
 
 #[tokio::test]
 async fn a_text_that_looks_like_a_field_is_kept_as_it_is() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let store = place.store().await;
     let _ = store.receive_one(&message("$id")).await.unwrap();
     let claims = store
@@ -600,7 +634,9 @@ async fn a_text_that_looks_like_a_field_is_kept_as_it_is() {
 /// Roles exist only where there are users.
 #[tokio::test]
 async fn the_documented_role_is_enough() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     for role in common::documented_roles(&place.database) {
         let mut command = doc! { "createRole": role.get_str("role").unwrap() };
         command.extend(role.into_iter().filter(|(field, _)| field != "role"));
@@ -622,7 +658,8 @@ async fn the_documented_role_is_enough() {
                 format!("{url}{}", place.database)
             };
             let url = common::with(&url, &format!("authSource={}", place.database));
-            MongoStore::connect_url(&url).await.unwrap()
+            let options = MongoOptions::from_url(&url).unwrap();
+            MongoStore::connect(options).await.unwrap()
         }
     };
     connect("inboxOwner").await.create().await.unwrap();

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Place, handler, message, worker};
+use common::{TestInbox, handler, message, worker};
 use inbox_api::{
     Begun, ErrorKind, Extended, LeaseTerms, Message, OrderingKey, Outcome, Receipt, Recorded,
     Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
@@ -28,8 +28,8 @@ use test_servers::{Kind, find_own, or_skip};
 const LEASE: Duration = Duration::from_secs(60);
 
 /// A place on the shared server, if it has transactions.
-async fn place() -> Option<(Place, Arc<MongoStore>)> {
-    let place = Place::shared()?;
+async fn place() -> Option<(TestInbox, Arc<MongoStore>)> {
+    let place = TestInbox::shared()?;
     if !common::replicates(&place.url).await {
         println!("NOT CHECKED: this server has no replica sets; there is no mongod on PATH");
         return None;
@@ -161,7 +161,7 @@ async fn a_slow_server_is_not_taken_for_an_open_transaction() {
     let Some(server) = common::own_server() else {
         return;
     };
-    let place = Place::at(server.url().to_owned());
+    let place = TestInbox::at(server.url().to_owned());
     let store = place.store().await;
     let many: Vec<_> = (0..20).map(|n| message(&format!("m-{n}"))).collect();
     let _ = store.receive(&many).await.unwrap();
@@ -242,7 +242,7 @@ async fn nothing_is_lost_when_another_member_takes_over() {
     let Some(server) = set.unwrap() else {
         return;
     };
-    let place = Place::at(common::seeds(&server));
+    let place = TestInbox::at(common::seeds(&server));
     let store = place.store().await;
     let server = Arc::new(Mutex::new(server));
     let mut handed_out = Vec::new();

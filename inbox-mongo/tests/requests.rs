@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Place, handler, lock, message, worker};
+use common::{TestInbox, handler, lock, message, worker};
 use inbox_api::{
     ClaimRequest, Lease, LeaseTerms, Message, Operate as _, OrderingKey, Outcome, Schema as _,
     Settlement, Store as _,
@@ -34,7 +34,7 @@ type Sent = Arc<Mutex<Vec<Document>>>;
 
 /// A store on a client that notes what it sends, and whose own defaults are weak. The inbox is set
 /// up, and what that took forgotten.
-async fn listening(place: &Place) -> (MongoStore, Sent) {
+async fn listening(place: &TestInbox) -> (MongoStore, Sent) {
     let (store, sent) = listening_from_the_start(place).await;
     store.create().await.unwrap();
     // The first use looks at the schema.
@@ -43,7 +43,7 @@ async fn listening(place: &Place) -> (MongoStore, Sent) {
     (store, sent)
 }
 
-async fn listening_from_the_start(place: &Place) -> (MongoStore, Sent) {
+async fn listening_from_the_start(place: &TestInbox) -> (MongoStore, Sent) {
     let sent = Sent::default();
     let noted = Arc::clone(&sent);
     let mut options = ClientOptions::parse(&place.url).await.unwrap();
@@ -118,7 +118,7 @@ type Counted = Vec<(&'static str, Vec<String>)>;
 const ROUNDS: usize = 5;
 
 async fn assert_once<F: Future<Output = Counted>>(
-    place: &Place,
+    place: &TestInbox,
     expected: &[(&'static str, &[&str])],
     mut round: impl FnMut(usize) -> F,
 ) {
@@ -148,7 +148,9 @@ fn processed(leases: impl IntoIterator<Item = Lease>) -> Vec<Settlement> {
 
 #[tokio::test]
 async fn requests_do_not_grow_with_the_batch() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let (store, sent) = listening(&place).await;
     open_segment(&store, &sent).await;
     let (store, sent) = (&store, &sent);
@@ -184,7 +186,9 @@ async fn requests_do_not_grow_with_the_batch() {
 
 #[tokio::test]
 async fn requests_for_ordering_keys_do_not_grow_with_the_batch() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let (store, sent) = listening(&place).await;
     open_segment(&store, &sent).await;
     let (store, sent) = (&store, &sent);
@@ -216,7 +220,9 @@ async fn requests_for_ordering_keys_do_not_grow_with_the_batch() {
 
 #[tokio::test]
 async fn concerns_are_said_on_each_request() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let (store, sent) = listening(&place).await;
     let _ = store.receive(&batch(3, 0, true)).await.unwrap();
     let claims = store.claim(&request(10)).await.unwrap();
@@ -330,7 +336,9 @@ fn check_privileges(sent: &Sent, given: &[(String, String)]) {
 /// FerretDB enforces no roles, so what is sent is compared with what they give.
 #[tokio::test]
 async fn the_documented_roles_have_what_commands_need() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let (owner, sent) = listening_from_the_start(&place).await;
     owner.create().await.unwrap();
     let worker = given("inboxWorker");
@@ -415,7 +423,7 @@ const OF_THE_SESSION: [&str; 7] = [
     "maxTimeMS",
 ];
 
-async fn explained(place: &Place, command: Document) -> (Vec<String>, bool) {
+async fn explained(place: &TestInbox, command: Document) -> (Vec<String>, bool) {
     let plan = place
         .run(doc! { "explain": command, "verbosity": "queryPlanner" })
         .await
@@ -428,7 +436,9 @@ async fn explained(place: &Place, command: Document) -> (Vec<String>, bool) {
 /// Explains what the store has really sent.
 #[tokio::test]
 async fn plans_use_the_indexes() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let (store, sent) = listening(&place).await;
     for part in 0..4 {
         let _ = store
@@ -496,7 +506,9 @@ fn named(command: &Document) -> Vec<Option<String>> {
 /// a deep backlog, it reads all that is due instead.
 #[tokio::test]
 async fn requests_about_messages_name_their_index_whatever_the_batch() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let (store, sent) = listening(&place).await;
     let ferretdb = is_ferretdb(&place).await;
     let terms = LeaseTerms::new(Duration::from_secs(60), worker()).unwrap();
@@ -551,7 +563,7 @@ async fn requests_about_messages_name_their_index_whatever_the_batch() {
 }
 
 /// That the plan has the index that the command names, and no other at that place.
-async fn explain_hinted(place: &Place, mut command: Document, text: &str) {
+async fn explain_hinted(place: &TestInbox, mut command: Document, text: &str) {
     let name = command.keys().next().unwrap().clone();
     if name != "aggregate" && !explains_updates(place).await {
         return;
@@ -572,12 +584,12 @@ async fn explain_hinted(place: &Place, mut command: Document, text: &str) {
     );
 }
 
-async fn is_ferretdb(place: &Place) -> bool {
+async fn is_ferretdb(place: &TestInbox) -> bool {
     let build = place.run(doc! { "buildInfo": 1 }).await.unwrap();
     build.contains_key("ferretdb")
 }
 
-async fn explains_updates(place: &Place) -> bool {
+async fn explains_updates(place: &TestInbox) -> bool {
     let update = doc! {
         "update": "inbox_message", "updates": [{ "q": { "_id": "x" }, "u": { "$set": { "a": 1 } } }],
     };

@@ -14,7 +14,7 @@ pub(crate) const NO_SUCH_SAVEPOINT: u16 = 1305;
 /// Of a subquery that stands for one value.
 pub(crate) const SEVERAL_ROWS: u16 = 1242;
 
-/// A lock was not given in time.
+/// Of a wait for a lock that timed out.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 
 /// The server's error number, when the error is the server's.
@@ -23,7 +23,7 @@ pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-/// Whether a lock that another transaction has was not given in time.
+/// Whether a wait for a lock of another transaction timed out.
 pub(crate) fn is_lock_timeout(error: &Error) -> bool {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
     source.and_then(number) == Some(LOCK_WAIT_TIMEOUT)
@@ -38,16 +38,16 @@ pub(crate) fn may_lack_schema(error: &Error) -> bool {
 }
 
 /// For `map_err` where the statement may have had an effect: a lost connection leaves that open.
-pub(crate) fn in_operation(operation: &'static str) -> impl Fn(sqlx::Error) -> Error + Copy {
-    move |error| map(operation, error, Effect::Unknown)
+pub(crate) fn failed(error: sqlx::Error) -> Error {
+    map(error, Effect::Unknown)
 }
 
 /// For `map_err` where nothing was asked of the server that changes anything.
-pub(crate) fn without_effect(operation: &'static str) -> impl Fn(sqlx::Error) -> Error + Copy {
-    move |error| map(operation, error, Effect::None)
+pub(crate) fn before(error: sqlx::Error) -> Error {
+    map(error, Effect::None)
 }
 
-fn map(operation: &'static str, error: sqlx::Error, when_lost: Effect) -> Error {
+fn map(error: sqlx::Error, when_lost: Effect) -> Error {
     let (kind, context, effect) = match number(&error) {
         Some(number) => of_server(number),
         None => of_driver(&error),
@@ -56,7 +56,7 @@ fn map(operation: &'static str, error: sqlx::Error, when_lost: Effect) -> Error 
         Effect::Unknown => when_lost,
         Effect::None => Effect::None,
     };
-    Error::new(kind, operation, context)
+    Error::new(kind, context)
         .with_effect(effect)
         .with_source(error)
 }
@@ -152,11 +152,11 @@ mod tests {
                 Effect::Unknown,
             ),
         ] {
-            let error = in_operation("settle")(error);
+            let error = failed(error);
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert_eq!(error.effect(), effect);
         }
-        let read = without_effect("get")(sqlx::Error::WorkerCrashed);
+        let read = before(sqlx::Error::WorkerCrashed);
         assert_eq!(read.effect(), Effect::None);
     }
 }

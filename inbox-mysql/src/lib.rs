@@ -28,8 +28,8 @@
 //!
 //! # Transactional use
 //! The inbox's tables live with the application's own, so the record of a message and the
-//! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
-//! caller's own on the same database.
+//! handler's writes commit together. The transaction may come from [`open`] or from the
+//! caller's pool on the same database.
 //!
 //! ```no_run
 //! use inbox_api::{Message, Recorded, Transactional};
@@ -163,28 +163,38 @@
 mod begin;
 mod claim;
 mod claim_cursor;
-mod connections;
+mod compact_counters;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod connection;
+mod connection_pool;
+mod consistency;
+mod context;
 mod error;
-mod held;
-mod lists;
+mod extend;
+mod installed_schema;
+mod list_variables;
+mod lookup;
+mod multi_statement;
 mod operate;
 mod options;
+mod ordering;
+mod receive;
+mod record;
 mod rows;
 mod schema;
-mod script;
 mod server;
 mod server_errors;
 mod settle;
+mod statement;
 mod statements;
-mod step;
 mod store;
+mod transaction_step;
 mod transactional;
 mod wakeups;
-mod whole;
-mod work;
 
 /// The driver, whose transactions [`Transactional`](inbox_api::Transactional) use takes.
 pub use sqlx;
 
-pub use options::{MySqlOptions, PayloadColumn};
+pub use options::{MySqlOptions, PayloadType, SCHEMES};
 pub use store::MySqlStore;

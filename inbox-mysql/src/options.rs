@@ -11,15 +11,20 @@ use sqlx::{
 };
 use url::Url;
 
-use crate::schema;
+/// The schemes of this store's URLs.
+pub const SCHEMES: &[&str] = &["mariadb", "mysql"];
 
-const OPERATION: &str = "options";
-const KEYS: &str = "inbox, database, payload_column, payload_limit, drop_processed_payloads, \
+const KEYS: &str = "inbox, database, payload_type, payload_limit, drop_processed_payloads, \
                     max_connections, operation_timeout_ms, ssl-mode, ssl-ca, ssl-cert, ssl-key, socket";
+
+/// The names of the tables, without the inbox's.
+pub(crate) const TABLES: [&str; 8] = [
+    "message", "work", "dead", "done", "ordering", "open", "tally", "meta",
+];
 
 /// The column type of payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum PayloadColumn {
+pub enum PayloadType {
     /// Any bytes, which come back as they were sent.
     #[default]
     LongBlob,
@@ -47,7 +52,7 @@ pub struct MySqlOptions {
     pub(crate) connect: MySqlConnectOptions,
     pub(crate) inbox: InboxName,
     pub(crate) database: Option<String>,
-    pub(crate) payload_column: PayloadColumn,
+    pub(crate) payload_type: PayloadType,
     pub(crate) payload_limit: usize,
     pub(crate) drop_processed_payloads: bool,
     pub(crate) max_connections: u32,
@@ -63,7 +68,7 @@ impl std::fmt::Debug for MySqlOptions {
             .field("port", &self.connect.get_port())
             .field("inbox", &self.inbox)
             .field("database", &self.database)
-            .field("payload_column", &self.payload_column)
+            .field("payload_type", &self.payload_type)
             .field("payload_limit", &self.payload_limit)
             .field("drop_processed_payloads", &self.drop_processed_payloads)
             .field("max_connections", &self.max_connections)
@@ -80,7 +85,7 @@ impl MySqlOptions {
             connect,
             inbox: InboxName::default(),
             database: None,
-            payload_column: PayloadColumn::default(),
+            payload_type: PayloadType::default(),
             payload_limit: DEFAULT_PAYLOAD_LIMIT,
             drop_processed_payloads: false,
             max_connections: 10,
@@ -95,9 +100,10 @@ impl MySqlOptions {
     /// # Errors
     /// `Invalid` for another scheme, no database, an unknown key or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
-        let rest = ["mysql:", "mariadb:"]
-            .iter()
-            .find_map(|scheme| url.strip_prefix(scheme))
+        let rest = url
+            .split_once(':')
+            .filter(|(scheme, _)| SCHEMES.contains(scheme))
+            .map(|(_, rest)| rest)
             .ok_or_else(|| invalid("the URL must start with mysql:// or mariadb://"))?;
         let unreadable = || invalid("the URL cannot be read; special characters need %XX");
         let url = Url::parse(&format!("mysql:{rest}")).map_err(|_| unreadable())?;
@@ -126,15 +132,15 @@ impl MySqlOptions {
     fn with_setting(mut self, key: &str, value: &str) -> Result<Self> {
         match key {
             "inbox" => {
-                let name = InboxName::new(value).map_err(|e| e.in_operation(OPERATION))?;
+                let name = InboxName::new(value).map_err(|e| e.in_operation("from_url"))?;
                 return Ok(self.inbox_name(name));
             }
             "database" => return self.database(value),
-            "payload_column" => {
-                self.payload_column = match value {
-                    "longblob" => PayloadColumn::LongBlob,
-                    "json" => PayloadColumn::Json,
-                    _ => return Err(invalid("payload_column must be longblob or json")),
+            "payload_type" => {
+                self.payload_type = match value {
+                    "longblob" => PayloadType::LongBlob,
+                    "json" => PayloadType::Json,
+                    _ => return Err(invalid("payload_type must be longblob or json")),
                 }
             }
             "payload_limit" => self.payload_limit = number(value, "payload_limit must be bytes")?,
@@ -204,8 +210,8 @@ impl MySqlOptions {
 
     /// The column type of payloads. Takes effect when the inbox is set up.
     #[must_use]
-    pub fn payload_column(mut self, column: PayloadColumn) -> Self {
-        self.payload_column = column;
+    pub fn payload_type(mut self, payload_type: PayloadType) -> Self {
+        self.payload_type = payload_type;
         self
     }
 
@@ -229,7 +235,7 @@ impl MySqlOptions {
     }
 
     /// The most connections that the store opens: 10 unless set, at least 1. Without effect on a
-    /// pool of the caller's own.
+    /// pool of the caller's.
     #[must_use]
     pub fn max_connections(mut self, most: u32) -> Self {
         self.max_connections = most.max(1);
@@ -241,7 +247,7 @@ impl MySqlOptions {
     /// is closed, the operation fails as `Unavailable` with effect unknown (effect none if nothing
     /// had been sent), and the next call uses another connection. Of a purge, it is each slice's.
     ///
-    /// In a transaction of the caller's own pool, the connection is the driver's to close.
+    /// In a transaction of the caller's pool, the connection is the driver's to close.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.operation_timeout = timeout.max(Duration::from_millis(1));
@@ -274,15 +280,16 @@ impl MySqlOptions {
         &self.inbox
     }
 
-    /// The statements that set up an empty inbox with these options: what
-    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
+    /// The inbox's tables, as statements name them.
     #[must_use]
-    pub fn ddl(&self) -> String {
-        schema::ddl(self)
+    pub fn tables(&self) -> Vec<String> {
+        TABLES.map(|table| self.table(table)).into()
     }
 
-    /// A table's name as statements have it.
-    pub(crate) fn table(&self, table: &str) -> String {
+    /// A table's name as statements have it, quoted and with its database: of one of the inbox's own, or of
+    /// an application's that stands next to them.
+    #[must_use]
+    pub fn table(&self, table: &str) -> String {
         let inbox = &self.inbox;
         match &self.database {
             Some(database) => format!("`{}`.`{inbox}_{table}`", database.replace('`', "``")),
@@ -295,8 +302,8 @@ fn number<T: std::str::FromStr>(value: &str, expected: &'static str) -> Result<T
     value.parse().map_err(|_| invalid(expected))
 }
 
-pub(crate) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, OPERATION, text)
+fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, text).in_operation("from_url")
 }
 
 #[cfg(test)]
@@ -307,14 +314,14 @@ mod tests {
     fn urls_give_settings() {
         let options = MySqlOptions::from_url(
             "mariadb://app:p%40ss@db.example:3307/shop?inbox=orders&database=a%60b\
-             &payload_column=json&payload_limit=1024&drop_processed_payloads=true\
+             &payload_type=json&payload_limit=1024&drop_processed_payloads=true\
              &max_connections=3&operation_timeout_ms=250&ssl-mode=disabled",
         )
         .unwrap();
         assert_eq!(options.connect.get_host(), "db.example");
         assert_eq!(options.connect.get_port(), 3307);
         assert_eq!(options.table("work"), "`a``b`.`orders_work`");
-        assert_eq!(options.payload_column, PayloadColumn::Json);
+        assert_eq!(options.payload_type, PayloadType::Json);
         assert_eq!(options.payload_limit, 1024);
         assert!(options.drop_processed_payloads);
         assert_eq!(options.max_connections, 3);
@@ -335,7 +342,7 @@ mod tests {
                 "known are inbox, database",
             ),
             (
-                "mysql://u:hunter2@h/db?payload_column=text",
+                "mysql://u:hunter2@h/db?payload_type=text",
                 "longblob or json",
             ),
             ("mysql://u:hunter2@h/db?payload_limit=x", "bytes"),

@@ -4,8 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Headers, Invalid, Key, Message, Record, State, WorkerName,
-    from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Headers, Invalid, Key, Lease, Message,
+    Record, State, WorkerName, from_micros,
 };
 use sqlx::{Decode, MySql, Row as _, mysql::MySqlRow};
 
@@ -44,7 +44,7 @@ where
     text(row, index, name).map(Some)
 }
 
-/// Nobody's when it is the room that `queue.sql` leaves for a name.
+/// None when it is the room that `receive_queue.sql` leaves for a name.
 fn worker(row: &MySqlRow, index: usize) -> Decoded<Option<WorkerName>> {
     if let Ok(Some([0, ..])) = row.try_get_unchecked::<Option<&[u8]>, _>(index) {
         return Ok(None);
@@ -79,7 +79,7 @@ pub(crate) struct Claimed {
     pub(crate) accepted_at: i64,
 }
 
-pub(crate) fn claimed(row: &MySqlRow) -> Decoded<Claimed> {
+pub(crate) fn read_claimed(row: &MySqlRow) -> Decoded<Claimed> {
     let mut message = Message::new(
         text(row, 1, "handler")?,
         text(row, 2, "id")?,
@@ -113,7 +113,7 @@ pub(crate) struct Stored {
     pub(crate) token: i64,
 }
 
-pub(crate) fn stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
+pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
     let seq = column(row, 0, "seq")?;
     let stored_state = column::<Option<i64>>(row, 9, "state")?
         .and_then(State::from_code)
@@ -164,4 +164,42 @@ pub(crate) fn stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
         visible_at,
         token: column(row, 12, "token")?,
     })
+}
+
+/// The row and the token that a lease names, and whether the message has an ordering key: the
+/// locator is the sequence number, shifted by one bit for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeasedRow {
+    pub(crate) seq: i64,
+    pub(crate) token: i64,
+    pub(crate) ordered: bool,
+}
+
+impl LeasedRow {
+    pub(crate) fn of(lease: &Lease) -> Self {
+        Self {
+            seq: i64::try_from(lease.locator >> 1).unwrap_or(-1),
+            token: lease.token.get(),
+            ordered: lease.locator & 1 == 1,
+        }
+    }
+
+    /// What tells it from other leases of the same message.
+    pub(crate) fn seq_and_token(&self) -> (i64, i64) {
+        (self.seq, self.token)
+    }
+}
+
+pub(crate) fn lease(message: &Message, seq: i64, token: i64, until: i64) -> Lease {
+    Lease {
+        key: message.key().clone(),
+        token: FencingToken::new(token),
+        locator: seq.unsigned_abs() << 1 | u64::from(message.ordering_key().is_some()),
+        until: from_micros(until),
+    }
+}
+
+/// The first two columns.
+pub(crate) fn pair(row: &MySqlRow) -> sqlx::Result<(i64, i64)> {
+    Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?))
 }

@@ -3,7 +3,7 @@
 use inbox_api::{Error, ErrorKind, Result};
 use sqlx::{MySqlConnection, Row as _};
 
-use crate::{error::without_effect, script::Form};
+use crate::{error::before, multi_statement::Form};
 
 /// Facts that hold for the life of a connection pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +27,7 @@ impl Server {
     }
 
     /// Asks the server, and refuses one that is too old.
-    pub(crate) async fn of(
-        operation: &'static str,
-        connection: &mut MySqlConnection,
-    ) -> Result<Self> {
-        let mapped = without_effect(operation);
+    pub(crate) async fn of(connection: &mut MySqlConnection) -> Result<Self> {
         let mut server = Self {
             max_packet: 1024 * 1024,
             galera: false,
@@ -39,17 +35,17 @@ impl Server {
         for row in sqlx::raw_sql(SETTINGS)
             .fetch_all(connection)
             .await
-            .map_err(mapped)?
+            .map_err(before)?
         {
-            let name: &[u8] = row.try_get_unchecked(0).map_err(mapped)?;
-            let value: &[u8] = row.try_get_unchecked(1).map_err(mapped)?;
+            let name: &[u8] = row.try_get_unchecked(0).map_err(before)?;
+            let value: &[u8] = row.try_get_unchecked(1).map_err(before)?;
             let value = std::str::from_utf8(value).unwrap_or_default();
             match name.to_ascii_lowercase().as_slice() {
                 b"max_allowed_packet" => {
                     server.max_packet = value.parse().unwrap_or(server.max_packet);
                 }
                 b"wsrep_on" => server.galera = value.eq_ignore_ascii_case("on"),
-                b"version" => check_version(operation, value)?,
+                b"version" => check_version(value)?,
                 _ => {}
             }
         }
@@ -57,7 +53,7 @@ impl Server {
     }
 }
 
-fn check_version(operation: &'static str, version: &str) -> Result<()> {
+fn check_version(version: &str) -> Result<()> {
     let mariadb = version.contains("MariaDB");
     // Older MariaDB servers put a version of MySQL's in front.
     let numbers = version.strip_prefix("5.5.5-").unwrap_or(version);
@@ -76,7 +72,6 @@ fn check_version(operation: &'static str, version: &str) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Unsupported,
-        operation,
         format!(
             "the server is {name} {}.{}.{}; this store needs {name} {}.{}.{} or later",
             found.0, found.1, found.2, least.0, least.1, least.2
@@ -97,7 +92,7 @@ mod tests {
             "10.6.0-MariaDB",
             "5.5.5-10.11.9-MariaDB-log",
         ] {
-            check_version("connect", version).unwrap();
+            check_version(version).unwrap();
         }
         for (version, text) in [
             ("5.7.44-log", "MySQL 5.7.44; this store needs MySQL 8.0.14"),
@@ -106,7 +101,7 @@ mod tests {
                 "MariaDB 10.5.27; this store needs MariaDB 10.6.0",
             ),
         ] {
-            let error = check_version("connect", version).unwrap_err();
+            let error = check_version(version).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.context().contains(text), "{error}");
         }

@@ -2,7 +2,7 @@
 //! Replication.
 //!
 //! Both servers' tables were gone through as a whole (MySQL 9.7 and MariaDB 10.11). Up to 1887 they
-//! agree; from there on each has numbers of its own, of which no two that matter here are the same. What
+//! agree; from there on each has its own numbers, of which no two that matter here are the same. What
 //! is not listed is `Other`: it does not happen to these statements, or only through a mistake in
 //! them.
 
@@ -58,7 +58,7 @@ const CLASSES: &[Class] = &[
     class(
         Conflict,
         Nothing,
-        "a lock was not given in time",
+        "lock wait timed out",
         // Lock wait time-out; lock aborted for an exclusive one; NOWAIT; refused by the engine.
         &[1205, 1689, 3177, 3572],
     ),
@@ -75,7 +75,7 @@ const CLASSES: &[Class] = &[
         Conflict,
         Nothing,
         "a number was drawn that another message has",
-        // Out of range, which `store_tail.sql` provokes. The next one that is drawn is another.
+        // Out of range, which `receive.sql` provokes. The next one that is drawn is another.
         &[1690],
     ),
     // Refused before anything was done.

@@ -3,28 +3,161 @@
 use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
+    ops::Range,
+    time::Duration,
 };
 
 use inbox_api::{
-    AfterDead, Bytes, Invalid, Outcome, Settled, Settlement, check_size, duration_micros,
-    error_text,
+    AfterDead, Bytes, Effect, Error, ErrorKind, Invalid, Outcome, Result, Settled, Settlement,
+    duration_micros, error_text,
 };
 use sqlx::Row as _;
 
 use crate::{
-    script::{Answers, Script, Secrecy, Statement, hex},
-    work::{CHUNK_ROWS, Held, Work, held, pair},
+    compact_counters::compact_sometimes,
+    connection::Connection,
+    context::{CHUNK_ROWS, Context},
+    error::{failed, is_lock_timeout, may_lack_schema},
+    list_variables::{add_for_seqs, most_names, set_pairs},
+    multi_statement::{Access, Answers, Script, Sets},
+    rows::{LeasedRow, pair},
+    statement::{Secrecy, Statement, hex},
 };
 
 /// What a list of outcomes takes at most, in bytes, unless the server takes less.
 const CHUNK_BYTES: usize = 8 * 1024 * 1024;
+/// So long a batch waits for each lock of another transaction before the rest of it goes past. The
+/// servers count in whole seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn settle(
+    connection: Connection<'_>,
+    settlements: &[Settlement],
+) -> Result<Vec<Settled>> {
+    let context = connection.context;
+    let settling = Settling::new(context, settlements);
+    let applied = settle_all(connection, &settling.endings).await?;
+    let unclear = settling.unclear(&applied);
+    let newest = if unclear.is_empty() {
+        HashMap::new()
+    } else {
+        // Rare: what tells a repetition from a lost lease.
+        let mut script = connection.script(Access::Read);
+        let places = add_for_seqs(context, &mut script, &unclear, &context.sql.settle_newest);
+        let answers = connection
+            .run(Access::Read, script)
+            .await
+            // The others are settled by now.
+            .map_err(|error| error.with_effect(Effect::Unknown))?;
+        newest_tokens(&answers, &places).map_err(failed)?
+    };
+    compact_sometimes(connection).await;
+    Ok(settling.answers(settlements, &applied, &newest))
+}
+
+/// Settles these leases. A row that another transaction holds for longer than a moment must not
+/// keep the rest of a batch waiting, whose leases run out: it is settled behind that.
+async fn settle_all(connection: Connection<'_>, endings: &[Ending<'_>]) -> Result<Applied> {
+    let inner = connection.inner;
+    if endings.len() < 2 || inner.pool.lock_wait() <= PATIENCE {
+        return settle_patiently(connection, endings).await;
+    }
+    let (context, secrecy) = (connection.context, connection.secrecy());
+    let sets = Sets {
+        lock_wait: Some(PATIENCE.as_secs()),
+        ..inner.sets()
+    };
+    let mut script = Script::transaction(&context.now(), Access::Write, sets);
+    let places = add_settle(context, &mut script, endings, secrecy, Detail::Count);
+    script.commit();
+    match connection.run_once(Access::Write, &script).await {
+        Ok(answers) => return apply(connection, &answers, &places, endings),
+        Err(error) if is_lock_timeout(&error) => {}
+        Err(error) if error.kind() == ErrorKind::Conflict || may_lack_schema(&error) => {
+            return settle_patiently(connection, endings).await;
+        }
+        Err(error) => return Err(error),
+    }
+    let free = find_free(connection, endings).await?;
+    let (free, held): (Vec<_>, Vec<_>) = endings
+        .iter()
+        .partition(|ending| free.contains(&ending.row.seq));
+    let first = settle_patiently(connection, &free).await?;
+    let second = settle_patiently(connection, &held).await;
+    let unknown = |error: Error| match free.is_empty() {
+        true => error,
+        false => error.with_effect(Effect::Unknown),
+    };
+    Ok(first.and(second.map_err(unknown)?))
+}
+
+/// The same, with a wait for whatever is held.
+async fn settle_patiently(connection: Connection<'_>, endings: &[Ending<'_>]) -> Result<Applied> {
+    if endings.is_empty() {
+        return Ok(Applied::default());
+    }
+    let (context, secrecy) = (connection.context, connection.secrecy());
+    let mut script = connection.script(Access::Write);
+    let places = add_settle(context, &mut script, endings, secrecy, Detail::Count);
+    let answers = connection.run(Access::Write, script).await?;
+    apply(connection, &answers, &places, endings)
+}
+
+fn apply(
+    connection: Connection<'_>,
+    answers: &Answers,
+    places: &[AnswerPlace],
+    endings: &[Ending<'_>],
+) -> Result<Applied> {
+    let applied = read_applied(answers, places, endings).map_err(failed)?;
+    if applied.wake {
+        connection.inner.wake();
+    }
+    Ok(applied)
+}
+
+/// The rows that no other transaction holds, nor their ordering keys.
+async fn find_free(connection: Connection<'_>, endings: &[Ending<'_>]) -> Result<HashSet<i64>> {
+    let context = connection.context;
+    let seqs: Vec<_> = endings.iter().map(|ending| ending.row.seq).collect();
+    let mut script = connection.script(Access::Write);
+    let places = add_for_seqs(context, &mut script, &seqs, &context.sql.settle_free);
+    let answers = connection.run(Access::Write, script).await?;
+    let read = |place: usize| -> sqlx::Result<HashSet<i64>> {
+        let rows = answers.rows(place).iter();
+        rows.map(|row| row.try_get_unchecked(0)).collect()
+    };
+    let mut free = HashSet::with_capacity(seqs.len());
+    for place in places {
+        let rows = read(place).map_err(failed)?;
+        let keys = read(place + 1).map_err(failed)?;
+        let is_free = |ending: &&Ending<'_>| {
+            let row = ending.row;
+            rows.contains(&row.seq) && (!row.ordered || keys.contains(&row.seq))
+        };
+        free.extend(endings.iter().filter(is_free).map(|ending| ending.row.seq));
+    }
+    Ok(free)
+}
+
+/// The newest tokens of `settle_newest.sql`.
+fn newest_tokens(answers: &Answers, places: &[usize]) -> sqlx::Result<HashMap<i64, i64>> {
+    let mut newest = HashMap::new();
+    for row in places.iter().flat_map(|place| answers.rows(*place)) {
+        let token: Option<i64> = row.try_get_unchecked(1)?;
+        if let Some(token) = token {
+            newest.insert(row.try_get_unchecked(0)?, token);
+        }
+    }
+    Ok(newest)
+}
 
 /// One lease and its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Ending<'a> {
     /// Whose message it is, as far as the lease says so.
     pub(crate) handler: Option<&'a str>,
-    pub(crate) held: Held,
+    pub(crate) row: LeasedRow,
     pub(crate) outcome: &'a Outcome,
 }
 
@@ -38,11 +171,11 @@ pub(crate) enum Detail {
 }
 
 /// Where the answers of some endings stand.
-pub(crate) struct Place {
+pub(crate) struct AnswerPlace {
     at: usize,
     /// How many rows that statement changes if all leases stand, and which endings those are. Of
     /// others, the statement lists the leases.
-    counted: Option<std::ops::Range<usize>>,
+    counted: Option<Range<usize>>,
 }
 
 /// What a batch comes down to.
@@ -71,27 +204,27 @@ impl Applied {
 
 impl<'a> Settling<'a> {
     /// Of several settlements of one lease the first one counts and the others repeat it.
-    pub(crate) fn new(work: &Work, settlements: &'a [Settlement]) -> Self {
+    pub(crate) fn new(context: &Context, settlements: &'a [Settlement]) -> Self {
         let mut refused = HashMap::new();
         let mut known = HashSet::with_capacity(settlements.len());
         let mut endings = Vec::with_capacity(settlements.len());
         for (place, settlement) in settlements.iter().enumerate() {
             let outcome = &settlement.outcome;
-            if let Err(invalid) = work.check_outcome(outcome) {
+            if let Err(invalid) = check_outcome(context, outcome) {
                 refused.insert(place, invalid);
                 continue;
             }
-            let held = held(&settlement.lease);
-            if known.insert((held.seq, held.token)) {
+            let row = LeasedRow::of(&settlement.lease);
+            if known.insert(row.seq_and_token()) {
                 let handler = Some(settlement.lease.key.handler.as_str());
                 endings.push(Ending {
                     handler,
-                    held,
+                    row,
                     outcome,
                 });
             }
         }
-        endings.sort_unstable_by_key(|ending| (ending.held.seq, ending.held.token));
+        endings.sort_unstable_by_key(|ending| ending.row.seq_and_token());
         Self { endings, refused }
     }
 
@@ -107,9 +240,9 @@ impl<'a> Settling<'a> {
         let mut seqs: Vec<_> = self
             .endings
             .iter()
-            .map(|ending| ending.held)
-            .filter(|held| !applied.leases.contains(&(held.seq, held.token)))
-            .map(|held| held.seq)
+            .map(|ending| ending.row)
+            .filter(|row| !applied.leases.contains(&row.seq_and_token()))
+            .map(|row| row.seq)
             .collect();
         seqs.dedup();
         seqs
@@ -126,11 +259,11 @@ impl<'a> Settling<'a> {
             .iter()
             .enumerate()
             .map(|(place, settlement)| {
-                let held = held(&settlement.lease);
+                let row = LeasedRow::of(&settlement.lease);
                 if let Some(invalid) = self.refused.remove(&place) {
                     Settled::Refused(invalid)
-                } else if applied.leases.contains(&(held.seq, held.token))
-                    || newest.get(&held.seq) == Some(&held.token)
+                } else if applied.leases.contains(&row.seq_and_token())
+                    || newest.get(&row.seq) == Some(&row.token)
                 {
                     Settled::Done
                 } else {
@@ -141,248 +274,240 @@ impl<'a> Settling<'a> {
     }
 }
 
-impl Work {
-    fn check_outcome(&self, outcome: &Outcome) -> Result<(), Invalid> {
-        match outcome {
-            Outcome::Processed {
-                result: Some(result),
-            } => self.check_result(result),
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn check_result(&self, result: &Bytes) -> Result<(), Invalid> {
-        check_size("result", result.len(), self.payload_limit())
-    }
-
-    /// Whether a result fits into a list, in base 64, which takes four bytes for three.
-    fn fits_into_list(&self, result: &Bytes) -> bool {
-        result.len() <= self.most_in_packet() / 4 * 3
-    }
-
-    /// Adds the endings to `script`. Answers where it says which leases stood.
-    pub(crate) fn settle(
-        &self,
-        script: &mut Script,
-        endings: &[Ending<'_>],
-        secrecy: Secrecy,
-        detail: Detail,
-    ) -> Vec<Place> {
-        let most = CHUNK_BYTES.min(self.most_in_packet());
-        let most_rows = CHUNK_ROWS.min(self.most_names());
-        let mut places = Vec::new();
-        let mut start = 0;
-        let mut list = String::new();
-        for (n, ending) in endings.iter().enumerate() {
-            let row = row(ending, |result| self.fits_into_list(result));
-            if n - start >= most_rows || (n > start && list.len() + row.len() > most) {
-                places.push(self.settle_range(script, endings, start..n, &list, secrecy, detail));
-                list.clear();
-                start = n;
-            }
-            list.push_str(if list.is_empty() { "" } else { "," });
-            list.push_str(&row);
-        }
-        if start < endings.len() {
-            let rest = start..endings.len();
-            places.push(self.settle_range(script, endings, rest, &list, secrecy, detail));
-        }
-        places
-    }
-
-    fn settle_range(
-        &self,
-        script: &mut Script,
-        endings: &[Ending<'_>],
-        range: std::ops::Range<usize>,
-        list: &str,
-        secrecy: Secrecy,
-        detail: Detail,
-    ) -> Place {
-        let chunk = endings.get(range.clone()).unwrap_or_default();
-        if detail == Detail::Count
-            && !self.options.drop_processed_payloads
-            && let Some(handler) = simple(chunk)
-        {
-            Place {
-                at: self.settle_simple(script, chunk, handler),
-                counted: Some(range),
-            }
-        } else {
-            Place {
-                at: self.settle_chunk(script, chunk, list, secrecy),
-                counted: None,
-            }
-        }
-    }
-
-    /// The common case, in fewer and narrower steps: everything is processed, without results
-    /// and ordering keys, for one handler. The rows are locked as they are read.
-    fn settle_simple(&self, script: &mut Script, endings: &[Ending<'_>], handler: &str) -> usize {
-        let (processed, gone) = (&self.sql.simple_processed, &self.sql.simple_gone);
-        let (mut finish, mut gone) = if let [ending] = endings {
-            let of = |text: &String| {
-                let mut statement = Statement::new(text.clone());
-                statement.push(" AND w.seq = ").number(ending.held.seq);
-                statement.push(" AND w.token = ").number(ending.held.token);
-                statement
-            };
-            (of(&processed.one), of(&gone.one))
-        } else {
-            let held = endings.iter().map(|e| (e.held.seq, e.held.token));
-            script.add(Statement::pairs("@inbox_held", held));
-            let of = |text: &String| Statement::new(text.clone());
-            (of(&processed.all), of(&gone.all))
-        };
-        finish.push(" AND w.handler = ").bytes(handler.as_bytes());
-        finish.push(" FOR UPDATE /*!80000 OF w */");
-        script.add(finish);
-        let at = script.changed();
-        let mut count =
-            Statement::new(self.sql.expand(
-                "INSERT INTO {tally} (handler, backlog, processed, dead, discarded) VALUES (",
-            ));
-        count
-            .bytes(handler.as_bytes())
-            .push(", -@inbox_count, @inbox_count, 0, 0)");
-        script.add(count);
-        gone.push(" AND w.handler = ").bytes(handler.as_bytes());
-        script.add(gone);
-        at
-    }
-
-    fn settle_chunk(
-        &self,
-        script: &mut Script,
-        endings: &[Ending<'_>],
-        list: &str,
-        secrecy: Secrecy,
-    ) -> usize {
-        let has = |wanted: fn(&Outcome) -> bool| endings.iter().any(|e| wanted(e.outcome));
-        let results = has(|outcome| matches!(outcome, Outcome::Processed { result: Some(_) }));
-        let processed = has(|outcome| matches!(outcome, Outcome::Processed { .. }));
-        let dead = has(|outcome| matches!(outcome, Outcome::Dead { .. }));
-        let back = has(|outcome| matches!(outcome, Outcome::Retry { .. } | Outcome::Release));
-        let ordered = endings.iter().any(|ending| ending.held.ordered);
-
-        let mut set = Statement::new("SET @inbox_settled = ");
-        if results {
-            script.forget_lists();
-            let list = Bytes::from(format!("[{list}]"));
-            set.push("CONVERT(")
-                .secret(&list, secrecy)
-                .push(" USING utf8mb4)");
-        } else {
-            set.push("'[").push(list).push("]'");
-        }
-        script.add(set);
-        let sql = &self.sql;
-        if ordered {
-            script.all(if script.is_within() {
-                &sql.settle_keys_now
-            } else {
-                &sql.settle_keys
-            });
-            script.all(&sql.lock_keys);
-        }
-        let at = script.all(&sql.settle_lock);
-        if processed || dead {
-            script.all(&sql.settle_final);
-        }
-        if processed {
-            script.all(&sql.settle_processed);
-            self.add_large_results(script, endings, secrecy);
-            if self.options.drop_processed_payloads {
-                script.all(&sql.settle_drop);
-            }
-        }
-        if dead {
-            script.all(&sql.settle_dead);
-        }
-        if processed || dead {
-            if ordered {
-                script.all(&sql.settle_open);
-            }
-            script.all(&sql.settle_gone);
-        }
-        if back {
-            script.all(&sql.settle_back);
-        }
-        if ordered {
-            script.all(&sql.rehead);
-        }
-        at
-    }
-
-    /// Adds the results that do not fit into a list to the messages that were processed just now.
-    fn add_large_results(&self, script: &mut Script, endings: &[Ending<'_>], secrecy: Secrecy) {
-        for ending in endings {
-            if let Outcome::Processed {
-                result: Some(result),
-            } = ending.outcome
-                && !self.fits_into_list(result)
-            {
-                let mut add = Statement::new(self.sql.expand("UPDATE {done} SET result = "));
-                add.secret(result, secrecy);
-                add.push(" WHERE result IS NULL AND finished_at = @inbox_now AND seq = ");
-                add.number(ending.held.seq).push(" AND token = ");
-                add.number(ending.held.token);
-                script.add(add);
-            }
-        }
-    }
-
-    /// Which leases stood.
-    pub(crate) fn applied(
-        &self,
-        answers: &Answers,
-        places: &[Place],
-        endings: &[Ending<'_>],
-    ) -> sqlx::Result<Applied> {
-        let mut standing = HashSet::with_capacity(endings.len());
-        for place in places {
-            if let Some(range) = &place.counted {
-                if answers.number(place.at)? == range.len() as i64 {
-                    let all = endings.get(range.clone()).unwrap_or_default();
-                    standing.extend(all.iter().map(|e| (e.held.seq, e.held.token)));
-                }
-                continue;
-            }
-            for row in answers.rows(place.at) {
-                let queue: i64 = row.try_get_unchecked(2)?;
-                if queue == 1 {
-                    standing.insert(pair(row)?);
-                }
-            }
-        }
-        let mut applied = Applied {
-            leases: HashSet::with_capacity(endings.len()),
-            wake: false,
-        };
-        for ending in endings {
-            let lease = (ending.held.seq, ending.held.token);
-            if standing.contains(&lease) {
-                applied.leases.insert(lease);
-                applied.wake |= ending.held.ordered || due_at_once(ending.outcome);
-            }
-        }
-        Ok(applied)
+fn check_outcome(context: &Context, outcome: &Outcome) -> Result<(), Invalid> {
+    match outcome {
+        Outcome::Processed {
+            result: Some(result),
+        } => context.check_result(result),
+        _ => Ok(()),
     }
 }
 
+/// Whether a result fits into a list, in base 64, which takes four bytes for three.
+fn fits_into_list(context: &Context, result: &Bytes) -> bool {
+    result.len() <= context.most_in_packet() / 4 * 3
+}
+
+/// Adds the endings to `script`. Answers where it says which leases stood.
+pub(crate) fn add_settle(
+    context: &Context,
+    script: &mut Script,
+    endings: &[Ending<'_>],
+    secrecy: Secrecy,
+    detail: Detail,
+) -> Vec<AnswerPlace> {
+    let most = CHUNK_BYTES.min(context.most_in_packet());
+    let most_rows = CHUNK_ROWS.min(most_names(context));
+    let mut places = Vec::new();
+    let mut start = 0;
+    let mut list = String::new();
+    for (n, ending) in endings.iter().enumerate() {
+        let row = list_row(ending, |result| fits_into_list(context, result));
+        if n - start >= most_rows || (n > start && list.len() + row.len() > most) {
+            let range = start..n;
+            let place = add_range(context, script, endings, range, &list, secrecy, detail);
+            places.push(place);
+            list.clear();
+            start = n;
+        }
+        list.push_str(if list.is_empty() { "" } else { "," });
+        list.push_str(&row);
+    }
+    if start < endings.len() {
+        let rest = start..endings.len();
+        let place = add_range(context, script, endings, rest, &list, secrecy, detail);
+        places.push(place);
+    }
+    places
+}
+
+fn add_range(
+    context: &Context,
+    script: &mut Script,
+    endings: &[Ending<'_>],
+    range: Range<usize>,
+    list: &str,
+    secrecy: Secrecy,
+    detail: Detail,
+) -> AnswerPlace {
+    let chunk = endings.get(range.clone()).unwrap_or_default();
+    if detail == Detail::Count
+        && !context.options.drop_processed_payloads
+        && let Some(handler) = simple_handler(chunk)
+    {
+        AnswerPlace {
+            at: add_simple(context, script, chunk, handler),
+            counted: Some(range),
+        }
+    } else {
+        AnswerPlace {
+            at: add_chunk(context, script, chunk, list, secrecy),
+            counted: None,
+        }
+    }
+}
+
+/// The common case, in fewer and narrower steps: everything is processed, without results
+/// and ordering keys, for one handler. The rows are locked as they are read.
+fn add_simple(
+    context: &Context,
+    script: &mut Script,
+    endings: &[Ending<'_>],
+    handler: &str,
+) -> usize {
+    let sql = &context.sql;
+    let mut values = vec![("handler", Statement::of_bytes(handler.as_bytes()))];
+    let files = if let [ending] = endings {
+        values.push(("seq", Statement::of_number(ending.row.seq)));
+        values.push(("token", Statement::of_number(ending.row.token)));
+        &sql.settle_simple_one
+    } else {
+        let rows = endings.iter().map(|ending| ending.row.seq_and_token());
+        script.add(set_pairs("@inbox_held", rows));
+        &sql.settle_simple
+    };
+    script.fill(&files.insert, &values);
+    let at = script.changed();
+    script.fill(&sql.settle_simple_count, &values);
+    script.fill(&files.delete, &values);
+    at
+}
+
+fn add_chunk(
+    context: &Context,
+    script: &mut Script,
+    endings: &[Ending<'_>],
+    list: &str,
+    secrecy: Secrecy,
+) -> usize {
+    let has = |wanted: fn(&Outcome) -> bool| endings.iter().any(|e| wanted(e.outcome));
+    let results = has(|outcome| matches!(outcome, Outcome::Processed { result: Some(_) }));
+    let processed = has(|outcome| matches!(outcome, Outcome::Processed { .. }));
+    let dead = has(|outcome| matches!(outcome, Outcome::Dead { .. }));
+    let back = has(|outcome| matches!(outcome, Outcome::Retry { .. } | Outcome::Release));
+    let ordered = endings.iter().any(|ending| ending.row.ordered);
+
+    let mut set = Statement::new("SET @inbox_settled = ");
+    if results {
+        script.forget_lists();
+        let list = Bytes::from(format!("[{list}]"));
+        set.push("CONVERT(")
+            .secret(&list, secrecy)
+            .push(" USING utf8mb4)");
+    } else {
+        set.push("'[").push(list).push("]'");
+    }
+    script.add(set);
+    let sql = &context.sql;
+    if ordered {
+        script.all(if script.is_within() {
+            &sql.settle_keys_now
+        } else {
+            &sql.settle_keys
+        });
+        script.all(&sql.lock_keys);
+    }
+    let at = script.all(&sql.settle_lock);
+    if processed || dead {
+        script.all(&sql.settle_count);
+    }
+    if processed {
+        script.all(&sql.settle_processed);
+        add_large_results(context, script, endings, secrecy);
+        if context.options.drop_processed_payloads {
+            script.all(&sql.settle_drop);
+        }
+    }
+    if dead {
+        script.all(&sql.settle_dead);
+    }
+    if processed || dead {
+        if ordered {
+            script.all(&sql.settle_close);
+        }
+        script.all(&sql.settle_delete);
+    }
+    if back {
+        script.all(&sql.settle_back);
+    }
+    if ordered {
+        script.all(&sql.promote_key_heads);
+    }
+    at
+}
+
+/// Adds the results that do not fit into a list to the messages that were processed just now.
+fn add_large_results(
+    context: &Context,
+    script: &mut Script,
+    endings: &[Ending<'_>],
+    secrecy: Secrecy,
+) {
+    for ending in endings {
+        if let Outcome::Processed {
+            result: Some(result),
+        } = ending.outcome
+            && !fits_into_list(context, result)
+        {
+            let values = [
+                ("result", Statement::of_secret(result, secrecy)),
+                ("seq", Statement::of_number(ending.row.seq)),
+                ("token", Statement::of_number(ending.row.token)),
+            ];
+            script.fill(&context.sql.settle_result, &values);
+        }
+    }
+}
+
+/// Which leases stood.
+pub(crate) fn read_applied(
+    answers: &Answers,
+    places: &[AnswerPlace],
+    endings: &[Ending<'_>],
+) -> sqlx::Result<Applied> {
+    let mut standing = HashSet::with_capacity(endings.len());
+    for place in places {
+        if let Some(range) = &place.counted {
+            if answers.number(place.at)? == range.len() as i64 {
+                let all = endings.get(range.clone()).unwrap_or_default();
+                standing.extend(all.iter().map(|ending| ending.row.seq_and_token()));
+            }
+            continue;
+        }
+        for row in answers.rows(place.at) {
+            let queue: i64 = row.try_get_unchecked(2)?;
+            if queue == 1 {
+                standing.insert(pair(row)?);
+            }
+        }
+    }
+    let mut applied = Applied {
+        leases: HashSet::with_capacity(endings.len()),
+        wake: false,
+    };
+    for ending in endings {
+        let lease = ending.row.seq_and_token();
+        if standing.contains(&lease) {
+            applied.leases.insert(lease);
+            applied.wake |= ending.row.ordered || is_due_at_once(ending.outcome);
+        }
+    }
+    Ok(applied)
+}
+
 /// The handler of endings that are all processed without results and ordering keys.
-fn simple<'a>(endings: &[Ending<'a>]) -> Option<&'a str> {
+fn simple_handler<'a>(endings: &[Ending<'a>]) -> Option<&'a str> {
     let handler = endings.first()?.handler?;
     let all = endings.iter().all(|ending| {
         ending.handler == Some(handler)
-            && !ending.held.ordered
+            && !ending.row.ordered
             && *ending.outcome == Outcome::Processed { result: None }
     });
     all.then_some(handler)
 }
 
 /// Whether an outcome makes the message itself claimable at once.
-fn due_at_once(outcome: &Outcome) -> bool {
+fn is_due_at_once(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Release => true,
         Outcome::Retry { after, .. } => after.is_zero(),
@@ -393,9 +518,9 @@ fn due_at_once(outcome: &Outcome) -> bool {
 /// Row, token, outcome (0 pending again, 2 processed, 3 dead), whether it is a retry, after how
 /// long, whether it blocks, error in hexadecimal, result in base 64 if it `fits`; what does not apply
 /// is left out at the end.
-fn row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
+fn list_row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
     let mut row = String::with_capacity(48);
-    let Held { seq, token, .. } = ending.held;
+    let LeasedRow { seq, token, .. } = ending.row;
     // Writing to a String does not fail.
     let _ = write!(row, "[{seq},{token},");
     match ending.outcome {
@@ -438,7 +563,7 @@ mod tests {
 
     #[test]
     fn rows_hold_nothing_that_needs_escaping() {
-        let held = Held {
+        let leased = LeasedRow {
             seq: 7,
             token: 9,
             ordered: false,
@@ -469,10 +594,10 @@ mod tests {
         ] {
             let outcome = &outcome;
             assert_eq!(
-                row(
+                list_row(
                     &Ending {
                         handler: None,
-                        held,
+                        row: leased,
                         outcome
                     },
                     |_| true

@@ -2,50 +2,48 @@
 //! names are made of an [`InboxName`](inbox_api::InboxName), which is a plain identifier by
 //! construction, and of a quoted database name.
 
-use crate::options::{MySqlOptions, PayloadColumn};
-
-/// The names of the tables, without the inbox's.
-pub(crate) const TABLES: [&str; 8] = [
-    "message", "work", "dead", "done", "ordering", "open", "tally", "meta",
-];
+use crate::{
+    options::{MySqlOptions, PayloadType, TABLES},
+    statement::{Statement, Template},
+};
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
 const LISTS: [(&str, &str); 8] = [
     (
-        "{seqs}",
+        "seqs",
         "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))",
     ),
     (
-        "{claimed}",
+        "claimed",
         "JSON_TABLE(@inbox_claimed, '$[*]' COLUMNS (due BIGINT PATH '$[0]', \
          seq BIGINT PATH '$[1]'))",
     ),
     (
-        "{rows}",
+        "rows",
         "JSON_TABLE(@inbox_rows, '$[*]' COLUMNS (n BIGINT PATH '$'))",
     ),
     (
-        "{keys}",
+        "keys",
         "JSON_TABLE(@inbox_keys, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
          k VARCHAR(510) PATH '$[1]'))",
     ),
     (
-        "{ids}",
+        "ids",
         "JSON_TABLE(@inbox_ids, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
          k VARCHAR(510) PATH '$[1]'))",
     ),
     (
-        "{held}",
+        "held",
         "JSON_TABLE(@inbox_held, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]'))",
     ),
     (
-        "{picked}",
+        "picked",
         "JSON_TABLE(@inbox_picked, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]'))",
     ),
     (
-        "{settled}",
+        "settled",
         "JSON_TABLE(@inbox_settled, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]', outcome INT PATH '$[2]', retry INT PATH '$[3]', \
          after BIGINT PATH '$[4]', blocks INT PATH '$[5]', error VARCHAR(8192) PATH '$[6]', \
@@ -63,97 +61,115 @@ const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */
 /// Microseconds since 1970, whatever the session's time zone.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
-/// One file of statements each.
-#[derive(Debug)]
-pub(crate) struct Statements {
-    pub(crate) schema: Vec<String>,
-    pub(crate) lock_keys: Vec<String>,
-    pub(crate) keys_of: Vec<String>,
-    pub(crate) demote: Vec<String>,
-    pub(crate) rehead: Vec<String>,
-    pub(crate) begin_new: Vec<String>,
-    pub(crate) store_head: String,
-    /// Leaves a known key as it is. A number that is in use is no known key: adding to it is out of
-    /// range, whatever the SQL mode.
-    pub(crate) store_tail: String,
-    pub(crate) one: Storing,
-    pub(crate) several: Storing,
-    /// Queues those beyond the numbers of `several`.
-    pub(crate) beyond: String,
-    pub(crate) listed: Storing,
-    /// `@inbox_seqs` for `listed`.
-    pub(crate) list_stored: String,
-    /// Those keys of a list that are there.
-    pub(crate) known: Vec<String>,
-    pub(crate) claim_rows: Vec<String>,
-    /// The same, of what is there now.
-    pub(crate) claim_rows_now: Vec<String>,
-    pub(crate) settle_keys: Vec<String>,
-    /// The same, of what is there now.
-    pub(crate) settle_keys_now: Vec<String>,
-    pub(crate) settle_lock: Vec<String>,
-    pub(crate) settle_final: Vec<String>,
-    pub(crate) settle_processed: Vec<String>,
-    pub(crate) settle_drop: Vec<String>,
-    pub(crate) settle_dead: Vec<String>,
-    pub(crate) settle_open: Vec<String>,
-    pub(crate) settle_gone: Vec<String>,
-    pub(crate) settle_back: Vec<String>,
-    pub(crate) simple_processed: Leases,
-    pub(crate) simple_gone: Leases,
-    pub(crate) newest: Vec<String>,
-    pub(crate) held: Vec<String>,
-    pub(crate) extend: Vec<String>,
-    pub(crate) extend_ends: Vec<String>,
-    pub(crate) statistics: Vec<String>,
-    pub(crate) fold: Vec<String>,
-    pub(crate) chosen: Vec<String>,
-    pub(crate) replay_lock: Vec<String>,
-    pub(crate) replay: Vec<String>,
-    pub(crate) discard_lock: Vec<String>,
-    pub(crate) discard: Vec<String>,
-    pub(crate) purge_done: Vec<String>,
-    pub(crate) purge_dead: Vec<String>,
-    names: Names,
+/// The statements of a file.
+type File = Vec<Template>;
+
+macro_rules! statements {
+    ($($name:ident)*) => {
+        /// The statements of one inbox, most by the names of their files.
+        #[derive(Debug)]
+        pub(crate) struct Statements {
+            pub(crate) schema: File,
+            pub(crate) receive: Template,
+            /// What is done with the messages that a receive has stored: when it is one, when they are
+            /// several, and when they are listed.
+            pub(crate) one: OfStored,
+            pub(crate) several: OfStored,
+            pub(crate) listed: OfStored,
+            /// Queues those beyond the numbers of `several`.
+            pub(crate) queue_beyond: File,
+            pub(crate) begin_new: File,
+            /// About one lease. For one, the list would cost more than the rest of the statement.
+            pub(crate) settle_simple_one: OfLeases,
+            /// About the leases in the list `@inbox_held`.
+            pub(crate) settle_simple: OfLeases,
+            $(pub(crate) $name: File,)*
+            names: Names,
+        }
+
+        impl Statements {
+            pub(crate) fn new(options: &MySqlOptions) -> Self {
+                let names = Names::new(options);
+                let file = |text: &str| names.file(text);
+                let of_stored = |text: &str, stored: &str| file(&text.replace("{stored}", stored));
+                let receive = file(include_str!("sql/receive.sql"));
+                let queue = include_str!("sql/receive_queue.sql");
+                Self {
+                    schema: file(include_str!("sql/schema_1.sql")),
+                    receive: receive.into_iter().next().unwrap_or_default(),
+                    one: OfStored::new(&names, OfStored::ONE),
+                    several: OfStored::new(&names, OfStored::SEVERAL),
+                    listed: OfStored::new(&names, OfStored::LISTED),
+                    queue_beyond: of_stored(queue, OfStored::BEYOND),
+                    begin_new: of_stored(include_str!("sql/begin_new.sql"), OfStored::ONE),
+                    settle_simple_one: OfLeases::new(&names, OfLeases::ONE),
+                    settle_simple: OfLeases::new(&names, OfLeases::LISTED),
+                    $($name: file(include_str!(concat!("sql/", stringify!($name), ".sql"))),)*
+                    names,
+                }
+            }
+        }
+    };
 }
 
-/// A statement about leases; conditions are added at its end.
-#[derive(Debug)]
-pub(crate) struct Leases {
-    /// About those in the list `@inbox_held`.
-    pub(crate) all: String,
-    /// About one, whose row and token are to be added. For one, the list would cost more than the
-    /// rest of the statement.
-    pub(crate) one: String,
+statements! {
+    receive_count receive_list receive_known
+    claim claim_queue claim_queue_from claim_lease claim_rows claim_rows_again claim_missed
+    extend extend_ends
+    settle_keys settle_keys_now settle_lock settle_count settle_processed settle_simple_count settle_result settle_drop settle_dead settle_close settle_delete settle_back settle_free settle_newest
+    begin begin_lock
+    record record_find record_delete record_drop
+    find find_lock
+    get get_found get_found_lock
+    list
+    count count_selected
+    select_keys select_slice
+    replay_lock replay replay_payload
+    discard_lock discard
+    purge_select purge_keys purge_lock purge_dead purge_done
+    expired
+    statistics
+    lock_keys
+    unclaim_heads
+    promote_key_heads
+    compact_counters
 }
 
-impl Leases {
-    fn new(names: &Names, template: &str) -> Self {
-        let expanded = |leases: &str| names.expand(&template.replace("{leases}", leases));
+/// Statements about leases. `{leases}` in their files says which, and begins the condition.
+#[derive(Debug)]
+pub(crate) struct OfLeases {
+    pub(crate) insert: File,
+    pub(crate) delete: File,
+}
+
+impl OfLeases {
+    const ONE: &str = "{work} AS w FORCE INDEX (PRIMARY) WHERE w.seq = {seq} AND w.token = {token}";
+    const LISTED: &str = "{held} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) \
+                          ON w.seq = j.seq AND w.token = j.token WHERE TRUE";
+
+    fn new(names: &Names, leases: &str) -> Self {
+        let file = |text: &str| names.file(&text.replace("{leases}", leases));
         Self {
-            all: expanded(
-                "{held} AS j\nSTRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) \
-                 ON w.seq = j.seq AND w.token = j.token",
-            ),
-            one: expanded("{work} AS w FORCE INDEX (PRIMARY)"),
+            insert: file(include_str!("sql/settle_simple.sql")),
+            delete: file(include_str!("sql/settle_simple_delete.sql")),
         }
     }
 }
 
-/// What is done with the messages that a receive has stored. They are known by their batch; numbers
-/// only say where to look for them.
+/// Statements about the messages that a receive has stored. `{stored}` in their files says which, and
+/// begins the condition. They are known by their batch; numbers only say where to look for them.
 #[derive(Debug)]
-pub(crate) struct Storing {
-    pub(crate) queue: String,
-    pub(crate) count: String,
-    pub(crate) open: String,
-    /// Their keys.
-    pub(crate) keys: String,
+pub(crate) struct OfStored {
+    pub(crate) queue: File,
+    pub(crate) count_handlers: File,
+    pub(crate) open: File,
+    pub(crate) new_keys: File,
 }
 
-impl Storing {
+impl OfStored {
     /// The one message, if it was new.
-    const ONE: &str = "{message} AS m FORCE INDEX (PRIMARY) WHERE m.seq = @inbox_first AND m.batch = @inbox_batch";
+    const ONE: &str = "{message} AS m FORCE INDEX (PRIMARY) \
+                       WHERE m.seq = @inbox_first AND m.batch = @inbox_batch";
     /// Those between the first number that was drawn and the last that can have been, when the server
     /// draws those of a statement in one go.
     const SEVERAL: &str = "{message} AS m FORCE INDEX (PRIMARY) WHERE @inbox_first > 0 \
@@ -161,85 +177,75 @@ impl Storing {
                            AND m.batch = @inbox_batch";
     /// Those behind, when it does not: for a table with triggers, it draws them little by little.
     const BEYOND: &str = "{message} AS m FORCE INDEX (PRIMARY) WHERE @inbox_first > 0 \
-                          AND m.seq >= @inbox_end AND m.batch = @inbox_batch";
+                          AND m.seq >= @inbox_end AND m.batch = @inbox_batch \
+                          AND @inbox_count < {most}";
     /// Those of `@inbox_seqs`, which are found without locks. In a transaction of the caller's that is
     /// not `READ COMMITTED`, reading a range in order to insert locks what others are about to store.
     const LISTED: &str = "{seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) \
                           ON m.seq = j.seq WHERE TRUE";
-    const LIST: &str = "{agg} SELECT JSON_ARRAYAGG(m.seq) INTO @inbox_seqs \
-                        FROM {message} AS m FORCE INDEX (PRIMARY) WHERE @inbox_first > 0 \
-                        AND m.seq >= @inbox_first AND m.batch = @inbox_batch";
 
     fn new(names: &Names, stored: &str) -> Self {
-        let file = |text: &str| {
-            let text = names.expand(&file_text(text).replace("{stored}", stored));
-            text.trim().trim_end_matches(';').to_owned()
-        };
+        let file = |text: &str| names.file(&text.replace("{stored}", stored));
         Self {
-            queue: file(include_str!("sql/queue.sql")),
-            count: file(include_str!("sql/queue_count.sql")),
-            open: file(include_str!("sql/open.sql")),
-            keys: names.expand(&format!("SELECT m.handler, m.id FROM {stored}")),
+            queue: file(include_str!("sql/receive_queue.sql")),
+            count_handlers: file(include_str!("sql/receive_count_handlers.sql")),
+            open: file(include_str!("sql/receive_open.sql")),
+            new_keys: file(include_str!("sql/receive_new.sql")),
         }
     }
 }
 
-/// What placeholders stand for.
+/// What the names in files stand for.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
-    replacements: Vec<(String, String)>,
+    meanings: Vec<(&'static str, String)>,
 }
 
 impl Names {
     pub(crate) fn new(options: &MySqlOptions) -> Self {
-        let (payload_type, payload_bytes) = match options.payload_column {
-            PayloadColumn::LongBlob => ("LONGBLOB", "m.payload_bytes"),
+        let (payload_type, payload_bytes) = match options.payload_type {
+            PayloadType::LongBlob => ("LONGBLOB", "m.payload_bytes"),
             // The server may write it down in other words than it was sent.
-            PayloadColumn::Json => ("JSON", "LENGTH(m.payload)"),
+            PayloadType::Json => ("JSON", "LENGTH(m.payload)"),
         };
-        let mut replacements = vec![
-            (
-                "{columns}".to_owned(),
-                file_text(include_str!("sql/columns.sql")),
-            ),
-            (
-                "{close}".to_owned(),
-                file_text(include_str!("sql/close.sql")),
-            ),
-            ("{payload_type}".to_owned(), payload_type.to_owned()),
-            ("{payload_bytes}".to_owned(), payload_bytes.to_owned()),
-            ("{agg}".to_owned(), AGGREGATE.to_owned()),
-            ("{now}".to_owned(), NOW.to_owned()),
+        let columns = include_str!("sql/columns.sql").trim_end();
+        let mut meanings = vec![
+            ("columns", columns.replace("{payload_bytes}", payload_bytes)),
+            ("payload_type", payload_type.to_owned()),
+            ("agg", AGGREGATE.to_owned()),
+            ("now", NOW.to_owned()),
         ];
-        for (name, text) in LISTS {
-            replacements.push((name.to_owned(), text.to_owned()));
-        }
-        for table in TABLES {
-            replacements.push((format!("{{{table}}}"), options.table(table)));
-        }
-        Self { replacements }
+        meanings.extend(LISTS.map(|(name, text)| (name, text.to_owned())));
+        meanings.extend(TABLES.map(|table| (table, options.table(table))));
+        Self { meanings }
     }
 
-    pub(crate) fn expand(&self, template: &str) -> String {
-        self.replacements
-            .iter()
-            .fold(template.to_owned(), |text, (name, meaning)| {
-                text.replace(name, meaning)
-            })
+    fn meaning(&self, name: &str) -> Option<String> {
+        let known = self.meanings.iter().find(|(known, _)| *known == name);
+        known.map(|(_, meaning)| meaning.clone())
+    }
+
+    /// A text that is all names and no values.
+    pub(crate) fn expand(&self, text: &str) -> String {
+        let template = Template::read(text, |name| self.meaning(name));
+        template.fill(&[]).into_text()
     }
 
     /// The statements of a file.
-    pub(crate) fn statements(&self, file: &str) -> Vec<String> {
-        let text = self.expand(&file_text(file));
-        text.split(";\n")
-            .map(|statement| statement.trim().trim_end_matches(';').to_owned())
+    pub(crate) fn file(&self, file: &str) -> Vec<Template> {
+        let text = without_comments(file);
+        let statements = text
+            .split(";\n")
+            .map(|text| text.trim().trim_end_matches(';'));
+        statements
             .filter(|statement| !statement.is_empty())
+            .map(|statement| Template::read(statement, |name| self.meaning(name)))
             .collect()
     }
 }
 
 /// A file without its comments, which the server need not read each time.
-fn file_text(file: &str) -> String {
+fn without_comments(file: &str) -> String {
     let lines: Vec<&str> = file
         .lines()
         .filter(|line| !line.trim_start().starts_with("--"))
@@ -248,58 +254,9 @@ fn file_text(file: &str) -> String {
 }
 
 impl Statements {
-    pub(crate) fn new(options: &MySqlOptions) -> Self {
-        let names = Names::new(options);
-        let file = |text: &str| names.statements(text);
-        let claim_rows =
-            |locking: &str| include_str!("sql/claim_rows.sql").replace("{locking}", locking);
-        let leases = |text: &str| Leases::new(&names, text.trim_end());
-        Self {
-            schema: file(include_str!("sql/schema_1.sql")),
-            lock_keys: file(include_str!("sql/lock_keys.sql")),
-            keys_of: file(include_str!("sql/keys_of.sql")),
-            demote: file(include_str!("sql/demote.sql")),
-            rehead: file(include_str!("sql/rehead.sql")),
-            begin_new: file(
-                &include_str!("sql/begin_new.sql").replace("{one_stored}", Storing::ONE),
-            ),
-            store_head: names.expand(include_str!("sql/store_head.sql")),
-            store_tail: names.expand(include_str!("sql/store_tail.sql")),
-            one: Storing::new(&names, Storing::ONE),
-            several: Storing::new(&names, Storing::SEVERAL),
-            beyond: Storing::new(&names, Storing::BEYOND).queue,
-            listed: Storing::new(&names, Storing::LISTED),
-            list_stored: names.expand(Storing::LIST),
-            known: file(include_str!("sql/known.sql")),
-            claim_rows: file(&claim_rows("")),
-            claim_rows_now: file(&claim_rows("\nFOR UPDATE /*!80000 OF w, m */")),
-            settle_keys: file(include_str!("sql/settle_keys.sql")),
-            settle_keys_now: file(include_str!("sql/settle_keys_now.sql")),
-            settle_lock: file(include_str!("sql/settle_lock.sql")),
-            settle_final: file(include_str!("sql/settle_final.sql")),
-            settle_processed: file(include_str!("sql/settle_processed.sql")),
-            settle_drop: file(include_str!("sql/settle_drop.sql")),
-            settle_dead: file(include_str!("sql/settle_dead.sql")),
-            settle_open: file(include_str!("sql/settle_open.sql")),
-            settle_gone: file(include_str!("sql/settle_gone.sql")),
-            settle_back: file(include_str!("sql/settle_back.sql")),
-            simple_processed: leases(include_str!("sql/simple_processed.sql")),
-            simple_gone: leases(include_str!("sql/simple_gone.sql")),
-            held: file(include_str!("sql/held.sql")),
-            newest: file(include_str!("sql/newest.sql")),
-            extend: file(include_str!("sql/extend.sql")),
-            extend_ends: file(include_str!("sql/extend_ends.sql")),
-            statistics: file(include_str!("sql/statistics.sql")),
-            fold: file(include_str!("sql/fold.sql")),
-            chosen: file(include_str!("sql/chosen.sql")),
-            replay_lock: file(include_str!("sql/replay_lock.sql")),
-            replay: file(include_str!("sql/replay.sql")),
-            discard_lock: file(include_str!("sql/discard_lock.sql")),
-            discard: file(include_str!("sql/discard.sql")),
-            purge_done: file(include_str!("sql/purge_done.sql")),
-            purge_dead: file(include_str!("sql/purge_dead.sql")),
-            names,
-        }
+    /// The name of a table, as a value for a statement.
+    pub(crate) fn table(&self, table: &str) -> Statement {
+        Statement::new(self.names.meaning(table).unwrap_or_default())
     }
 
     /// A text that is put together elsewhere, with this inbox's names.
@@ -308,25 +265,43 @@ impl Statements {
     }
 }
 
+/// The condition on a table of the server's information schema that it is in the inbox's database.
+/// MariaDB finds a database by the very name, but compares names without regard to case.
+pub(crate) fn in_database(options: &MySqlOptions) -> String {
+    let mut name = Statement::default();
+    match &options.database {
+        Some(database) => name
+            .push("CONVERT(")
+            .bytes(database.as_bytes())
+            .push(" USING utf8mb4)"),
+        None => name.push("DATABASE()"),
+    };
+    let name = name.into_text();
+    format!(
+        "table_schema = {name} \
+         AND (@@lower_case_table_names <> 0 OR HEX(table_schema) = HEX({name}))"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use sqlx::mysql::MySqlConnectOptions;
 
     use super::*;
 
-    /// See `script.rs`: an ordinary read may miss a row that is locked, also where it is a part of an
+    /// See `multi_statement.rs`: an ordinary read may miss a row that is locked, also where it is a part of an
     /// `INSERT`. `UPDATE` and `DELETE` of several tables read with locks.
     #[test]
     fn rows_that_are_locked_are_read_with_locking_reads() {
         let sql = Statements::new(&MySqlOptions::new(MySqlConnectOptions::new()));
         let of_locked_rows = [
             &sql.settle_lock,
-            &sql.settle_final,
+            &sql.settle_count,
             &sql.settle_processed,
             &sql.settle_dead,
             &sql.settle_keys_now,
             &sql.extend,
-            &sql.fold,
+            &sql.compact_counters,
             &sql.replay_lock,
             &sql.replay,
             &sql.discard_lock,
@@ -336,6 +311,7 @@ mod tests {
         ];
         let mut read = 0;
         for statement in of_locked_rows.into_iter().flatten() {
+            let statement = statement.text();
             let changes = statement.starts_with("UPDATE") || statement.starts_with("DELETE");
             if statement.contains("_work`")
                 || statement.contains("_dead`")

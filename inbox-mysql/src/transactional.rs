@@ -1,4 +1,4 @@
-//! Recording, receiving and settling inside the caller's own transaction.
+//! Recording, receiving and settling inside the caller's transaction.
 //!
 //! Each step is a [`Step`], which is not left half-done: see there.
 //!
@@ -9,6 +9,8 @@
 //! packet. A transaction from [`open`](Transactional::open) has one from its beginning, so that
 //! not even another transaction in its place passes for it.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use inbox_api::{
     Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
@@ -17,13 +19,19 @@ use inbox_api::{
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, SqlSafeStr as _, Transaction};
 
 use crate::{
-    connections::too_late,
-    error::{NO_SUCH_SAVEPOINT, in_operation, number, without_effect},
-    script::{Answers, COMMIT, Form, ROLLBACK, Script, Secrecy},
-    settle::{Detail, Settling},
-    step::{self, FORGET, IS_FINISHED, IS_THERE, Step, is_marked, unbroken, unfinished},
+    compact_counters::compact_sometimes,
+    connection::{Connection, Inner},
+    connection_pool::too_late,
+    error::{NO_SUCH_SAVEPOINT, before, failed, number},
+    multi_statement::{Answers, COMMIT, Form, ROLLBACK, Script},
+    receive::{KnownKeys, Owner, add_look_for_keys, add_receive},
+    record::record,
+    settle::{Detail, Settling, add_settle, read_applied},
+    statement::Secrecy,
     store::MySqlStore,
-    work::{Known, Whose},
+    transaction_step::{
+        self, FORGET, IS_FINISHED, IS_THERE, Step, catch_panic, is_marked, unfinished,
+    },
 };
 
 const BEGIN: &str = "ROLLBACK AND NO CHAIN NO RELEASE;\n\
@@ -60,7 +68,7 @@ const IS_AS_BEGUN: &str = "RELEASE SAVEPOINT inbox_begun";
 /// then, with an unknown effect, and above all [`commit`](Transactional::commit), which tells it by a
 /// savepoint: the names
 /// `inbox_begun`, `inbox_probe` and `inbox_step` are the store's. Where a transaction of the
-/// caller's own pool is followed by another one in the same session, because the handler begins it,
+/// caller's pool is followed by another one in the same session, because the handler begins it,
 /// that one passes for the first. Sessions that begin transactions by themselves (`autocommit=0`,
 /// `completion_type=CHAIN`) are refused as `Unsupported` here for that reason; the connections of
 /// [`connect`](MySqlStore::connect) are not concerned.
@@ -69,68 +77,18 @@ impl Transactional for MySqlStore {
     type Transaction = Transaction<'static, MySql>;
 
     async fn open(&self) -> Result<Self::Transaction> {
-        const OPERATION: &str = "open";
-        let until = self.until();
-        let connections = &self.inner.connections;
-        let connection = connections.acquire(OPERATION, until).await?;
-        let opening = Transaction::begin(connection, Some(BEGIN.into_sql_str()));
-        let own = connections.are_own();
-        // A task, because the driver leaves a transaction open behind a begin that is dropped. That
-        // does no harm on the store's own connections.
-        let opening = tokio::spawn(async move {
-            if own {
-                tokio::time::timeout_at(until, opening).await.ok()
-            } else {
-                Some(opening.await)
-            }
-        });
-        let opened = async {
-            let opened = opening.await.map_err(|error| {
-                Error::new(ErrorKind::Other, OPERATION, "the task ended early").with_source(error)
-            })?;
-            let mut transaction = opened
-                .ok_or_else(|| too_late(OPERATION))?
-                .map_err(without_effect(OPERATION))?;
-            self.check(OPERATION, &mut transaction).await?;
-            Ok(transaction)
-        };
-        connections
-            .in_time(OPERATION, until, Effect::None, opened)
-            .await
+        let opened = open(self.connection()).await;
+        opened.map_err(|e| e.in_operation("open"))
     }
 
-    async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
-        const OPERATION: &str = "commit";
-        let until = self.until();
-        let committing = unbroken(OPERATION, self.commit_whole(OPERATION, &mut transaction));
-        let committed = self
-            .inner
-            .connections
-            .in_time(OPERATION, until, Effect::Unknown, committing)
-            .await;
-        // What the transaction received or settled is unknown here; a wake-up without a cause
-        // does no harm.
-        self.inner.signal.raise();
-        committed?;
-        // The driver sends a ROLLBACK behind it, which finds nothing to do.
-        drop(transaction);
-        self.fold_sometimes(until).await;
-        Ok(())
+    async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
+        let committed = commit(self.connection(), transaction).await;
+        committed.map_err(|e| e.in_operation("commit"))
     }
 
-    async fn roll_back(&self, mut transaction: Self::Transaction) -> Result<()> {
-        const OPERATION: &str = "roll_back";
-        let rolling_back = unbroken(OPERATION, async {
-            // The driver sends another ROLLBACK behind it, which finds nothing to do.
-            let texts = AssertSqlSafe(format!("{ROLLBACK};\n{FORGET}"));
-            let rolled_back = sqlx::raw_sql(texts).execute(&mut *transaction).await;
-            rolled_back.map(drop).map_err(without_effect(OPERATION))
-        });
-        let until = self.until();
-        self.inner
-            .connections
-            .in_time(OPERATION, until, Effect::None, rolling_back)
-            .await
+    async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
+        let rolled_back = roll_back(self.connection(), transaction).await;
+        rolled_back.map_err(|e| e.in_operation("roll_back"))
     }
 
     async fn receive_in(
@@ -138,28 +96,9 @@ impl Transactional for MySqlStore {
         transaction: &mut Self::Transaction,
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
-        if messages.is_empty() {
-            return Ok(Vec::new());
-        }
-        const OPERATION: &str = "receive_in";
-        let mapped = in_operation(OPERATION);
-        let work = &self.inner.work;
-        let mut step = Step::new(self, OPERATION, transaction);
-        let mut script = step.script();
-        let (places, keys) = work.look_for(&mut script, messages);
-        step::end_if_known(&mut script, keys);
-        let answers = step.go_on(script).await?;
-        let known = Known::of(&answers, &places).map_err(mapped)?;
-        let mut script = step.script();
-        step::go_on_all_the_same(&mut script);
-        let secrecy = step.secrecy(&answers);
-        let receiving = work.receive(&mut script, messages, &known, Whose::Callers, secrecy);
-        let answers = if receiving.is_empty() {
-            Answers::default()
-        } else {
-            step.end(script).await?
-        };
-        receiving.receipts(messages, &answers).map_err(mapped)
+        let step = Step::new(self.connection(), transaction);
+        let receipts = receive_in(step, messages).await;
+        receipts.map_err(|e| e.in_operation("receive_in"))
     }
 
     async fn record_in(
@@ -168,24 +107,9 @@ impl Transactional for MySqlStore {
         message: &Message,
         result: Option<Bytes>,
     ) -> Result<Recorded> {
-        const OPERATION: &str = "record_in";
-        let work = &self.inner.work;
-        work.check_message(message)
-            .map_err(|invalid| invalid.in_operation(OPERATION))?;
-        if let Some(result) = &result {
-            work.check_result(result)
-                .map_err(|invalid| invalid.in_operation(OPERATION))?;
-        }
-        let mut step = Step::new(self, OPERATION, transaction);
-        let mut script = step.script();
-        let look = work.prepare_record(&mut script, message);
-        let answers = step.go_on(script).await?;
-        let known = !answers.rows(look).is_empty();
-        let secrecy = step.secrecy(&answers);
-        let mut script = step.script();
-        let places = work.record(&mut script, message, result.as_ref(), known, secrecy);
-        let answers = step.end(script).await?;
-        work.recorded(&answers, &places)
+        let step = Step::new(self.connection(), transaction);
+        let recorded = record(step, message, result).await;
+        recorded.map_err(|e| e.in_operation("record_in"))
     }
 
     async fn settle_in(
@@ -193,129 +117,201 @@ impl Transactional for MySqlStore {
         transaction: &mut Self::Transaction,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
-        const OPERATION: &str = "settle_in";
-        let work = &self.inner.work;
-        let settling = Settling::new(work, settlements);
-        let mut step = Step::new(self, OPERATION, transaction);
-        let secrecy = if settling.has_results() {
-            let answers = step.go_on(step.script()).await?;
-            step.secrecy(&answers)
-        } else {
-            Secrecy::Inline
-        };
-        let mut script = step.script();
-        let places = work.settle(&mut script, &settling.endings, secrecy, Detail::Each);
-        let answers = if places.is_empty() {
-            Answers::default()
-        } else {
-            step.end(script).await?
-        };
-        let applied = work
-            .applied(&answers, &places, &settling.endings)
-            .map_err(in_operation(OPERATION))?;
-        // What was settled before stays out: it committed with another transaction's writes.
-        let none = std::collections::HashMap::new();
-        Ok(settling.answers(settlements, &applied, &none))
+        let step = Step::new(self.connection(), transaction);
+        let settled = settle_in(step, settlements).await;
+        settled.map_err(|e| e.in_operation("settle_in"))
     }
 }
 
-impl MySqlStore {
-    /// Commits the transaction if it is there, in one round trip (on Galera in two).
-    async fn commit_whole(
-        &self,
-        operation: &'static str,
-        connection: &mut MySqlConnection,
-    ) -> Result<()> {
-        let own = self.inner.connections.are_own();
-        let tells: &[&str] = if own { &[IS_AS_BEGUN] } else { &IS_THERE };
-        let error = match self.commit_if(operation, tells, connection).await? {
+async fn open(connection: Connection<'_>) -> Result<Transaction<'static, MySql>> {
+    let inner = connection.inner;
+    let until = connection.until;
+    let session = inner.pool.acquire(until).await?;
+    let opening = Transaction::begin(session, Some(BEGIN.into_sql_str()));
+    let own = inner.pool.is_own();
+    // A task, because the driver leaves a transaction open behind a begin that is dropped. That
+    // does no harm on the store's own connections.
+    let opening = tokio::spawn(async move {
+        if own {
+            tokio::time::timeout_at(until, opening).await.ok()
+        } else {
+            Some(opening.await)
+        }
+    });
+    let opened = async {
+        let opened = opening.await.map_err(|error| {
+            Error::new(ErrorKind::Other, "the task ended early").with_source(error)
+        })?;
+        let mut transaction = opened.ok_or_else(too_late)?.map_err(before)?;
+        inner.check(&mut transaction).await?;
+        Ok(transaction)
+    };
+    connection.in_time(Effect::None, opened).await
+}
+
+async fn commit(
+    connection: Connection<'_>,
+    mut transaction: Transaction<'static, MySql>,
+) -> Result<()> {
+    let inner = connection.inner;
+    let committing = catch_panic(commit_whole(inner, &mut transaction));
+    let committed = connection.in_time(Effect::Unknown, committing).await;
+    // What the transaction received or settled is unknown here; a wake-up without a cause
+    // does no harm.
+    inner.signal.raise();
+    committed?;
+    // The driver sends a ROLLBACK behind it, which finds nothing to do.
+    drop(transaction);
+    compact_sometimes(connection).await;
+    Ok(())
+}
+
+async fn roll_back(
+    connection: Connection<'_>,
+    mut transaction: Transaction<'static, MySql>,
+) -> Result<()> {
+    let rolling_back = catch_panic(async {
+        // The driver sends another ROLLBACK behind it, which finds nothing to do.
+        let texts = AssertSqlSafe(format!("{ROLLBACK};\n{FORGET}"));
+        let rolled_back = sqlx::raw_sql(texts).execute(&mut *transaction).await;
+        rolled_back.map(drop).map_err(before)
+    });
+    connection.in_time(Effect::None, rolling_back).await
+}
+
+async fn receive_in(mut step: Step<'_>, messages: &[Message]) -> Result<Vec<Receipt>> {
+    if messages.is_empty() {
+        return Ok(Vec::new());
+    }
+    let context = step.context();
+    let mut script = step.script();
+    let (places, keys) = add_look_for_keys(context, &mut script, messages);
+    transaction_step::end_if_known(&mut script, keys);
+    let answers = step.go_on(script).await?;
+    let known = KnownKeys::read(&answers, &places).map_err(failed)?;
+    let mut script = step.script();
+    transaction_step::go_on_all_the_same(&mut script);
+    let secrecy = step.secrecy(&answers);
+    let owner = Owner::Caller;
+    let receiving = add_receive(context, &mut script, messages, &known, owner, secrecy);
+    let answers = if receiving.is_empty() {
+        Answers::default()
+    } else {
+        step.end(script).await?
+    };
+    receiving.receipts(messages, &answers).map_err(failed)
+}
+
+async fn settle_in(mut step: Step<'_>, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+    let context = step.context();
+    let settling = Settling::new(context, settlements);
+    let secrecy = if settling.has_results() {
+        let answers = step.go_on(step.script()).await?;
+        step.secrecy(&answers)
+    } else {
+        Secrecy::Inline
+    };
+    let mut script = step.script();
+    let endings = &settling.endings;
+    let places = add_settle(context, &mut script, endings, secrecy, Detail::Each);
+    let answers = if places.is_empty() {
+        Answers::default()
+    } else {
+        step.end(script).await?
+    };
+    let applied = read_applied(&answers, &places, endings).map_err(failed)?;
+    // What was settled before stays out: it committed with another transaction's writes.
+    let none = HashMap::new();
+    Ok(settling.answers(settlements, &applied, &none))
+}
+
+/// Commits the transaction if it is there, in one round trip (on Galera in two).
+async fn commit_whole(inner: &Inner, session: &mut MySqlConnection) -> Result<()> {
+    let own = inner.pool.is_own();
+    let tells: &[&str] = if own { &[IS_AS_BEGUN] } else { &IS_THERE };
+    let error = match commit_if(inner, tells, session).await? {
+        Ok(()) => return Ok(()),
+        Err(gone) => gone,
+    };
+    // Rare: a transaction of another pool, or one that is gone.
+    let (of_own_session, ended_by_commit) =
+        look_at_session(inner, session).await.map_err(failed)?;
+    let error = if own && !of_own_session {
+        match commit_if(inner, &IS_THERE, session).await? {
             Ok(()) => return Ok(()),
             Err(gone) => gone,
-        };
-        // Rare: a transaction of another pool, or one that is gone.
-        let (of_own_session, ended_by_commit) = self
-            .look_at_session(connection)
-            .await
-            .map_err(in_operation(operation))?;
-        let error = if own && !of_own_session {
-            match self.commit_if(operation, &IS_THERE, connection).await? {
-                Ok(()) => return Ok(()),
-                Err(gone) => gone,
-            }
-        } else {
-            error
-        };
-        let (kind, context) = if ended_by_commit {
-            (
-                ErrorKind::Other,
-                "a statement of the handler's has committed what the transaction had done until \
-                 then: a COMMIT, or DDL",
-            )
-        } else {
-            (
-                ErrorKind::Conflict,
-                "the transaction is gone: most likely it was rolled back, by the server (to end a \
-                 deadlock, say) or by a statement of the handler's",
-            )
-        };
-        // What the handler did behind that has committed by itself.
-        Err(Error::new(kind, operation, context)
-            .with_effect(Effect::Unknown)
-            .with_source(error))
-    }
-
-    /// Commits if all of these tell so, and if no step is left unfinished. `Ok(Err(_))` means that the
-    /// transaction is not there.
-    async fn commit_if(
-        &self,
-        operation: &'static str,
-        tells: &[&str],
-        connection: &mut MySqlConnection,
-    ) -> Result<sqlx::Result<()>> {
-        let server = &self.inner.work.server;
-        let mut scripts = vec![Script::default()];
-        for (n, statement) in tells.iter().chain([&IS_FINISHED, &COMMIT]).enumerate() {
-            // In a cluster, the server may roll back between two statements of one packet.
-            if n > tells.len() && server.form() == Form::Compound {
-                scripts.push(Script::default());
-            }
-            if let Some(script) = scripts.last_mut() {
-                script.fixed(statement);
-            }
         }
-        for script in scripts {
-            let ran = script.run(&mut *connection, server.max_packet, Form::Sequence);
-            match ran.await {
-                Ok(_) => {}
-                Err(error) if number(&error) == Some(NO_SUCH_SAVEPOINT) => return Ok(Err(error)),
-                Err(error) if is_marked(&error) => {
-                    // What comes next in this session is another transaction.
-                    let forgotten = sqlx::raw_sql(FORGET).execute(connection).await;
-                    forgotten.map_err(without_effect(operation))?;
-                    return Err(unfinished(operation));
-                }
-                Err(error) => return Err(in_operation(operation)(error)),
-            }
-        }
-        Ok(Ok(()))
-    }
+    } else {
+        error
+    };
+    let (kind, context) = if ended_by_commit {
+        (
+            ErrorKind::Other,
+            "a statement of the handler's has committed what the transaction had done until \
+             then: a COMMIT, or DDL",
+        )
+    } else {
+        (
+            ErrorKind::Conflict,
+            "the transaction is gone: most likely it was rolled back, by the server (to end a \
+             deadlock, say) or by a statement of the handler's",
+        )
+    };
+    // What the handler did behind that has committed by itself.
+    Err(Error::new(kind, context)
+        .with_effect(Effect::Unknown)
+        .with_source(error))
+}
 
-    /// Whether the session is the store's own, and whether what the store did last in the
-    /// transaction is there although it is gone. If it is not, the transaction was rolled back, or the
-    /// tally has been summed up since it was committed.
-    async fn look_at_session(
-        &self,
-        connection: &mut MySqlConnection,
-    ) -> sqlx::Result<(bool, bool)> {
-        let sql = self.inner.work.sql.expand(
-            "SELECT COALESCE(@inbox_own, 0), \
-             EXISTS (SELECT 1 FROM {tally} WHERE n = @inbox_tallied)",
-        );
-        let row = sqlx::raw_sql(AssertSqlSafe(sql))
-            .fetch_one(connection)
-            .await?;
-        let own: i64 = row.try_get_unchecked(0)?;
-        let there: i64 = row.try_get_unchecked(1)?;
-        Ok((own == 1, there == 1))
+/// Commits if all of these tell so, and if no step is left unfinished. `Ok(Err(_))` means that the
+/// transaction is not there.
+async fn commit_if(
+    inner: &Inner,
+    tells: &[&str],
+    session: &mut MySqlConnection,
+) -> Result<sqlx::Result<()>> {
+    let server = &inner.context.server;
+    let mut script = Script::default();
+    for statement in tells.iter().chain([&IS_FINISHED]) {
+        script.fixed(statement);
     }
+    let mut scripts = vec![script];
+    if server.form() == Form::Compound {
+        scripts.push(Script::default());
+    }
+    if let Some(script) = scripts.last_mut() {
+        script.fixed(COMMIT);
+    }
+    for script in scripts {
+        let ran = script.run(&mut *session, server.max_packet, Form::Sequence);
+        match ran.await {
+            Ok(_) => {}
+            Err(error) if number(&error) == Some(NO_SUCH_SAVEPOINT) => return Ok(Err(error)),
+            Err(error) if is_marked(&error) => {
+                // What comes next in this session is another transaction.
+                let forgotten = sqlx::raw_sql(FORGET).execute(session).await;
+                forgotten.map_err(before)?;
+                return Err(unfinished());
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Whether the session is the store's own, and whether what the store did last in the
+/// transaction is there although it is gone. If it is not, the transaction was rolled back, or the
+/// tally has been summed up since it was committed.
+async fn look_at_session(
+    inner: &Inner,
+    session: &mut MySqlConnection,
+) -> sqlx::Result<(bool, bool)> {
+    let sql = inner.context.sql.expand(
+        "SELECT COALESCE(@inbox_own, 0), \
+         EXISTS (SELECT 1 FROM {tally} WHERE n = @inbox_tallied)",
+    );
+    let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_one(session).await?;
+    let own: i64 = row.try_get_unchecked(0)?;
+    let there: i64 = row.try_get_unchecked(1)?;
+    Ok((own == 1, there == 1))
 }

@@ -92,11 +92,11 @@ async fn work(store: MySqlStore, processed: Arc<AtomicUsize>, all: usize) {
 /// On MariaDB, the locks on what was just stored are gone a moment before new snapshots show it.
 #[test]
 fn what_is_being_stored_is_taken_whole_and_counted_once() {
-    on_each(|place, _| async move {
-        place.store().await.close().await;
+    on_each(|inbox, _| async move {
+        inbox.store().await.close().await;
         let all = RECEIVERS * BATCHES * BATCH + INLINE * BATCHES;
         let processed = Arc::new(AtomicUsize::new(0));
-        let options = place.options.clone().max_connections(24);
+        let options = inbox.options.clone().max_connections(24);
         let store = MySqlStore::connect(options).await.unwrap();
         let mut tasks = tokio::task::JoinSet::new();
         for receiver in 0..RECEIVERS {
@@ -124,17 +124,17 @@ fn what_is_being_stored_is_taken_whole_and_counted_once() {
 /// be seen yet.
 #[test]
 fn content_that_is_not_to_be_seen_yet_is_waited_for() {
-    on_each(|place, _| async move {
-        let store = place.store().await;
+    on_each(|inbox, _| async move {
+        let store = inbox.store().await;
         common::accept(&store, &[message("1")]).await;
-        place
+        inbox
             .run(
                 "CREATE TABLE kept AS SELECT * FROM inbox_message; \
                  DELETE FROM inbox_message",
             )
             .await
             .unwrap();
-        let mut storing = place.connection().await.unwrap();
+        let mut storing = inbox.connection().await.unwrap();
         sqlx::raw_sql("START TRANSACTION; INSERT INTO inbox_message SELECT * FROM kept")
             .execute(&mut storing)
             .await
@@ -153,7 +153,7 @@ fn content_that_is_not_to_be_seen_yet_is_waited_for() {
         });
         let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
                        WHERE trx_state = 'LOCK WAIT'";
-        while !claiming.is_finished() && place.number(waiting).await == 0 {
+        while !claiming.is_finished() && inbox.number(waiting).await == 0 {
             // The servers renew what they answer only when nobody has asked for a tenth of a second.
             tokio::time::sleep(std::time::Duration::from_millis(250)).await;
         }

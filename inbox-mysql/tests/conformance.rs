@@ -2,7 +2,6 @@
 
 mod common;
 
-use common::harness::Database;
 use test_servers::Kind;
 
-conformance_tests::conformance!(Database(Kind::Mariadb));
+conformance_tests::conformance!(common::harness(Kind::Mariadb));

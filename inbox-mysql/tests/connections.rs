@@ -41,10 +41,10 @@ async fn answers(store: &MySqlStore, what: &str) {
 }
 
 /// A store with room for one connection: one that is not given up is missed at once.
-async fn with_one_connection(place: &mut common::Place) -> (MySqlStore, Proxy) {
-    place.store().await.close().await;
-    let proxy = place.behind_proxy().await.unwrap();
-    let options = place.options.clone().operation_timeout(LIMIT);
+async fn with_one_connection(inbox: &mut common::TestInbox) -> (MySqlStore, Proxy) {
+    inbox.store().await.close().await;
+    let proxy = inbox.behind_proxy().await.unwrap();
+    let options = inbox.options.clone().operation_timeout(LIMIT);
     let store = MySqlStore::connect(options.max_connections(1))
         .await
         .unwrap();
@@ -53,8 +53,8 @@ async fn with_one_connection(place: &mut common::Place) -> (MySqlStore, Proxy) {
 
 #[test]
 fn a_silent_connection_keeps_nobody_from_its_place() {
-    on_each(async |mut place, _| {
-        let (store, proxy) = with_one_connection(&mut place).await;
+    on_each(async |mut inbox, _| {
+        let (store, proxy) = with_one_connection(&mut inbox).await;
         // Also while the driver looks whether a connection that was given back is sound.
         for _ in 0..3 {
             answers(&store, "a silent connection").await;
@@ -92,9 +92,9 @@ fn a_silent_connection_keeps_nobody_from_its_place() {
 /// An operation that waits for a lock is over when its time is, repetitions included.
 #[test]
 fn the_limit_is_that_of_the_whole_operation() {
-    on_each(async |mut place, _| {
-        place.options = place.options.operation_timeout(3 * LIMIT);
-        place.store().await.close().await;
+    on_each(async |mut inbox, _| {
+        inbox.options = inbox.options.operation_timeout(3 * LIMIT);
+        inbox.store().await.close().await;
         // A lock is waited for so long, and then again.
         let pool = MySqlPoolOptions::new()
             .after_connect(|connection, _| {
@@ -104,15 +104,15 @@ fn the_limit_is_that_of_the_whole_operation() {
                     Ok(())
                 })
             })
-            .connect_with(connect_options(&place.url, Some(&place.database)))
+            .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
-        let store = MySqlStore::with_pool(pool, place.options.clone())
+        let store = MySqlStore::with_pool(pool, inbox.options.clone())
             .await
             .unwrap();
         let sent = message("1");
         accept(&store, std::slice::from_ref(&sent)).await;
-        let mut holding = place.connection().await.unwrap();
+        let mut holding = inbox.connection().await.unwrap();
         sqlx::raw_sql("START TRANSACTION; SELECT * FROM inbox_message FOR UPDATE")
             .execute(&mut holding)
             .await
@@ -134,16 +134,16 @@ fn the_limit_is_that_of_the_whole_operation() {
 
 #[test]
 fn the_callers_pool_gets_rid_of_silent_connections() {
-    on_each(async |mut place, _| {
-        place.store().await.close().await;
-        let proxy = place.behind_proxy().await.unwrap();
-        let connect = place.options.connection().clone();
+    on_each(async |mut inbox, _| {
+        inbox.store().await.close().await;
+        let proxy = inbox.behind_proxy().await.unwrap();
+        let connect = inbox.options.connection().clone();
         let pool = MySqlPoolOptions::new()
             .max_connections(2)
             .connect_with(connect)
             .await
             .unwrap();
-        let options = place.options.clone().operation_timeout(LIMIT);
+        let options = inbox.options.clone().operation_timeout(LIMIT);
         let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
         answers(&store, "before").await;
         proxy.silence();
@@ -153,14 +153,14 @@ fn the_callers_pool_gets_rid_of_silent_connections() {
 
 #[test]
 fn results_and_large_lists_do_not_stay_in_sessions() {
-    on_each(async |place, _| {
-        place.store().await.close().await;
+    on_each(async |inbox, _| {
+        inbox.store().await.close().await;
         let pool = MySqlPoolOptions::new()
             .max_connections(1)
-            .connect_with(connect_options(&place.url, Some(&place.database)))
+            .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
-        let store = MySqlStore::with_pool(pool.clone(), place.options.clone())
+        let store = MySqlStore::with_pool(pool.clone(), inbox.options.clone())
             .await
             .unwrap();
         let lists = "SELECT COALESCE(LENGTH(@inbox_settled), 0) \

@@ -19,12 +19,12 @@ use conformance_tests::{
     crash::{self, Opened, Site, Target},
 };
 use inbox_api::{Schema as _, Store as _};
-use inbox_mysql::{MySqlOptions, MySqlStore};
+use inbox_mysql::{MySqlOptions, MySqlStore, conformance::Effects};
 use test_servers::{Kind, Server, require_or_skip};
 
 mod common;
 
-use common::{connect_options, effects::Effects};
+use common::connect_options;
 
 struct Database(Kind);
 
@@ -41,18 +41,14 @@ impl Target for Database {
         let store = connect(server.url()).await?;
         store.create().await?;
         store.close().await;
-        let options = connect_options(server.url(), None);
-        let mut connection = sqlx::ConnectOptions::connect(&options).await?;
+        Effects::of(&options(server.url())).create().await?;
         let urls: Vec<String> = server.urls().iter().map(ToString::to_string).collect();
-        let place = Place {
+        let place = OneServer {
             address: urls.join(","),
             nodes: urls.len(),
             next: AtomicUsize::new(0),
             server: Arc::new(Mutex::new(server)),
         };
-        sqlx::raw_sql(Effects::TABLES)
-            .execute(&mut connection)
-            .await?;
         Ok(Box::new(place))
     }
 
@@ -61,7 +57,7 @@ impl Target for Database {
         let urls: Vec<&str> = address.split(',').collect();
         let url = urls[std::process::id() as usize % urls.len()];
         let store = Arc::new(connect(url).await?);
-        let effects = Arc::new(Effects(connect_options(url, None)));
+        let effects = Arc::new(Effects::of(&options(url)));
         Ok(Opened {
             inbox: store.clone(),
             transactions: Some(Arc::new(Transactions::new(store).with_writes(effects))),
@@ -69,7 +65,7 @@ impl Target for Database {
     }
 }
 
-struct Place {
+struct OneServer {
     address: String,
     nodes: usize,
     /// The node to be killed next.
@@ -78,7 +74,7 @@ struct Place {
 }
 
 #[async_trait]
-impl Site for Place {
+impl Site for OneServer {
     fn address(&self) -> String {
         self.address.clone()
     }
@@ -88,10 +84,10 @@ impl Site for Place {
             return Err(Unable::NotOffered(conformance_tests::Need::Restart));
         }
         if self.nodes == 1 {
-            return common::restart(&self.server, how).await;
+            return restart(&self.server, how).await;
         }
         let node = self.next.fetch_add(1, Ordering::Relaxed) % self.nodes;
-        common::act(&self.server, move |cluster| {
+        act(&self.server, move |cluster| {
             cluster.kill_node(node)?;
             cluster.start_node(node)
         })
@@ -99,10 +95,36 @@ impl Site for Place {
     }
 }
 
+/// Does something to a server of the test, which may take a while.
+async fn act(
+    server: &Arc<Mutex<Server>>,
+    act: impl FnOnce(&mut Server) -> Result<(), test_servers::Error> + Send + 'static,
+) -> Offered<()> {
+    let server = Arc::clone(server);
+    tokio::task::spawn_blocking(move || act(&mut common::lock(&server)))
+        .await
+        .map_err(Unable::failed)?
+        .map_err(Unable::failed)
+}
+
+async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
+    act(server, move |server| match how {
+        Restart::Orderly => server.restart(),
+        Restart::Killed => {
+            server.kill()?;
+            server.start()
+        }
+    })
+    .await
+}
+
+fn options(url: &str) -> MySqlOptions {
+    MySqlOptions::new(connect_options(url, None))
+}
+
 /// Waits for a server that is just being restarted.
 async fn connect(url: &str) -> inbox_api::Result<MySqlStore> {
-    let options =
-        MySqlOptions::new(connect_options(url, None)).operation_timeout(Duration::from_secs(5));
+    let options = options(url).operation_timeout(Duration::from_secs(5));
     let mut tries = 0;
     loop {
         match MySqlStore::connect(options.clone()).await {
@@ -121,7 +143,7 @@ fn main() -> ExitCode {
         Ok("galera") => Kind::Galera,
         _ => Kind::Mariadb,
     };
-    // A worker of this program must not look for servers of its own.
+    // A worker of this program must not look for servers itself.
     if std::env::var_os("INBOX_CRASH_WORKER").is_none() && test_servers::locate(kind).is_err() {
         eprintln!("crash: skipped, there is no {kind} server");
         return ExitCode::SUCCESS;

@@ -8,20 +8,23 @@
 
 mod common;
 
-use std::{collections::BTreeSet, time::Duration};
-
-use common::{
-    Place, claim, connect_options, handler,
-    harness::{At, report},
-    message, processed,
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
+
+use common::{TestInbox, claim, connect_options, handler, message, processed, report};
 use conformance_tests::CASES;
 use inbox_api::{
     Operate as _, Receipt, Schema as _, Settled, Settlement, State, Store as _, StoreExt as _,
     Transactional as _,
 };
-use inbox_mysql::MySqlStore;
-use sqlx::{AssertSqlSafe, Executor as _, mysql::MySqlPoolOptions};
+use inbox_mysql::{MySqlOptions, MySqlStore, conformance::MySqlHarness};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, mysql::MySqlPoolOptions};
 use test_servers::{Kind, require_or_skip};
 
 #[test]
@@ -46,7 +49,10 @@ fn a_cluster_conforms_and_survives_a_node() {
         // What an open transaction holds is held on its own node: a claim on another one takes it,
         // and the transaction is rolled back.
         let nodes = if group == "holding" { 1 } else { urls.len() };
-        let harness = At("galera", urls[..nodes].to_vec());
+        let nodes: Vec<_> = urls[..nodes].iter().map(|url| options(url)).collect();
+        let harness = MySqlHarness::new(nodes[0].clone())
+            .named("galera")
+            .nodes(&nodes[1..]);
         let report = runtime.block_on(report(harness, &format!("{group}::")));
         if !report.is_clean() {
             failed.push(report.to_string());
@@ -58,14 +64,14 @@ fn a_cluster_conforms_and_survives_a_node() {
     // A store on each node; one of the nodes dies. What was answered is there, and the others go
     // on.
     runtime.block_on(async {
-        let place = Place::at(urls[0].clone()).await.unwrap();
+        let inbox = TestInbox::at(urls[0].clone()).await.unwrap();
         let mut stores = Vec::new();
         for url in &urls {
-            let options = place
+            let options = inbox
                 .options
                 .clone()
                 .operation_timeout(Duration::from_secs(10))
-                .connect_with(connect_options(url, Some(&place.database)));
+                .connect_with(connect_options(url, Some(&inbox.database)));
             let store = MySqlStore::connect(options).await.unwrap();
             store.create().await.unwrap();
             stores.push(store);
@@ -100,9 +106,13 @@ fn a_cluster_conforms_and_survives_a_node() {
     });
 }
 
+fn options(url: &str) -> MySqlOptions {
+    MySqlOptions::new(connect_options(url, None))
+}
+
 /// What the store has a session wait for is over with each of its transactions.
 async fn a_callers_session_waits_as_before(url: &str) {
-    let place = Place::at(url.to_owned()).await.unwrap();
+    let inbox = TestInbox::at(url.to_owned()).await.unwrap();
     for waits in [0_i64, 6] {
         let pool = MySqlPoolOptions::new()
             .max_connections(1)
@@ -113,10 +123,10 @@ async fn a_callers_session_waits_as_before(url: &str) {
                     Ok(())
                 })
             })
-            .connect_with(connect_options(url, Some(&place.database)))
+            .connect_with(connect_options(url, Some(&inbox.database)))
             .await
             .unwrap();
-        let store = MySqlStore::with_pool(pool.clone(), place.options.clone())
+        let store = MySqlStore::with_pool(pool.clone(), inbox.options.clone())
             .await
             .unwrap();
         store.create().await.unwrap();
@@ -139,16 +149,4 @@ async fn a_callers_session_waits_as_before(url: &str) {
         assert_eq!(left, waits);
         pool.close().await;
     }
-}
-
-async fn persist<T, F: Future<Output = inbox_api::Result<T>>>(operation: impl Fn() -> F) -> T {
-    for _ in 0..100 {
-        match operation().await {
-            Err(error) if error.is_retryable() => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            answer => return answer.unwrap(),
-        }
-    }
-    panic!("the cluster did not recover")
 }

@@ -41,10 +41,10 @@ impl ReceiveSome for MySqlStore {
 /// With the server's default, `REPEATABLE READ`, too.
 #[test]
 fn new_and_known_messages_in_a_transaction_keep_no_others_waiting() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         let pool: MySqlPool = MySqlPoolOptions::new()
-            .connect_with(connect_options(&place.url, Some(&place.database)))
+            .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
         for isolation in ["READ COMMITTED", "REPEATABLE READ"] {
@@ -97,13 +97,13 @@ fn new_and_known_messages_in_a_transaction_keep_no_others_waiting() {
     });
 }
 
-/// Two transactions of one key: the second waits for the first, and nobody else does. MariaDB would lock
+/// Two transactions of one key: the second waits for the first, and no other transaction does. MariaDB would lock
 /// all of the table's numbers for a conditional insert that waits. The key sorts before all others,
 /// since an insert that waits keeps the gap in front of its key from them.
 #[test]
 fn a_transaction_that_waits_for_a_key_keeps_no_others_waiting() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         let contended = message("!");
         let mut first = store.open().await.unwrap();
         let recorded = store.record_in(&mut first, &contended, None).await;
@@ -119,7 +119,7 @@ fn a_transaction_that_waits_for_a_key_keeps_no_others_waiting() {
                 recorded.unwrap()
             }
         });
-        while place.number(waiting).await == 0 {
+        while inbox.number(waiting).await == 0 {
             assert!(!second.is_finished(), "it did not wait");
             // The servers renew what they answer only when nobody has asked for a tenth of a second.
             tokio::time::sleep(std::time::Duration::from_millis(250)).await;

@@ -9,7 +9,7 @@ mod common;
 
 use common::{accept, claim, claim_one, dead, message, on_each, ordered, processed, settle};
 use inbox_api::{AfterDead, Outcome};
-use inbox_mysql::MySqlStore;
+use inbox_mysql::{MySqlStore, conformance::contradictions};
 
 /// Seq 1 is leased, 2 pending, 3 processed, 4 to 6 are of the ordering key `a`, 7 and 8 of `b`, whose
 /// first blocks.
@@ -38,10 +38,10 @@ async fn fill(store: &MySqlStore) {
 
 #[test]
 fn each_contradiction_is_found() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         fill(&store).await;
-        assert_eq!(place.broken_rules().await.unwrap(), [""; 0]);
+        assert_eq!(contradictions(&inbox.options).await.unwrap(), [""; 0]);
         // Each is undone behind it.
         for (spoil, mend, rule) in [
             (
@@ -137,12 +137,16 @@ fn each_contradiction_is_found() {
                 "a tally that is wrong",
             ),
         ] {
-            place.run(spoil).await.unwrap();
-            let found = place.broken_rules().await.unwrap();
+            inbox.run(spoil).await.unwrap();
+            let found = contradictions(&inbox.options).await.unwrap();
             let is_found = found.iter().any(|found| found.starts_with(rule));
             assert!(is_found, "{spoil}: {found:?}");
-            place.run(mend).await.unwrap();
-            assert_eq!(place.broken_rules().await.unwrap(), [""; 0], "{mend}");
+            inbox.run(mend).await.unwrap();
+            assert_eq!(
+                contradictions(&inbox.options).await.unwrap(),
+                [""; 0],
+                "{mend}"
+            );
         }
     });
 }

@@ -10,8 +10,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Place, accept, claim, claim_one, connect_options, key, message, on_each, ordered, processed,
-    waiting, waits,
+    TestInbox, accept, claim, claim_one, connect_options, key, message, on_each, ordered,
+    processed, waiting, waits,
 };
 use inbox_api::{
     Begun, ErrorKind, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State,
@@ -27,14 +27,14 @@ const LEVELS: [&str; 4] = [
     "SERIALIZABLE",
 ];
 
-async fn pool(place: &Place, session: String) -> MySqlPool {
+async fn pool(inbox: &TestInbox, session: String) -> MySqlPool {
     MySqlPoolOptions::new()
         .max_connections(3)
         .after_connect(move |connection, _| {
             let session = sqlx::raw_sql(sqlx::AssertSqlSafe(session.clone()));
             Box::pin(async move { session.execute(connection).await.map(drop) })
         })
-        .connect_with(connect_options(&place.url, Some(&place.database)))
+        .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
         .await
         .unwrap()
 }
@@ -64,9 +64,9 @@ fn done(lease: &inbox_api::Lease) -> [Settlement; 1] {
 /// An answer that rests on another transaction's write is as durable as one's own.
 #[test]
 fn what_another_transaction_may_undo_is_no_duplicate() {
-    on_each(async |place, kind| {
-        let store = place.store().await;
-        let pool = pool(&place, "DO 0".to_owned()).await;
+    on_each(async |inbox, kind| {
+        let store = inbox.store().await;
+        let pool = pool(&inbox, "DO 0".to_owned()).await;
         for level in LEVELS {
             for commits in [false, true] {
                 let what = format!("{level} {commits}");
@@ -84,7 +84,7 @@ fn what_another_transaction_may_undo_is_no_duplicate() {
                     (receipts, transaction)
                 };
                 let ending = async {
-                    waits(&place).await;
+                    waits(&inbox).await;
                     end(&store, other, commits).await;
                 };
                 let ((receipts, transaction), ()) = tokio::join!(receive, ending);
@@ -108,9 +108,9 @@ fn what_another_transaction_may_undo_is_no_duplicate() {
 
 #[test]
 fn what_another_transaction_may_undo_is_neither_processed_nor_settled() {
-    on_each(async |place, kind| {
-        let store = place.store().await;
-        let pool = pool(&place, "DO 0".to_owned()).await;
+    on_each(async |inbox, kind| {
+        let store = inbox.store().await;
+        let pool = pool(&inbox, "DO 0".to_owned()).await;
         for level in LEVELS {
             for commits in [false, true] {
                 let what = format!("{level} {commits}");
@@ -125,7 +125,7 @@ fn what_another_transaction_may_undo_is_neither_processed_nor_settled() {
                     (recorded, transaction)
                 };
                 let ending = async {
-                    waits(&place).await;
+                    waits(&inbox).await;
                     end(&store, other, commits).await;
                 };
                 let ((recorded, transaction), ()) = tokio::join!(record, ending);
@@ -159,7 +159,7 @@ fn what_another_transaction_may_undo_is_neither_processed_nor_settled() {
                     (settled, transaction)
                 };
                 let ending = async {
-                    waits(&place).await;
+                    waits(&inbox).await;
                     end(&store, other, commits).await;
                 };
                 let ((settled, transaction), ()) = tokio::join!(settle, ending);
@@ -181,13 +181,13 @@ fn what_another_transaction_may_undo_is_neither_processed_nor_settled() {
 /// The store's own transactions, in sessions of every default.
 #[test]
 fn the_sessions_default_level_changes_nothing() {
-    on_each(async |place, kind| {
-        let store = place.store().await;
+    on_each(async |inbox, kind| {
+        let store = inbox.store().await;
         for level in LEVELS {
             eprintln!("{kind}, {level}");
             let session = format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}");
-            let pool = pool(&place, session).await;
-            let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
+            let pool = pool(&inbox, session).await;
+            let over = MySqlStore::with_pool(pool.clone(), inbox.options.clone());
             let over = over.await.unwrap();
             for inline in [false, true] {
                 let sent = message(&format!("{level} {inline}"));
@@ -205,7 +205,7 @@ fn the_sessions_default_level_changes_nothing() {
                     }
                 };
                 let ending = async {
-                    waits(&place).await;
+                    waits(&inbox).await;
                     store.roll_back(other).await.unwrap();
                 };
                 let (new, ()) = tokio::join!(receive, ending);
@@ -229,15 +229,15 @@ fn the_sessions_default_level_changes_nothing() {
 /// What has waited in vain does not go on waiting at the server, where it would hold what it has locked.
 #[test]
 fn a_wait_ends_at_the_server_before_the_operation_does() {
-    on_each(async |mut place, _| {
-        place.options = place.options.operation_timeout(Duration::from_secs(3));
-        let store = place.store().await;
+    on_each(async |mut inbox, _| {
+        inbox.options = inbox.options.operation_timeout(Duration::from_secs(3));
+        let store = inbox.store().await;
         let pool = pool(
-            &place,
+            &inbox,
             "SET SESSION innodb_lock_wait_timeout = 40".to_owned(),
         )
         .await;
-        let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
+        let over = MySqlStore::with_pool(pool.clone(), inbox.options.clone());
         for (n, store) in [store, over.await.unwrap()].iter().enumerate() {
             let (held, next) = (message(&format!("5 {n}")), message(&format!("6 {n}")));
             // At this level, others cannot store what comes before or after the new message.
@@ -249,7 +249,7 @@ fn a_wait_ends_at_the_server_before_the_operation_does() {
                 let kinds = [ErrorKind::Conflict, ErrorKind::Unavailable];
                 assert!(kinds.contains(&error.kind()), "{error}");
             }
-            assert_eq!(waiting(&place).await, 0);
+            assert_eq!(waiting(&inbox).await, 0);
             drop(holder);
             let receipt = store.receive_one(&next).await.unwrap();
             assert_eq!(receipt, Receipt::Accepted);
@@ -270,7 +270,7 @@ fn a_wait_ends_at_the_server_before_the_operation_does() {
                 .unwrap();
             assert_eq!(limit.0, 40);
         }
-        assert_eq!(place.number("SELECT COUNT(*) FROM inbox_work").await, 0);
+        assert_eq!(inbox.number("SELECT COUNT(*) FROM inbox_work").await, 0);
         drop(connections);
         pool.close().await;
     });
@@ -279,9 +279,9 @@ fn a_wait_ends_at_the_server_before_the_operation_does() {
 /// Keys of another case, to be told from those of a level.
 #[test]
 fn a_batch_of_known_and_new_keys_is_told_apart_at_every_level() {
-    on_each(async |place, _| {
-        let store = place.store().await;
-        let pool = pool(&place, "DO 0".to_owned()).await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
+        let pool = pool(&inbox, "DO 0".to_owned()).await;
         for level in LEVELS {
             let id = |n: usize| format!("{level} {n:04}");
             let known: Vec<_> = (0..1200).step_by(2).map(|n| message(&id(n))).collect();

@@ -8,10 +8,7 @@
 
 mod common;
 
-use common::{
-    harness::{Database, report},
-    shared_url,
-};
+use common::{harness, report, shared_url};
 use test_servers::Kind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,6 +16,6 @@ async fn conforms() {
     if shared_url(Kind::Mysql).is_none() {
         return;
     }
-    let report = report(Database(Kind::Mysql), "").await;
+    let report = report(harness(Kind::Mysql), "").await;
     assert!(report.is_conformant(), "{report}");
 }

@@ -10,8 +10,8 @@ mod common;
 use std::{collections::HashSet, time::Duration};
 
 use common::{
-    Place, accept, claim, connect_options, key, message, on_each, ordered, own_server, processed,
-    settle,
+    TestInbox, accept, claim, connect_options, key, message, on_each, ordered, own_server,
+    processed, settle,
 };
 use inbox_api::{
     ClaimRequest, ErrorKind, Operate as _, PurgeRequest, Receipt, Schema as _, State, Store as _,
@@ -23,10 +23,10 @@ use test_servers::Kind;
 /// A session that is made to draw a number which is in use: once, and again and again.
 #[test]
 fn a_number_that_is_in_use_is_no_duplicate() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         accept(&store, &[message("1")]).await;
-        let number = place.number("SELECT MIN(seq) FROM inbox_message").await;
+        let number = inbox.number("SELECT MIN(seq) FROM inbox_message").await;
         let set: &'static str = Box::leak(format!("SET insert_id = {number}").into_boxed_str());
         for every_time in [false, true] {
             let pool = MySqlPoolOptions::new()
@@ -42,10 +42,10 @@ fn a_number_that_is_in_use_is_no_duplicate() {
                         Ok(true)
                     })
                 })
-                .connect_with(connect_options(&place.url, Some(&place.database)))
+                .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
                 .await
                 .unwrap();
-            let other = MySqlStore::with_pool(pool.clone(), place.options.clone())
+            let other = MySqlStore::with_pool(pool.clone(), inbox.options.clone())
                 .await
                 .unwrap();
             let new = message(&format!("new {every_time}"));
@@ -72,18 +72,18 @@ fn a_number_that_is_in_use_is_no_duplicate() {
 /// those of others are in between.
 #[test]
 fn numbers_with_gaps_lose_nothing() {
-    on_each(async |place, _| {
+    on_each(async |inbox, _| {
         const RECEIVERS: usize = 6;
         const BATCHES: usize = 8;
         const BATCH: usize = 40;
-        let store = place.store().await;
+        let store = inbox.store().await;
         for sql in [
             "CREATE TABLE audit (n BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, id VARBINARY(255))",
             "INSERT INTO audit (n, id) VALUES (100000, 'first')",
             "CREATE TRIGGER audited AFTER INSERT ON inbox_message FOR EACH ROW \
              INSERT INTO audit (id) VALUES (NEW.id)",
         ] {
-            place.run(sql).await.unwrap();
+            inbox.run(sql).await.unwrap();
         }
         let known: Vec<_> = (0..BATCHES)
             .map(|n| message(&format!("known {n}")))
@@ -91,7 +91,7 @@ fn numbers_with_gaps_lose_nothing() {
         accept(&store, &known).await;
         let mut tasks = tokio::task::JoinSet::new();
         for receiver in 0..RECEIVERS {
-            let store = place.other().await;
+            let store = inbox.other().await;
             tasks.spawn(async move {
                 for batch in 0..BATCHES {
                     let id = |n: usize| format!("{receiver} {batch} {n}");
@@ -142,14 +142,14 @@ fn numbers_with_gaps_lose_nothing() {
 /// It is reported once, and not handed out again and again.
 #[test]
 fn work_without_its_message_is_corrupt_and_set_aside() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         accept(
             &store,
             &[message("1"), ordered("2", "key"), ordered("3", "key")],
         )
         .await;
-        place
+        inbox
             .run("DELETE FROM inbox_message WHERE id IN ('1', '2')")
             .await
             .unwrap();
@@ -172,9 +172,9 @@ fn work_without_its_message_is_corrupt_and_set_aside() {
         assert_eq!(leased.len(), 1);
         assert_eq!(leased[0].message.id().as_str(), "3");
         settle(&store, &leased[0].lease, processed()).await;
-        assert_eq!(place.number("SELECT COUNT(*) FROM inbox_work").await, 0);
+        assert_eq!(inbox.number("SELECT COUNT(*) FROM inbox_work").await, 0);
         // Another process works at the same time.
-        let other = place.other().await;
+        let other = inbox.other().await;
         assert!(other.exists().await.unwrap());
         accept(&other, &[message("4")]).await;
     });
@@ -192,16 +192,16 @@ fn numbers_do_not_go_back_when_a_server_is_killed() {
             .enable_all()
             .build()
             .unwrap();
-        let place = runtime.block_on(async {
-            let place = Place::at(server.url().to_owned()).await.unwrap();
-            let store = place.store().await;
+        let inbox = runtime.block_on(async {
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            let store = inbox.store().await;
             accept(&store, &[message("1"), message("2"), message("3")]).await;
-            place
+            inbox
         });
         let newest = "SELECT MAX(seq) FROM inbox_message";
         let before = runtime.block_on(async {
-            let before = place.number(newest).await;
-            let store = place.other().await;
+            let before = inbox.number(newest).await;
+            let store = inbox.other().await;
             for id in ["2", "3"] {
                 let _ = store.discard(&key(id)).await.unwrap();
             }
@@ -213,10 +213,10 @@ fn numbers_do_not_go_back_when_a_server_is_killed() {
         server.kill().unwrap();
         server.start().unwrap();
         runtime.block_on(async {
-            let store = place.other().await;
+            let store = inbox.other().await;
             assert!(store.exists().await.unwrap());
             accept(&store, &[message("4")]).await;
-            assert!(place.number(newest).await > before, "{kind}");
+            assert!(inbox.number(newest).await > before, "{kind}");
         });
     }
 }

@@ -10,7 +10,7 @@ mod common;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use common::{Place, claim, dead, handler, key, message, on_each, ordered, processed, terms};
+use common::{TestInbox, claim, dead, handler, key, message, on_each, ordered, processed, terms};
 use inbox_api::{
     AfterDead, ClaimRequest, Filter, Lease, Message, Operate as _, Outcome, Page, PurgeRequest,
     Settlement, Slice, State, Store as _, Transactional as _,
@@ -168,12 +168,12 @@ impl Measured {
 
 /// Many messages of every sort: processed, dead, pending (due and not) and behind others of their
 /// ordering keys.
-async fn fill(place: &Place) {
+async fn fill(inbox: &TestInbox) {
     let digits = "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 \
                   UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 \
                   UNION ALL SELECT 8 UNION ALL SELECT 9)";
     let ordering_key = format!("IF(n >= 3 * {MANY}, CONCAT('many ', n % 100), NULL)");
-    place
+    inbox
         .run(format!(
             "SET @now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
              INSERT INTO inbox_message (seq, handler, id, kind, headers, ordering_key,
@@ -214,15 +214,15 @@ async fn fill(place: &Place) {
 
 #[test]
 fn no_operation_reads_more_with_a_backlog_and_a_history() {
-    on_each(async |place, kind| {
-        let store = place.store().await;
+    on_each(async |inbox, kind| {
+        let store = inbox.store().await;
         let pool = MySqlPoolOptions::new()
             .max_connections(1)
-            .connect_with(common::connect_options(&place.url, Some(&place.database)))
+            .connect_with(common::connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
         let mut measured = Measured {
-            store: MySqlStore::with_pool(pool.clone(), place.options.clone())
+            store: MySqlStore::with_pool(pool.clone(), inbox.options.clone())
                 .await
                 .unwrap(),
             pool,
@@ -230,14 +230,14 @@ fn no_operation_reads_more_with_a_backlog_and_a_history() {
         };
         measured.everything().await;
         let few = measured.everything().await;
-        fill(&place).await;
+        fill(&inbox).await;
         for analyzed in [false, true] {
             if analyzed {
                 let tables = [
                     "message", "work", "dead", "done", "ordering", "open", "tally",
                 ];
                 let tables = tables.map(|table| format!("inbox_{table}")).join(", ");
-                place.run(format!("ANALYZE TABLE {tables}")).await.unwrap();
+                inbox.run(format!("ANALYZE TABLE {tables}")).await.unwrap();
             }
             let many = measured.everything().await;
             let bad: Vec<_> = many

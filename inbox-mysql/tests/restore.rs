@@ -10,7 +10,7 @@ mod common;
 use std::{collections::BTreeMap, time::Duration};
 
 use common::{
-    Place, accept, claim, dead,
+    TestInbox, accept, claim, dead,
     dump::{available, dump, load, load_all},
     key, message, on_each, ordered, processed, settle,
 };
@@ -25,8 +25,8 @@ const ROWS: [&str; 2] = ["--no-create-info", "--insert-ignore"];
 
 /// An inbox with messages in every state, the newest of which were purged. Answers with the lease
 /// that is out.
-async fn live(place: &Place) -> (MySqlStore, Lease) {
-    let store = place.store().await;
+async fn live(inbox: &TestInbox) -> (MySqlStore, Lease) {
+    let store = inbox.store().await;
     let batch: Vec<_> = (0..20)
         .map(|n| match n % 4 {
             0 => ordered(&format!("{n}"), "key"),
@@ -86,8 +86,8 @@ async fn counts(store: &MySqlStore) -> BTreeMap<String, u64> {
 
 /// Whatever was loaded, and however: nothing old is taken for new, nothing new vanishes, and all of
 /// it ends.
-async fn goes_on(place: &Place, old: &BTreeMap<String, u64>) {
-    let store = place.other().await;
+async fn goes_on(inbox: &TestInbox, old: &BTreeMap<String, u64>) {
+    let store = inbox.other().await;
     assert!(store.exists().await.unwrap());
     assert_eq!(&counts(&store).await, old);
     let known: Vec<_> = (0..20).map(|n| message(&format!("{n}"))).collect();
@@ -126,14 +126,14 @@ async fn goes_on(place: &Place, old: &BTreeMap<String, u64>) {
     let leased = old["leased"] as usize;
     assert_eq!(done.len(), old["pending"] as usize + 203);
     assert_eq!(
-        place.number("SELECT COUNT(*) FROM inbox_work").await,
+        inbox.number("SELECT COUNT(*) FROM inbox_work").await,
         leased as i64
     );
     store.close().await;
 }
 
 /// Nothing is answered: neither by who sets up nor by who goes to work.
-async fn is_refused(place: &Place, what: &str) {
+async fn is_refused(inbox: &TestInbox, what: &str) {
     for operation in [
         "exists",
         "create",
@@ -143,7 +143,7 @@ async fn is_refused(place: &Place, what: &str) {
         "statistics",
     ] {
         // Each as the first of its process.
-        let store = place.other().await;
+        let store = inbox.other().await;
         let error = match operation {
             "exists" => store.exists().await.err(),
             "create" => store.create().await.err(),
@@ -167,13 +167,13 @@ fn common_request() -> inbox_api::ClaimRequest {
     }
 }
 
-async fn second(first: &Place) -> Place {
-    Place::at(first.url.clone()).await.unwrap()
+async fn second(first: &TestInbox) -> TestInbox {
+    TestInbox::at(first.url.clone()).await.unwrap()
 }
 
-async fn drop_database(place: &Place) {
-    let sql = format!("DROP DATABASE {}", place.database);
-    place.run(sql).await.unwrap();
+async fn drop_database(inbox: &TestInbox) {
+    let sql = format!("DROP DATABASE {}", inbox.database);
+    inbox.run(sql).await.unwrap();
 }
 
 #[test]
@@ -181,11 +181,11 @@ fn rows_loaded_into_a_set_up_inbox_go_on() {
     if !available() {
         return;
     }
-    on_each(async |place, _| {
-        let (store, lease) = live(&place).await;
+    on_each(async |inbox, _| {
+        let (store, lease) = live(&inbox).await;
         let old = counts(&store).await;
-        let rows = dump(&place, &ROWS);
-        let other = second(&place).await;
+        let rows = dump(&inbox, &ROWS);
+        let other = second(&inbox).await;
         other.store().await.close().await;
         load_all(&other, &rows);
         goes_on(&other, &old).await;
@@ -202,11 +202,11 @@ fn a_whole_dump_goes_on_in_an_empty_database_and_in_place_of_an_inbox() {
     if !available() {
         return;
     }
-    on_each(async |place, _| {
-        let (store, lease) = live(&place).await;
+    on_each(async |inbox, _| {
+        let (store, lease) = live(&inbox).await;
         let old = counts(&store).await;
-        let whole = dump(&place, &[]);
-        let other = second(&place).await;
+        let whole = dump(&inbox, &[]);
+        let other = second(&inbox).await;
         load_all(&other, &whole);
         goes_on(&other, &old).await;
         drop_database(&other).await;
@@ -222,7 +222,7 @@ fn a_whole_dump_goes_on_in_an_empty_database_and_in_place_of_an_inbox() {
             .into_iter()
             .map(|l| l.lease)
             .collect();
-        load_all(&place, &whole);
+        load_all(&inbox, &whole);
         let again: Vec<_> = (0..50).map(|n| message(&format!("again {n}"))).collect();
         accept(&store, &again).await;
         let renewed = claim(&store, 100).await;
@@ -246,10 +246,10 @@ fn a_load_that_stopped_at_the_mark_is_refused() {
     if !available() {
         return;
     }
-    on_each(async |place, _| {
-        live(&place).await.0.close().await;
-        let rows = dump(&place, &["--no-create-info"]);
-        let other = second(&place).await;
+    on_each(async |inbox, _| {
+        live(&inbox).await.0.close().await;
+        let rows = dump(&inbox, &["--no-create-info"]);
+        let other = second(&inbox).await;
         other.store().await.close().await;
         assert!(!load(&other, &rows).status.success());
         is_refused(&other, "up to the mark").await;
@@ -262,16 +262,16 @@ fn some_of_the_tables_are_refused() {
     if !available() {
         return;
     }
-    on_each(async |place, _| {
-        live(&place).await.0.close().await;
+    on_each(async |inbox, _| {
+        live(&inbox).await.0.close().await;
         for table in [
             "message", "work", "dead", "done", "ordering", "open", "tally",
         ] {
-            let ignored = format!("--ignore-table={}.inbox_{table}", place.database);
+            let ignored = format!("--ignore-table={}.inbox_{table}", inbox.database);
             let mut arguments = ROWS.to_vec();
             arguments.push(&ignored);
-            let rows = dump(&place, &arguments);
-            let other = second(&place).await;
+            let rows = dump(&inbox, &arguments);
+            let other = second(&inbox).await;
             other.store().await.close().await;
             load_all(&other, &rows);
             is_refused(&other, &format!("all but {table}")).await;
@@ -286,8 +286,8 @@ fn tables_of_two_dumps_are_refused() {
     if !available() {
         return;
     }
-    on_each(async |place, _| {
-        let (store, _) = live(&place).await;
+    on_each(async |inbox, _| {
+        let (store, _) = live(&inbox).await;
         for table in ["message", "work", "done", "tally"] {
             let only = |all: bool| {
                 let tables = [
@@ -295,11 +295,11 @@ fn tables_of_two_dumps_are_refused() {
                 ];
                 let ignored = tables.iter().filter(|other| (**other == table) == all);
                 let mut arguments: Vec<String> = ignored
-                    .map(|table| format!("--ignore-table={}.inbox_{table}", place.database))
+                    .map(|table| format!("--ignore-table={}.inbox_{table}", inbox.database))
                     .collect();
                 arguments.extend(ROWS.map(String::from));
                 let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-                dump(&place, &arguments)
+                dump(&inbox, &arguments)
             };
             let older = only(false);
             accept(&store, &[message(&format!("between {table}"))]).await;
@@ -307,7 +307,7 @@ fn tables_of_two_dumps_are_refused() {
             settle(&store, &leased.lease, processed()).await;
             accept(&store, &[message(&format!("between {table} 2"))]).await;
             let newer = only(true);
-            let other = second(&place).await;
+            let other = second(&inbox).await;
             other.store().await.close().await;
             load_all(&other, &older);
             load_all(&other, &newer);

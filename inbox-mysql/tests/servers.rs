@@ -10,15 +10,14 @@ mod common;
 use std::{sync::Arc, time::Duration};
 
 use common::{
-    Place, accept, claim, connect_options, dead, handler,
-    harness::{At, report},
-    key, message, on_each, ordered, processed, settle,
+    TestInbox, accept, claim, connect_options, dead, handler, key, message, on_each, ordered,
+    processed, report, settle,
 };
 use inbox_api::{
     AfterDead, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled, Settlement,
     State, Store as _, StoreExt as _, Transactional as _,
 };
-use inbox_mysql::{MySqlOptions, MySqlStore, PayloadColumn};
+use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType, conformance::MySqlHarness};
 use sqlx::mysql::{MySqlPoolOptions, MySqlSslMode};
 use test_servers::{Kind, Server, find_own, or_skip};
 use tokio::{sync::Barrier, time::timeout};
@@ -47,14 +46,14 @@ fn conforms(name: &'static str, server: &Server) {
         "holding::",
         "statistics::",
     ] {
-        let harness = At(name, vec![server.url().to_owned()]);
+        let harness = MySqlHarness::new(MySqlOptions::from_url(server.url()).unwrap()).named(name);
         let report = block_on(report(harness, group));
         assert!(report.is_clean(), "{report}");
     }
     // Times are UTC: the server is on this machine, and an hour is the least that a time zone makes.
     block_on(async {
-        let place = Place::at(server.url().to_owned()).await.unwrap();
-        let store = place.store().await;
+        let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+        let store = inbox.store().await;
         accept(&store, &[message("1")]).await;
         let accepted = store.get(&key("1")).await.unwrap().unwrap().accepted_at;
         let away = accepted.elapsed().unwrap_or_else(|ahead| ahead.duration());
@@ -113,8 +112,8 @@ fn batches_over_max_allowed_packet_are_split_and_single_messages_refused() {
         };
         conforms("read committed, with small packets", &server);
         block_on(async {
-            let place = Place::at(server.url().to_owned()).await.unwrap();
-            let store = place.store().await;
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            let store = inbox.store().await;
             let large = |id: &str, bytes: usize| {
                 inbox_api::Message::new(
                     handler("h"),
@@ -194,8 +193,8 @@ fn the_payload_limit_is_what_the_server_takes() {
             continue;
         };
         block_on(async {
-            let place = Place::at(server.url().to_owned()).await.unwrap();
-            let store = place.store().await;
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            let store = inbox.store().await;
             let limit = store.capabilities().payload_limit;
             assert!((4_000_000..4_194_304).contains(&limit), "{limit}");
             let sized = |id: &str, bytes: usize| {
@@ -245,8 +244,8 @@ fn lists_over_max_allowed_packet_are_split() {
             continue;
         };
         block_on(async {
-            let place = Place::at(server.url().to_owned()).await.unwrap();
-            let store = place.store().await;
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            let store = inbox.store().await;
             let batch: Vec<_> = (0..MANY)
                 .map(|n| ordered(&format!("{n}"), &format!("{n:0>255}")))
                 .collect();
@@ -254,7 +253,7 @@ fn lists_over_max_allowed_packet_are_split() {
             let leased = claim(&store, 10_000).await;
             assert_eq!(leased.len(), MANY);
             let leases: Vec<_> = leased.into_iter().map(|leased| leased.lease).collect();
-            // Some more, which nobody holds.
+            // Some more, which no transaction holds.
             let mut more = leases.clone();
             for n in 0..40_000 {
                 let mut lease = leases[n % MANY].clone();
@@ -303,20 +302,20 @@ fn lists_over_max_allowed_packet_are_split() {
 
 #[test]
 fn a_user_with_few_privileges_works_but_sets_nothing_up() {
-    on_each(async |place, _| {
-        let name = format!("u{}", &place.database[5..]);
-        let database = &place.database;
-        place
+    on_each(async |inbox, _| {
+        let name = format!("u{}", &inbox.database[5..]);
+        let database = &inbox.database;
+        inbox
             .run(format!(
                 "CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY 'few';
                  GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{name}'@'127.0.0.1'"
             ))
             .await
             .unwrap();
-        let connect = connect_options(&place.url, Some(database))
+        let connect = connect_options(&inbox.url, Some(database))
             .username(&name)
             .password("few");
-        let options = place.options.clone().connect_with(connect);
+        let options = inbox.options.clone().connect_with(connect);
         let limited = MySqlStore::connect(options).await.unwrap();
         assert_eq!(
             limited.create().await.unwrap_err().kind(),
@@ -325,7 +324,7 @@ fn a_user_with_few_privileges_works_but_sets_nothing_up() {
         let error = limited.receive_one(&message("1")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaMissing);
 
-        place.store().await;
+        inbox.store().await;
         assert!(limited.exists().await.unwrap());
         accept(
             &limited,
@@ -343,7 +342,7 @@ fn a_user_with_few_privileges_works_but_sets_nothing_up() {
         let expired = inbox_api::PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
         assert_eq!(limited.purge(&expired).await.unwrap(), 2);
         assert_eq!(limited.count(&Filter::default()).await.unwrap(), 1);
-        place
+        inbox
             .run(format!("DROP USER '{name}'@'127.0.0.1'"))
             .await
             .unwrap();
@@ -352,16 +351,16 @@ fn a_user_with_few_privileges_works_but_sets_nothing_up() {
 
 #[test]
 fn caching_sha2_passwords_work_with_and_without_tls() {
-    on_each(async |place, kind| {
+    on_each(async |inbox, kind| {
         if kind != Kind::Mysql {
             return; // MariaDB 10.11 has no such accounts.
         }
-        let name = format!("c{}", &place.database[5..]);
-        place
+        let name = format!("c{}", &inbox.database[5..]);
+        inbox
             .run(format!(
                 "CREATE USER '{name}'@'127.0.0.1' IDENTIFIED WITH caching_sha2_password BY 'p';
                  GRANT ALL ON {}.* TO '{name}'@'127.0.0.1'",
-                place.database
+                inbox.database
             ))
             .await
             .unwrap();
@@ -371,18 +370,18 @@ fn caching_sha2_passwords_work_with_and_without_tls() {
             MySqlSslMode::Disabled,
             MySqlSslMode::Required,
         ] {
-            let connect = connect_options(&place.url, Some(&place.database))
+            let connect = connect_options(&inbox.url, Some(&inbox.database))
                 .username(&name)
                 .password("p")
                 .ssl_mode(mode);
-            let store = MySqlStore::connect(place.options.clone().connect_with(connect))
+            let store = MySqlStore::connect(inbox.options.clone().connect_with(connect))
                 .await
                 .unwrap();
             store.create().await.unwrap();
             let _ = store.receive_one(&message("1")).await.unwrap();
             store.close().await;
         }
-        let wrong = connect_options(&place.url, Some(&place.database))
+        let wrong = connect_options(&inbox.url, Some(&inbox.database))
             .username(&name)
             .password("hunter2");
         let error = MySqlStore::connect(MySqlOptions::new(wrong))
@@ -390,7 +389,7 @@ fn caching_sha2_passwords_work_with_and_without_tls() {
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(!format!("{error:?}").contains("hunter2"));
-        place
+        inbox
             .run(format!("DROP USER '{name}'@'127.0.0.1'"))
             .await
             .unwrap();
@@ -399,18 +398,18 @@ fn caching_sha2_passwords_work_with_and_without_tls() {
 
 #[test]
 fn an_existing_pool_is_used_and_left_open() {
-    on_each(async |place, _| {
-        place.store().await;
+    on_each(async |inbox, _| {
+        inbox.store().await;
         let pool = MySqlPoolOptions::new()
             .max_connections(2)
-            .connect_with(connect_options(&place.url, None))
+            .connect_with(connect_options(&inbox.url, None))
             .await
             .unwrap();
         // Whichever database the pool uses, the inbox's is named.
-        let options = place
+        let options = inbox
             .options
             .clone()
-            .database(place.database.clone())
+            .database(inbox.database.clone())
             .unwrap();
         let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
         accept(&store, &[message("1"), ordered("2", "it's")]).await;
@@ -441,9 +440,9 @@ fn common_request() -> inbox_api::ClaimRequest {
 
 #[test]
 fn json_payloads_can_be_queried_and_others_are_refused() {
-    on_each(async |mut place, _| {
-        place.options = place.options.payload_column(PayloadColumn::Json);
-        let store = place.store().await;
+    on_each(async |mut inbox, _| {
+        inbox.options = inbox.options.payload_type(PayloadType::Json);
+        let store = inbox.store().await;
         assert!(store.exists().await.unwrap());
         let json = inbox_api::Message::new(
             handler("h"),
@@ -458,7 +457,7 @@ fn json_payloads_can_be_queried_and_others_are_refused() {
             Receipt::Refused(Invalid::Malformed { .. })
         ));
         let order = "SELECT JSON_EXTRACT(payload, '$.order') + 0 FROM inbox_message";
-        assert_eq!(place.number(order).await, 7);
+        assert_eq!(inbox.number(order).await, 7);
         let leased = claim(&store, 1).await;
         let (back, sent): (serde_json::Value, serde_json::Value) = (
             serde_json::from_slice(leased[0].message.payload()).unwrap(),
@@ -470,8 +469,8 @@ fn json_payloads_can_be_queried_and_others_are_refused() {
 
 #[test]
 fn changed_columns_indexes_and_engines_are_noticed() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         for (spoil, mend) in [
             (
                 "inbox_message MODIFY id VARCHAR(255) NOT NULL",
@@ -491,11 +490,11 @@ fn changed_columns_indexes_and_engines_are_noticed() {
                 "inbox_work ADD COLUMN worker VARBINARY(128) NULL",
             ),
         ] {
-            place.run(format!("ALTER TABLE {spoil}")).await.unwrap();
+            inbox.run(format!("ALTER TABLE {spoil}")).await.unwrap();
             assert!(!store.exists().await.unwrap(), "{spoil}");
             let error = store.create().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{spoil}");
-            place.run(format!("ALTER TABLE {mend}")).await.unwrap();
+            inbox.run(format!("ALTER TABLE {mend}")).await.unwrap();
             assert!(store.exists().await.unwrap(), "{mend}");
         }
         // An index or a comment that the inbox has not made does no harm.
@@ -503,7 +502,7 @@ fn changed_columns_indexes_and_engines_are_noticed() {
             "CREATE INDEX mine ON inbox_message (kind)",
             "ALTER TABLE inbox_work COMMENT 'open', MODIFY due_at BIGINT NOT NULL COMMENT 'due'",
         ] {
-            place.run(sql).await.unwrap();
+            inbox.run(sql).await.unwrap();
         }
         assert!(store.exists().await.unwrap());
     });
@@ -512,8 +511,8 @@ fn changed_columns_indexes_and_engines_are_noticed() {
 /// A process of this build next to newer ones, which have added what it can do without.
 #[test]
 fn a_newer_inbox_is_used_as_far_as_it_allows() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         accept(&store, &[message("0")]).await;
         for sql in [
             "ALTER TABLE inbox_work ADD COLUMN more BIGINT NULL",
@@ -521,9 +520,9 @@ fn a_newer_inbox_is_used_as_far_as_it_allows() {
             "CREATE TABLE inbox_more (n BIGINT NOT NULL PRIMARY KEY)",
             "UPDATE inbox_meta SET version = 2",
         ] {
-            place.run(sql).await.unwrap();
+            inbox.run(sql).await.unwrap();
         }
-        let older = place.other().await;
+        let older = inbox.other().await;
         assert!(older.exists().await.unwrap());
         older.create().await.unwrap();
         let migration = older.migrate().await.unwrap();
@@ -533,11 +532,11 @@ fn a_newer_inbox_is_used_as_far_as_it_allows() {
         for leased in claim(&older, 10).await {
             settle(&older, &leased.lease, processed()).await;
         }
-        place.run("UPDATE inbox_meta SET oldest = 2").await.unwrap();
+        inbox.run("UPDATE inbox_meta SET oldest = 2").await.unwrap();
         // Who is at work goes on; who starts is refused.
         accept(&store, &[message("3")]).await;
         for operation in ["exists", "create", "migrate", "receive"] {
-            let older = place.other().await;
+            let older = inbox.other().await;
             let error = match operation {
                 "exists" => older.exists().await.err(),
                 "create" => older.create().await.err(),
@@ -559,30 +558,30 @@ fn a_newer_inbox_is_used_as_far_as_it_allows() {
 /// list them.
 #[test]
 fn a_database_whose_name_differs_in_case_is_another_one() {
-    on_each(async |place, _| {
-        if place.number("SELECT @@lower_case_table_names").await != 0 {
+    on_each(async |inbox, _| {
+        if inbox.number("SELECT @@lower_case_table_names").await != 0 {
             return;
         }
-        place.store().await;
-        let upper = place.database.to_uppercase();
-        place.run(format!("CREATE DATABASE {upper}")).await.unwrap();
-        let named = place.options.clone().database(upper.clone()).unwrap();
-        let connect = connect_options(&place.url, Some(&upper));
-        let connected = place.options.clone().connect_with(connect);
+        inbox.store().await;
+        let upper = inbox.database.to_uppercase();
+        inbox.run(format!("CREATE DATABASE {upper}")).await.unwrap();
+        let named = inbox.options.clone().database(upper.clone()).unwrap();
+        let connect = connect_options(&inbox.url, Some(&upper));
+        let connected = inbox.options.clone().connect_with(connect);
         for options in [named, connected] {
             let store = MySqlStore::connect(options).await.unwrap();
             assert!(!store.exists().await.unwrap());
             assert_eq!(store.version().await.unwrap(), None);
         }
-        place.run(format!("DROP DATABASE {upper}")).await.unwrap();
+        inbox.run(format!("DROP DATABASE {upper}")).await.unwrap();
     });
 }
 
 #[test]
 fn the_ddl_sets_up_what_create_does() {
-    on_each(async |place, _| {
-        let store = place.other().await;
-        place.run(store.ddl()).await.unwrap();
+    on_each(async |inbox, _| {
+        let store = inbox.other().await;
+        inbox.run(store.ddl()).await.unwrap();
         assert!(store.exists().await.unwrap());
         assert_eq!(store.version().await.unwrap(), Some(1));
     });
@@ -592,14 +591,14 @@ fn the_ddl_sets_up_what_create_does() {
 /// that is slow finds its share left, so that nothing here hangs on who is faster.
 #[test]
 fn eight_processors_meet_no_deadlock_and_each_gets_its_share() {
-    on_each(async |place, _| {
+    on_each(async |inbox, _| {
         const MESSAGES: usize = 4000;
         const SHARE: usize = MESSAGES / 8;
-        place.store().await;
+        inbox.store().await;
         let received = Arc::new(Barrier::new(8));
         let mut workers = Vec::new();
         for n in 0..8 {
-            let store = place.other().await;
+            let store = inbox.other().await;
             let received = Arc::clone(&received);
             workers.push(tokio::spawn(async move {
                 let from = n / 2 * (MESSAGES / 4);
@@ -644,11 +643,11 @@ fn eight_processors_meet_no_deadlock_and_each_gets_its_share() {
             let ended = timeout(Duration::from_secs(120), worker).await;
             ended.unwrap().unwrap();
         }
-        let store = place.other().await;
+        let store = inbox.other().await;
         let statistics = store.statistics().await.unwrap();
         assert_eq!(statistics.count(State::Processed), MESSAGES as u64);
         assert_eq!(statistics.handlers[0].backlog(), 0);
-        assert_eq!(place.number("SELECT COUNT(*) FROM inbox_ordering").await, 0);
-        assert_eq!(place.number("SELECT COUNT(*) FROM inbox_open").await, 0);
+        assert_eq!(inbox.number("SELECT COUNT(*) FROM inbox_ordering").await, 0);
+        assert_eq!(inbox.number("SELECT COUNT(*) FROM inbox_open").await, 0);
     });
 }

@@ -1,4 +1,4 @@
-//! Transactions of the caller's own whose snapshot is older than what they work on: in the servers'
+//! Transactions of the caller's whose snapshot is older than what they work on: in the servers'
 //! default isolation, and in the strictest.
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    Place, accept, claim, claim_one, dead, key, message, on_each, ordered, processed, settle,
+    TestInbox, accept, claim, claim_one, dead, key, message, on_each, ordered, processed, settle,
 };
 use inbox_api::{
     AfterDead, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State, Store as _,
@@ -28,10 +28,10 @@ const ISOLATIONS: [&str; 4] = [
 ];
 
 /// A caller's pool.
-async fn pool(place: &Place) -> MySqlPool {
+async fn pool(inbox: &TestInbox) -> MySqlPool {
     MySqlPoolOptions::new()
         .max_connections(4)
-        .connect_with(common::connect_options(&place.url, Some(&place.database)))
+        .connect_with(common::connect_options(&inbox.url, Some(&inbox.database)))
         .await
         .unwrap()
 }
@@ -47,10 +47,10 @@ async fn snapshot(pool: &MySqlPool, isolation: &str) -> Transaction<'static, MyS
 
 /// For each isolation level, a fresh inbox on each server.
 fn in_each<F: Future<Output = ()>>(test: impl Fn(MySqlStore, MySqlPool, &'static str) -> F) {
-    on_each(async |place, kind| {
+    on_each(async |inbox, kind| {
         for isolation in ISOLATIONS {
             eprintln!("{kind}, {isolation}");
-            let mut own = Place::at(place.url.clone()).await.unwrap();
+            let mut own = TestInbox::at(inbox.url.clone()).await.unwrap();
             own.options = own.options.operation_timeout(Duration::from_secs(10));
             let store = own.store().await;
             let pool = pool(&own).await;

@@ -8,21 +8,21 @@
 
 mod common;
 
-use common::{Place, claim, connect_options, effects::Effects, message, on_each, waits};
+use common::{TestInbox, claim, connect_options, message, on_each, waits};
 use conformance_tests::BusinessWrites as _;
 use inbox_api::{Effect, ErrorKind, Message, Receipt, Recorded, Store as _, Transactional as _};
-use inbox_mysql::MySqlStore;
+use inbox_mysql::{MySqlStore, conformance::Effects};
 use sqlx::{MySql, MySqlPool, Transaction, mysql::MySqlPoolOptions};
 
 /// With one connection, so that each transaction follows the others in its session.
-async fn pool(place: &Place, session: &'static str) -> MySqlPool {
+async fn pool(inbox: &TestInbox, session: &'static str) -> MySqlPool {
     MySqlPoolOptions::new()
         .max_connections(1)
         .after_connect(move |connection, _| {
             let session = sqlx::raw_sql(session);
             Box::pin(async move { session.execute(connection).await.map(drop) })
         })
-        .connect_with(connect_options(&place.url, Some(&place.database)))
+        .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
         .await
         .unwrap()
 }
@@ -64,11 +64,11 @@ impl Contended {
 
 #[test]
 fn a_step_that_has_failed_is_undone_and_not_committed() {
-    on_each(async |place, kind| {
-        let store = place.store().await;
-        place.run(Effects::TABLES).await.unwrap();
-        let effects = Effects(connect_options(&place.url, Some(&place.database)));
-        let pool = pool(&place, "SET SESSION innodb_lock_wait_timeout = 1").await;
+    on_each(async |inbox, kind| {
+        let store = inbox.store().await;
+        Effects::of(&inbox.options).create().await.unwrap();
+        let effects = Effects::of(&inbox.options);
+        let pool = pool(&inbox, "SET SESSION innodb_lock_wait_timeout = 1").await;
         for round in ["store", "driver", "drop", "roll back"] {
             eprintln!("{kind}, {round}");
             let contended = Contended::new(&store, round).await;
@@ -95,7 +95,7 @@ fn a_step_that_has_failed_is_undone_and_not_committed() {
             }
             let written = effects.written().await.unwrap();
             assert_eq!(written.contains(&round.to_owned()), round == "driver");
-            let other = place.other().await;
+            let other = inbox.other().await;
             let contended = Contended {
                 batch,
                 holder: store.open().await.unwrap(),
@@ -116,9 +116,9 @@ fn a_step_that_has_failed_is_undone_and_not_committed() {
 /// Also where the handler has let go of the savepoint that tells so.
 #[test]
 fn a_step_that_was_dropped_is_not_committed() {
-    on_each(async |place, kind| {
-        let store = place.store().await;
-        let pool = pool(&place, "DO 0").await;
+    on_each(async |inbox, kind| {
+        let store = inbox.store().await;
+        let pool = pool(&inbox, "DO 0").await;
         for round in ["plain", "released", "rolled back to", "another step", "new"] {
             eprintln!("{kind}, {round}");
             let mut contended = Contended::new(&store, round).await;
@@ -128,7 +128,7 @@ fn a_step_that_was_dropped_is_not_committed() {
                 received = store.receive_in(&mut transaction, &contended.batch) => {
                     panic!("{received:?}");
                 }
-                () = waits(&place) => {}
+                () = waits(&inbox) => {}
             }
             let holder = std::mem::replace(&mut contended.holder, store.open().await.unwrap());
             store.roll_back(holder).await.unwrap();
@@ -149,7 +149,7 @@ fn a_step_that_was_dropped_is_not_committed() {
                 let error = store.commit(transaction).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Conflict, "{round}: {error}");
             }
-            let other = place.other().await;
+            let other = inbox.other().await;
             contended.is_not_there(&other, round).await;
             other.close().await;
             // At most the next transaction of the session is in doubt, once.

@@ -16,14 +16,14 @@ use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
 /// The store sees nothing of such a commit.
 #[test]
 fn records_that_the_driver_commits_are_summed_up() {
-    on_each(async |place, _| {
+    on_each(async |inbox, _| {
         const RECORDS: usize = 250;
         // Each leaves two; one of two hundred sums up those before it.
         const FEW: i64 = 450;
-        let store = place.store().await;
+        let store = inbox.store().await;
         let pool: MySqlPool = MySqlPoolOptions::new()
             .max_connections(1)
-            .connect_with(connect_options(&place.url, Some(&place.database)))
+            .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
         for n in 0..RECORDS {
@@ -36,7 +36,7 @@ fn records_that_the_driver_commits_are_summed_up() {
         }
         // In the background, and what is still in transactions then is left for the next time.
         let mut looks = 0;
-        while place.number("SELECT COUNT(*) FROM inbox_tally").await > FEW {
+        while inbox.number("SELECT COUNT(*) FROM inbox_tally").await > FEW {
             looks += 1;
             assert!(looks < 600, "nothing was summed up");
             tokio::time::sleep(Duration::from_millis(50)).await;

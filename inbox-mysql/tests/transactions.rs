@@ -10,19 +10,18 @@ mod common;
 use std::time::{Duration, Instant, SystemTime};
 
 use common::{
-    Place, accept, claim, claim_one, connect_options, effects::Effects, key, message, on_each,
-    processed, settle,
+    TestInbox, accept, claim, claim_one, connect_options, key, message, on_each, processed, settle,
 };
 use conformance_tests::{BusinessWrites as _, Mishap};
 use inbox_api::{
     Begun, Effect, ErrorKind, Extended, Operate as _, Outcome, Recorded, Settled, Settlement,
     State, Store as _, StoreExt as _, Transactional as _,
 };
-use inbox_mysql::MySqlStore;
+use inbox_mysql::{MySqlStore, conformance::Effects};
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
 
 /// A pool of the caller's.
-async fn pool(place: &Place, session: &'static str) -> MySqlPool {
+async fn pool(inbox: &TestInbox, session: &'static str) -> MySqlPool {
     MySqlPoolOptions::new()
         .max_connections(2)
         .after_connect(move |connection, _| {
@@ -31,7 +30,7 @@ async fn pool(place: &Place, session: &'static str) -> MySqlPool {
                 Ok(())
             })
         })
-        .connect_with(connect_options(&place.url, Some(&place.database)))
+        .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
         .await
         .unwrap()
 }
@@ -53,13 +52,13 @@ fn done(lease: &inbox_api::Lease) -> [Settlement; 1] {
 /// Through the store of that pool, and through one that has its own connections.
 #[test]
 fn a_commit_of_another_pools_transaction_tells_what_became_of_it() {
-    on_each(async |place, _| {
-        let own = place.store().await;
-        place.run(Effects::TABLES).await.unwrap();
-        let pool = pool(&place, "DO 0").await;
-        let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
+    on_each(async |inbox, _| {
+        let own = inbox.store().await;
+        Effects::of(&inbox.options).create().await.unwrap();
+        let pool = pool(&inbox, "DO 0").await;
+        let over = MySqlStore::with_pool(pool.clone(), inbox.options.clone());
         let stores = [own, over.await.unwrap()];
-        let effects = Effects(connect_options(&place.url, Some(&place.database)));
+        let effects = Effects::of(&inbox.options);
         for (n, store) in stores.iter().enumerate() {
             let sent = message(&format!("whole {n}"));
             let mut transaction = pool.begin().await.unwrap();
@@ -109,15 +108,15 @@ fn a_commit_of_another_pools_transaction_tells_what_became_of_it() {
 /// Not even another transaction in the place of the one that was opened passes for it.
 #[test]
 fn a_transaction_that_the_handler_begins_in_place_of_the_opened_one_is_not_committed() {
-    on_each(async |place, _| {
-        let mut store = place.store().await;
-        place.run(Effects::TABLES).await.unwrap();
+    on_each(async |inbox, _| {
+        let mut store = inbox.store().await;
+        Effects::of(&inbox.options).create().await.unwrap();
         accept(&store, &[message("settled")]).await;
         let lease = claim_one(&store).await;
         for sql in [
             "ROLLBACK; START TRANSACTION",
             "COMMIT AND CHAIN",
-            "ROLLBACK; SET autocommit = 0; INSERT INTO effects (note) VALUES ('1')",
+            "ROLLBACK; SET autocommit = 0; INSERT INTO inbox_effects (note) VALUES ('1')",
         ] {
             let sent = message(sql);
             let mut transaction = store.open().await.unwrap();
@@ -130,7 +129,7 @@ fn a_transaction_that_the_handler_begins_in_place_of_the_opened_one_is_not_commi
             let error = store.commit(transaction).await.unwrap_err();
             assert_eq!(error.effect(), Effect::Unknown, "{sql}");
             store.close().await;
-            store = place.other().await;
+            store = inbox.other().await;
             let record = store.get(&lease.key).await.unwrap().unwrap();
             assert_eq!(record.state, State::Leased, "{sql}");
         }
@@ -139,11 +138,11 @@ fn a_transaction_that_the_handler_begins_in_place_of_the_opened_one_is_not_commi
 
 #[test]
 fn savepoints_and_failures_of_the_handlers_own_do_not_keep_it_from_committing() {
-    on_each(async |place, _| {
-        let own = place.store().await;
-        place.run(Effects::TABLES).await.unwrap();
-        let pool = pool(&place, "DO 0").await;
-        let over = MySqlStore::with_pool(pool.clone(), place.options.clone());
+    on_each(async |inbox, _| {
+        let own = inbox.store().await;
+        Effects::of(&inbox.options).create().await.unwrap();
+        let pool = pool(&inbox, "DO 0").await;
+        let over = MySqlStore::with_pool(pool.clone(), inbox.options.clone());
         for (n, store) in [own, over.await.unwrap()].iter().enumerate() {
             let (kept, undone) = (format!("kept {n}"), format!("undone {n}"));
             let mut transaction = store.open().await.unwrap();
@@ -158,14 +157,20 @@ fn savepoints_and_failures_of_the_handlers_own_do_not_keep_it_from_committing() 
             assert_eq!(recorded.unwrap(), Recorded::First);
             run(&mut transaction, "ROLLBACK TO SAVEPOINT own").await;
             // A statement that fails leaves the rest as it is.
-            let duplicate = sqlx::query("INSERT INTO stock VALUES (1, 0)");
+            let duplicate = sqlx::query("INSERT INTO inbox_stock VALUES (1, 0)");
             duplicate.execute(&mut *transaction).await.unwrap_err();
-            run(&mut transaction, "UPDATE stock SET changes = changes + 1").await;
+            run(
+                &mut transaction,
+                "UPDATE inbox_stock SET changes = changes + 1",
+            )
+            .await;
             store.commit(transaction).await.unwrap();
             let record = store.get(&key(&kept)).await.unwrap().unwrap();
             assert_eq!(record.state, State::Processed);
             assert_eq!(store.get(&key(&undone)).await.unwrap(), None);
-            let changes = place.number("SELECT SUM(changes) DIV 2 FROM stock").await;
+            let changes = inbox
+                .number("SELECT SUM(changes) DIV 2 FROM inbox_stock")
+                .await;
             assert_eq!(changes, n as i64 + 1);
         }
         pool.close().await;
@@ -175,11 +180,11 @@ fn savepoints_and_failures_of_the_handlers_own_do_not_keep_it_from_committing() 
 /// One that the server rolls back would be followed by another one, unnoticed.
 #[test]
 fn sessions_that_begin_transactions_by_themselves_are_refused() {
-    on_each(async |place, _| {
-        place.store().await;
+    on_each(async |inbox, _| {
+        inbox.store().await;
         for session in ["SET autocommit = 0", "SET completion_type = CHAIN"] {
-            let pool = pool(&place, session).await;
-            let store = MySqlStore::with_pool(pool.clone(), place.options.clone())
+            let pool = pool(&inbox, session).await;
+            let store = MySqlStore::with_pool(pool.clone(), inbox.options.clone())
                 .await
                 .unwrap();
             // Operations of the store's own do not mind.
@@ -203,8 +208,8 @@ fn sessions_that_begin_transactions_by_themselves_are_refused() {
 /// A heartbeat for a whole batch, of which a transaction settles one.
 #[test]
 fn leases_are_extended_past_one_whose_row_a_transaction_holds() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         accept(&store, &[message("0"), message("1"), message("2")]).await;
         let leases: Vec<_> = claim(&store, 3)
             .await
@@ -229,7 +234,7 @@ fn leases_are_extended_past_one_whose_row_a_transaction_holds() {
             assert_eq!(record.lease_until, Some(until), "{}", lease.key);
         }
         // One that has run out is not known to stand.
-        place.clock.advance(2 * common::LENGTH);
+        inbox.clock.advance(2 * common::LENGTH);
         let extended = store.extend(&leases, length).await.unwrap();
         assert!(matches!(extended[0], Extended::Until(_)), "{extended:?}");
         assert_eq!(extended[1], Extended::LeaseLost);
@@ -242,8 +247,8 @@ fn leases_are_extended_past_one_whose_row_a_transaction_holds() {
 /// What waits for a transaction hands out leases that are measured from behind the wait.
 #[test]
 fn a_lease_that_was_waited_for_has_its_whole_length() {
-    on_each(async |place, _| {
-        let store = place.store().await;
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
         let (new, stored) = (message("new"), message("stored"));
         accept(&store, std::slice::from_ref(&stored)).await;
         for sent in [new, stored] {
@@ -259,17 +264,17 @@ fn a_lease_that_was_waited_for_has_its_whole_length() {
             };
             let (lease, ended) = tokio::join!(
                 begin(store.clone()),
-                end_behind(&place, &store, transaction)
+                end_behind(&inbox, &store, transaction)
             );
             assert!(lease.until >= ended + common::LENGTH, "begin");
             // Only the row of the work is held.
-            place.clock.advance(2 * common::LENGTH);
+            inbox.clock.advance(2 * common::LENGTH);
             let mut transaction = store.open().await.unwrap();
             let settled = store.settle_in(&mut transaction, &done(&lease)).await;
             assert_eq!(settled.unwrap(), [Settled::Done]);
             let (lease, ended) = tokio::join!(
                 begin(store.clone()),
-                end_behind(&place, &store, transaction)
+                end_behind(&inbox, &store, transaction)
             );
             assert!(lease.until >= ended + common::LENGTH, "begin again");
             settle(&store, &lease, processed()).await;
@@ -278,23 +283,23 @@ fn a_lease_that_was_waited_for_has_its_whole_length() {
 }
 
 /// The inbox's time, some time after a transaction has begun to wait for another.
-async fn waited(place: &Place) -> SystemTime {
+async fn waited(inbox: &TestInbox) -> SystemTime {
     let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' \
                    AND trx_query LIKE '%inbox_%'";
-    while place.number(waiting).await == 0 {
+    while inbox.number(waiting).await == 0 {
         // The servers renew what they answer only when nobody has asked for a tenth of a second.
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-    inbox_api::from_micros(place.number(now).await + place.clock.micros())
+    inbox_api::from_micros(inbox.number(now).await + inbox.clock.micros())
 }
 
 async fn end_behind(
-    place: &Place,
+    inbox: &TestInbox,
     store: &MySqlStore,
     transaction: Transaction<'static, MySql>,
 ) -> SystemTime {
-    let ended = waited(place).await;
+    let ended = waited(inbox).await;
     store.roll_back(transaction).await.unwrap();
     ended
 }
@@ -303,10 +308,10 @@ async fn end_behind(
 /// goes on.
 #[test]
 fn a_repeatable_read_transaction_leaves_the_others_their_messages() {
-    on_each(async |mut place, kind| {
-        place.options = place.options.operation_timeout(Duration::from_secs(15));
-        let store = place.store().await;
-        let pool = pool(&place, "DO 0").await;
+    on_each(async |mut inbox, kind| {
+        inbox.options = inbox.options.operation_timeout(Duration::from_secs(15));
+        let store = inbox.store().await;
+        let pool = pool(&inbox, "DO 0").await;
         for what in ["record", "settle"] {
             let id = |n: usize| format!("{what} {n}");
             let all: Vec<_> = (0..6).map(|n| message(&id(n))).collect();

@@ -2,7 +2,7 @@
 //! until vacuum removes them, and while any transaction holds a snapshot (a dump, a report, a
 //! replication slot) vacuum may not. Without a bound every claim would step over all of them.
 //!
-//! `front.sql` says what can be claimed first, and which transactions might still add something
+//! `claim_cursor.sql` says what can be claimed first, and which transactions might still add something
 //! earlier. Once these are over, nothing earlier can come, and claims start there. What rests on
 //! clocks all the same is found by a look from the very front now and then: a server's clock that
 //! was set back, a claim that stood still for longer than its lease before it was stored.
@@ -139,7 +139,7 @@ impl ClaimCursor {
     }
 
     /// A claim for these handlers has taken so many messages.
-    pub(crate) fn took(&self, handlers: &[&str], messages: usize) {
+    pub(crate) fn count_taken(&self, handlers: &[&str], messages: usize) {
         let mut known = self.lock();
         let messages = u32::try_from(messages).unwrap_or(u32::MAX);
         for handler in handlers {
@@ -226,8 +226,8 @@ mod tests {
         }
     }
 
-    fn learned(cursor: &ClaimCursor, seen: &Seen) {
-        cursor.took(HANDLERS, OFTEN as usize);
+    fn learn(cursor: &ClaimCursor, seen: &Seen) {
+        cursor.count_taken(HANDLERS, OFTEN as usize);
         let look = cursor.look(HANDLERS).expect("a look is due");
         cursor.learn(HANDLERS, &look, std::slice::from_ref(seen));
     }
@@ -248,50 +248,50 @@ mod tests {
     fn claims_start_where_nothing_earlier_can_come() {
         let cursor = ClaimCursor::default();
         assert_eq!(since(&cursor), (EVER, EVER));
-        learned(&cursor, &seen(100, 7, 9));
+        learn(&cursor, &seen(100, 7, 9));
         assert_eq!(since(&cursor), (EVER, EVER), "transactions are running");
-        learned(&cursor, &seen(200, 8, 12));
+        learn(&cursor, &seen(200, 8, 12));
         assert_eq!(since(&cursor), (EVER, EVER), "transaction 8 still is");
-        learned(&cursor, &seen(300, 9, 13));
+        learn(&cursor, &seen(300, 9, 13));
         assert_eq!(since(&cursor), (100, 100));
-        learned(&cursor, &seen(400, 13, 13));
+        learn(&cursor, &seen(400, 13, 13));
         assert_eq!(since(&cursor), (300, 300));
     }
 
     #[test]
     fn what_is_there_is_not_passed_over() {
         let cursor = ClaimCursor::default();
-        learned(&cursor, &seen(100, 9, 9));
+        learn(&cursor, &seen(100, 9, 9));
         let held = Seen {
             first_pending: Some(40),
             ..seen(200, 9, 9)
         };
-        learned(&cursor, &held);
+        learn(&cursor, &held);
         assert_eq!(since(&cursor), (40, 100));
         let lost = Seen {
             first_leased: Some(150),
             ..seen(300, 9, 9)
         };
-        learned(&cursor, &lost);
+        learn(&cursor, &lost);
         assert_eq!(since(&cursor), (200, 150));
     }
 
     #[test]
     fn a_clock_that_was_set_back_starts_over() {
         let cursor = ClaimCursor::default();
-        learned(&cursor, &seen(100, 9, 9));
-        learned(&cursor, &seen(200, 9, 9));
+        learn(&cursor, &seen(100, 9, 9));
+        learn(&cursor, &seen(200, 9, 9));
         assert_eq!(since(&cursor), (100, 100));
-        learned(&cursor, &seen(150, 9, 9));
+        learn(&cursor, &seen(150, 9, 9));
         assert_eq!(since(&cursor), (EVER, EVER));
     }
 
     #[test]
     fn a_look_from_the_very_front_finds_what_came_earlier_after_all() {
         let cursor = ClaimCursor::default();
-        learned(&cursor, &seen(100, 9, 9));
-        learned(&cursor, &seen(200, 9, 9));
-        cursor.took(HANDLERS, OFTEN as usize);
+        learn(&cursor, &seen(100, 9, 9));
+        learn(&cursor, &seen(200, 9, 9));
+        cursor.count_taken(HANDLERS, OFTEN as usize);
         let overtaken = cursor.look(HANDLERS).expect("a look is due");
         wait_for_a_whole_look(&cursor);
         let look = cursor.look(HANDLERS).expect("it is time");
@@ -310,14 +310,14 @@ mod tests {
     #[test]
     fn one_claim_in_many_looks() {
         let cursor = ClaimCursor::default();
-        learned(&cursor, &seen(100, 9, 9));
-        cursor.took(HANDLERS, SOON as usize - 1);
+        learn(&cursor, &seen(100, 9, 9));
+        cursor.count_taken(HANDLERS, SOON as usize - 1);
         assert!(cursor.look(HANDLERS).is_none());
-        cursor.took(HANDLERS, 1);
+        cursor.count_taken(HANDLERS, 1);
         let look = cursor.look(HANDLERS).expect("others are waited for");
         assert!(cursor.look(HANDLERS).is_none(), "one is enough");
         cursor.learn(HANDLERS, &look, &[seen(200, 9, 9)]);
-        cursor.took(HANDLERS, OFTEN as usize - 1);
+        cursor.count_taken(HANDLERS, OFTEN as usize - 1);
         assert!(cursor.look(HANDLERS).is_none());
         assert!(cursor.look(&["h", "new"]).is_some(), "another handler");
         cursor.forget();
@@ -341,7 +341,7 @@ mod tests {
         cursor.learn(idle, &look, &[seen(200, 9, 9)]);
 
         // Nor does what it claims count for another.
-        cursor.took(busy, OFTEN as usize);
+        cursor.count_taken(busy, OFTEN as usize);
         assert!(cursor.look(idle).is_none());
         assert!(cursor.look(busy).is_some());
     }

@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::{Effect, Error, ErrorKind, Result};
+use inbox_api::Result;
 use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
 use tokio::{
     runtime::{Builder, Handle},
     time::{error::Elapsed, timeout},
 };
 
-use crate::error::before;
+use crate::error::{before, no_answer};
 
 /// A connection of the pool, for one operation.
 pub(crate) struct ConnectionGuard {
@@ -57,15 +57,14 @@ impl ConnectionGuard {
     /// What came of work on this connection under the limit.
     pub(crate) fn finish<T>(
         mut self,
-        operation: &'static str,
         outcome: std::result::Result<Result<T>, Elapsed>,
     ) -> Result<T> {
         outcome.unwrap_or_else(|_| {
             if self.connection.is_none() {
-                return Err(before(operation)(sqlx::Error::PoolTimedOut));
+                return Err(before(sqlx::Error::PoolTimedOut));
             }
             self.close();
-            Err(no_answer(operation))
+            Err(no_answer())
         })
     }
 
@@ -92,12 +91,6 @@ impl Drop for ConnectionGuard {
             _ => drop(connection.detach()),
         }
     }
-}
-
-/// Something was sent, and its answer did not come in time.
-pub(crate) fn no_answer(operation: &'static str) -> Error {
-    let context = "the server did not answer in time";
-    Error::new(ErrorKind::Unavailable, operation, context).with_effect(Effect::Unknown)
 }
 
 /// A future that owns a connection of a pool, in a transaction for instance, and closes it when it

@@ -10,8 +10,8 @@ use sqlx::{
 
 use crate::sqlstate::{
     self, AMBIGUOUS_FUNCTION, FEATURE_NOT_SUPPORTED, INVALID_SCHEMA, LIMIT_EXCEEDED,
-    PREPARED_STATEMENT_EXISTS, PREPARED_STATEMENT_MISSING, PROTOCOL_VIOLATION, UNDEFINED_COLUMN,
-    UNDEFINED_FUNCTION, UNDEFINED_TABLE, UNIQUE_VIOLATION, WRONG_OBJECT,
+    LOCK_NOT_AVAILABLE, PREPARED_STATEMENT_EXISTS, PREPARED_STATEMENT_MISSING, PROTOCOL_VIOLATION,
+    UNDEFINED_COLUMN, UNDEFINED_FUNCTION, UNDEFINED_TABLE, UNIQUE_VIOLATION, WRONG_OBJECT,
 };
 
 /// The five characters of SQL's own code, when the error is the server's.
@@ -42,26 +42,51 @@ pub(crate) fn is_stale(code: &str) -> bool {
     )
 }
 
-/// Whether the server refuses a value: class 22, data exceptions.
-pub(crate) fn is_data_exception(error: &sqlx::Error) -> bool {
-    sqlstate(error).is_some_and(|code| code.starts_with("22"))
+/// The name of the operation that failed, for `map_err`. Once, where a trait's method is
+/// implemented: what is below need not know it.
+pub(crate) fn in_operation(operation: &'static str) -> impl FnOnce(Error) -> Error {
+    move |error| error.in_operation(operation)
 }
 
-/// Returns a function for `map_err`, so that each call site names its operation only.
-pub(crate) fn in_operation(operation: &'static str) -> impl Fn(sqlx::Error) -> Error + Copy {
-    move |error| map(operation, error)
-}
-
-/// As [`in_operation`], for failures before the first statement: certainly nothing was changed.
-pub(crate) fn before(operation: &'static str) -> impl Fn(sqlx::Error) -> Error + Copy {
-    move |error| map(operation, error).with_effect(Effect::None)
-}
-
-fn map(operation: &'static str, error: sqlx::Error) -> Error {
+pub(crate) fn failed(error: sqlx::Error) -> Error {
     let (kind, context, effect) = classify(&error);
-    Error::new(kind, operation, context)
+    Error::new(kind, context)
         .with_effect(effect)
         .with_source(error)
+}
+
+/// As [`failed`], before the first statement: certainly nothing was changed.
+pub(crate) fn before(error: sqlx::Error) -> Error {
+    failed(error).with_effect(Effect::None)
+}
+
+/// Something was sent, and its answer did not come in time.
+pub(crate) fn no_answer() -> Error {
+    let context = "the server did not answer in time";
+    Error::new(ErrorKind::Unavailable, context).with_effect(Effect::Unknown)
+}
+
+/// An answer that no function of this build gives.
+pub(crate) fn unknown_answer() -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        "installed functions do not match this build; run `inbox schema migrate`",
+    )
+}
+
+fn driver_error(error: &Error) -> Option<&sqlx::Error> {
+    std::error::Error::source(error)?.downcast_ref()
+}
+
+/// Whether the server refuses a value: class 22, data exceptions.
+pub(crate) fn is_refused_value(error: &Error) -> bool {
+    let code = driver_error(error).and_then(sqlstate);
+    code.is_some_and(|code| code.starts_with("22"))
+}
+
+/// Whether a lock was waited for in vain.
+pub(crate) fn is_lock_timeout(error: &Error) -> bool {
+    driver_error(error).and_then(sqlstate).as_deref() == Some(LOCK_NOT_AVAILABLE)
 }
 
 fn classify(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
@@ -137,16 +162,16 @@ fn by_code(code: &str, answer: &dyn DatabaseError) -> (ErrorKind, Cow<'static, s
     if code == PROTOCOL_VIOLATION {
         // PgBouncer has one code for everything that is wrong, and says what it is in words that
         // hold no more than names.
-        let said = one_line(answer.message());
+        let message = one_line(answer.message());
         // Retrying does not help then; nothing but the words tells it from an outage.
-        if said.contains("statement pooling mode") {
+        if message.contains("statement pooling mode") {
             meaning.kind = ErrorKind::Unsupported;
             meaning.effect = Effect::None;
             context = "the pooler lets nobody begin a transaction; set its pool_mode to \
                        transaction or session"
                 .into();
         } else {
-            context = format!("{context}: {said}").into();
+            context = format!("{context}: {message}").into();
         }
     }
     if code == LIMIT_EXCEEDED
@@ -180,13 +205,11 @@ mod tests {
     #[test]
     fn a_lost_connection_leaves_the_outcome_open() {
         let lost = || sqlx::Error::Io(io::Error::other("reset"));
-        assert_eq!(in_operation("settle")(lost()).effect(), Effect::Unknown);
-        assert_eq!(before("settle")(lost()).effect(), Effect::None);
+        assert_eq!(failed(lost()).effect(), Effect::Unknown);
+        assert_eq!(before(lost()).effect(), Effect::None);
         let refused = sqlx::Error::Io(io::ErrorKind::ConnectionRefused.into());
-        assert_eq!(in_operation("settle")(refused).effect(), Effect::None);
-        assert_eq!(
-            in_operation("claim")(sqlx::Error::PoolTimedOut).kind(),
-            ErrorKind::Unavailable
-        );
+        assert_eq!(failed(refused).effect(), Effect::None);
+        let full = failed(sqlx::Error::PoolTimedOut);
+        assert_eq!(full.kind(), ErrorKind::Unavailable);
     }
 }

@@ -223,29 +223,40 @@
 //!
 //! [`open`]: inbox_api::Transactional::open
 
+mod arguments;
+mod begin;
 mod chunks;
+mod claim;
 mod claim_cursor;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod connection;
 mod connection_guard;
+mod ddl;
 mod error;
+mod extend;
 mod names;
 mod operate;
 mod options;
 mod partitions;
+mod payload;
+mod receive;
 mod rows;
 mod schema;
-mod settling;
+mod settle;
 mod shape;
 mod sqlstate;
 mod statements;
 mod store;
 mod time;
 mod transactional;
+mod versions;
 mod wakeups;
-mod work;
 
 /// The driver, whose pools and transactions this store takes.
 pub use sqlx;
 
 pub use names::SchemaName;
-pub use options::{Partitions, PayloadType, PostgresOptions};
+pub use options::{Partitions, PostgresOptions, SCHEMES};
+pub use payload::PayloadType;
 pub use store::PostgresStore;

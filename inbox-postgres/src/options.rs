@@ -1,15 +1,25 @@
 //! Where the inbox is, and how it is kept.
 
-use std::{str::FromStr as _, time::Duration};
+use std::{fmt, str::FromStr as _, time::Duration};
 
-use inbox_api::{DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text};
+use inbox_api::{
+    Bytes, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Invalid, Message, Result,
+    check_size, error_text,
+};
 use sqlx::postgres::PgConnectOptions;
 use url::Url;
 
-use crate::{names::SchemaName, schema, statements::Names};
+use crate::{
+    ddl,
+    names::{Names, SchemaName},
+    payload::PayloadType,
+};
 
-const OPERATION: &str = "options";
-const KEYS: &str = "inbox, schema, payload, partition_hours, payload_limit, \
+/// The schemes of the URLs that [`PostgresOptions::from_url`] reads.
+pub const SCHEMES: &[&str] = &["postgres", "postgresql"];
+
+const OPERATION: &str = "from_url";
+const KEYS: &str = "inbox, schema, payload_type, partition_hours, payload_limit, \
                     drop_processed_payloads, notifications, prepared_statements, max_connections, \
                     operation_timeout_ms, acquire_timeout_ms";
 
@@ -32,31 +42,6 @@ const DRIVER_KEYS: &[&str] = &[
     "sslrootcert",
     "user",
 ];
-
-/// The type of the payload column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum PayloadType {
-    /// Any bytes, kept exactly.
-    #[default]
-    Bytea,
-    /// JSON text, kept byte for byte. Payloads that are not JSON are refused.
-    Json,
-    /// JSON that PostgreSQL takes apart: it can be indexed and searched, but it does **not** come
-    /// back byte for byte (white space, order of keys, repeated keys and the notation of numbers
-    /// change), so signatures over the payload no longer match. Payloads that are not JSON, and
-    /// texts with `\u0000`, are refused.
-    Jsonb,
-}
-
-impl PayloadType {
-    pub(crate) fn sql(self) -> &'static str {
-        match self {
-            Self::Bytea => "bytea",
-            Self::Json => "json",
-            Self::Jsonb => "jsonb",
-        }
-    }
-}
 
 /// Messages in partitions by the time at which they were received, so that whole days (or whatever
 /// the period is) of finished messages are dropped as tables rather than deleted row by row. See
@@ -103,14 +88,16 @@ impl Partitions {
 /// use inbox_postgres::PostgresOptions;
 ///
 /// # fn main() -> inbox_api::Result<()> {
-/// let (_connection, options) =
-///     PostgresOptions::from_url("postgres://app@db.example/shop?inbox=orders&schema=billing")?;
-/// assert!(options.ddl().contains(r#"CREATE TABLE "billing"."orders_message""#));
+/// let url = "postgres://app:secret@db.example/shop?inbox=orders&schema=billing";
+/// let options = PostgresOptions::from_url(url)?;
+/// assert!(options.ddl().contains(r#"CREATE TABLE "billing".orders_message"#));
+/// assert!(!format!("{options:?}").contains("secret"));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct PostgresOptions {
+    connection: Connection,
     pub(crate) inbox: InboxName,
     pub(crate) schema: SchemaName,
     pub(crate) payload_type: PayloadType,
@@ -124,10 +111,26 @@ pub struct PostgresOptions {
     pub(crate) acquire_timeout: Duration,
 }
 
+/// Where the server is, and who connects. Unless set, the driver's defaults.
+#[derive(Clone)]
+struct Connection(Option<PgConnectOptions>);
+
+/// Without the user's name and password.
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.0.as_ref().map(|connection| {
+            let (host, port) = (connection.get_host(), connection.get_port());
+            (host, port, connection.get_database())
+        });
+        place.fmt(f)
+    }
+}
+
 impl Default for PostgresOptions {
     /// An inbox named `inbox` in the schema `public`.
     fn default() -> Self {
         Self {
+            connection: Connection(None),
             inbox: InboxName::default(),
             schema: SchemaName::default(),
             payload_type: PayloadType::default(),
@@ -150,14 +153,15 @@ impl PostgresOptions {
         Self::default()
     }
 
-    /// Reads `postgres://user:password@host:port/database` (or `postgresql://`). The settings behind its
+    /// Reads `postgres://user:password@host:port/database` (or `postgresql://`). The settings after its
     /// `?` are listed in the [crate's documentation](crate#url).
     ///
     /// # Errors
     /// `Invalid` for another scheme, an unknown key or a value that does not fit. No error repeats
     /// the URL.
-    pub fn from_url(url: &str) -> Result<(PgConnectOptions, Self)> {
-        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+    pub fn from_url(url: &str) -> Result<Self> {
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+        if !scheme.is_some_and(|scheme| SCHEMES.contains(&scheme)) {
             return Err(invalid("the URL must start with postgres://"));
         }
         let unreadable = || invalid("the URL cannot be read; is a character to be written as %XX?");
@@ -173,7 +177,7 @@ impl PostgresOptions {
             }
         }
         let connection = PgConnectOptions::from_str(parsed.as_str()).map_err(|_| unreadable())?;
-        Ok((connection, options))
+        Ok(options.connect_with(connection))
     }
 
     fn with_setting(self, key: &str, value: &str) -> Result<Self> {
@@ -190,11 +194,11 @@ impl PostgresOptions {
         Ok(match key {
             "inbox" => self.inbox_name(InboxName::new(value).map_err(named)?),
             "schema" => self.schema(SchemaName::new(value).map_err(named)?),
-            "payload" => self.payload_type(match value {
+            "payload_type" => self.payload_type(match value {
                 "bytea" => PayloadType::Bytea,
                 "json" => PayloadType::Json,
                 "jsonb" => PayloadType::Jsonb,
-                _ => return Err(invalid("payload must be bytea, json or jsonb")),
+                _ => return Err(invalid("payload_type must be bytea, json or jsonb")),
             }),
             "partition_hours" => {
                 let hours: u64 = value
@@ -229,6 +233,18 @@ impl PostgresOptions {
                 )));
             }
         })
+    }
+
+    /// Where the server is, and who connects: unless set, what the environment says
+    /// (`PGHOST`, `PGUSER`, …) and the driver's defaults. A pool that is handed in keeps its own.
+    #[must_use]
+    pub fn connect_with(mut self, connection: PgConnectOptions) -> Self {
+        self.connection = Connection(Some(connection));
+        self
+    }
+
+    pub(crate) fn connection(&self) -> PgConnectOptions {
+        self.connection.0.clone().unwrap_or_default()
     }
 
     /// The inbox's name, the prefix of its tables and functions.
@@ -290,7 +306,7 @@ impl PostgresOptions {
     /// Whether statements are prepared once per connection: on unless set. Turn it off behind a
     /// pooler in transaction mode that does not keep track of prepared statements (PgBouncer
     /// before 1.21, or with `max_prepared_statements = 0`). Each operation then is a transaction
-    /// of its own of four round trips instead of one.
+    /// of four round trips instead of one.
     #[must_use]
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
         self.prepared_statements = prepared;
@@ -329,16 +345,40 @@ impl PostgresOptions {
         self
     }
 
+    pub(crate) fn names(&self) -> Names {
+        Names {
+            schema: self.schema.clone(),
+            inbox: self.inbox.clone(),
+            payload_type: self.payload_type,
+            in_partitions: self.partitions.is_some(),
+        }
+    }
+
+    /// Before any I/O: whether this store takes the message.
+    pub(crate) fn check_message(&self, message: &Message) -> std::result::Result<(), Invalid> {
+        message.check_payload(self.payload_limit)?;
+        self.payload_type.check(message.payload())
+    }
+
+    pub(crate) fn check_replacement(&self, payload: &Bytes) -> std::result::Result<(), Invalid> {
+        check_size("payload", payload.len(), self.payload_limit)?;
+        self.payload_type.check(payload)
+    }
+
+    pub(crate) fn check_result(&self, result: Option<&Bytes>) -> std::result::Result<(), Invalid> {
+        check_size("result", result.map_or(0, Bytes::len), self.payload_limit)
+    }
+
     /// The statements that set up an empty inbox with these options: what
     /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
     #[must_use]
     pub fn ddl(&self) -> String {
-        schema::ddl(&Names::new(self))
+        ddl::ddl(&self.names())
     }
 }
 
 fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, OPERATION, text)
+    Error::new(ErrorKind::Invalid, text).in_operation(OPERATION)
 }
 
 #[cfg(test)]
@@ -347,13 +387,14 @@ mod tests {
 
     #[test]
     fn urls_give_connections_and_settings() {
-        let (connection, options) = PostgresOptions::from_url(
-            "postgres://app:p%40ss@db.example:5433/shop?inbox=orders&schema=Billing&payload=json\
+        let options = PostgresOptions::from_url(
+            "postgres://app:p%40ss@db.example:5433/shop?inbox=orders&schema=Billing&payload_type=json\
              &partition_hours=24&payload_limit=1024&drop_processed_payloads=true&notifications=false\
              &prepared_statements=false&max_connections=3&acquire_timeout_ms=250\
              &operation_timeout_ms=750&sslmode=require&application_name=orders",
         )
         .unwrap();
+        let connection = options.connection();
         assert_eq!(connection.get_host(), "db.example");
         assert_eq!(connection.get_port(), 5433);
         assert_eq!(connection.get_username(), "app");
@@ -385,7 +426,7 @@ mod tests {
             ("postgres://app:secret@x/y?inbox=A", "inbox name"),
             ("postgres://app:secret@x/y?schema=a.b", "schema name"),
             (
-                "postgres://app:secret@x/y?payload=text",
+                "postgres://app:secret@x/y?payload_type=text",
                 "bytea, json or jsonb",
             ),
             (

@@ -4,12 +4,15 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Headers, InboxName, Invalid, Key, Lease,
-    Leased, Message, Record, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, Headers, InboxName,
+    Invalid, Key, Lease, Leased, Message, Record, Result, State, from_micros,
 };
 use sqlx::{Row as _, postgres::PgRow};
 
-use crate::{claim_cursor::Seen, time::Instant};
+use crate::{
+    error::{failed, unknown_answer},
+    time::Instant,
+};
 
 type Decoded<T> = std::result::Result<T, String>;
 
@@ -59,6 +62,24 @@ pub(crate) fn corrupt_row(inbox: &InboxName, seq: i64, reason: String) -> Corrup
     }
 }
 
+/// The same, as the error of an operation on one message.
+pub(crate) fn corrupt(inbox: &InboxName, seq: i64, reason: String) -> Error {
+    let row = corrupt_row(inbox, seq, reason);
+    Error::new(ErrorKind::Corrupt, format!("{}: {}", row.place, row.reason))
+}
+
+/// The one row that a function answers.
+pub(crate) fn only(answer: &[PgRow]) -> Result<&PgRow> {
+    answer.first().ok_or_else(unknown_answer)
+}
+
+/// A count in the first row.
+pub(crate) fn count(answer: &[PgRow], index: usize) -> Result<u64> {
+    let first = answer.first().map(|row| row.try_get::<i64, _>(index));
+    let count = first.transpose().map_err(failed)?;
+    Ok(count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
+}
+
 /// Which row a lease is on, and whether it has an ordering key: what settling needs to know
 /// beforehand.
 pub(crate) fn locator(seq: i64, ordered: bool) -> u64 {
@@ -66,30 +87,20 @@ pub(crate) fn locator(seq: i64, ordered: bool) -> u64 {
 }
 
 /// The reverse of [`locator`].
-pub(crate) fn located(locator: u64) -> (i64, bool) {
+pub(crate) fn read_locator(locator: u64) -> (i64, bool) {
     (
         i64::try_from(locator >> 1).unwrap_or(i64::MAX),
         locator & 1 == 1,
     )
 }
 
-/// Where the claims of one handler may start; see [`crate::front`].
-pub(crate) fn seen(row: &PgRow) -> sqlx::Result<Seen> {
-    let micros = |index| {
-        let at: sqlx::Result<Option<Instant>> = row.try_get(index);
-        Ok::<_, sqlx::Error>(at?.map(|at| at.0))
-    };
-    Ok(Seen {
-        first_pending: micros(0)?,
-        first_leased: micros(1)?,
-        instant: row.try_get::<Instant, _>(2)?.0,
-        running: row.try_get(3)?,
-        next: row.try_get(4)?,
-    })
+/// The number of a lease's row, and its token.
+pub(crate) fn row_and_token(lease: &Lease) -> (i64, i64) {
+    (read_locator(lease.locator).0, lease.token.get())
 }
 
 /// The number and token of a claimed row: all that is needed to set it aside.
-pub(crate) fn hold(row: &PgRow) -> sqlx::Result<(i64, i64)> {
+pub(crate) fn read_row_and_token(row: &PgRow) -> sqlx::Result<(i64, i64)> {
     Ok((row.try_get(0)?, row.try_get(8)?))
 }
 
@@ -101,7 +112,7 @@ fn has_message(row: &PgRow) -> Decoded<()> {
 }
 
 /// A row of `claim.sql`.
-pub(crate) fn leased(row: &PgRow) -> Decoded<Leased> {
+pub(crate) fn read_leased(row: &PgRow) -> Decoded<Leased> {
     has_message(row)?;
     let message = Message::new(
         text(row, 1, "handler")?,
@@ -148,7 +159,7 @@ fn with_parts(
 }
 
 /// The answer `run` of `begin.sql`: the message of `key` as it is stored, under its new lease.
-pub(crate) fn begun(row: &PgRow, key: &Key) -> Decoded<Leased> {
+pub(crate) fn read_begun(row: &PgRow, key: &Key) -> Decoded<Leased> {
     let message = Message::new(
         key.handler.clone(),
         key.id.clone(),
@@ -178,7 +189,7 @@ pub(crate) fn begun(row: &PgRow, key: &Key) -> Decoded<Leased> {
 }
 
 /// A row of `list.sql` and its like.
-pub(crate) fn record(row: &PgRow) -> Decoded<Record> {
+pub(crate) fn read_record(row: &PgRow) -> Decoded<Record> {
     has_message(row)?;
     let seq: i64 = column(row, 0, "seq")?;
     let stored = State::from_code(i64::from(column::<i16>(row, 9, "state")?))
@@ -226,7 +237,7 @@ mod tests {
     #[test]
     fn locators_say_row_and_order() {
         for (seq, ordered) in [(1000, false), (1001, true), (i64::MAX, true)] {
-            assert_eq!(located(locator(seq, ordered)), (seq, ordered));
+            assert_eq!(read_locator(locator(seq, ordered)), (seq, ordered));
         }
     }
 }

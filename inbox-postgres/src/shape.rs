@@ -1,26 +1,26 @@
-//! What an inbox is made of, and whether that is there: as `shape.sql` tells it, a line a part.
+//! What an inbox is made of, and whether that is there: as `schema_parts.sql` tells it, a line a part.
 
 use std::collections::HashSet;
 
 use sqlx::{PgConnection, Row as _};
 
-use crate::{schema::ask, statements::Names};
+use crate::{ddl, names::Names, versions::ask};
 
 /// What `names`' inbox is made of when it is complete.
 fn expected(names: &Names) -> Vec<String> {
-    let layout = if names.in_partitions() {
-        include_str!("sql/shape_1_partitioned.txt")
+    let layout = if names.in_partitions {
+        include_str!("sql/schema_1_parts_partitioned.txt")
     } else {
-        include_str!("sql/shape_1_plain.txt")
+        include_str!("sql/schema_1_parts_plain.txt")
     };
     let mut shape: Vec<String> = names
-        .text(&(include_str!("sql/shape_1.txt").to_owned() + layout))
+        .text(&(include_str!("sql/schema_1_parts.txt").to_owned() + layout))
         .lines()
         .map(str::to_owned)
         .collect();
-    for (name, template) in names.functions() {
+    for (name, template) in ddl::functions(names) {
         let call = call(&names.text(template));
-        shape.push(format!("function {}_{name}{call}", names.inbox()));
+        shape.push(format!("function {}_{name}{call}", names.inbox));
     }
     shape
 }
@@ -42,7 +42,7 @@ fn call(statement: &str) -> String {
     if let Some(columns) = answer.strip_prefix("TABLE (") {
         out.extend(list(columns.trim_end_matches(')')).map(type_of));
     } else if !answer.is_empty() {
-        out.push(in_full(answer));
+        out.push(type_in_full(answer));
     }
     format!("({}) {}", into.join(", "), out.join(", "))
 }
@@ -55,11 +55,11 @@ fn list(text: &str) -> impl Iterator<Item = &str> {
 
 /// Of `name type`.
 fn type_of(named: &str) -> String {
-    in_full(named.split_once(' ').map_or(named, |(_, kind)| kind.trim()))
+    type_in_full(named.split_once(' ').map_or(named, |(_, kind)| kind.trim()))
 }
 
 /// As the server writes a type.
-fn in_full(kind: &str) -> String {
+fn type_in_full(kind: &str) -> String {
     kind.replace("timestamptz", "timestamp with time zone")
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn missing_part(
     connection: &mut PgConnection,
     names: &Names,
 ) -> sqlx::Result<Option<String>> {
-    let rows = ask(connection, names, include_str!("sql/shape.sql")).await?;
+    let rows = ask(connection, names, include_str!("sql/schema_parts.sql")).await?;
     let present = rows
         .iter()
         .map(|row| row.try_get(0))
@@ -83,15 +83,15 @@ pub(crate) async fn other_texts(
     connection: &mut PgConnection,
     names: &Names,
 ) -> sqlx::Result<bool> {
-    let rows = ask(connection, names, include_str!("sql/functions.sql")).await?;
+    let rows = ask(connection, names, include_str!("sql/schema_functions.sql")).await?;
     let present = rows
         .iter()
         .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect::<sqlx::Result<HashSet<(String, String)>>>()?;
-    Ok(names.functions().any(|(name, template)| {
+    Ok(ddl::functions(names).any(|(name, template)| {
         let text = names.text(template);
         let body = text.split("$$").nth(1).unwrap_or_default().to_owned();
-        !present.contains(&(format!("{}_{name}", names.inbox()), body))
+        !present.contains(&(format!("{}_{name}", names.inbox), body))
     }))
 }
 

@@ -3,14 +3,18 @@
 use async_trait::async_trait;
 use inbox_api::{
     Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
-    Transactional,
+    Transactional, from_micros,
 };
-use sqlx::{Postgres, Transaction};
+use sqlx::{PgConnection, Postgres, Row as _, Transaction, postgres::PgRow};
 
 use crate::{
-    error::{in_operation, sqlstate},
-    store::{On, PostgresStore},
-    work::{Repetition, Work},
+    begin::{arguments_of, kept_result, reason},
+    connection::{Database, On},
+    error::{failed, in_operation, sqlstate, unknown_answer},
+    receive, rows,
+    settle::{self, Repetition},
+    store::PostgresStore,
+    time::Instant,
 };
 
 /// Asks for the mark of the transaction and commits, as one message. A transaction that has failed
@@ -30,7 +34,6 @@ const NOT_MARKED: &str = "2201G";
 const FAILED_BEFORE: &str = "25P02";
 
 fn not_committed(error: sqlx::Error) -> Error {
-    const OPERATION: &str = "commit";
     let (kind, context, effect) = match sqlstate(&error).as_deref() {
         Some(NOT_MARKED) => (
             ErrorKind::Other,
@@ -43,11 +46,51 @@ fn not_committed(error: sqlx::Error) -> Error {
             "a statement in the transaction has failed, so the server commits nothing of it",
             Effect::None,
         ),
-        _ => return in_operation(OPERATION)(error),
+        _ => return failed(error),
     };
-    Error::new(kind, OPERATION, context)
+    Error::new(kind, context)
         .with_effect(effect)
         .with_source(error)
+}
+
+async fn record(
+    database: &Database,
+    connection: &mut PgConnection,
+    message: &Message,
+    result: Option<&Bytes>,
+) -> Result<Recorded> {
+    let options = &database.options;
+    options.check_message(message)?;
+    options.check_result(result)?;
+    let arguments = arguments_of(options, message)
+        .with(result.map(AsRef::<[u8]>::as_ref))
+        .with(options.drop_processed_payloads)
+        .with(options.notifications)
+        .finish()?;
+    let on = On::Transaction(connection);
+    let answer = database
+        .run(on, &database.statements.record, arguments)
+        .await
+        .map_err(|error| options.payload_type.explain(error))?;
+    read(rows::only(&answer)?)
+}
+
+fn read(row: &PgRow) -> Result<Recorded> {
+    Ok(match row.try_get::<&str, _>(0).map_err(failed)? {
+        "recorded" => Recorded::First,
+        "processed" => Recorded::Processed {
+            result: kept_result(row).map_err(failed)?,
+        },
+        "busy" => Recorded::Busy {
+            until: from_micros(row.try_get::<Instant, _>(1).map_err(failed)?.0),
+        },
+        "blocked" => Recorded::Blocked,
+        "dead" => Recorded::Dead {
+            reason: reason(row).map_err(failed)?,
+        },
+        "discarded" => Recorded::Discarded,
+        _ => return Err(unknown_answer()),
+    })
 }
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
@@ -80,7 +123,8 @@ impl Transactional for PostgresStore {
     type Transaction = Transaction<'static, Postgres>;
 
     async fn open(&self) -> Result<Self::Transaction> {
-        self.begin_transaction("open").await
+        let begun = self.inner.database.begin_transaction().await;
+        begun.map_err(in_operation("open"))
     }
 
     async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
@@ -89,18 +133,16 @@ impl Transactional for PostgresStore {
             drop(transaction);
             committed.map(|_| ()).map_err(not_committed)
         };
-        self.in_time("commit", committing).await
+        let committed = self.inner.database.in_time(committing).await;
+        committed.map_err(in_operation("commit"))
     }
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
-        const OPERATION: &str = "roll_back";
-        let ending = async {
-            let ended = transaction.rollback().await;
-            ended.map_err(in_operation(OPERATION))
-        };
-        self.in_time(OPERATION, ending)
-            .await
+        let ending = async { transaction.rollback().await.map_err(failed) };
+        let ended = self.inner.database.in_time(ending).await;
+        ended
             .map_err(|error| error.with_effect(Effect::None))
+            .map_err(in_operation("roll_back"))
     }
 
     async fn receive_in(
@@ -108,10 +150,11 @@ impl Transactional for PostgresStore {
         transaction: &mut Self::Transaction,
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
-        const OPERATION: &str = "receive_in";
-        self.receive_on(OPERATION, Some(transaction), messages)
+        let database = &self.inner.database;
+        receive::receive_in(database, transaction, messages)
             .await
-            .map_err(|error| self.payload_error(OPERATION, error))
+            .map_err(|error| database.options.payload_type.explain(error))
+            .map_err(in_operation("receive_in"))
     }
 
     async fn record_in(
@@ -120,18 +163,9 @@ impl Transactional for PostgresStore {
         message: &Message,
         result: Option<Bytes>,
     ) -> Result<Recorded> {
-        const OPERATION: &str = "record_in";
-        let work = &self.inner.work;
-        work.check(message)
-            .and_then(|()| work.check_result(result.as_ref()))
-            .map_err(|invalid| invalid.in_operation(OPERATION))?;
-        let arguments = work.record(message, result.as_ref())?;
-        let on = On::Transaction(transaction);
-        let answer = self
-            .run(OPERATION, on, &work.statements.record, arguments)
+        record(&self.inner.database, transaction, message, result.as_ref())
             .await
-            .map_err(|error| self.payload_error(OPERATION, error))?;
-        Work::recorded(&answer)
+            .map_err(in_operation("record_in"))
     }
 
     async fn settle_in(
@@ -139,11 +173,9 @@ impl Transactional for PostgresStore {
         transaction: &mut Self::Transaction,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
-        if settlements.is_empty() {
-            return Ok(Vec::new());
-        }
         let on = On::Transaction(transaction);
-        self.settle_on("settle_in", on, settlements, Repetition::Lost)
+        settle::settle(&self.inner.database, on, settlements, Repetition::Lost)
             .await
+            .map_err(in_operation("settle_in"))
     }
 }

@@ -1,26 +1,64 @@
 //! Wake-ups: one connection that listens for the notifications of all processes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use inbox_api::Subscription;
+use inbox_api::{Error, ErrorKind, Result, Subscription};
 use sqlx::{
     Acquire as _, Connection as _,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use tokio::{
-    sync::watch,
+    sync::{Mutex, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
-use crate::connection_guard::{OrClose, close_all_of};
+use crate::{
+    connection::Database,
+    connection_guard::{OrClose, close_all_of},
+    error::before,
+};
 
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// A connection that has been quiet for so long is asked for a sign of life: often enough for most
 /// firewalls and address translators to remember it.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
+
+/// Subscribes to the `listener` of the store, or to a new one.
+pub(crate) async fn subscribe(
+    database: &Database,
+    listener: &Mutex<Weak<Listener>>,
+) -> Result<Box<dyn Subscription>> {
+    database.check_open()?;
+    if !database.options.notifications {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "notifications are turned off in this store's options",
+        ));
+    }
+    let listening = async {
+        let mut current = listener.lock().await;
+        if let Some(listener) = current.upgrade() {
+            return Ok(listener);
+        }
+        let connection = database.pool.connect_options();
+        let channel = database.names.channel();
+        let listener = Listener::start((*connection).clone(), channel, database.limit()).await?;
+        let listener = Arc::new(listener);
+        *current = Arc::downgrade(&listener);
+        Ok(listener)
+    };
+    let listener = timeout(database.limit(), listening)
+        .await
+        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+        .map_err(before)?;
+    Ok(Box::new(ListenerSubscription::new(listener)))
+}
 
 /// The task that listens; ends with the last subscription.
 #[derive(Debug)]
@@ -32,7 +70,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens first, so that no notification after the return is missed. `limit` is for each
     /// request of the server.
-    pub(crate) async fn start(
+    async fn start(
         connection: PgConnectOptions,
         channel: String,
         limit: Duration,
@@ -117,13 +155,13 @@ async fn notification(listener: &mut PgListener, limit: Duration) -> sqlx::Resul
 }
 
 /// Wakes on every cause in the inbox, whichever handler it is for.
-pub(crate) struct Subscribed {
+struct ListenerSubscription {
     causes: watch::Receiver<u64>,
     _listener: Arc<Listener>,
 }
 
-impl Subscribed {
-    pub(crate) fn new(listener: Arc<Listener>) -> Self {
+impl ListenerSubscription {
+    fn new(listener: Arc<Listener>) -> Self {
         Self {
             causes: listener.causes.subscribe(),
             _listener: listener,
@@ -132,7 +170,7 @@ impl Subscribed {
 }
 
 #[async_trait]
-impl Subscription for Subscribed {
+impl Subscription for ListenerSubscription {
     async fn woken(&mut self) {
         if self.causes.changed().await.is_err() {
             // The store is closed: nothing will ever become due here.

@@ -40,7 +40,7 @@ fn of_another_build(options: &PostgresOptions, revision: u32) -> String {
     )
 }
 
-async fn body(place: &Place, function: &str) -> String {
+async fn body(place: &TestInbox, function: &str) -> String {
     place
         .value(&format!(
             "SELECT prosrc FROM pg_proc WHERE oid = '{{schema}}.{function}'::regproc"
@@ -62,9 +62,9 @@ async fn works(store: &PostgresStore, ids: [&str; 2]) {
 }
 
 #[tokio::test]
-async fn an_older_build_works_beside_a_newer_one_that_replaces_its_functions() {
+async fn an_older_build_works_with_a_newer_one_that_replaces_its_functions() {
     for partitions in [None, Some(Partitions::every(Duration::from_secs(3600)))] {
-        let Some(mut place) = Place::shared() else {
+        let Some(mut place) = TestInbox::shared() else {
             return;
         };
         place.options = place.options.partitions(partitions);
@@ -161,7 +161,7 @@ fn made(ddl: &str, kinds: &[&str]) -> BTreeSet<String> {
         };
         let rest = &line[kind.len()..];
         let rest = rest.strip_prefix("\"public\".").unwrap_or(rest);
-        let name = rest.trim_start_matches('"').split('"').next().unwrap();
+        let name = rest.split([' ', '(']).next().unwrap();
         names.insert(name.to_owned());
         if kind.contains("TABLE") {
             names.insert(format!("{name}_pkey"));
@@ -212,7 +212,9 @@ fn no_two_inboxes_of_one_schema_have_a_name_in_common() {
 
 #[tokio::test]
 async fn inboxes_whose_names_continue_one_anothers_are_apart() {
-    let Some(place) = Place::shared() else { return };
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
     let mut stores = Vec::new();
     for name in [
         "inbox",
@@ -226,9 +228,7 @@ async fn inboxes_whose_names_continue_one_anothers_are_apart() {
             .options
             .clone()
             .inbox_name(InboxName::new(name).unwrap());
-        let store = PostgresStore::connect(connection_options(&place.url), options)
-            .await
-            .unwrap();
+        let store = PostgresStore::connect(options).await.unwrap();
         store.create().await.unwrap();
         stores.push(store);
     }

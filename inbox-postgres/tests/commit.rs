@@ -19,7 +19,7 @@ use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgPool, Postgres, Transaction, postgres::PgPoolOptions};
 
 /// The caller's own pool.
-async fn own_pool(place: &Place) -> PgPool {
+async fn own_pool(place: &TestInbox) -> PgPool {
     PgPoolOptions::new()
         .max_connections(1)
         .connect_with(connection_options(&place.url))
@@ -56,7 +56,7 @@ async fn a_failed_statement_that_nobody_minds_is_a_conflict() {
         assert_eq!(error.effect(), Effect::None);
         assert_eq!(store.get(&key(id)).await.unwrap(), None);
     }
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn a_transaction_that_the_handler_has_ended_is_not_committed() {
             assert_eq!(found.is_some(), ending.starts_with("COMMIT"), "{id}");
         }
     }
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn no_connection_goes_back_within_a_transaction() {
     let open = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'
          AND query LIKE '%{}%'",
-        place.schema
+        place.schema.name
     );
     for polls in 0..4 {
         for fails in [false, true] {
@@ -216,5 +216,5 @@ async fn no_connection_goes_back_within_a_transaction() {
         assert_eq!(seen, polls + 1, "committed by itself");
         assert_eq!(place.value::<i64>(&open).await, 0);
     }
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }

@@ -67,7 +67,7 @@ fn sent(n: usize) -> Message {
     }
 }
 
-/// Receives all messages, as every receiver does, in an order of its own.
+/// Receives all messages, as every receiver does, in its own order.
 async fn receive(store: PostgresStore, receiver: usize) -> usize {
     let mut accepted = 0;
     for start in (0..MESSAGES).step_by(40) {
@@ -194,7 +194,7 @@ async fn purge(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
-    let Some(mut place) = Place::shared() else {
+    let Some(mut place) = TestInbox::shared() else {
         return;
     };
     // Of this test only: its deadlocks are counted.
@@ -203,6 +203,7 @@ async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
         .await
         .unwrap();
     place.url = place.url.rsplit_once('/').unwrap().0.to_owned() + "/" + &database;
+    place.schema.connection = connection_options(&place.url);
     let store = place.store().await;
     let scene = Arc::new(Scene {
         held: Mutex::default(),
@@ -271,7 +272,7 @@ async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
     for state in [State::Pending, State::Leased, State::Dead, State::Discarded] {
         assert_eq!(statistics.count(state), 0, "{state}");
     }
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
     let deadlocks: i64 = ready
         .place
         .value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
@@ -279,7 +280,7 @@ async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
     assert_eq!(deadlocks, 0);
 }
 
-/// Eight workers, each with a process of its own, and ordering keys only: each key in order.
+/// Eight workers, each in its own process, and ordering keys only: each key in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_processes_keep_every_ordering_key_in_order() {
     let Some(Ready { place, store }) = ready().await else {
@@ -323,5 +324,5 @@ async fn eight_processes_keep_every_ordering_key_in_order() {
         assert_eq!(order.len(), 50, "{key}");
         assert!(order.is_sorted(), "{key}: {order:?}");
     }
-    check::check_consistent(&Ready { place, store }).await;
+    check_consistent(&Ready { place, store }).await;
 }

@@ -1,14 +1,12 @@
 //! The conformance suite, over the PostgreSQL store.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::expect_used)]
 
 mod common;
-mod suite;
 
-use suite::Database;
+use test_servers::Kind;
 
-conformance_tests::conformance!(Database {
-    name: "postgres",
-    shared: common::shared_url,
-    own: common::own_server,
-    options: |options| options,
-    lacks: &[],
+conformance_tests::conformance!({
+    let url = common::shared_url().expect("a server");
+    common::harness(common::patient(&url), Kind::Postgres, &[])
 });

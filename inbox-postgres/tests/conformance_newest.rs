@@ -3,37 +3,13 @@
 #![allow(clippy::panic)]
 
 mod common;
-mod suite;
 
-use std::sync::LazyLock;
-
-use suite::Database;
-use test_servers::{Error, Kind, Server, require_or_skip};
-
-static SERVER: LazyLock<Result<Option<Server>, Error>> =
-    LazyLock::new(|| require_or_skip(Kind::Postgres18));
-
-fn shared() -> Option<String> {
-    let server = SERVER.as_ref().unwrap_or_else(|error| panic!("{error}"));
-    server.as_ref().map(|server| server.url().to_owned())
-}
-
-fn own() -> Option<Server> {
-    let server = require_or_skip(Kind::Postgres18).unwrap_or_else(|error| panic!("{error}"));
-    server.filter(|server| !server.is_shared())
-}
+use test_servers::{Kind, require_or_skip};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_18_conforms() {
-    if shared().is_none() {
-        return;
-    }
-    suite::run_all(Database {
-        name: "postgres-18",
-        shared,
-        own,
-        options: |options| options,
-        lacks: &[],
-    })
-    .await;
+    let server = require_or_skip(Kind::Postgres18).unwrap_or_else(|error| panic!("{error}"));
+    let Some(server) = server else { return };
+    let harness = common::harness(common::patient(server.url()), Kind::Postgres18, &[]);
+    common::run_suite(harness.named("postgres-18")).await;
 }

@@ -1,22 +1,19 @@
 //! The conformance suite, on inboxes in partitions. Every purge that finds messages in the current
 //! partition begins a new one, and nothing is kept longer so that its partition can be dropped
 //! whole: the suite counts exactly.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::expect_used)]
 
 mod common;
-mod suite;
 
 use std::time::Duration;
 
 use inbox_postgres::Partitions;
-use suite::Database;
+use test_servers::Kind;
 
-conformance_tests::conformance!(Database {
-    name: "postgres-partitioned",
-    shared: common::shared_url,
-    own: common::own_server,
-    options: |options| {
-        let partitions = Partitions::every(Duration::ZERO);
-        options.partitions(Some(partitions.patience(Duration::ZERO)))
-    },
-    lacks: &[],
+conformance_tests::conformance!({
+    let url = common::shared_url().expect("a server");
+    let partitions = Partitions::every(Duration::ZERO).patience(Duration::ZERO);
+    let options = common::patient(&url).partitions(Some(partitions));
+    common::harness(options, Kind::Postgres, &[]).named("postgres-partitioned")
 });

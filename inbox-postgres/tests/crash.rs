@@ -3,24 +3,22 @@
 //!
 //! `cargo test -p inbox-postgres --test crash -- --kills 200 --operations 100000` is the full run.
 
-mod common;
-
-use std::{
-    process::ExitCode,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use common::Place;
 use conformance_tests::{
-    BoxError, BusinessWrites, Offered, Restart, Transactions,
+    BoxError, Offered, OwnServer, Restart, Transactions,
     crash::{self, Opened, Site, Target},
 };
 use inbox_api::{Schema as _, Store as _};
-use inbox_postgres::{PostgresOptions, PostgresStore};
-use sqlx::{AssertSqlSafe, Connection as _, Postgres};
-use test_servers::{Kind, Server, require_or_skip};
+use inbox_postgres::{
+    PostgresOptions, PostgresStore,
+    conformance::{Effects, TestSchema},
+};
+use test_servers::{
+    Kind,
+    control::{Outage, own},
+};
 
 struct Database(Kind);
 
@@ -31,31 +29,25 @@ impl Target for Database {
     }
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
-        let kind = self.0;
-        let server = tokio::task::spawn_blocking(move || require_or_skip(kind)).await??;
-        let server = server
-            .filter(|server| !server.is_shared())
-            .ok_or("no PostgreSQL server to harm")?;
-        let place = Place::at(server.url().to_owned());
-        let store = place.connect().await?;
+        let server = own(self.0, &[], Outage::Stopped).start().await?;
+        let address = format!("{}?schema=crash", server.url);
+        let options = PostgresOptions::from_url(&address)?;
+        let store = PostgresStore::connect(options.clone()).await?;
         store.create().await?;
         store.close().await;
-        place
-            .run("CREATE TABLE {schema}.effects (note text NOT NULL)")
+        Effects::of(Arc::new(TestSchema::of(&options)))
+            .create()
             .await?;
-        Ok(Box::new(Harmed {
-            address: format!("{}?schema={}", place.url, place.schema),
-            server: Arc::new(Mutex::new(server)),
-        }))
+        Ok(Box::new(Harmed { address, server }))
     }
 
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
-        let (connection, options) = PostgresOptions::from_url(address)?;
-        let effects = Arc::new(Effects(address.to_owned()));
+        let options = PostgresOptions::from_url(address)?;
+        let effects = Arc::new(Effects::of(Arc::new(TestSchema::of(&options))));
         // The server may just be restarting.
         let mut tries = 0;
         let store = loop {
-            match PostgresStore::connect(connection.clone(), options.clone()).await {
+            match PostgresStore::connect(options.clone()).await {
                 Err(error) if error.is_retryable() && tries < 300 => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -72,7 +64,7 @@ impl Target for Database {
 
 struct Harmed {
     address: String,
-    server: Arc<Mutex<Server>>,
+    server: OwnServer,
 }
 
 #[async_trait]
@@ -82,44 +74,7 @@ impl Site for Harmed {
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {
-        common::restart(&self.server, how).await
-    }
-}
-
-/// A table of the handler's own.
-struct Effects(String);
-
-impl Effects {
-    fn table(&self) -> String {
-        let schema = self.0.rsplit_once("schema=").unwrap_or_default().1;
-        format!("\"{schema}\".effects")
-    }
-}
-
-#[async_trait]
-impl BusinessWrites<sqlx::Transaction<'static, Postgres>> for Effects {
-    async fn write(
-        &self,
-        transaction: &mut sqlx::Transaction<'static, Postgres>,
-        note: &str,
-    ) -> Result<(), BoxError> {
-        let sql = format!("INSERT INTO {} (note) VALUES ($1)", self.table());
-        sqlx::query(AssertSqlSafe(sql))
-            .bind(note)
-            .execute(&mut **transaction)
-            .await?;
-        Ok(())
-    }
-
-    async fn written(&self) -> Result<Vec<String>, BoxError> {
-        let (url, _) = self.0.split_once('?').unwrap_or((&self.0, ""));
-        let mut connection = common::connection(url).await?;
-        let sql = format!("SELECT note FROM {}", self.table());
-        let notes = sqlx::query_scalar(AssertSqlSafe(sql))
-            .fetch_all(&mut connection)
-            .await?;
-        connection.close().await?;
-        Ok(notes)
+        self.server.control.restart(how).await
     }
 }
 

@@ -22,7 +22,7 @@ use test_servers::{Kind as ServerKind, Server, or_skip};
 /// An inbox on a server of the test's own.
 async fn alone() -> Option<(Arc<Mutex<Server>>, Ready)> {
     let server = own_server()?;
-    let place = Place::at(server.url().to_owned());
+    let place = TestInbox::at(server.url().to_owned());
     let store = place.store().await;
     Some((Arc::new(Mutex::new(server)), Ready { place, store }))
 }
@@ -99,7 +99,7 @@ async fn a_standby_is_read_only_until_it_is_promoted() {
     };
     let mut options = place.options.clone();
     options = options.notifications(false);
-    let after = PostgresStore::connect(connection_options(standby.url()), options)
+    let after = PostgresStore::connect(options.connect_with(connection_options(standby.url())))
         .await
         .unwrap();
     let started = Instant::now();
@@ -123,9 +123,9 @@ async fn a_standby_is_read_only_until_it_is_promoted() {
         unavailable(&error, Effect::None);
         assert!(error.to_string().contains("read-only"), "{error}");
     }
-    act(&primary, Server::kill).await.unwrap();
+    act(&primary, Server::kill).await;
     let standby = Arc::new(Mutex::new(standby));
-    act(&standby, Server::promote).await.unwrap();
+    act(&standby, Server::promote).await;
     recovers(&after, "2").await;
     let claimed = claim(&after, 10).await;
     assert_eq!(ids(&claimed), ["1", "2"]);
@@ -178,7 +178,7 @@ async fn a_full_queue_of_notifications_is_waited_for() {
     let Some(server) = newest_with(&["max_notify_queue_pages=64"]) else {
         return;
     };
-    let place = Place::at(server.url().to_owned());
+    let place = TestInbox::at(server.url().to_owned());
     let store = place.store().await;
     let mut listener = connection(&place.url).await.unwrap();
     for sql in ["LISTEN other", "BEGIN", "SELECT 1"] {
@@ -227,7 +227,7 @@ async fn a_transaction_that_the_server_finds_too_long_is_an_outage() {
     let Some(server) = newest_with(&[]) else {
         return;
     };
-    let place = Place::at(server.url().to_owned());
+    let place = TestInbox::at(server.url().to_owned());
     let store = place.store().await;
     let mut holder = store.open().await.unwrap();
     store
@@ -292,10 +292,10 @@ async fn a_server_that_comes_back_finds_the_store_working() {
     for (round, down) in [Server::stop, Server::kill].into_iter().enumerate() {
         let id = format!("before {round}");
         let _ = store.receive_one(&message(&id)).await.unwrap();
-        act(&server, down).await.unwrap();
+        act(&server, down).await;
         let error = store.statistics().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        act(&server, Server::start).await.unwrap();
+        act(&server, Server::start).await;
         recovers(&store, &format!("after {round}")).await;
     }
     assert_eq!(store.statistics().await.unwrap().count(State::Pending), 4);
@@ -317,18 +317,22 @@ async fn errors_keep_secrets() {
         text
     };
     let options = connection_options(&place.url).password("hunter2");
-    let refused =
-        PostgresStore::connect(options.clone().database("nowhere"), place.options.clone())
-            .await
-            .unwrap_err();
+    let refused = PostgresStore::connect(
+        place
+            .options
+            .clone()
+            .connect_with(options.clone().database("nowhere")),
+    )
+    .await
+    .unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::SchemaMissing, "{refused}");
-    let store = PostgresStore::connect(options.clone(), place.options.clone())
+    let store = PostgresStore::connect(place.options.clone().connect_with(options.clone()))
         .await
         .unwrap();
     let sent = message_with("1", "4111111111111111");
     store.close().await;
     let closed = store.receive_one(&sent).await.unwrap_err();
-    let unreachable = PostgresStore::connect(options.port(1), place.options.clone())
+    let unreachable = PostgresStore::connect(place.options.clone().connect_with(options.port(1)))
         .await
         .unwrap_err();
     unavailable(&unreachable, Effect::None);

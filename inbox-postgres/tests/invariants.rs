@@ -4,7 +4,6 @@
 
 mod common;
 
-use check::broken_rules;
 use common::*;
 use inbox_api::{AfterDead, Outcome, Store as _};
 
@@ -45,7 +44,7 @@ async fn each_contradiction_is_found() {
     let Some(ready) = ready().await else { return };
     fill(&ready).await;
     let place = &ready.place;
-    assert_eq!(broken_rules(place).await, [""; 0]);
+    assert_eq!(place.broken_rules().await, [""; 0]);
     for (spoil, rule) in [
         (
             "DELETE FROM {schema}.inbox_done",
@@ -125,7 +124,7 @@ async fn each_contradiction_is_found() {
         let place = &ready.place;
         place.run("DROP INDEX {schema}.inbox_head").await.unwrap();
         place.run(&with_numbers(spoil)).await.unwrap();
-        let found = broken_rules(place).await;
+        let found = place.broken_rules().await;
         let is_found = found.iter().any(|found| found.starts_with(rule));
         assert!(is_found, "{spoil}: {found:?}");
     }

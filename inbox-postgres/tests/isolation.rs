@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction, postgres::PgPoolOptions
 const STRICTER: [&str; 2] = ["repeatable read", "serializable"];
 
 /// A database of the test's own whose default is `level`.
-async fn database(level: &str, more: &str) -> Option<Place> {
+async fn database(level: &str, more: &str) -> Option<TestInbox> {
     let url = shared_url()?;
     let name = fresh_name();
     let sql = format!("CREATE DATABASE {name} TEMPLATE template0 {more}");
@@ -26,12 +26,12 @@ async fn database(level: &str, more: &str) -> Option<Place> {
     let sql = format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'");
     execute(&url, &sql).await.unwrap();
     let (server, _) = url.rsplit_once('/')?;
-    let mut place = Place::at(format!("{server}/{name}"));
+    let mut place = TestInbox::at(format!("{server}/{name}"));
     place.options = place.options.acquire_timeout(Duration::from_secs(30));
     Some(place)
 }
 
-async fn stores(place: &Place, count: usize) -> Vec<PostgresStore> {
+async fn stores(place: &TestInbox, count: usize) -> Vec<PostgresStore> {
     let mut stores = Vec::new();
     for _ in 0..count {
         stores.push(place.other().await);
@@ -95,13 +95,13 @@ async fn operations_are_the_same_at_every_default() {
                 .replay_slice(&Filter::default(), &slice)
                 .await
                 .unwrap();
-            assert_eq!(check::broken_rules(&place).await, [""; 0], "{level}");
+            assert_eq!(place.broken_rules().await, [""; 0], "{level}");
         }
         for worker in workers {
             worker.await.unwrap();
         }
         let ready = Ready { place, store };
-        check::check_consistent(&ready).await;
+        check_consistent(&ready).await;
     }
 }
 
@@ -213,7 +213,7 @@ async fn a_callers_old_snapshot_conflicts_rather_than_answers_wrongly() {
         } else {
             drop(transaction);
         }
-        check::check_consistent(&ready).await;
+        check_consistent(&ready).await;
         let _ = store
             .receive(&[ordered("new 1", "free"), ordered("new 2", "free")])
             .await
@@ -223,7 +223,7 @@ async fn a_callers_old_snapshot_conflicts_rather_than_answers_wrongly() {
             assert_eq!(ids(&leased), [id], "{level}");
             settle(store, &leased[0].lease, processed()).await;
         }
-        check::check_consistent(&ready).await;
+        check_consistent(&ready).await;
     }
 }
 
@@ -259,7 +259,7 @@ async fn keys_are_locked_in_one_order_whatever_the_collation() {
     let waiting = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
          AND query LIKE '%{}%'",
-        place.schema
+        place.schema.name
     );
     while place.value::<i64>(&waiting).await == 0 {
         assert!(!receiving.is_finished());
@@ -276,5 +276,5 @@ async fn keys_are_locked_in_one_order_whatever_the_collation() {
     assert_eq!(free, 1, "locked against the order of every other operation");
     store.commit(holding).await.unwrap();
     receiving.await.unwrap();
-    check::check_consistent(&Ready { place, store }).await;
+    check_consistent(&Ready { place, store }).await;
 }

@@ -35,7 +35,7 @@ async fn records_alone_do_not_make_the_counts_grow() {
         .value("SELECT count(*) FROM {schema}.inbox_tally")
         .await;
     assert_eq!(rows, 1, "each purge sums up");
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn other_operations_alone_do_not_make_the_counts_grow() {
             .await;
         // Each time two rows; summed up once in 500 calls on average.
         assert!(rows < TIMES * ROUNDS, "{rows} rows");
-        check::check_consistent(&ready).await;
+        check_consistent(&ready).await;
     }
 }
 
@@ -80,7 +80,7 @@ async fn without_notifications_no_operation_notifies() {
     let mut listener = sqlx::postgres::PgListener::connect(&place.url)
         .await
         .unwrap();
-    let channel = format!("{}.inbox", place.schema);
+    let channel = format!("{}.inbox", place.schema.name);
     listener.listen(&channel).await.unwrap();
     let blocked = |id: &str| ordered(id, id);
     for id in ["purged", "archived", "discarded", "replayed"] {
@@ -143,5 +143,5 @@ async fn a_message_that_is_missing_is_reported_once_and_set_aside() {
     assert_eq!(store.statistics().await.unwrap().count(State::Dead), 1);
     let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }

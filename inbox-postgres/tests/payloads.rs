@@ -137,7 +137,7 @@ async fn what_is_not_json_is_refused_alone() {
             store.roll_back(transaction).await.unwrap();
         }
         assert_eq!(ids(&claim(store, 100).await), ["first", "last"]);
-        check::check_consistent(&ready).await;
+        check_consistent(&ready).await;
     }
 }
 
@@ -186,7 +186,7 @@ async fn what_jsonb_cannot_hold_is_refused_alone() {
         let error = replaced.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
     }
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn an_edited_payload_is_what_everybody_sees() {
             let error = store.replay(&key("1"), bad).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
         }
-        check::check_consistent(&ready).await;
+        check_consistent(&ready).await;
     }
 }
 
@@ -262,5 +262,5 @@ async fn a_batch_larger_than_one_statement_is_stored_together() {
         .await;
     assert_eq!(transactions, 1);
     assert_eq!(ids(&claim(store, 2).await), ["0", "1"]);
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }

@@ -26,7 +26,7 @@ const GROWING: &str = "('inbox_message', 'inbox_work', 'inbox_done', 'inbox_orde
 
 /// A store with one connection, whose plans are made once.
 struct Measured {
-    place: Place,
+    place: TestInbox,
     pool: PgPool,
     store: PostgresStore,
     next: usize,
@@ -41,13 +41,13 @@ struct Reads {
 
 impl Measured {
     async fn new(url: &str) -> Self {
-        let place = Place::at(url.to_owned());
+        let place = TestInbox::at(url.to_owned());
         let store = place.store().await;
         store.close().await;
         Self::on(place).await
     }
 
-    async fn on(place: Place) -> Self {
+    async fn on(place: TestInbox) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .connect_with(connection_options(&place.url))
@@ -76,7 +76,7 @@ impl Measured {
             .await
             .unwrap();
         self.pool.execute("SELECT 1").await.unwrap();
-        let schema = &self.place.schema;
+        let schema = &self.place.schema.name;
         let whole_tables = format!(
             "SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables
              WHERE schemaname = '{schema}' AND relname IN {GROWING}"
@@ -331,7 +331,7 @@ fn compare(few: &BTreeMap<&'static str, Reads>, many: &BTreeMap<&'static str, Re
 
 #[tokio::test]
 async fn no_operation_reads_more_with_a_backlog_and_a_history() {
-    // No plan is made anew because statistics are, and nobody else's snapshot keeps removed rows
+    // No plan is made again because statistics are, and nobody else's snapshot keeps removed rows
     // in the way.
     let Some(server) = own_server_with(&["autovacuum=off"]) else {
         return;
@@ -367,5 +367,5 @@ async fn no_operation_reads_more_with_a_backlog_and_a_history() {
 
 /// The SQL that fills the tables makes an inbox as the store would.
 async fn check_filled(measured: &Measured) {
-    assert_eq!(check::broken_rules(&measured.place).await, [""; 0]);
+    assert_eq!(measured.place.broken_rules().await, [""; 0]);
 }

@@ -3,15 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
-mod suite;
 
 use std::sync::LazyLock;
 
 use common::*;
-use conformance_tests::Need;
 use inbox_api::{Effect, ErrorKind, Receipt, Store as _, StoreExt as _, Wakeups};
 use inbox_postgres::PostgresOptions;
-use suite::Database;
 use test_servers::{Error, Kind as ServerKind, Server, require_or_skip};
 
 static SERVER: LazyLock<Result<Option<Server>, Error>> =
@@ -22,11 +19,6 @@ fn shared() -> Option<String> {
     server.as_ref().map(|server| server.url().to_owned())
 }
 
-fn own() -> Option<Server> {
-    let server = require_or_skip(ServerKind::Pgbouncer).unwrap_or_else(|error| panic!("{error}"));
-    server.filter(|server| !server.is_shared())
-}
-
 /// What the pooler asks for.
 fn pooled(options: PostgresOptions) -> PostgresOptions {
     options.prepared_statements(false).notifications(false)
@@ -34,17 +26,9 @@ fn pooled(options: PostgresOptions) -> PostgresOptions {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_conforms_without_prepared_statements_and_notifications() {
-    if shared().is_none() {
-        return;
-    }
-    suite::run_all(Database {
-        name: "postgres behind pgbouncer",
-        shared,
-        own,
-        options: pooled,
-        lacks: &[Need::Wakeups, Need::WakeupsAcrossProcesses],
-    })
-    .await;
+    let Some(url) = shared() else { return };
+    let harness = harness(pooled(patient(&url)), ServerKind::Pgbouncer, &[]);
+    run_suite(harness.named("postgres behind pgbouncer")).await;
 }
 
 /// Several connections of the store and of others on few of the server's, so that consecutive
@@ -52,7 +36,7 @@ async fn it_conforms_without_prepared_statements_and_notifications() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_clients_share_few_connections() {
     let Some(url) = shared() else { return };
-    let mut place = Place::at(url);
+    let mut place = TestInbox::at(url);
     place.options = pooled(place.options).max_connections(8);
     let store = place.store().await;
     let tasks: Vec<_> = (0..16)
@@ -76,7 +60,7 @@ async fn many_clients_share_few_connections() {
         task.await.unwrap();
     }
     let ready = Ready { place, store };
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
     assert_eq!(ready.store.capabilities().wakeups, Wakeups::None);
 }
 
@@ -85,11 +69,11 @@ async fn many_clients_share_few_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn with_prepared_statements_it_fails_and_loses_nothing() {
     let Some(url) = shared() else { return };
-    let mut place = Place::at(url);
+    let mut place = TestInbox::at(url);
     place.options = pooled(place.options);
     let store = place.store().await;
-    let mut preparing = Place::at(place.url.clone());
-    preparing.schema = place.schema.clone();
+    let mut preparing = TestInbox::at(place.url.clone());
+    preparing.schema.name = place.schema.name.clone();
     preparing.options = place.options.clone().prepared_statements(true);
     let preparing = preparing.connect().await.unwrap();
     let tasks: Vec<_> = (0..8)
@@ -125,5 +109,5 @@ async fn with_prepared_statements_it_fails_and_loses_nothing() {
     // The same store without them goes on.
     let receipt = store.receive_one(&message("after")).await.unwrap();
     assert_eq!(receipt, Receipt::Accepted);
-    check::check_consistent(&Ready { place, store }).await;
+    check_consistent(&Ready { place, store }).await;
 }

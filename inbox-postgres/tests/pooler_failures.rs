@@ -24,9 +24,9 @@ struct Pooled {
     server: Arc<Mutex<Server>>,
     _pooler: Server,
     /// Without the pooler.
-    direct: Place,
+    direct: TestInbox,
     /// Through the pooler.
-    place: Place,
+    place: TestInbox,
 }
 
 impl Pooled {
@@ -39,10 +39,10 @@ impl Pooled {
         .await
         .unwrap();
         let pooler = pooler.unwrap()?;
-        let direct = Place::at(server.url().to_owned());
+        let direct = TestInbox::at(server.url().to_owned());
         direct.store().await.close().await;
-        let mut place = Place::at(pooler.url().to_owned());
-        place.schema = direct.schema.clone();
+        let mut place = TestInbox::at(pooler.url().to_owned());
+        place.schema.name = direct.schema.name.clone();
         place.options = pooled(direct.options.clone());
         Some(Self {
             server: Arc::new(Mutex::new(server)),
@@ -105,7 +105,7 @@ async fn a_server_that_is_away_behind_the_pooler_is_an_outage() {
         let recorded = message(&format!("recorded {round}"));
         let first = store.record_in(&mut transaction, &recorded, None).await;
         assert_eq!(first.unwrap(), Recorded::First);
-        act(&pooled.server, down).await.unwrap();
+        act(&pooled.server, down).await;
         let error = store.commit(transaction).await.unwrap_err();
         retryable(&error);
         assert_eq!(error.effect(), Effect::Unknown, "{error}");
@@ -113,7 +113,7 @@ async fn a_server_that_is_away_behind_the_pooler_is_an_outage() {
         // The pooler itself lets clients in.
         let connected = pooled.place.connect().await.unwrap();
         retryable(&connected.statistics().await.unwrap_err());
-        act(&pooled.server, Server::start).await.unwrap();
+        act(&pooled.server, Server::start).await;
         recovers(&store, &format!("after {round}")).await;
     }
     assert_eq!(store.statistics().await.unwrap().count(State::Pending), 4);

@@ -35,9 +35,9 @@ async fn database(url: &str) -> String {
     format!("{server}/{name}")
 }
 
-/// A live inbox in a database of its own.
+/// A live inbox in its own database.
 struct Original {
-    place: Place,
+    place: TestInbox,
     store: PostgresStore,
     /// Of a lease that was given before the dump.
     lease: inbox_api::Lease,
@@ -52,7 +52,7 @@ impl Original {
             let skipped = Err(NoServer::Skipped(Skipped { reason }));
             or_skip(ServerKind::Postgres, skipped).unwrap()?;
         }
-        let mut place = Place::at(database(&url).await);
+        let mut place = TestInbox::at(database(&url).await);
         place.options = change(place.options).acquire_timeout(Duration::from_secs(30));
         let store = place.store().await;
         for n in 0..20 {
@@ -103,9 +103,9 @@ impl Original {
     }
 
     /// A place for the same inbox in a database that is set up, or empty.
-    async fn target(&self, set_up: bool) -> Place {
-        let mut target = Place::at(database(&self.place.url).await);
-        target.schema = self.place.schema.clone();
+    async fn target(&self, set_up: bool) -> TestInbox {
+        let mut target = TestInbox::at(database(&self.place.url).await);
+        target.schema.name = self.place.schema.name.clone();
         target.options = self.place.options.clone();
         if set_up {
             target.store().await.close().await;
@@ -114,17 +114,17 @@ impl Original {
     }
 
     /// As people do, who may not stop at the first error.
-    fn load(&self, target: &Place) -> String {
+    fn load(&self, target: &TestInbox) -> String {
         let file = self.file();
         program("psql", &["--dbname", &target.url, "--file", &file, "-q"]).0
     }
 
     fn table(&self, name: &str) -> String {
-        format!("{}.inbox_{name}", self.place.schema)
+        format!("{}.inbox_{name}", self.place.schema.name)
     }
 
     /// What was there is there, and work goes on as it would have.
-    async fn is_right(&self, target: Place) {
+    async fn is_right(&self, target: TestInbox) {
         let store = target.connect().await.unwrap();
         store.create().await.unwrap();
         assert!(store.exists().await.unwrap());
@@ -174,7 +174,7 @@ impl Original {
             })
             .collect();
         assert_eq!(of_key.last().unwrap().as_str(), "new", "behind the others");
-        check::check_consistent(&Ready {
+        check_consistent(&Ready {
             place: target,
             store,
         })
@@ -182,7 +182,7 @@ impl Original {
     }
 
     /// Refused by whatever is asked first.
-    async fn is_refused(&self, target: &Place, why: &str, first_use: bool) {
+    async fn is_refused(&self, target: &TestInbox, why: &str, first_use: bool) {
         let store = target.connect().await.unwrap();
         let mut errors = vec![
             store.exists().await.unwrap_err(),

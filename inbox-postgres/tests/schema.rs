@@ -15,7 +15,7 @@ use inbox_postgres::{PayloadType, PostgresStore, SchemaName};
 
 /// A schema without an inbox, and a store on it.
 async fn empty() -> Option<Ready> {
-    let place = Place::shared()?;
+    let place = TestInbox::shared()?;
     let store = place.connect().await.unwrap();
     Some(Ready { place, store })
 }
@@ -58,7 +58,9 @@ async fn many_can_set_up_at_once_whatever_isolation_is_the_default() {
 async fn many_set_up(isolation: &str) {
     // In a schema that is there, and in one that is not.
     for schema_exists in [false, true] {
-        let Some(place) = Place::shared() else { return };
+        let Some(place) = TestInbox::shared() else {
+            return;
+        };
         if schema_exists {
             place.run("CREATE SCHEMA {schema}").await.unwrap();
         }
@@ -66,9 +68,10 @@ async fn many_set_up(isolation: &str) {
             connection_options(&place.url).options([("default_transaction_isolation", isolation)]);
         let mut tasks = Vec::new();
         for n in 0..12 {
-            let store = PostgresStore::connect(connection.clone(), place.options.clone())
-                .await
-                .unwrap();
+            let store =
+                PostgresStore::connect(place.options.clone().connect_with(connection.clone()))
+                    .await
+                    .unwrap();
             tasks.push(tokio::spawn(async move {
                 if n % 2 == 0 {
                     store.create().await?;
@@ -89,7 +92,7 @@ async fn many_set_up(isolation: &str) {
 #[tokio::test]
 async fn the_ddl_text_sets_up_the_same() {
     for payload_type in [PayloadType::Bytea, PayloadType::Json, PayloadType::Jsonb] {
-        let Some(mut place) = Place::shared() else {
+        let Some(mut place) = TestInbox::shared() else {
             return;
         };
         place.options = place.options.payload_type(payload_type);
@@ -201,8 +204,8 @@ async fn a_part_that_is_missing_or_different_is_noticed_and_named() {
 #[tokio::test]
 async fn a_function_that_is_missing_or_different_is_noticed_and_replaced() {
     for damage in [
-        "DROP FUNCTION {schema}.inbox_fold",
-        "CREATE OR REPLACE FUNCTION {schema}.inbox_fold() RETURNS void
+        "DROP FUNCTION {schema}.inbox_compact_counters",
+        "CREATE OR REPLACE FUNCTION {schema}.inbox_compact_counters() RETURNS void
          LANGUAGE plpgsql AS $$ BEGIN END $$",
     ] {
         let Some(Ready { place, store }) = ready().await else {
@@ -212,7 +215,12 @@ async fn a_function_that_is_missing_or_different_is_noticed_and_replaced() {
         assert!(!store.exists().await.unwrap(), "{damage}");
         let error = store.create().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
-        assert!(error.context().contains("function inbox_fold()"), "{error}");
+        assert!(
+            error
+                .context()
+                .contains("function inbox_compact_counters()"),
+            "{error}"
+        );
         let migration = store.migrate().await.unwrap();
         assert_eq!((migration.from, migration.to), (Some(1), 1));
         assert!(store.exists().await.unwrap(), "{damage}");
@@ -245,9 +253,7 @@ async fn another_payload_type_says_so() {
         return;
     };
     let options = place.options.clone().payload_type(PayloadType::Jsonb);
-    let other = PostgresStore::connect(connection_options(&place.url), options)
-        .await
-        .unwrap();
+    let other = PostgresStore::connect(options).await.unwrap();
     assert!(!other.exists().await.unwrap());
     let payload = message_with("1", "{}");
     for error in [
@@ -365,7 +371,7 @@ async fn names_that_need_quotes_and_the_longest_names_do() {
         (long_schema('s'), "b2345678901234567890123456789012"),
         (long_schema('t'), "a2345678901234567890123456789012"),
     ] {
-        let Some(mut place) = Place::shared() else {
+        let Some(mut place) = TestInbox::shared() else {
             return;
         };
         let inbox = InboxName::new(inbox).unwrap();
@@ -375,7 +381,7 @@ async fn names_that_need_quotes_and_the_longest_names_do() {
         assert_eq!(
             store.count(&inbox_api::Filter::default()).await.unwrap(),
             0,
-            "each is an inbox of its own"
+            "each is another inbox"
         );
         receives(&store).await;
         stores.push(store);
@@ -422,8 +428,8 @@ async fn a_database_in_another_encoding_is_refused() {
     .await
     .unwrap();
     let options = connection_options(&url).database(&name);
-    let place = Place::at(url.clone());
-    let store = PostgresStore::connect(options, place.options.clone())
+    let place = TestInbox::at(url.clone());
+    let store = PostgresStore::connect(place.options.clone().connect_with(options))
         .await
         .unwrap();
     let error = store.create().await.unwrap_err();
@@ -440,7 +446,7 @@ async fn a_database_in_another_encoding_is_refused() {
 #[tokio::test]
 async fn odd_settings_of_the_session_change_nothing() {
     let Some(url) = shared_url() else { return };
-    let place = Place::at(url.clone());
+    let place = TestInbox::at(url.clone());
     let options = connection_options(&url).options([
         ("DateStyle", "German"),
         ("TimeZone", "Pacific/Chatham"),
@@ -453,7 +459,7 @@ async fn odd_settings_of_the_session_change_nothing() {
         ("xmloption", "document"),
         ("standard_conforming_strings", "on"),
     ]);
-    let store = PostgresStore::connect(options, place.options.clone())
+    let store = PostgresStore::connect(place.options.clone().connect_with(options))
         .await
         .unwrap();
     store.create().await.unwrap();
@@ -472,7 +478,7 @@ async fn odd_settings_of_the_session_change_nothing() {
         assert!(left >= LENGTH && left < LENGTH * 2, "{left:?}");
         settle(&store, &leased.lease, processed()).await;
     }
-    check::check_consistent(&Ready { place, store }).await;
+    check_consistent(&Ready { place, store }).await;
 }
 
 #[tokio::test]

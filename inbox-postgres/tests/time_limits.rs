@@ -28,7 +28,7 @@ type Call<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send + 'a>>;
 
 /// An inbox on the shared server, which the store under test reaches through a proxy.
 struct Silent {
-    place: Place,
+    place: TestInbox,
     proxy: Proxy,
     /// Through the proxy.
     url: String,
@@ -36,7 +36,7 @@ struct Silent {
 
 impl Silent {
     async fn new(change: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Option<Self> {
-        let mut place = Place::shared()?;
+        let mut place = TestInbox::shared()?;
         place.options = change(place.options);
         place.store().await.close().await;
         place.options = place.options.operation_timeout(LIMIT).max_connections(1);
@@ -75,7 +75,7 @@ impl Silent {
     }
 
     async fn on_own_pool(&self) -> PostgresStore {
-        PostgresStore::connect(self.connection(), self.place.options.clone())
+        PostgresStore::connect(self.place.options.clone().connect_with(self.connection()))
             .await
             .unwrap()
     }
@@ -384,7 +384,13 @@ async fn subscribing_and_closing_end_on_a_server_that_says_nothing() {
     silent.proxy.stall();
     let error = ends("subscribe", store.subscribe(&[handler("h")])).await;
     assert_eq!(error.effect(), Effect::None);
-    let connecting = PostgresStore::connect(silent.connection(), silent.place.options.clone());
+    let connecting = PostgresStore::connect(
+        silent
+            .place
+            .options
+            .clone()
+            .connect_with(silent.connection()),
+    );
     let error = ends("connect", connecting).await;
     assert_eq!(error.effect(), Effect::None);
     tokio::time::timeout(FOR_EVER, store.close()).await.unwrap();

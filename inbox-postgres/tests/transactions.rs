@@ -22,7 +22,7 @@ use sqlx::{AssertSqlSafe, Executor as _, PgPool, Postgres, Transaction, postgres
 const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
 /// The caller's own pool, and a table of the caller's.
-async fn own_pool(place: &Place) -> PgPool {
+async fn own_pool(place: &TestInbox) -> PgPool {
     place
         .run("CREATE TABLE IF NOT EXISTS {schema}.orders (id bigint PRIMARY KEY)")
         .await
@@ -42,7 +42,7 @@ async fn begin_at(pool: &PgPool, level: &str) -> Transaction<'static, Postgres> 
 }
 
 async fn write(
-    place: &Place,
+    place: &TestInbox,
     transaction: &mut Transaction<'static, Postgres>,
     order: i64,
 ) -> sqlx::Result<()> {
@@ -54,19 +54,19 @@ async fn write(
     Ok(())
 }
 
-async fn orders(place: &Place) -> i64 {
+async fn orders(place: &TestInbox) -> i64 {
     place.value("SELECT count(*) FROM {schema}.orders").await
 }
 
 /// Waits until some backend waits for a lock of another.
-async fn somebody_waits(place: &Place) {
+async fn wait_for_a_lock_wait(place: &TestInbox) {
     let started = Instant::now();
     loop {
         // By the name of this test's schema in the statement.
         let sql = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
              AND query LIKE '%{}%'",
-            place.schema
+            place.schema.name
         );
         if place.value::<i64>(&sql).await > 0 {
             return;
@@ -118,7 +118,7 @@ async fn all_commits_or_nothing_does() {
     assert_eq!(record.attempts, once);
     let begun = store.begin(&message("1"), &terms()).await.unwrap();
     assert_eq!(begun, Begun::Processed { result });
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn record_answers_in_every_state() {
     assert_eq!(record(&message("dead")).await, Recorded::Dead { reason });
     let _ = store.discard(&key("dead")).await.unwrap();
     assert_eq!(record(&message("dead")).await, Recorded::Discarded);
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 /// What the issue asks for: the second waits, then sees a duplicate, and goes on.
@@ -195,7 +195,7 @@ async fn the_second_of_two_transactions_waits_and_stays_usable() {
                     (recorded, receipts)
                 })
             };
-            somebody_waits(&place).await;
+            wait_for_a_lock_wait(&place).await;
             assert!(!second.is_finished());
             let expected = if first_commits {
                 first.commit().await.unwrap();
@@ -209,7 +209,7 @@ async fn the_second_of_two_transactions_waits_and_stays_usable() {
             assert_eq!(receipts, [Receipt::Duplicate, Receipt::Accepted]);
             assert_eq!(orders(&place).await, 2);
             let place = Arc::into_inner(place).unwrap();
-            check::check_consistent(&Ready { place, store }).await;
+            check_consistent(&Ready { place, store }).await;
         }
     }
 }
@@ -310,7 +310,7 @@ async fn a_settlement_and_the_handlers_writes_commit_together() {
         settle(store, &next, processed()).await;
     }
     assert_eq!(orders(place).await, 3);
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test]
@@ -342,7 +342,7 @@ async fn a_transaction_that_failed_says_so_and_the_connection_goes_on() {
     let recorded = store.record_in(&mut transaction, &message("2"), None).await;
     assert_eq!(recorded.unwrap(), Recorded::First);
     store.commit(transaction).await.unwrap();
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -386,7 +386,7 @@ async fn of_racing_transactions_exactly_one_wins() {
         }
         assert_eq!(winners, 1);
     }
-    check::check_consistent(&Ready { place, store }).await;
+    check_consistent(&Ready { place, store }).await;
 }
 
 /// A small generator, so that a failing run can be repeated by its seed.
@@ -589,7 +589,7 @@ async fn no_interleaving_loses_the_place_of_an_ordering_key() {
 
     // Leases that conflicts left behind run out; nothing blocks for ever.
     place.advance(LENGTH).await;
-    assert_eq!(check::broken_rules(place).await, [""; 0]);
+    assert_eq!(place.broken_rules().await, [""; 0]);
     for id in accepted.keys() {
         assert!(store.get(&key(id)).await.unwrap().is_some(), "{id} is lost");
     }
@@ -626,14 +626,14 @@ async fn no_interleaving_loses_the_place_of_an_ordering_key() {
             }
             settle(store, &leased.lease, processed()).await;
         }
-        assert_eq!(check::broken_rules(place).await, [""; 0]);
+        assert_eq!(place.broken_rules().await, [""; 0]);
     }
     assert_eq!(drained, waiting, "each once");
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
     let after: i64 = place.value(deadlocks).await;
     // Transactions of several statements may lock in any order; single operations may not.
     println!("{conflicts} conflicts, {} deadlocks", after - before);
     let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10_000).unwrap();
     assert!(store.purge(&expired).await.unwrap() >= waiting);
-    check::check_consistent(&ready).await;
+    check_consistent(&ready).await;
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use common::*;
-use conformance_tests::Restart;
 use inbox_api::{
     AfterDead, Due, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest, Receipt, Settlement,
     Slice, State, Store as _, StoreExt as _, Subscription, Transactional as _, Wakeups,
@@ -40,7 +39,7 @@ async fn settle_down(subscription: &mut Box<dyn Subscription>) {
 }
 
 /// Listens as a program of another kind would.
-async fn listener(place: &Place) -> PgListener {
+async fn listener(place: &TestInbox) -> PgListener {
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .connect_with(connection_options(&place.url))
@@ -48,18 +47,18 @@ async fn listener(place: &Place) -> PgListener {
         .unwrap();
     let mut listener = PgListener::connect_with(&pool).await.unwrap();
     listener
-        .listen(&format!("{}.inbox", place.schema))
+        .listen(&format!("{}.inbox", place.schema.name))
         .await
         .unwrap();
     listener
 }
 
-/// The payloads of all notifications so far: those before one of our own, since they come in order
+/// The payloads of all notifications so far: those before one of ours, since they come in order
 /// of commits.
-async fn notified(listener: &mut PgListener, place: &Place) -> Vec<String> {
+async fn notified(listener: &mut PgListener, place: &TestInbox) -> Vec<String> {
     const OURS: &str = "end";
     place
-        .run(&format!("NOTIFY \"{}.inbox\", '{OURS}'", place.schema))
+        .run(&format!("NOTIFY \"{}.inbox\", '{OURS}'", place.schema.name))
         .await
         .unwrap();
     let mut payloads = Vec::new();
@@ -254,11 +253,11 @@ async fn without_notifications_there_are_none() {
     assert_eq!(notified(&mut listener, place).await, [""; 0]);
 }
 
-/// The connection that listens is lost in every way, and made anew.
+/// The connection that listens is lost in every way, and made again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_listener_comes_back_and_wakes_once_for_what_it_missed() {
     let Some(server) = own_server() else { return };
-    let place = Place::at(server.url().to_owned());
+    let place = TestInbox::at(server.url().to_owned());
     let server = Arc::new(Mutex::new(server));
     let store = place.store().await;
     let mut subscription = store.subscribe(&[handler("h")]).await.unwrap();
@@ -275,20 +274,22 @@ async fn a_lost_listener_comes_back_and_wakes_once_for_what_it_missed() {
     receives(&store, "1").await;
     assert!(is_woken(&mut subscription).await, "a new message");
 
-    for (n, how) in [Restart::Orderly, Restart::Killed].into_iter().enumerate() {
+    let ends: [fn(&mut Server) -> _; 2] = [Server::stop, Server::kill];
+    for (n, end) in ends.into_iter().enumerate() {
         settle_down(&mut subscription).await;
-        restart(&server, how).await.unwrap();
-        assert!(is_woken(&mut subscription).await, "after {how:?}");
+        act(&server, end).await;
+        act(&server, Server::start).await;
+        assert!(is_woken(&mut subscription).await, "after restart {n}");
         settle_down(&mut subscription).await;
         receives(&store, &format!("after {n}")).await;
-        assert!(is_woken(&mut subscription).await, "after {how:?}");
+        assert!(is_woken(&mut subscription).await, "after restart {n}");
     }
     // Away for a while.
     settle_down(&mut subscription).await;
-    act(&server, Server::stop).await.unwrap();
+    act(&server, Server::stop).await;
     assert!(is_quiet(&mut subscription).await);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    act(&server, Server::start).await.unwrap();
+    act(&server, Server::start).await;
     assert!(is_woken(&mut subscription).await);
     settle_down(&mut subscription).await;
     receives(&store, "last").await;
@@ -313,7 +314,7 @@ async fn dropped_subscriptions_close_their_connection() {
     let (place, store) = (&ready.place, &ready.store);
     let listening = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%{}%'",
-        place.schema
+        place.schema.name
     );
     let one = store.subscribe(&[handler("h")]).await.unwrap();
     let two = store.subscribe(&[handler("g")]).await.unwrap();

@@ -4,6 +4,8 @@
 use inbox_api::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as DriverKind, RedisError, ServerErrorKind};
 
+use crate::reply::Unexpected;
+
 /// The code with which the scripts report that there is no inbox.
 const MISSING: &str = "INBOXMISSING";
 /// The code with which the scripts report an inbox of another version or shard count.
@@ -13,7 +15,7 @@ const COMMAND: &str = "INBOXCOMMAND";
 
 const LOST: &str = "the connection was lost";
 
-/// A command within a script that the user may not run has no code of its own. Only this text,
+/// A command within a script that the user may not run has no code. Only this text,
 /// which servers have had since permissions exist, tells it from a defect.
 const SCRIPT_DENIED: &str = "The user executing the script";
 
@@ -21,24 +23,57 @@ pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == DriverKind::Server(ServerErrorKind::NoScript)
 }
 
-pub(crate) fn closed(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unavailable, operation, "the store is closed")
+/// Why there is no answer, and whether the server can have done what it was asked for.
+#[derive(Clone)]
+pub(crate) enum Failed {
+    /// Nothing was sent.
+    NotSent(RedisError),
+    /// It was sent, and what became of it is unknown.
+    Lost(RedisError),
 }
 
-/// `writes`: whether what failed could have changed something.
-pub(crate) fn map(operation: &'static str, writes: bool, error: RedisError) -> Error {
-    let (kind, mut context, effect) = classify(&error);
-    if operation == "connect" && context == LOST {
-        context = "the server cannot be reached";
-    }
-    let effect = if writes { effect } else { Effect::None };
-    Error::new(kind, operation, context)
+pub(crate) fn late() -> RedisError {
+    RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut))
+}
+
+/// The error of an answer that is none.
+pub(crate) fn garbled() -> RedisError {
+    RedisError::from((DriverKind::Parse, "too few answers"))
+}
+
+/// The error of what could have changed something.
+pub(crate) fn failed(error: RedisError) -> Error {
+    let (kind, context, effect) = classify(&error);
+    Error::new(kind, context)
         .with_effect(effect)
         .with_source(error)
 }
 
+/// The error of what has certainly changed nothing.
+pub(crate) fn before(error: RedisError) -> Error {
+    failed(error).with_effect(Effect::None)
+}
+
+/// The error of making the first connection.
+pub(crate) fn connecting(error: RedisError) -> Error {
+    let (kind, context, _) = classify(&error);
+    let context = if context == LOST {
+        "the server cannot be reached"
+    } else {
+        context
+    };
+    Error::new(kind, context).with_source(error)
+}
+
+impl From<Unexpected> for Error {
+    fn from(_: Unexpected) -> Self {
+        let context = "the server's answer is not one that the script gives";
+        Self::new(ErrorKind::Other, context).with_effect(Effect::Unknown)
+    }
+}
+
 /// Which kind of permission the user lacks. The server's own words may name keys.
-fn lacking(error: &RedisError) -> &'static str {
+fn missing_permission(error: &RedisError) -> &'static str {
     let words = error.detail().unwrap_or_default();
     if words.contains(" key") {
         "the user lacks a permission for the inbox's keys (compare its ACL rules with the store's)"
@@ -81,7 +116,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
             "READONLY" => (Unavailable, "the server is a replica that takes no writes"),
             "MOVED" | "ASK" | "TRYAGAIN" => (Unavailable, "the cluster is being rearranged"),
             "CLUSTERDOWN" | "MASTERDOWN" => (Unavailable, "a part of the cluster is down"),
-            "NOPERM" => (Denied, lacking(error)),
+            "NOPERM" => (Denied, missing_permission(error)),
             "CROSSSLOT" => (Invalid, "keys of several shards cannot be used together"),
             _ => return None,
         })
@@ -93,7 +128,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
         .detail()
         .is_some_and(|text| text.contains(SCRIPT_DENIED))
     {
-        return (Denied, lacking(error), Effect::Unknown);
+        return (Denied, missing_permission(error), Effect::Unknown);
     }
     match error.kind() {
         DriverKind::AuthenticationFailed => (Denied, "the credentials were refused", Effect::None),
@@ -155,19 +190,16 @@ mod tests {
             ),
             ("ERR something", ErrorKind::Other),
         ] {
-            assert_eq!(map("claim", true, server(line)).kind(), kind, "{line}");
+            assert_eq!(failed(server(line)).kind(), kind, "{line}");
         }
-        assert_eq!(
-            map("claim", true, server("OOM full")).effect(),
-            Effect::None
-        );
+        assert_eq!(failed(server("OOM full")).effect(), Effect::None);
     }
 
     #[test]
     fn a_lost_answer_is_unknown_only_for_writes() {
         let lost = || RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        assert_eq!(map("settle", true, lost()).effect(), Effect::Unknown);
-        assert_eq!(map("get", false, lost()).effect(), Effect::None);
-        assert_eq!(map("get", false, lost()).kind(), ErrorKind::Unavailable);
+        assert_eq!(failed(lost()).effect(), Effect::Unknown);
+        assert_eq!(before(lost()).effect(), Effect::None);
+        assert_eq!(before(lost()).kind(), ErrorKind::Unavailable);
     }
 }

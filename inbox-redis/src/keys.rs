@@ -2,6 +2,9 @@
 
 use inbox_api::{HandlerName, InboxName, Key, Message};
 
+/// The version of the layout of keys, which every shard's marker has.
+pub(crate) const VERSION: u32 = 1;
+
 /// How many keys a shard has in addition to those of its handlers.
 pub(crate) const SHARD_KEYS: usize = 16;
 /// Their names, in the order in which scripts take them.

@@ -105,7 +105,7 @@
 //! Most messages that are received together fare alike: they are claimed together and processed
 //! together. So neighbours in a batch (up to 100, without ordering key or due time, for one handler,
 //! of up to 64 KiB each and 256 KiB together) become a **run**: they share one record of state, one
-//! body and one place among the claimable, and each has only its key and number of its own. A claim
+//! body and one place among the claimable, and only its key and number are each one's own. A claim
 //! that wants less of a run cuts it in two. Whatever happens to one message alone (a retry, a dead
 //! letter, a replay, its own settlement) first takes its run apart into single messages. Batches of
 //! one cost as much as without runs; with batches of 100 and payloads of 1 KiB, a message costs the
@@ -189,31 +189,37 @@
 //!
 #![doc = include_str!("../SETUP.md")]
 
-mod checks;
+mod begin;
+mod claim;
+mod client;
 mod clocks;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod connection;
+mod cross_shard;
 mod error;
-mod group;
+mod extend;
 mod keys;
 mod node;
 mod operate;
 mod options;
-mod places;
 mod receive;
 mod reply;
 mod rows;
 mod schema;
 mod scripts;
+mod servers;
+mod settle;
 mod settle_with;
 mod slots;
+mod start_checks;
 mod store;
 mod wakeups;
-mod work;
 
 /// The driver, whose values [`RedisStore::settle_with`] answers.
 pub use redis;
 
-pub use options::{Confirmations, RedisOptions, StartChecks};
+pub use options::{Confirmations, RedisOptions, SCHEMES, StartChecks};
 pub use settle_with::Command;
 pub use store::RedisStore;
 

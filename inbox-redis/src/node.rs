@@ -1,10 +1,11 @@
 //! One server: its connections, which are made when they are needed and given up when they fail.
 
+pub(crate) mod confirmations;
+
 use std::time::Duration;
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisError, RedisResult,
-    ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
     aio::{ConnectionLike as _, MultiplexedConnection},
 };
 use tokio::{
@@ -12,8 +13,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use self::confirmations::{CONNECTIONS, Group};
 use crate::{
-    group::{CONNECTIONS, Group},
+    error::{Failed, garbled, late},
     options::RedisOptions,
 };
 
@@ -87,15 +89,6 @@ impl Node {
     }
 }
 
-/// Why there is no answer, and whether the server can have done what it was asked for.
-#[derive(Clone)]
-pub(crate) enum Failed {
-    /// Nothing was sent.
-    NotSent(RedisError),
-    /// It was sent, and what became of it is unknown.
-    Lost(RedisError),
-}
-
 /// A connection that nobody has used for so long is asked for a sign of life first: what is sent on one
 /// that was lost meanwhile would have an unknown effect.
 const IDLE: Duration = Duration::from_secs(1);
@@ -142,7 +135,7 @@ impl Line {
                 open.used = Instant::now();
                 return Ok(open.clone());
             }
-            // Calls have time limits of their own.
+            // Calls have their own time limits.
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(within))
                 .set_response_timeout(None);
@@ -242,14 +235,4 @@ fn is_of_another_server(kind: Option<ServerErrorKind>) -> bool {
             ServerErrorKind::ReadOnly | ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown
         )
     )
-}
-
-pub(crate) fn late() -> RedisError {
-    let error = std::io::Error::from(std::io::ErrorKind::TimedOut);
-    RedisError::from(error)
-}
-
-/// An answer that is none.
-pub(crate) fn garbled() -> RedisError {
-    RedisError::from((ErrorKind::Parse, "too few answers"))
 }

@@ -11,9 +11,11 @@ use redis::{
 };
 use url::Url;
 
-use crate::{keys::MAX_SHARDS, schema};
+use crate::keys::MAX_SHARDS;
 
-const OPERATION: &str = "options";
+/// The URL schemes of this store.
+pub const SCHEMES: &[&str] = &["redis", "redis+cluster", "rediss", "rediss+cluster"];
+
 const KEYS: &str = "inbox, shards, payload_limit, drop_processed_payloads, keep_processed_s, \
     wait_replicas, wait_aof_local, wait_aof_replicas, wait_ms, operation_timeout_ms, start_checks, \
     tls_ca_file";
@@ -134,6 +136,10 @@ impl RedisOptions {
     /// `Invalid` for another scheme, an address that cannot be read, an unknown key, a value that
     /// does not fit, or TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::parse(url).map_err(|error| error.in_operation("from_url"))
+    }
+
+    fn parse(url: &str) -> Result<Self> {
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| invalid("the URL must start with redis:// or redis+cluster://"))?;
@@ -180,9 +186,7 @@ impl RedisOptions {
 
     fn with_setting(mut self, key: &str, value: &str) -> Result<Self> {
         Ok(match key {
-            "inbox" => {
-                self.inbox_name(InboxName::new(value).map_err(|e| e.in_operation(OPERATION))?)
-            }
+            "inbox" => self.inbox_name(InboxName::new(value)?),
             "shards" => return self.shards(number(key, value)?),
             "payload_limit" => self.payload_limit(number(key, value)?),
             "drop_processed_payloads" => self.drop_processed_payloads(truth(key, value)?),
@@ -249,7 +253,7 @@ impl RedisOptions {
     /// `Invalid` unless between 1 and 4096.
     pub fn shards(mut self, shards: u16) -> Result<Self> {
         if !(1..=MAX_SHARDS).contains(&shards) {
-            return Err(invalid("shards must be between 1 and 4096"));
+            return Err(invalid("shards must be between 1 and 4096").in_operation("shards"));
         }
         self.shards = shards;
         Ok(self)
@@ -319,16 +323,10 @@ impl RedisOptions {
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.operation_timeout.min(Duration::from_secs(5))
     }
-
-    /// The text of [`Schema::ddl`](inbox_api::Schema::ddl), without a connection.
-    #[must_use]
-    pub fn ddl(&self) -> String {
-        schema::ddl(&self.inbox, self.shards)
-    }
 }
 
 fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, OPERATION, text)
+    Error::new(ErrorKind::Invalid, text)
 }
 
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {

@@ -1,6 +1,6 @@
 //! What scripts answer, taken apart. An answer of another shape is an error and never a panic.
 
-use inbox_api::{Bytes, Error, ErrorKind};
+use inbox_api::Bytes;
 use redis::Value;
 
 /// The answer has a shape that the script never gives.
@@ -8,17 +8,6 @@ use redis::Value;
 pub(crate) struct Unexpected;
 
 pub(crate) type Reply<T> = std::result::Result<T, Unexpected>;
-
-pub(crate) fn unexpected(operation: &'static str) -> impl Fn(Unexpected) -> Error + Copy {
-    move |_| {
-        Error::new(
-            ErrorKind::Other,
-            operation,
-            "the server's answer is not one that the script gives",
-        )
-        .with_effect(inbox_api::Effect::Unknown)
-    }
-}
 
 pub(crate) fn list(value: Value) -> Reply<Vec<Value>> {
     match value {

@@ -4,8 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, FencingToken, HandlerName, Headers, Invalid, Key, Lease,
-    Leased, Message, MessageId, Record, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, HandlerName, Headers,
+    Invalid, Key, Lease, Leased, Message, MessageId, Record, State, from_micros,
 };
 use redis::Value;
 
@@ -263,6 +263,12 @@ pub(crate) fn corrupt_row(layout: &Layout, shard: u16, field: &str, reason: Stri
     }
 }
 
+/// The error of an operation on one message that cannot be read.
+pub(crate) fn corrupt_error(layout: &Layout, shard: u16, field: &str, reason: String) -> Error {
+    let row = corrupt_row(layout, shard, field, reason);
+    Error::new(ErrorKind::Corrupt, format!("{}: {}", row.place, row.reason))
+}
+
 /// A message as `claim.lua` hands it out.
 pub(crate) struct Taken {
     pub(crate) shard: u16,
@@ -315,7 +321,7 @@ pub(crate) fn taken(shard: u16, value: Value) -> Reply<Taken> {
     })
 }
 
-/// A message as `read.lua` shows it, with its payload and result yet to be loaded.
+/// A message as `get.lua` and `list.lua` show it, with its payload and result yet to be loaded.
 pub(crate) struct Row {
     pub(crate) shard: u16,
     pub(crate) field: String,

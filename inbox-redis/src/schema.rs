@@ -5,14 +5,14 @@ use inbox_api::{Error, ErrorKind, InboxName, Migration, Result, Schema};
 use redis::Value;
 
 use crate::{
-    keys::Layout,
-    reply::{self, Reply, Taker, Unexpected, unexpected},
+    connection::Connection,
+    keys::{Layout, VERSION},
+    operate::statistics::handlers_in,
+    options::RedisOptions,
+    reply::{self, Reply, Taker, Unexpected},
     scripts,
     store::RedisStore,
 };
-
-/// What this build sets up and works with.
-pub(crate) const VERSION: u32 = 1;
 
 /// What stands in one shard.
 enum Standing {
@@ -27,7 +27,7 @@ enum Standing {
     },
 }
 
-fn standing(answer: Value) -> Reply<Standing> {
+fn read_standing(answer: Value) -> Reply<Standing> {
     let mut answer = Taker::of(answer)?;
     let what = answer.next()?;
     Ok(match reply::text(&what)?.ok_or(Unexpected)? {
@@ -53,7 +53,7 @@ fn standing(answer: Value) -> Reply<Standing> {
     })
 }
 
-pub(crate) fn ddl(inbox: &InboxName, shards: u16) -> String {
+fn ddl(inbox: &InboxName, shards: u16) -> String {
     let layout = Layout::new(inbox, shards);
     let mut text = format!("# An inbox of version {VERSION} in {shards} shards, for redis-cli.\n");
     for shard in layout.all().rev() {
@@ -72,142 +72,161 @@ pub(crate) fn ddl(inbox: &InboxName, shards: u16) -> String {
     text
 }
 
-fn wrong(operation: &'static str, context: String) -> Error {
-    Error::new(ErrorKind::SchemaVersion, operation, context)
+fn wrong(context: String) -> Error {
+    Error::new(ErrorKind::SchemaVersion, context)
+}
+
+/// What stands in a shard, which is set up first if need be and `create` says so.
+async fn look(connection: &Connection, create: bool, shard: u16) -> Result<Standing> {
+    let call = connection.caller.schema_call(create, shard);
+    let answer = if create {
+        connection.run_confirmed(call).await?
+    } else {
+        connection.run(call).await?
+    };
+    Ok(read_standing(answer)?)
+}
+
+/// What stands in each shard, the first first.
+async fn look_all(connection: &Connection) -> Result<Vec<Standing>> {
+    let looks = connection
+        .layout()
+        .all()
+        .map(|shard| look(connection, false, shard));
+    futures_util::future::try_join_all(looks).await
+}
+
+fn foreign_error(connection: &Connection, kind: &str) -> Error {
+    wrong(format!(
+        "found a {kind} under a key of the inbox {} without an inbox's marker; this build \
+                 expects an inbox of version {VERSION}",
+        connection.options.inbox
+    ))
+}
+
+fn other_version(connection: &Connection, version: u32, shards: u32) -> Error {
+    let expected = connection.layout().shards();
+    wrong(if version == VERSION {
+        format!(
+            "found an inbox of version {version} in {shards} shards; this client expects \
+                     {expected} shards (set shards to {shards})"
+        )
+    } else {
+        format!("found an inbox of version {version}; this build expects {VERSION}")
+    })
+}
+
+/// Whether it is complete and ours. The marker of the first shard is written last, so
+/// without it nothing has begun to be used.
+fn judge(connection: &Connection, all: &[Standing]) -> Result<bool> {
+    let mut complete = true;
+    for standing in all {
+        match standing {
+            Standing::Nothing | Standing::Incomplete => complete = false,
+            Standing::Foreign(kind) => return Err(foreign_error(connection, kind)),
+            Standing::Inbox { version, shards }
+                if *version != VERSION || *shards != u32::from(connection.layout().shards()) =>
+            {
+                return Err(other_version(connection, *version, *shards));
+            }
+            Standing::Inbox { .. } => {}
+        }
+    }
+    Ok(complete)
+}
+
+async fn set_up(connection: &Connection) -> Result<()> {
+    let all = look_all(connection).await?;
+    if judge(connection, &all)? {
+        return Ok(());
+    }
+    let begun = !matches!(all.first(), Some(Standing::Nothing) | None);
+    if begun || all.iter().any(|one| matches!(one, Standing::Incomplete)) {
+        // Others may be about to complete it: what counts is how it stands now.
+        let now = look_all(connection).await?;
+        if judge(connection, &now)? {
+            return Ok(());
+        }
+        return Err(wrong(format!(
+            "found an incomplete inbox, a shard of which has lost its marker; this build \
+                     expects version {VERSION} in {} shards",
+            connection.layout().shards()
+        )));
+    }
+    for shard in connection.layout().all().rev() {
+        match look(connection, true, shard).await? {
+            Standing::Foreign(kind) => return Err(foreign_error(connection, &kind)),
+            Standing::Inbox { version, shards }
+                if version != VERSION
+                    || (shards != 0 && shards != u32::from(connection.layout().shards())) =>
+            {
+                return Err(other_version(connection, version, shards));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+async fn version(connection: &Connection) -> Result<Option<u32>> {
+    match look(connection, false, 0).await? {
+        Standing::Nothing | Standing::Incomplete => Ok(None),
+        Standing::Foreign(kind) => Err(foreign_error(connection, &kind)),
+        Standing::Inbox { version, .. } => Ok(Some(version)),
+    }
+}
+
+async fn migrate(connection: &Connection) -> Result<Migration> {
+    let from = match look(connection, false, 0).await? {
+        Standing::Inbox { version, .. } => Some(version),
+        _ => None,
+    };
+    set_up(connection).await?;
+    Ok(Migration { from, to: VERSION })
+}
+
+impl RedisOptions {
+    /// The text of [`Schema::ddl`], without a connection.
+    #[must_use]
+    pub fn ddl(&self) -> String {
+        ddl(&self.inbox, self.shards)
+    }
 }
 
 impl RedisStore {
-    /// What stands in a shard, which is set up first if need be and `create` says so.
-    async fn look(&self, operation: &'static str, create: bool, shard: u16) -> Result<Standing> {
-        let call = self.inner.caller.schema_call(create, shard);
-        let answer = if create {
-            self.run_confirmed(operation, call).await?
-        } else {
-            self.run(operation, call).await?
-        };
-        standing(answer).map_err(unexpected(operation))
-    }
-
-    /// What stands in each shard, the first first.
-    async fn look_all(&self, operation: &'static str) -> Result<Vec<Standing>> {
-        let looks = self
-            .layout()
-            .all()
-            .map(|shard| self.look(operation, false, shard));
-        futures_util::future::try_join_all(looks).await
-    }
-
-    fn foreign(&self, operation: &'static str, kind: &str) -> Error {
-        wrong(
-            operation,
-            format!(
-                "found a {kind} under a key of the inbox {} without an inbox's marker; this build \
-                 expects an inbox of version {VERSION}",
-                self.inner.options.inbox
-            ),
-        )
-    }
-
-    fn refused(&self, operation: &'static str, version: u32, shards: u32) -> Error {
-        let expected = self.layout().shards();
-        wrong(
-            operation,
-            if version == VERSION {
-                format!(
-                    "found an inbox of version {version} in {shards} shards; this client expects \
-                     {expected} shards (set shards to {shards})"
-                )
-            } else {
-                format!("found an inbox of version {version}; this build expects {VERSION}")
-            },
-        )
-    }
-
-    /// Whether it is complete and ours. The marker of the first shard is written last, so
-    /// without it nothing has begun to be used.
-    fn judge(&self, operation: &'static str, all: &[Standing]) -> Result<bool> {
-        let mut complete = true;
-        for standing in all {
-            match standing {
-                Standing::Nothing | Standing::Incomplete => complete = false,
-                Standing::Foreign(kind) => return Err(self.foreign(operation, kind)),
-                Standing::Inbox { version, shards }
-                    if *version != VERSION || *shards != u32::from(self.layout().shards()) =>
-                {
-                    return Err(self.refused(operation, *version, *shards));
-                }
-                Standing::Inbox { .. } => {}
-            }
-        }
-        Ok(complete)
-    }
-
     /// Removes the inbox with all messages in it, for good. Nobody may use it meanwhile. Where there
     /// is none, nothing happens.
     ///
     /// # Errors
     /// As [`Schema`]; after one, some of its shards may be gone: repeat it.
     pub async fn remove(&self) -> Result<()> {
-        const OPERATION: &str = "remove";
-        let shards = self.layout().all();
-        for shard in shards {
-            let handlers = self.handlers_in(OPERATION, shard).await;
-            let removed = match handlers {
-                Ok(handlers) => {
-                    let call = self.inner.caller.call(&scripts::REMOVE, shard, &handlers);
-                    self.run(OPERATION, call).await.map(drop)
-                }
-                Err(error) => Err(error),
-            };
-            match removed {
-                Err(error) if error.kind() == ErrorKind::SchemaMissing => {}
-                removed => removed?,
-            }
-        }
-        Ok(())
+        let removed = remove(&self.connection).await;
+        removed.map_err(|error| error.in_operation("remove"))
     }
+}
 
-    async fn set_up(&self, operation: &'static str) -> Result<()> {
-        let all = self.look_all(operation).await?;
-        if self.judge(operation, &all)? {
-            return Ok(());
-        }
-        let begun = !matches!(all.first(), Some(Standing::Nothing) | None);
-        if begun || all.iter().any(|one| matches!(one, Standing::Incomplete)) {
-            // Others may be about to complete it: what counts is how it stands now.
-            let now = self.look_all(operation).await?;
-            if self.judge(operation, &now)? {
-                return Ok(());
+async fn remove(connection: &Connection) -> Result<()> {
+    for shard in connection.layout().all() {
+        let handlers = handlers_in(connection, shard).await;
+        let removed = match handlers {
+            Ok(handlers) => {
+                let call = connection.call(&scripts::SCHEMA_REMOVE, shard, &handlers);
+                connection.run(call).await.map(drop)
             }
-            return Err(wrong(
-                operation,
-                format!(
-                    "found an incomplete inbox, a shard of which has lost its marker; this build \
-                     expects version {VERSION} in {} shards",
-                    self.layout().shards()
-                ),
-            ));
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() == ErrorKind::SchemaMissing => {}
+            removed => removed?,
         }
-        for shard in self.layout().all().rev() {
-            match self.look(operation, true, shard).await? {
-                Standing::Foreign(kind) => return Err(self.foreign(operation, &kind)),
-                Standing::Inbox { version, shards }
-                    if version != VERSION
-                        || (shards != 0 && shards != u32::from(self.layout().shards())) =>
-                {
-                    return Err(self.refused(operation, version, shards));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }
 
 #[async_trait]
 impl Schema for RedisStore {
     fn ddl(&self) -> String {
-        ddl(&self.inner.options.inbox, self.layout().shards())
+        self.connection.options.ddl()
     }
 
     fn expected_version(&self) -> u32 {
@@ -215,30 +234,22 @@ impl Schema for RedisStore {
     }
 
     async fn version(&self) -> Result<Option<u32>> {
-        const OPERATION: &str = "version";
-        match self.look(OPERATION, false, 0).await? {
-            Standing::Nothing | Standing::Incomplete => Ok(None),
-            Standing::Foreign(kind) => Err(self.foreign(OPERATION, &kind)),
-            Standing::Inbox { version, .. } => Ok(Some(version)),
-        }
+        let version = version(&self.connection).await;
+        version.map_err(|error| error.in_operation("version"))
     }
 
     async fn exists(&self) -> Result<bool> {
-        const OPERATION: &str = "exists";
-        self.judge(OPERATION, &self.look_all(OPERATION).await?)
+        let exists = async { judge(&self.connection, &look_all(&self.connection).await?) };
+        exists.await.map_err(|error| error.in_operation("exists"))
     }
 
     async fn create(&self) -> Result<()> {
-        self.set_up("create").await
+        let created = set_up(&self.connection).await;
+        created.map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        const OPERATION: &str = "migrate";
-        let from = match self.look(OPERATION, false, 0).await? {
-            Standing::Inbox { version, .. } => Some(version),
-            _ => None,
-        };
-        self.set_up(OPERATION).await?;
-        Ok(Migration { from, to: VERSION })
+        let migrated = migrate(&self.connection).await;
+        migrated.map_err(|error| error.in_operation("migrate"))
     }
 }

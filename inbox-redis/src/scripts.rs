@@ -8,8 +8,7 @@ use redis::{Cmd, ToRedisArgs};
 
 use crate::{
     clocks::{Clocks, Moment},
-    keys::{HANDLER_KEYS, Layout},
-    schema,
+    keys::{HANDLER_KEYS, Layout, VERSION},
 };
 
 /// A script with the digest under which servers know it.
@@ -35,19 +34,19 @@ impl Script {
 
 /// A script behind what all scripts have in common, which is all in one: Redis knows no modules.
 macro_rules! script {
-    ($flags:literal, $file:literal) => {
+    ($flags:literal, $($file:literal),+) => {
         concat!(
             $flags,
             "\n",
             include_str!("lua/shared/shard.lua"),
             include_str!("lua/shared/runs.lua"),
             include_str!("lua/shared/states.lua"),
-            include_str!("lua/shared/places.lua"),
+            include_str!("lua/shared/cross_shard.lua"),
             include_str!("lua/shared/log.lua"),
-            include_str!("lua/shared/parting.lua"),
+            include_str!("lua/shared/taking_apart.lua"),
             include_str!("lua/shared/history.lua"),
             include_str!("lua/shared/messages.lua"),
-            include_str!(concat!("lua/", $file))
+            $(include_str!(concat!("lua/", $file))),+
         )
     };
 }
@@ -72,9 +71,16 @@ macro_rules! reading {
     };
 }
 
+/// A script that an intervention makes, which also runs on a full server.
+macro_rules! intervening {
+    ($file:literal) => {
+        script!("#!lua flags=allow-oom", "shared/interventions.lua", $file)
+    };
+}
+
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $kind:ident $file:literal;)*) => {
-        $($(#[$doc])* pub(crate) static $name: LazyLock<Script> =
+    ($($name:ident = $kind:ident $file:literal;)*) => {
+        $(pub(crate) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new($file, $kind!($file)));)*
         /// All of them, for people to read.
         pub(crate) fn all() -> Vec<&'static Script> {
@@ -85,17 +91,25 @@ macro_rules! scripts {
 
 scripts! {
     RECEIVE = growing "receive.lua";
-    BEGIN = growing "begin.lua";
-    DRAW = growing "draw.lua";
-    POINT = growing "point.lua";
-    UNPOINT = draining "unpoint.lua";
+    RECEIVE_DRAW = growing "receive_draw.lua";
+    RECEIVE_NOTE_SHARDS = growing "receive_note_shards.lua";
     CLAIM = draining "claim.lua";
-    SETTLE = draining "settle.lua";
+    CLAIM_PEEK = reading "claim_peek.lua";
+    CLAIM_TAKE_APART = draining "claim_take_apart.lua";
     EXTEND = draining "extend.lua";
-    OPERATE = draining "operate.lua";
-    REMOVE = draining "remove.lua";
-    PEEK = reading "peek.lua";
-    READ = reading "read.lua";
+    SETTLE = draining "settle.lua";
+    BEGIN = growing "begin.lua";
+    GET = reading "get.lua";
+    LIST = reading "list.lua";
+    LIST_BODIES = reading "list_bodies.lua";
+    STATISTICS = reading "statistics.lua";
+    STATISTICS_HANDLERS = reading "statistics_handlers.lua";
+    REPLAY = intervening "replay.lua";
+    DISCARD = intervening "discard.lua";
+    PURGE = draining "purge.lua";
+    PURGE_FIND = reading "purge_find.lua";
+    PURGE_FORGET_SHARDS = draining "purge_forget_shards.lua";
+    SCHEMA_REMOVE = draining "schema_remove.lua";
 }
 
 /// Sets one shard up, and so does not run on a full server or a replica.
@@ -148,17 +162,8 @@ impl Caller {
         }
     }
 
-    /// Begins a call of `script` in `shard` that may touch these handlers' keys.
-    pub(crate) fn call<'a>(
-        &self,
-        script: &'static Script,
-        shard: u16,
-        handlers: impl IntoIterator<Item = &'a HandlerName>,
-    ) -> Call {
-        self.call_with(script, shard, handlers, &[], Moment::default())
-    }
-
-    /// The same at a moment that other shards share, with further keys.
+    /// Begins a call of `script` in `shard` that may touch these handlers' keys and the `further` ones, at
+    /// a moment that other shards share.
     pub(crate) fn call_with<'a>(
         &self,
         script: &'static Script,
@@ -182,7 +187,7 @@ impl Caller {
             command.arg(key.as_slice());
         }
         command
-            .arg(schema::VERSION)
+            .arg(VERSION)
             .arg(self.layout.shards())
             .arg(shard)
             .arg(self.offset.micros())
@@ -228,7 +233,7 @@ impl Caller {
             .arg(keys.len())
             .arg(&keys)
             .arg(what)
-            .arg(schema::VERSION)
+            .arg(VERSION)
             .arg(self.layout.shards())
             .arg(shard);
         Call {

@@ -4,11 +4,12 @@ use inbox_api::{Error, ErrorKind, Lease, Outcome, Result, Settled, check_size};
 use redis::{ToRedisArgs, Value};
 
 use crate::{
-    reply::{self, Taker, unexpected},
+    connection::Connection,
+    cross_shard,
+    reply::{self, Taker},
+    settle::{self, Arguments},
     store::RedisStore,
 };
-
-const OPERATION: &str = "settle_with";
 
 /// A command to run with a settlement: a word, keys and other arguments.
 ///
@@ -72,16 +73,10 @@ impl RedisStore {
     /// # Errors
     /// `Invalid` for a lease that is not this inbox's.
     pub fn hash_tag(&self, lease: &Lease) -> Result<String> {
-        self.located(lease)
-            .map(|(shard, _)| self.layout().tag(shard))
-    }
-
-    /// Shard and sequence number of a lease's message.
-    pub(crate) fn located(&self, lease: &Lease) -> Result<(u16, u64)> {
-        self.layout().located(lease.locator).ok_or_else(|| {
-            let reason = "the lease is not one of this inbox";
-            Error::new(ErrorKind::Invalid, OPERATION, reason)
-        })
+        let located = locate(&self.connection, lease);
+        located
+            .map(|(shard, _)| self.connection.layout().tag(shard))
+            .map_err(|error| error.in_operation("hash_tag"))
     }
 
     /// Settles a lease and runs the caller's own commands with it, in one script: nobody sees one
@@ -121,50 +116,60 @@ impl RedisStore {
         outcome: Outcome,
         commands: &[Command],
     ) -> Result<(Settled, Vec<Value>)> {
-        let mapped = unexpected(OPERATION);
-        let tag = self.hash_tag(lease)?;
-        let keys: Vec<Vec<u8>> = commands.iter().flat_map(|c| c.keys.clone()).collect();
-        if keys.iter().any(|key| {
-            tag_of(key).is_none_or(|found| format!("{{{}}}", String::from_utf8_lossy(found)) != tag)
-        }) {
-            let reason = format!("every key needs the hash tag of the lease, {tag}");
-            return Err(Error::new(ErrorKind::Invalid, OPERATION, reason));
-        }
-        if let Outcome::Processed {
-            result: Some(result),
-        } = &outcome
-            && let Err(invalid) =
-                check_size("result", result.len(), self.inner.options.payload_limit)
-        {
-            return Ok((Settled::Refused(invalid), Vec::new()));
-        }
-        let (shard, _) = self.located(lease)?;
-        let mut call = self.settle_call_with(lease, &keys)?;
-        call.arg(commands.len());
-        for command in commands {
-            call.arg(command.words.len());
-            for word in &command.words {
-                call.arg(word.as_slice());
-            }
-        }
-        self.add_settlement(&mut call, lease, &outcome)?;
-        let answer = self.run_confirmed(OPERATION, call).await?;
-        let mut answer = Taker::of(answer).map_err(mapped)?;
-        let done = answer.list().map_err(mapped)?;
-        let replies = answer.list().map_err(mapped)?;
-        let gone = answer.list().map_err(mapped)?;
-        self.forget_places(OPERATION, shard, gone).await;
-        let done = done
-            .first()
-            .map(reply::number)
-            .transpose()
-            .map_err(mapped)?;
-        Ok(if done == Some(1) {
-            (Settled::Done, replies)
-        } else {
-            (Settled::LeaseLost, Vec::new())
-        })
+        let settled = settle_with(&self.connection, lease, &outcome, commands).await;
+        settled.map_err(|error| error.in_operation("settle_with"))
     }
+}
+
+/// Shard and sequence number of a lease's message.
+fn locate(connection: &Connection, lease: &Lease) -> Result<(u16, u64)> {
+    connection.layout().located(lease.locator).ok_or_else(|| {
+        let reason = "the lease is not one of this inbox";
+        Error::new(ErrorKind::Invalid, reason)
+    })
+}
+
+async fn settle_with(
+    connection: &Connection,
+    lease: &Lease,
+    outcome: &Outcome,
+    commands: &[Command],
+) -> Result<(Settled, Vec<Value>)> {
+    let (shard, seq) = locate(connection, lease)?;
+    let tag = connection.layout().tag(shard);
+    let keys: Vec<Vec<u8>> = commands.iter().flat_map(|c| c.keys.clone()).collect();
+    if keys.iter().any(|key| {
+        tag_of(key).is_none_or(|found| format!("{{{}}}", String::from_utf8_lossy(found)) != tag)
+    }) {
+        let reason = format!("every key needs the hash tag of the lease, {tag}");
+        return Err(Error::new(ErrorKind::Invalid, reason));
+    }
+    if let Outcome::Processed {
+        result: Some(result),
+    } = outcome
+        && let Err(invalid) = check_size("result", result.len(), connection.options.payload_limit)
+    {
+        return Ok((Settled::Refused(invalid), Vec::new()));
+    }
+    let mut call = settle::call_with_keys(connection, shard, lease, &keys);
+    call.arg(commands.len());
+    for command in commands {
+        call.arg(command.words.len());
+        for word in &command.words {
+            call.arg(word.as_slice());
+        }
+    }
+    Arguments::new(lease, seq, outcome).add_to(&mut call);
+    let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
+    let done = answer.list()?;
+    let replies = answer.list()?;
+    cross_shard::forget(connection, shard, answer.list()?).await;
+    let done = done.first().map(reply::number).transpose()?;
+    Ok(if done == Some(1) {
+        (Settled::Done, replies)
+    } else {
+        (Settled::LeaseLost, Vec::new())
+    })
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use tokio::{
 };
 
 use crate::{
-    connection::open,
-    node::{Failed, Node, garbled, late},
+    client::open,
+    error::{Failed, garbled, late},
+    node::Node,
     options::RedisOptions,
     reply::{self, Reply, Taker, Unexpected},
 };
@@ -122,7 +123,7 @@ impl Slots {
     }
 
     /// Takes note that a server has sent us on, and answers where to.
-    pub(crate) fn moved(&self, slot: u16, address: &str) -> RedisResult<Arc<Node>> {
+    pub(crate) fn note_move(&self, slot: u16, address: &str) -> RedisResult<Arc<Node>> {
         let node = self.at(address)?;
         if let Some((host, port)) = address.rsplit_once(':')
             && let Ok(port) = port.parse()
@@ -140,7 +141,7 @@ impl Slots {
                 return Ok(());
             }
             let mut failure: Option<RedisError> = None;
-            for address in self.informants() {
+            for address in self.addresses_to_ask() {
                 let within = until.min(Instant::now() + TELLING);
                 match self.ask(address, within).await {
                     Ok(ranges) if !ranges.is_empty() => return self.put(ranges),
@@ -155,8 +156,8 @@ impl Slots {
             .unwrap_or_else(|_| Err(late()))
     }
 
-    /// Whom to ask: those that are known, then those in the URL.
-    fn informants(&self) -> Vec<Address> {
+    /// The servers to ask: those that are known, then those in the URL.
+    fn addresses_to_ask(&self) -> Vec<Address> {
         let mut known: Vec<Address> = self.read(|map| map.nodes.keys().cloned().collect());
         // Not always the same one first, which may be the one that hangs.
         let turn = usize::try_from(self.version()).unwrap_or(0) % known.len().max(1);
@@ -240,11 +241,11 @@ mod tests {
         let (first, second) = (slots.node_of(9).unwrap(), slots.node_of(10).unwrap());
         assert!(!Arc::ptr_eq(&first, &second));
         assert!(slots.node_of(21).is_none());
-        let moved = slots.moved(9, "b:2").unwrap();
+        let moved = slots.note_move(9, "b:2").unwrap();
         assert!(Arc::ptr_eq(&moved, &second));
         assert!(Arc::ptr_eq(&slots.node_of(9).unwrap(), &second));
-        assert!(slots.moved(9, "nonsense").is_err());
-        slots.moved(8, "[::1]:3").unwrap();
+        assert!(slots.note_move(9, "nonsense").is_err());
+        slots.note_move(8, "[::1]:3").unwrap();
         assert!(slots.node_of(8).is_some());
     }
 

@@ -1,27 +1,15 @@
-//! The store: its connection, and the working side.
+//! The store: connecting, closing, and the working side, whose operations have a file each.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-    time::{Duration, Instant},
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use futures_util::future::{join_all, try_join_all};
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
     Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups as Reach,
-    check_size,
 };
-use redis::Value;
 
 use crate::{
-    checks,
-    connection::{Addressed, Connection},
-    error::closed,
-    keys::Layout,
-    options::RedisOptions,
-    scripts::{Call, Caller},
+    begin, claim, connection::Connection, extend, options::RedisOptions, receive, settle,
     wakeups::Wakeups,
 };
 
@@ -30,23 +18,16 @@ use crate::{
 /// A value belongs to the tokio runtime in which it was connected.
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) connection: Arc<Connection>,
+    wakeups: Arc<Wakeups>,
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("options", &self.inner.options)
+            .field("options", &self.connection.options)
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) struct Inner {
-    pub(crate) options: RedisOptions,
-    pub(crate) caller: Caller,
-    /// `None` once closed.
-    connection: RwLock<Option<Connection>>,
-    pub(crate) wakeups: Wakeups,
 }
 
 impl RedisStore {
@@ -58,107 +39,27 @@ impl RedisStore {
     /// credentials; `Unsupported` when it is older than Redis 7, or when its settings may lose
     /// messages; `Invalid` for certificates that cannot be read.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
-        let connection = Connection::connect(&options).await?;
-        checks::check(&connection, &options).await?;
-        let layout = Layout::new(&options.inbox, options.shards);
-        let caller = Caller::new(layout, options.offset.clone());
-        hear_clocks(&caller, &connection).await;
+        let wakeups = Arc::new(Wakeups::new(&options));
+        let connection = Connection::open(options)
+            .await
+            .map_err(|error| error.in_operation("connect"))?;
         Ok(Self {
-            inner: Arc::new(Inner {
-                caller,
-                wakeups: Wakeups::new(&options),
-                connection: RwLock::new(Some(connection)),
-                options,
-            }),
+            connection: Arc::new(connection),
+            wakeups,
         })
     }
-
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.inner.caller.layout
-    }
-
-    pub(crate) fn connection(&self, operation: &'static str) -> Result<Connection> {
-        let connection = self
-            .inner
-            .connection
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
-        connection.clone().ok_or_else(|| closed(operation))
-    }
-
-    async fn send(&self, operation: &'static str, call: Call, confirmed: bool) -> Result<Value> {
-        let layout = self.layout();
-        let confirmed_by = confirmed.then(|| layout.meta(call.shard));
-        self.connection(operation)?
-            .run(Addressed {
-                operation,
-                slot: layout.slot(call.shard),
-                script: call.script,
-                command: call.command,
-                confirmed_by,
-            })
-            .await
-    }
-
-    pub(crate) async fn run(&self, operation: &'static str, call: Call) -> Result<Value> {
-        self.send(operation, call, false).await
-    }
-
-    /// As [`Self::run`], and waits for the confirmations that the options demand.
-    pub(crate) async fn run_confirmed(&self, operation: &'static str, call: Call) -> Result<Value> {
-        let confirmed = self.inner.options.confirmations.any();
-        self.send(operation, call, confirmed).await
-    }
-
-    /// All at once; the first error is the answer.
-    pub(crate) async fn run_all(
-        &self,
-        operation: &'static str,
-        calls: Vec<Call>,
-    ) -> Result<Vec<Value>> {
-        try_join_all(calls.into_iter().map(|call| self.run(operation, call))).await
-    }
-
-    /// All at once, confirmed. Lets every call end even if one fails, so that as much as can be
-    /// done is done.
-    pub(crate) async fn run_all_confirmed(
-        &self,
-        operation: &'static str,
-        calls: Vec<Call>,
-    ) -> Result<Vec<Value>> {
-        let calls = calls
-            .into_iter()
-            .map(|call| self.run_confirmed(operation, call));
-        join_all(calls).await.into_iter().collect()
-    }
-}
-
-/// Looks at the clock of each shard's server, where there are several. One that does not answer is
-/// heard later.
-async fn hear_clocks(caller: &Caller, connection: &Connection) {
-    if caller.layout.shards() == 1 {
-        return;
-    }
-    let looks = caller.layout.all().map(|shard| async move {
-        let sent = Instant::now();
-        if let Some(time) = connection.time(caller.layout.slot(shard)).await {
-            caller.clocks.hear(shard, time, sent);
-        }
-    });
-    join_all(looks).await;
 }
 
 #[async_trait]
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
-        let options = &self.inner.options;
         let mut capabilities = Capabilities::minimal(
-            if options.confirmations.any() {
+            if self.connection.confirms() {
                 "as the server persists, and what was demanded of replicas or append-only files"
             } else {
                 "as the server persists; a fail-over can lose what replicas did not have yet"
             },
-            options.payload_limit,
+            self.connection.options.payload_limit,
         );
         capabilities.multi_process = true;
         capabilities.ordering = true;
@@ -168,51 +69,41 @@ impl Store for RedisStore {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        self.connection("receive")?;
-        self.receive_batch(messages).await
+        let received = receive::receive(&self.connection, messages).await;
+        received.map_err(|error| error.in_operation("receive"))
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        self.connection("claim")?;
-        if request.handlers.is_empty() || request.limit == 0 {
-            return Ok(Claims::default());
-        }
-        self.claim_batch(request).await
+        let claims = claim::claim(&self.connection, request).await;
+        claims.map_err(|error| error.in_operation("claim"))
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        self.connection("settle")?;
-        self.settle_batch(settlements).await
+        let settled = settle::settle(&self.connection, settlements).await;
+        settled.map_err(|error| error.in_operation("settle"))
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        self.connection("extend")?;
-        LeaseTerms::check_length(length).map_err(|invalid| invalid.in_operation("extend"))?;
-        self.extend_batch(leases, length).await
+        let extended = extend::extend(&self.connection, leases, length).await;
+        extended.map_err(|error| error.in_operation("extend"))
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        self.connection("begin")?;
-        check_size(
-            "payload",
-            message.payload().len(),
-            self.inner.options.payload_limit,
-        )
-        .map_err(|invalid| invalid.in_operation("begin"))?;
-        self.begin_one(message, terms).await
+        let begun = begin::begin(&self.connection, message, terms).await;
+        begun.map_err(|error| error.in_operation("begin"))
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        self.connection("subscribe")?;
-        self.inner.wakeups.subscribe(handlers).await
+        let subscribed = async {
+            self.connection.check_open()?;
+            self.wakeups.subscribe(handlers).await
+        };
+        let subscribed: Result<_> = subscribed.await;
+        subscribed.map_err(|error| error.in_operation("subscribe"))
     }
 
     async fn close(&self) {
-        *self
-            .inner
-            .connection
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = None;
-        self.inner.wakeups.close();
+        self.connection.close();
+        self.wakeups.close();
     }
 }

@@ -15,9 +15,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{connection::client, error::map, keys::Layout, options::RedisOptions};
+use crate::{client::client, error, keys::Layout, options::RedisOptions};
 
-const OPERATION: &str = "subscribe";
 const RECONNECT: Duration = Duration::from_millis(200);
 /// A silent connection is asked for a sign of life so often.
 const PING: Duration = Duration::from_secs(10);
@@ -129,21 +128,18 @@ impl Wakeups {
 async fn listen(options: &RedisOptions, prefix: &str, node: usize) -> Result<PubSub> {
     let connect = async {
         let client = client(options, node)?;
-        let mut connection = client
-            .get_async_pubsub()
-            .await
-            .map_err(|error| map(OPERATION, false, error))?;
+        let mut connection = client.get_async_pubsub().await.map_err(error::before)?;
         connection
             .psubscribe(format!("{prefix}*"))
             .await
-            .map_err(|error| map(OPERATION, false, error))?;
+            .map_err(error::before)?;
         Ok(connection)
     };
     timeout(options.operation_timeout, connect)
         .await
         .unwrap_or_else(|_| {
             let reason = "the server did not answer in time";
-            Err(Error::new(ErrorKind::Unavailable, OPERATION, reason).with_effect(Effect::None))
+            Err(Error::new(ErrorKind::Unavailable, reason).with_effect(Effect::None))
         })
 }
 

@@ -2,17 +2,12 @@
 
 mod common;
 
-use common::harness::OnServer;
-use inbox_redis::Confirmations;
+use inbox_redis::{Confirmations, conformance::RedisHarness};
+use test_servers::Kind;
 
-fn harness() -> OnServer {
-    OnServer {
-        name: "redis, on one server",
-        cluster: false,
-        shards: 1,
-        server: &common::SERVER,
-        confirmations: Confirmations::default(),
-    }
+fn harness() -> RedisHarness {
+    let server = (Kind::Redis, &common::SERVER);
+    common::harness(server, 1, Confirmations::default())
 }
 
 conformance_tests::conformance!(harness());

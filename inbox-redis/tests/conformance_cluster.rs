@@ -3,16 +3,13 @@
 
 mod common;
 
-use common::harness::{OnServer, by_a_replica};
+use common::by_a_replica;
+use inbox_redis::conformance::RedisHarness;
+use test_servers::Kind;
 
-fn harness() -> OnServer {
-    OnServer {
-        name: "redis, on a cluster of six processes",
-        cluster: true,
-        shards: 6,
-        server: &common::CLUSTER,
-        confirmations: by_a_replica(),
-    }
+fn harness() -> RedisHarness {
+    let cluster = (Kind::RedisCluster, &common::CLUSTER);
+    common::harness(cluster, 6, by_a_replica())
 }
 
 conformance_tests::conformance!(harness());

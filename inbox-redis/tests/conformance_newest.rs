@@ -6,32 +6,30 @@
 
 mod common;
 
-use common::harness::{OnServer, by_a_replica, by_the_disk};
+use common::{by_a_replica, by_the_disk};
+use inbox_redis::conformance::RedisHarness;
+use test_servers::Kind;
 
-fn harness() -> OnServer {
+fn harness() -> RedisHarness {
     let on = std::env::var("INBOX_TEST_SUITE_ON").unwrap_or_default();
-    let (name, server) = match on.as_str() {
-        "valkey" | "valkey-shards" => ("redis, on Valkey", &common::VALKEY),
-        "valkey-cluster" => ("redis, on a cluster of Valkey", &common::VALKEY_CLUSTER),
-        "redis-8-cluster" => ("redis, on a cluster of Redis 8", &common::REDIS_8_CLUSTER),
-        _ => ("redis, on Redis 8", &common::REDIS_8),
+    let server = match on.as_str() {
+        "valkey" | "valkey-shards" => (Kind::Valkey, &common::VALKEY),
+        "valkey-cluster" => (Kind::ValkeyCluster, &common::VALKEY_CLUSTER),
+        "redis-8-cluster" => (Kind::Redis8Cluster, &common::REDIS_8_CLUSTER),
+        _ => (Kind::Redis8, &common::REDIS_8),
     };
-    let cluster = on.ends_with("-cluster");
-    OnServer {
-        name,
-        cluster,
-        shards: if cluster || on.ends_with("-shards") {
-            6
-        } else {
-            1
-        },
-        server,
-        confirmations: if cluster {
-            by_a_replica()
-        } else {
-            by_the_disk()
-        },
-    }
+    let is_cluster = on.ends_with("-cluster");
+    let shards = if is_cluster || on.ends_with("-shards") {
+        6
+    } else {
+        1
+    };
+    let confirmations = if is_cluster {
+        by_a_replica()
+    } else {
+        by_the_disk()
+    };
+    common::harness(server, shards, confirmations)
 }
 
 conformance_tests::conformance!(harness());

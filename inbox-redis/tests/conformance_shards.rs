@@ -2,17 +2,12 @@
 
 mod common;
 
-use common::harness::OnServer;
-use inbox_redis::Confirmations;
+use inbox_redis::{Confirmations, conformance::RedisHarness};
+use test_servers::Kind;
 
-fn harness() -> OnServer {
-    OnServer {
-        name: "redis, on one server, spread over shards",
-        cluster: false,
-        shards: 5,
-        server: &common::SERVER,
-        confirmations: Confirmations::default(),
-    }
+fn harness() -> RedisHarness {
+    let server = (Kind::Redis, &common::SERVER);
+    common::harness(server, 5, Confirmations::default())
 }
 
 conformance_tests::conformance!(harness());

@@ -5,12 +5,11 @@ mod common;
 
 use common::{
     Raw, SERVER,
-    harness::broken_rules,
     messages::{claim, message, ordered, processed},
     options, store, url,
 };
 use inbox_api::{AfterDead, InboxName, Outcome, Store as _, StoreExt as _};
-use inbox_redis::RedisStore;
+use inbox_redis::{RedisStore, conformance::contradictions};
 
 /// A processed message with a result and a processed run, a blocking death, a leased message and a leased
 /// run, a pending message and a pending run, an ordering key of two messages.
@@ -171,13 +170,13 @@ async fn each_contradiction_is_found() {
         let name: InboxName = common::fresh_name();
         let (store, _) = store(options(&url, false, 1).inbox_name(name.clone())).await;
         fill(&store).await;
-        let found = broken_rules(&mut raw, name.as_str(), 0).await.unwrap();
+        let found = contradictions(&store).await.unwrap();
         assert_eq!(found, [""; 0]);
         let script = format!("local call, p, h = redis.call, KEYS[1], 'billing' return {spoil}");
         let mut spoiling = redis::cmd("EVAL");
         spoiling.arg(script).arg(1).arg(format!("{{{name}:0}}:"));
         let _: redis::Value = raw.run(&spoiling).await.unwrap();
-        let found = broken_rules(&mut raw, name.as_str(), 0).await.unwrap();
+        let found = contradictions(&store).await.unwrap();
         let is_found = found.iter().any(|found| found.starts_with(rule));
         assert!(is_found, "{spoil}: {found:?}");
     }

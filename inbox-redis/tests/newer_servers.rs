@@ -7,12 +7,13 @@ mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{harness::OnServer, options, store, url};
+use common::{harness, options, store, url};
 use conformance_tests::run;
 use inbox_api::{
     Effect, ErrorKind, HandlerName, Kind, Message, MessageId, Receipt, Schema as _, StoreExt as _,
 };
 use inbox_redis::{Confirmations, RedisStore};
+use test_servers::Kind as Server;
 
 /// What depends most on the server: scripts, its clock, wake-ups, and the random comparison.
 const PARTS: &[&str] = &[
@@ -23,55 +24,42 @@ const PARTS: &[&str] = &[
     "wakeups::",
 ];
 
-async fn parts_on(harness: fn() -> OnServer) {
-    let server = harness().server;
-    if url(server).is_none() {
+async fn parts_on(
+    server: (Server, &'static common::Shared),
+    shards: u16,
+    confirmations: Confirmations,
+) {
+    if url(server.1).is_none() {
         return;
     }
     for part in PARTS {
-        let report = run(Arc::new(harness()), part).await;
+        let harness = harness(server, shards, confirmations);
+        let report = run(Arc::new(harness), part).await;
         assert!(report.is_clean(), "{report}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn valkey() {
-    parts_on(|| OnServer {
-        name: "redis, on Valkey",
-        cluster: false,
-        shards: 1,
-        server: &common::VALKEY,
-        confirmations: Confirmations::default(),
-    })
-    .await;
+    let server = (Server::Valkey, &common::VALKEY);
+    parts_on(server, 1, Confirmations::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_redis_8() {
-    parts_on(|| OnServer {
-        name: "redis, on a cluster of Redis 8",
-        cluster: true,
-        shards: 6,
-        server: &common::REDIS_8_CLUSTER,
-        confirmations: Confirmations {
-            replicas: 1,
-            local_aof: true,
-            ..Confirmations::default()
-        },
-    })
-    .await;
+    let confirmations = Confirmations {
+        replicas: 1,
+        local_aof: true,
+        ..Confirmations::default()
+    };
+    let cluster = (Server::Redis8Cluster, &common::REDIS_8_CLUSTER);
+    parts_on(cluster, 6, confirmations).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_valkey() {
-    parts_on(|| OnServer {
-        name: "redis, on a cluster of Valkey",
-        cluster: true,
-        shards: 6,
-        server: &common::VALKEY_CLUSTER,
-        confirmations: Confirmations::default(),
-    })
-    .await;
+    let cluster = (Server::ValkeyCluster, &common::VALKEY_CLUSTER);
+    parts_on(cluster, 6, Confirmations::default()).await;
 }
 
 fn message(id: &str) -> Message {

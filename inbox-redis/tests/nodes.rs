@@ -6,7 +6,7 @@ mod common;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use common::{Raw, harness::OnServer, options, store, url};
+use common::{Raw, harness, options, store, url};
 use conformance_tests::{CaseReport, Verdict, run};
 use inbox_api::{
     Begun, ClaimRequest, Filter, HandlerName, Kind, LeaseTerms, Leased, Message, MessageId,
@@ -292,13 +292,8 @@ async fn the_suite_with_clocks_that_are_far_apart() {
         return;
     }
     for part in PARTS {
-        let harness = OnServer {
-            name: "redis, on a cluster with clocks apart",
-            cluster: true,
-            shards: SHARDS,
-            server: &common::CLOCKS_APART,
-            confirmations: Confirmations::default(),
-        };
+        let cluster = (ServerKind::RedisCluster, &common::CLOCKS_APART);
+        let harness = harness(cluster, SHARDS, Confirmations::default());
         let report = run(Arc::new(harness), part).await;
         assert!(report.failures().all(is_of_one_clock), "{report}");
         assert!(report.passed > 0, "{report}");

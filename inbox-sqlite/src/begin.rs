@@ -3,24 +3,26 @@
 //! around it is part of the trip, which is what one message at a time costs most.
 
 use inbox_api::{
-    Attempts, Begun, Bytes, Error, ErrorKind, FencingToken, Lease, LeaseTerms, Leased, Message,
-    Recorded, Result, State, check_size, duration_micros, from_micros,
+    Attempts, Begun, Bytes, Due, Error, ErrorKind, FencingToken, Lease, LeaseTerms, Leased,
+    Message, Recorded, Result, State, check_size, duration_micros, from_micros,
 };
 use sqlx::{
     Row as _, Sqlite, SqliteConnection,
+    pool::PoolConnection,
     query::Query,
     sqlite::{SqliteArguments, SqliteRow},
 };
+use tokio::time::Instant;
 
 use crate::{
-    error::in_operation,
+    connection::Database,
+    error::{failed, is_busy},
     rows::{self, Stored},
-    work::Work,
 };
 
 /// What the two statements changed.
 #[derive(Default)]
-struct Changed {
+struct Changes {
     accepted: bool,
     /// Row and token, if the message was there to be taken.
     taken: Option<(i64, i64)>,
@@ -69,155 +71,182 @@ fn bind<'q>(
         .bind(message.payload().as_ref())
 }
 
-fn changed(rows: &[SqliteRow]) -> sqlx::Result<Changed> {
-    let mut changed = Changed::default();
+fn read_changes(rows: &[SqliteRow]) -> sqlx::Result<Changes> {
+    let mut changes = Changes::default();
     for row in rows {
         match row.try_get::<&str, _>(0)? {
-            "accepted" => changed.accepted = true,
-            _ => changed.taken = Some((row.try_get(1)?, row.try_get(2)?)),
+            "accepted" => changes.accepted = true,
+            _ => changes.taken = Some((row.try_get(1)?, row.try_get(2)?)),
         }
     }
-    Ok(changed)
+    Ok(changes)
 }
 
-impl Work {
-    fn stored(&self, operation: &'static str, row: &SqliteRow, now: i64) -> Result<Stored> {
-        rows::stored(row, now).map_err(|reason| self.corrupt(operation, row, reason))
-    }
+pub(crate) async fn begin(
+    database: &Database,
+    message: &Message,
+    terms: &LeaseTerms,
+) -> Result<Begun> {
+    message.check_payload(database.options.payload_limit)?;
+    database
+        .run(|until| attempt(database, message, terms, until))
+        .await
+}
 
-    pub(crate) fn corrupt(
-        &self,
-        operation: &'static str,
-        row: &SqliteRow,
-        reason: String,
-    ) -> Error {
-        let found = rows::corrupt_row(&self.inbox, row.try_get(0).unwrap_or_default(), reason);
-        Error::new(
-            ErrorKind::Corrupt,
-            operation,
-            format!("{}: {}", found.place, found.reason),
-        )
-    }
+/// A connection that runs a transaction of which sqlx knows nothing. Closed, which rolls back, unless
+/// all of it was run.
+struct Scripted {
+    connection: PoolConnection<Sqlite>,
+    is_over: bool,
+}
 
-    fn check(&self, operation: &'static str, message: &Message) -> Result<()> {
-        message
-            .check_payload(self.payload_limit)
-            .map_err(|invalid| invalid.in_operation(operation))
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.connection.close_on_drop();
+        }
     }
+}
 
-    /// Before any I/O: whether this store takes the message.
-    pub(crate) fn check_begin(&self, message: &Message) -> Result<()> {
-        self.check("begin", message)
+async fn attempt(
+    database: &Database,
+    message: &Message,
+    terms: &LeaseTerms,
+    until: Instant,
+) -> Result<Begun> {
+    let mut scripted = Scripted {
+        connection: database.writer(until).await?,
+        is_over: false,
+    };
+    let outcome = begin_on(database, &mut scripted.connection, message, terms).await;
+    if outcome.as_ref().is_err_and(is_busy) {
+        // As a rule there is nothing to roll back, since it was refused at its beginning.
+        let _ = sqlx::raw_sql("ROLLBACK")
+            .execute(&mut *scripted.connection)
+            .await;
+        scripted.is_over = true;
     }
-
-    /// Before any I/O: whether this store takes the message and the result.
-    pub(crate) fn check_record(&self, message: &Message, result: Option<&Bytes>) -> Result<()> {
-        self.check("record_in", message)?;
-        check_size("result", result.map_or(0, Bytes::len), self.payload_limit)
-            .map_err(|invalid| invalid.in_operation("record_in"))
+    let (begun, accepted) = outcome?;
+    scripted.is_over = true;
+    if accepted && !matches!(begun, Begun::Run(_)) {
+        database.signal.raise();
     }
+    Ok(begun)
+}
 
-    /// In its own transaction, which may be left open when this fails or is dropped: the
-    /// connection is then of no more use. Answers also whether the message is new.
-    pub(crate) async fn begin(
-        &self,
-        connection: &mut SqliteConnection,
-        message: &Message,
-        terms: &LeaseTerms,
-        now: i64,
-    ) -> Result<(Begun, bool)> {
-        const OPERATION: &str = "begin";
-        let until = now.saturating_add(duration_micros(terms.length()));
-        let query = bind(sqlx::query(self.statements.begin.clone()), message, now)
-            .bind(until)
-            .bind(terms.worker().as_str());
-        let mapped = in_operation(OPERATION);
-        let mut rows = query.fetch_all(connection).await.map_err(mapped)?;
-        // The last one is the message as it stands then.
-        let row = rows.pop().ok_or(sqlx::Error::RowNotFound).map_err(mapped)?;
-        let changed = changed(&rows).map_err(mapped)?;
-        let lease = |seq: i64, token: i64| Lease {
-            key: message.key().clone(),
-            token: FencingToken::new(token),
-            locator: seq.unsigned_abs(),
+/// Before any I/O: whether this store takes the message and the result.
+pub(crate) fn check_record(
+    database: &Database,
+    message: &Message,
+    result: Option<&Bytes>,
+) -> Result<()> {
+    let limit = database.options.payload_limit;
+    message.check_payload(limit)?;
+    check_size("result", result.map_or(0, Bytes::len), limit)?;
+    Ok(())
+}
+
+/// In its own transaction, which may be left open when this fails or is dropped: the
+/// connection is then of no more use. Answers also whether the message is new.
+async fn begin_on(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    message: &Message,
+    terms: &LeaseTerms,
+) -> Result<(Begun, bool)> {
+    let now = database.now();
+    let until = now.saturating_add(duration_micros(terms.length()));
+    let query = bind(sqlx::query(database.statements.begin.clone()), message, now)
+        .bind(until)
+        .bind(terms.worker().as_str());
+    let mut rows = query.fetch_all(connection).await.map_err(failed)?;
+    // The last one is the message as it stands then.
+    let row = rows.pop().ok_or(sqlx::Error::RowNotFound).map_err(failed)?;
+    let changes = read_changes(&rows).map_err(failed)?;
+    let lease = |seq: i64, token: i64| Lease {
+        key: message.key().clone(),
+        token: FencingToken::new(token),
+        locator: seq.unsigned_abs(),
+        until: from_micros(until),
+    };
+    if let (true, Some((seq, token))) = (changes.accepted, changes.taken) {
+        let leased = Leased {
+            message: message.clone().with_due(Due::Now),
+            lease: lease(seq, token),
+            attempts: Attempts {
+                started: 1,
+                finished: 0,
+            },
+            accepted_at: from_micros(now),
+        };
+        return Ok((Begun::Run(Box::new(leased)), true));
+    }
+    let stored = rows::read_one(&row, database.options.inbox.as_str(), now)?;
+    if changes.taken.is_some() {
+        let leased = Leased {
+            message: stored.record.message().ok_or_else(|| {
+                let place = format!("{}_message, seq {}", database.options.inbox, stored.seq);
+                let reason = format!("{place}: payload is missing");
+                Error::new(ErrorKind::Corrupt, reason)
+            })?,
+            lease: lease(stored.seq, stored.token),
+            attempts: stored.record.attempts,
+            accepted_at: stored.record.accepted_at,
+        };
+        return Ok((Begun::Run(Box::new(leased)), false));
+    }
+    let begun = match standing(stored, now) {
+        Standing::Processed { result } => Begun::Processed { result },
+        Standing::Busy { until } => Begun::Busy {
             until: from_micros(until),
-        };
-        if let (true, Some((seq, token))) = (changed.accepted, changed.taken) {
-            let leased = Leased {
-                message: message.clone().with_due(inbox_api::Due::Now),
-                lease: lease(seq, token),
-                attempts: Attempts {
-                    started: 1,
-                    finished: 0,
-                },
-                accepted_at: from_micros(now),
-            };
-            return Ok((Begun::Run(Box::new(leased)), true));
-        }
-        let stored = self.stored(OPERATION, &row, now)?;
-        if changed.taken.is_some() {
-            let leased = Leased {
-                message: stored.record.message().ok_or_else(|| {
-                    let place = format!("{}_message, seq {}", self.inbox, stored.seq);
-                    let reason = format!("{place}: payload is missing");
-                    Error::new(ErrorKind::Corrupt, OPERATION, reason)
-                })?,
-                lease: lease(stored.seq, stored.token),
-                attempts: stored.record.attempts,
-                accepted_at: stored.record.accepted_at,
-            };
-            return Ok((Begun::Run(Box::new(leased)), false));
-        }
-        let begun = match standing(stored, now) {
-            Standing::Processed { result } => Begun::Processed { result },
-            Standing::Busy { until } => Begun::Busy {
-                until: from_micros(until),
-            },
-            Standing::Blocked => Begun::Blocked,
-            Standing::Dead { reason } => Begun::Dead { reason },
-            Standing::Discarded => Begun::Discarded,
-        };
-        Ok((begun, changed.accepted))
-    }
+        },
+        Standing::Blocked => Begun::Blocked,
+        Standing::Dead { reason } => Begun::Dead { reason },
+        Standing::Discarded => Begun::Discarded,
+    };
+    Ok((begun, changes.accepted))
+}
 
-    pub(crate) async fn record(
-        &self,
-        connection: &mut SqliteConnection,
-        message: &Message,
-        result: Option<&Bytes>,
-        now: i64,
-    ) -> Result<Recorded> {
-        const OPERATION: &str = "record_in";
-        let mapped = in_operation(OPERATION);
-        let query = bind(sqlx::query(self.statements.record.clone()), message, now)
-            .bind(result.map(AsRef::<[u8]>::as_ref));
-        let rows = query.fetch_all(&mut *connection).await.map_err(mapped)?;
-        let changed = changed(&rows).map_err(mapped)?;
-        if let Some((seq, _)) = changed.taken {
-            if self.drop_processed_payloads {
-                sqlx::query(self.statements.drop_payloads.clone())
-                    .bind(format!("[{seq}]"))
-                    .execute(connection)
-                    .await
-                    .map_err(mapped)?;
-            }
-            return Ok(Recorded::First);
+/// Records on a connection that is in a transaction.
+pub(crate) async fn record_on(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    message: &Message,
+    result: Option<&Bytes>,
+) -> Result<Recorded> {
+    let now = database.now();
+    let query = bind(
+        sqlx::query(database.statements.record.clone()),
+        message,
+        now,
+    )
+    .bind(result.map(AsRef::<[u8]>::as_ref));
+    let rows = query.fetch_all(&mut *connection).await.map_err(failed)?;
+    let changes = read_changes(&rows).map_err(failed)?;
+    if let Some((seq, _)) = changes.taken {
+        if database.options.drop_processed_payloads {
+            sqlx::query(database.statements.settle_drop_payloads.clone())
+                .bind(format!("[{seq}]"))
+                .execute(connection)
+                .await
+                .map_err(failed)?;
         }
-        let row = sqlx::query(self.statements.get.clone())
-            .bind(message.handler().as_str())
-            .bind(message.id().as_str())
-            .fetch_one(connection)
-            .await
-            .map_err(mapped)?;
-        let stored = self.stored(OPERATION, &row, now)?;
-        Ok(match standing(stored, now) {
-            Standing::Processed { result } => Recorded::Processed { result },
-            Standing::Busy { until } => Recorded::Busy {
-                until: from_micros(until),
-            },
-            Standing::Blocked => Recorded::Blocked,
-            Standing::Dead { reason } => Recorded::Dead { reason },
-            Standing::Discarded => Recorded::Discarded,
-        })
+        return Ok(Recorded::First);
     }
+    let row = sqlx::query(database.statements.get.clone())
+        .bind(message.handler().as_str())
+        .bind(message.id().as_str())
+        .fetch_one(connection)
+        .await
+        .map_err(failed)?;
+    let stored = rows::read_one(&row, database.options.inbox.as_str(), now)?;
+    Ok(match standing(stored, now) {
+        Standing::Processed { result } => Recorded::Processed { result },
+        Standing::Busy { until } => Recorded::Busy {
+            until: from_micros(until),
+        },
+        Standing::Blocked => Recorded::Blocked,
+        Standing::Dead { reason } => Recorded::Dead { reason },
+        Standing::Discarded => Recorded::Discarded,
+    })
 }

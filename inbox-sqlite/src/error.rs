@@ -48,14 +48,10 @@ pub(crate) fn is_too_late(error: &Error) -> bool {
     code_of(error).is_some_and(|code| code & 0xff == BUSY)
 }
 
-/// Returns a function for `map_err`, so that each call site names its operation only.
-pub(crate) fn in_operation(operation: &'static str) -> impl Fn(sqlx::Error) -> Error + Copy {
-    move |error| map(operation, error)
-}
-
-fn map(operation: &'static str, error: sqlx::Error) -> Error {
+/// The driver's error as the contract's. The store's method says which operation it was.
+pub(crate) fn failed(error: sqlx::Error) -> Error {
     let (kind, context, effect) = classify(&error);
-    Error::new(kind, operation, context)
+    Error::new(kind, context)
         .with_effect(effect)
         .with_source(error)
 }
@@ -125,13 +121,11 @@ mod tests {
     #[test]
     fn closed_and_busy_pools_are_unavailable() {
         for error in [sqlx::Error::PoolClosed, sqlx::Error::PoolTimedOut] {
-            let error = map("claim", error);
+            let error = failed(error);
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert_eq!(error.effect(), Effect::None);
         }
-        assert_eq!(
-            map("settle", sqlx::Error::WorkerCrashed).effect(),
-            Effect::Unknown
-        );
+        let lost = failed(sqlx::Error::WorkerCrashed);
+        assert_eq!(lost.effect(), Effect::Unknown);
     }
 }

@@ -37,8 +37,8 @@
 //! # Backups
 //! A copy by `VACUUM INTO` or by SQLite's backup functions goes on where the inbox was, and so do a
 //! whole `.dump` that is loaded into a file without the inbox, and a copy of the file together with
-//! its `-wal` that was made while nobody wrote. A copy without the `-wal` lacks the latest
-//! transactions, which nobody can tell from the file. A dump that is loaded into an inbox which was set
+//! its `-wal` that was made while nothing wrote. A copy without the `-wal` lacks the latest
+//! transactions, which the file does not show. A dump that is loaded into an inbox which was set
 //! up already, or without all of its tables, is refused by the next store that opens it: triggers have met
 //! its messages, and those that were processed would be pending again.
 //!
@@ -47,9 +47,8 @@
 //! all of its operations fail as `Other` until it is connected again; what it did between is in the file
 //! that was open.
 //!
-//! What was received behind a backup is gone with its loss, and what was processed behind it is
-//! pending in it. Tokens are times, so that those of leases behind a restore are higher than all
-//! before it.
+//! What was received after a backup is gone with the file, and what was processed after it is pending
+//! in the backup. Tokens are times, so those of leases after a restore are higher than all before it.
 //!
 //! # Transactional use
 //! The inbox's tables live with the application's own, so the record of a message and the
@@ -96,7 +95,7 @@
 //! # Several processes
 //! Any number of processes on one host can use one file. Wake-ups reach all of them: within a
 //! process by a signal, across processes by a look at SQLite's change counter every 25
-//! milliseconds, as long as anybody is subscribed. They may come without cause.
+//! milliseconds, as long as there are subscriptions. They may come without cause.
 //!
 //! Time is the host's clock, which all processes on the file share.
 //!
@@ -133,25 +132,31 @@
 //!
 //! [`open`]: inbox_api::Transactional::open
 
+mod batch;
 mod begin;
+mod claim;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod connection;
 mod error;
-mod identity;
-mod objects;
+mod extend;
+mod file_identity;
 mod operate;
-mod operation;
 mod options;
+mod receive;
 mod rows;
 mod schema;
+mod schema_objects;
 mod settle;
 mod statements;
 mod store;
 mod transactional;
-mod turns;
+mod version;
 mod wakeups;
-mod work;
+mod writer_turns;
 
 /// The driver, whose transactions [`Transactional`](inbox_api::Transactional) use takes.
 pub use sqlx;
 
-pub use options::{SqliteOptions, Synchronous};
+pub use options::{SCHEMES, SqliteOptions, Synchronous};
 pub use store::SqliteStore;

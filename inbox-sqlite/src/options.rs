@@ -9,14 +9,14 @@ use inbox_api::{Clock, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Resul
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use url::Url;
 
-use crate::schema;
-
-const OPERATION: &str = "options";
 const KEYS: &str =
     "inbox, synchronous, operation_timeout_ms, payload_limit, drop_processed_payloads, mode";
 
+/// The schemes of the URLs that [`SqliteOptions::from_url`] reads.
+pub const SCHEMES: &[&str] = &["sqlite"];
+
 /// What marks the store's own write connection: as its limit for ANALYZE, a number that stays with a
-/// connection and is as good as none. Nobody else has a reason to choose it.
+/// connection and is as good as none. No other program has a reason to choose it.
 pub(crate) const OWN: i64 = 0x696e_6278;
 
 /// When SQLite waits for the disk. The crate's documentation says what survives what.
@@ -84,13 +84,17 @@ impl SqliteOptions {
     }
 
     /// Reads `sqlite://orders.db` (relative) or `sqlite:///var/lib/orders.db` (absolute), with
-    /// `%XX` for special characters in the path. The settings behind its `?` are listed in the [crate's
+    /// `%XX` for special characters in the path. The settings after its `?` are listed in the [crate's
     /// documentation](crate#url).
     ///
     /// # Errors
     /// `Invalid` for another scheme, no path, an in-memory database, an unknown key or a value
     /// that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| error.in_operation("from_url"))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let rest = url
             .strip_prefix("sqlite:")
             .ok_or_else(|| invalid("the URL must start with sqlite://"))?;
@@ -98,7 +102,7 @@ impl SqliteOptions {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut options = Self::new(decode_path(path)?);
         let pairs = Url::parse(&format!("sqlite:x?{query}"))
-            .map_err(|_| invalid("the part of the URL behind the ? cannot be read"))?;
+            .map_err(|_| invalid("the part of the URL after the ? cannot be read"))?;
         for (key, value) in pairs.query_pairs() {
             options = options.with_setting(&key, &value)?;
         }
@@ -108,9 +112,7 @@ impl SqliteOptions {
 
     fn with_setting(self, key: &str, value: &str) -> Result<Self> {
         Ok(match key {
-            "inbox" => {
-                self.inbox_name(InboxName::new(value).map_err(|e| e.in_operation(OPERATION))?)
-            }
+            "inbox" => self.inbox_name(InboxName::new(value)?),
             "synchronous" => self.synchronous(match value {
                 "off" => Synchronous::Off,
                 "normal" => Synchronous::Normal,
@@ -211,13 +213,6 @@ impl SqliteOptions {
         &self.path
     }
 
-    /// The statements that set up an empty inbox with these options: what
-    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
-    #[must_use]
-    pub fn ddl(&self) -> String {
-        schema::ddl(&self.inbox)
-    }
-
     pub(crate) fn check(&self) -> Result<()> {
         if self.inbox.as_str() == "sqlite" || self.inbox.as_str().starts_with("sqlite_") {
             return Err(invalid(
@@ -230,8 +225,8 @@ impl SqliteOptions {
         }
         if self.path.as_os_str() == ":memory:" {
             return Err(invalid(
-                "SQLite in memory is not supported, since every connection would see an inbox \
-                 of its own; use the memory store or a file",
+                "SQLite in memory is not supported, since every connection would see its \
+                 own inbox; use the memory store or a file",
             ));
         }
         if self.path.as_os_str().as_encoded_bytes().contains(&0) {
@@ -290,7 +285,7 @@ impl SqliteOptions {
             .pragma("analysis_limit", OWN.to_string())
     }
 
-    /// For the connection that looks for commits, which has nobody that would try again.
+    /// For the connection that looks for commits, after whose failure nothing tries again.
     pub(crate) fn watcher(&self) -> SqliteConnectOptions {
         self.reader().busy_timeout(Duration::from_secs(1))
     }
@@ -302,13 +297,13 @@ impl SqliteOptions {
     }
 }
 
-/// Whether the file is there and is not to be written, by anybody.
+/// Whether the file is there and read-only.
 fn is_read_only(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.permissions().readonly())
 }
 
 fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, OPERATION, text)
+    Error::new(ErrorKind::Invalid, text)
 }
 
 /// Undoes `%XX`.

@@ -4,7 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Headers, Invalid, Key, Message, Record, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Headers, Invalid, Key, Lease, Message,
+    Record, Result, State, from_micros,
 };
 use sqlx::{Row, sqlite::SqliteRow};
 
@@ -62,7 +63,35 @@ pub(crate) fn corrupt_row(inbox: &str, seq: i64, reason: String) -> CorruptRow {
     }
 }
 
-/// A row of `claim_select.sql`, before its lease is written.
+/// The only row that an operation is about, which fails with it.
+pub(crate) fn read_one(row: &SqliteRow, inbox: &str, now: i64) -> Result<Stored> {
+    read_stored(row, now).map_err(|reason| {
+        let found = corrupt_row(inbox, row.try_get(0).unwrap_or_default(), reason);
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("{}: {}", found.place, found.reason),
+        )
+    })
+}
+
+/// The row and the token that a lease names. Sequence numbers are positive, so a locator that is
+/// not one of this store's finds nothing.
+pub(crate) fn lease_row(lease: &Lease) -> (i64, i64) {
+    let seq = i64::try_from(lease.locator).unwrap_or(-1);
+    (seq, lease.token.get())
+}
+
+/// The sequence number in the first column.
+pub(crate) fn seq(row: &SqliteRow) -> sqlx::Result<i64> {
+    row.try_get(0)
+}
+
+/// The sequence number and the token in the first two columns.
+pub(crate) fn seq_and_token(row: &SqliteRow) -> sqlx::Result<(i64, i64)> {
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+/// A row of `claim.sql`, before its lease is written.
 pub(crate) struct Candidate {
     pub(crate) message: Message,
     pub(crate) token: i64,
@@ -70,7 +99,7 @@ pub(crate) struct Candidate {
     pub(crate) accepted_at: i64,
 }
 
-pub(crate) fn candidate(row: &SqliteRow) -> Decoded<Candidate> {
+pub(crate) fn read_candidate(row: &SqliteRow) -> Decoded<Candidate> {
     let mut message = Message::new(
         text(row, 1, "handler")?,
         text(row, 2, "id")?,
@@ -107,7 +136,7 @@ pub(crate) struct Stored {
     pub(crate) token: i64,
 }
 
-pub(crate) fn stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
+pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
     let seq = column(row, 0, "seq")?;
     let stored_state = state(row, 9)?;
     let visible_at: i64 = column(row, 10, "visibility time")?;

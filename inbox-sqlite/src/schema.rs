@@ -2,62 +2,31 @@
 
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, InboxName, Migration, Result, Schema};
-use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection};
 use tokio::time::Instant;
 
 use crate::{
-    error::in_operation,
-    objects::{Objects, expected, present},
-    statements::expand,
-    store::{BEGIN, SqliteStore},
+    connection::Database,
+    error::failed,
+    options::SqliteOptions,
+    schema_objects::{Objects, expected_objects, present_objects},
+    statements::{BEGIN, expand},
+    store::SqliteStore,
+    version::{
+        Found, MARKER, Marked, STEPS, find, foreign_tables, loaded_dump, version_of, wrong_version,
+    },
 };
-
-/// Step n brings an inbox from version n to n + 1. Never changed once released, but for comments.
-pub(crate) const STEPS: &[&str] = &[include_str!("sql/schema_1.sql")];
 
 /// The oldest version whose builds work with the newest one: they go on next to newer processes while
 /// a new release is rolled out. Raised by a step that they would not work with.
 const WORKS_FROM: u32 = 1;
 
 /// The triggers, which a migration replaces without a step.
-const TRIGGERS: &str = include_str!("sql/triggers.sql");
+const TRIGGERS: &str = include_str!("sql/schema_triggers.sql");
 
 /// Raised whenever their text changes by more than comments, so that builds tell an earlier or later
 /// text of the same version from damage, and an older one does not put its own back.
 const REVISION: u32 = 1;
-
-const MARKER: &str = "inbox.sqlite";
-
-/// What stands in the file under the inbox's name.
-enum Found {
-    Nothing,
-    Marked(Marked),
-    /// A dump was loaded into what had been set up before, or without all of its tables.
-    Loaded,
-    Foreign,
-}
-
-#[derive(Clone, Copy)]
-struct Marked {
-    version: u32,
-    works_from: u32,
-    revision: u32,
-}
-
-impl Marked {
-    /// Whether a build of that version works with it.
-    fn suits(self, build: u32) -> bool {
-        self.version == build || self.is_newer_but_suits(build)
-    }
-
-    fn is_newer_but_suits(self, build: u32) -> bool {
-        self.version > build && self.works_from <= build
-    }
-}
-
-fn version_of(steps: &[&str]) -> u32 {
-    u32::try_from(steps.len()).unwrap_or(u32::MAX)
-}
 
 fn set_version(inbox: &InboxName, version: u32) -> String {
     format!(
@@ -67,13 +36,18 @@ fn set_version(inbox: &InboxName, version: u32) -> String {
     )
 }
 
-pub(crate) fn ddl(inbox: &InboxName) -> String {
-    let mut text = String::new();
-    for part in STEPS.iter().chain([&TRIGGERS]) {
-        text.push_str(expand(part, inbox).as_str());
-        text.push('\n');
+impl SqliteOptions {
+    /// The statements that set up an empty inbox with these options: what
+    /// [`Schema::ddl`](inbox_api::Schema::ddl) gives, without a connection.
+    #[must_use]
+    pub fn ddl(&self) -> String {
+        let mut text = String::new();
+        for part in STEPS.iter().chain([&TRIGGERS]) {
+            text.push_str(expand(part, &self.inbox).as_str());
+            text.push('\n');
+        }
+        text + &set_version(&self.inbox, version_of(STEPS))
     }
-    text + &set_version(inbox, version_of(STEPS))
 }
 
 async fn run(connection: &mut SqliteConnection, sql: String) -> sqlx::Result<()> {
@@ -81,104 +55,6 @@ async fn run(connection: &mut SqliteConnection, sql: String) -> sqlx::Result<()>
         .execute(connection)
         .await?;
     Ok(())
-}
-
-async fn find(connection: &mut SqliteConnection, inbox: &InboxName) -> sqlx::Result<Found> {
-    let tables = ["message", "state", "count", "meta"].map(|table| format!("{inbox}_{table}"));
-    let row = sqlx::query(
-        "SELECT
-            (SELECT count(*) FROM sqlite_master WHERE lower(name) IN (?1, ?2, ?3, ?4)),
-            (SELECT count(*) FROM pragma_table_info(?4)
-             WHERE name IN ('marker', 'version', 'works_from', 'revision'))",
-    )
-    .bind(&tables[0])
-    .bind(&tables[1])
-    .bind(&tables[2])
-    .bind(&tables[3])
-    .fetch_one(&mut *connection)
-    .await?;
-    let count: i64 = row.try_get(0)?;
-    match (count, row.try_get::<i64, _>(1)?) {
-        (0, _) => return Ok(Found::Nothing),
-        (_, 4) => {}
-        _ => return Ok(Found::Foreign),
-    }
-    let meta = format!("SELECT marker, version, works_from, revision FROM {inbox}_meta LIMIT 2");
-    let rows = sqlx::query(AssertSqlSafe(meta))
-        .fetch_all(&mut *connection)
-        .await?;
-    if count == 4 && is_half_empty(connection, inbox).await? {
-        return Ok(Found::Loaded);
-    }
-    Ok(match rows.as_slice() {
-        [row] => marked(row).map_or(Found::Foreign, Found::Marked),
-        [row, other] if marked(row).is_some() && marked(other).is_some() => Found::Loaded,
-        _ => Found::Foreign,
-    })
-}
-
-/// Whether there are messages without states or the reverse: all of a table's content is missing.
-/// Single rows that are lost do not stop the others.
-async fn is_half_empty(connection: &mut SqliteConnection, inbox: &InboxName) -> sqlx::Result<bool> {
-    let sql = format!(
-        "SELECT count(DISTINCT filled) FROM (
-            SELECT EXISTS (SELECT 1 FROM {inbox}_message) AS filled
-            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_state)
-            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_count WHERE n > 0)
-        )"
-    );
-    let kinds: i64 = sqlx::query_scalar(AssertSqlSafe(sql))
-        .fetch_one(connection)
-        .await?;
-    Ok(kinds > 1)
-}
-
-fn marked(row: &SqliteRow) -> Option<Marked> {
-    let number = |index| u32::try_from(row.try_get::<i64, _>(index).ok()?).ok();
-    let marked = Marked {
-        version: number(1)?,
-        works_from: number(2)?,
-        revision: number(3)?,
-    };
-    (row.try_get::<&str, _>(0).ok()? == MARKER).then_some(marked)
-}
-
-fn wrong_version(operation: &'static str, inbox: &InboxName, found: u32, expected: u32) -> Error {
-    let what = if found > expected {
-        "use a newer build"
-    } else {
-        "migrate it"
-    };
-    Error::new(
-        ErrorKind::SchemaVersion,
-        operation,
-        format!(
-            "inbox {inbox} has schema version {found}, this build works with {expected}: {what}"
-        ),
-    )
-}
-
-fn foreign(operation: &'static str, inbox: &InboxName, expected: u32) -> Error {
-    Error::new(
-        ErrorKind::SchemaVersion,
-        operation,
-        format!(
-            "the file has tables named {inbox}_… that are not an inbox's (version unknown, this \
-             build works with {expected}); choose another inbox name"
-        ),
-    )
-}
-
-fn loaded(operation: &'static str, inbox: &InboxName) -> Error {
-    Error::new(
-        ErrorKind::SchemaVersion,
-        operation,
-        format!(
-            "a dump was loaded into inbox {inbox} when that had been set up already, or without all \
-             of its tables: its messages are not in their states; drop its tables and load a whole \
-             dump, with its definitions, in their place"
-        ),
-    )
 }
 
 /// The first object that is missing or not as this build makes it.
@@ -208,50 +84,24 @@ fn first_difference<'a>(
 
 /// Compares what is there with what `steps` make.
 async fn check_complete(
-    operation: &'static str,
     connection: &mut SqliteConnection,
     inbox: &InboxName,
     expected: &Objects,
     marked: Marked,
     version: u32,
 ) -> Result<()> {
-    let present = present(connection, expected)
+    let present = present_objects(connection, expected)
         .await
-        .map_err(in_operation(operation))?;
+        .map_err(failed)?;
     match first_difference(expected, &present, marked, version) {
         None => Ok(()),
         Some(name) => Err(Error::new(
             ErrorKind::SchemaVersion,
-            operation,
             format!(
                 "inbox {inbox} says version {}, but {name} is missing or not as this build's \
                  version {version} makes it",
                 marked.version
             ),
-        )),
-    }
-}
-
-/// Fails unless an inbox of the expected version is there. Looks at the version only, so that it
-/// is cheap enough for the first use of every store.
-pub(crate) async fn check_version(
-    operation: &'static str,
-    connection: &mut SqliteConnection,
-    inbox: &InboxName,
-) -> Result<()> {
-    let expected = version_of(STEPS);
-    match find(connection, inbox)
-        .await
-        .map_err(in_operation(operation))?
-    {
-        Found::Marked(marked) if marked.suits(expected) => Ok(()),
-        Found::Marked(marked) => Err(wrong_version(operation, inbox, marked.version, expected)),
-        Found::Foreign => Err(foreign(operation, inbox, expected)),
-        Found::Loaded => Err(loaded(operation, inbox)),
-        Found::Nothing => Err(Error::new(
-            ErrorKind::SchemaMissing,
-            operation,
-            format!("there is no inbox named {inbox} in the file; create or migrate sets one up"),
         )),
     }
 }
@@ -268,22 +118,20 @@ enum Apply {
 /// Brings the inbox to the version that `steps` make, in one transaction that holds the write
 /// lock from its start.
 async fn apply(
-    operation: &'static str,
     connection: &mut SqliteConnection,
     inbox: &InboxName,
     steps: &[&str],
     how: Apply,
 ) -> Result<Migration> {
-    let mapped = in_operation(operation);
     let to = version_of(steps);
-    let expected = expected(inbox, &[steps, &[TRIGGERS]].concat())
+    let expected = expected_objects(inbox, &[steps, &[TRIGGERS]].concat())
         .await
-        .map_err(mapped)?;
-    let mut transaction = connection.begin_with(BEGIN).await.map_err(mapped)?;
-    let found = match find(&mut transaction, inbox).await.map_err(mapped)? {
+        .map_err(failed)?;
+    let mut transaction = connection.begin_with(BEGIN).await.map_err(failed)?;
+    let found = match find(&mut transaction, inbox).await.map_err(failed)? {
         Found::Marked(marked) if marked.is_newer_but_suits(to) => {
-            check_complete(operation, &mut transaction, inbox, &expected, marked, to).await?;
-            transaction.rollback().await.map_err(mapped)?;
+            check_complete(&mut transaction, inbox, &expected, marked, to).await?;
+            transaction.rollback().await.map_err(failed)?;
             return Ok(Migration {
                 from: Some(marked.version),
                 to: marked.version,
@@ -292,18 +140,20 @@ async fn apply(
         Found::Marked(marked)
             if marked.version > to || (marked.version < to && how == Apply::FromNothing) =>
         {
-            return Err(wrong_version(operation, inbox, marked.version, to));
+            return Err(wrong_version(inbox, marked.version, to));
         }
         Found::Marked(marked) => Some(marked),
         Found::Nothing => {
-            let taken = present(&mut transaction, &expected).await.map_err(mapped)?;
+            let taken = present_objects(&mut transaction, &expected)
+                .await
+                .map_err(failed)?;
             if !taken.is_empty() {
-                return Err(foreign(operation, inbox, to));
+                return Err(foreign_tables(inbox, to));
             }
             None
         }
-        Found::Foreign => return Err(foreign(operation, inbox, to)),
-        Found::Loaded => return Err(loaded(operation, inbox)),
+        Found::Foreign => return Err(foreign_tables(inbox, to)),
+        Found::Loaded => return Err(loaded_dump(inbox)),
     };
     let mut now = Marked {
         version: to,
@@ -315,7 +165,7 @@ async fn apply(
         sqlx::raw_sql(expand(step, inbox))
             .execute(&mut *transaction)
             .await
-            .map_err(mapped)?;
+            .map_err(failed)?;
     }
     match found {
         Some(found)
@@ -326,14 +176,14 @@ async fn apply(
         _ => {
             replace_triggers(&mut transaction, inbox, &expected)
                 .await
-                .map_err(mapped)?;
+                .map_err(failed)?;
             run(&mut transaction, set_version(inbox, to))
                 .await
-                .map_err(mapped)?;
+                .map_err(failed)?;
         }
     }
-    check_complete(operation, &mut transaction, inbox, &expected, now, to).await?;
-    transaction.commit().await.map_err(mapped)?;
+    check_complete(&mut transaction, inbox, &expected, now, to).await?;
+    transaction.commit().await.map_err(failed)?;
     Ok(Migration {
         from: found.map(|found| found.version),
         to,
@@ -356,61 +206,63 @@ async fn replace_triggers(
     Ok(())
 }
 
-impl SqliteStore {
-    async fn find_version(&self, until: Instant) -> Result<Option<u32>> {
-        const OPERATION: &str = "version";
-        let inbox = &self.inner.options.inbox;
-        let mut connection = self.any_reader(OPERATION, until).await?;
-        match find(&mut connection, inbox)
-            .await
-            .map_err(in_operation(OPERATION))?
-        {
-            Found::Nothing => Ok(None),
-            Found::Marked(marked) => Ok(Some(marked.version)),
-            Found::Foreign => Err(foreign(OPERATION, inbox, version_of(STEPS))),
-            Found::Loaded => Err(loaded(OPERATION, inbox)),
-        }
+async fn find_version(database: &Database, until: Instant) -> Result<Option<u32>> {
+    let inbox = &database.options.inbox;
+    let mut connection = database.any_reader(until).await?;
+    match find(&mut connection, inbox).await.map_err(failed)? {
+        Found::Nothing => Ok(None),
+        Found::Marked(marked) => Ok(Some(marked.version)),
+        Found::Foreign => Err(foreign_tables(inbox, version_of(STEPS))),
+        Found::Loaded => Err(loaded_dump(inbox)),
     }
+}
 
-    async fn is_complete(&self, until: Instant) -> Result<bool> {
-        const OPERATION: &str = "exists";
-        let mapped = in_operation(OPERATION);
-        let inbox = &self.inner.options.inbox;
-        let build = version_of(STEPS);
-        let mut connection = self.any_reader(OPERATION, until).await?;
-        let marked = match find(&mut connection, inbox).await.map_err(mapped)? {
-            Found::Nothing => return Ok(false),
-            Found::Foreign => return Err(foreign(OPERATION, inbox, build)),
-            Found::Loaded => return Err(loaded(OPERATION, inbox)),
-            Found::Marked(marked) if marked.suits(build) => marked,
-            Found::Marked(marked) if marked.version < build => return Ok(false),
-            Found::Marked(marked) => {
-                return Err(wrong_version(OPERATION, inbox, marked.version, build));
-            }
-        };
-        let expected = expected(inbox, &[STEPS, &[TRIGGERS]].concat())
-            .await
-            .map_err(mapped)?;
-        let present = present(&mut connection, &expected).await.map_err(mapped)?;
-        Ok(first_difference(&expected, &present, marked, build).is_none())
-    }
+async fn is_complete(database: &Database, until: Instant) -> Result<bool> {
+    let inbox = &database.options.inbox;
+    let build = version_of(STEPS);
+    let mut connection = database.any_reader(until).await?;
+    let marked = match find(&mut connection, inbox).await.map_err(failed)? {
+        Found::Nothing => return Ok(false),
+        Found::Foreign => return Err(foreign_tables(inbox, build)),
+        Found::Loaded => return Err(loaded_dump(inbox)),
+        Found::Marked(marked) if marked.suits(build) => marked,
+        Found::Marked(marked) if marked.version < build => return Ok(false),
+        Found::Marked(marked) => return Err(wrong_version(inbox, marked.version, build)),
+    };
+    let expected = expected_objects(inbox, &[STEPS, &[TRIGGERS]].concat())
+        .await
+        .map_err(failed)?;
+    let present = present_objects(&mut connection, &expected)
+        .await
+        .map_err(failed)?;
+    Ok(first_difference(&expected, &present, marked, build).is_none())
+}
 
-    async fn set_up(
-        &self,
-        operation: &'static str,
-        how: Apply,
-        until: Instant,
-    ) -> Result<Migration> {
-        let mut connection = self.any_writer(operation, until).await?;
-        let inbox = &self.inner.options.inbox;
-        apply(operation, &mut connection, inbox, STEPS, how).await
+async fn exists(database: &Database) -> Result<bool> {
+    database
+        .run_without_inbox(|until| is_complete(database, until))
+        .await
+}
+
+async fn set_up(database: &Database, how: Apply) -> Result<Migration> {
+    let attempt = |until| async move {
+        let mut connection = database.any_writer(until).await?;
+        apply(&mut connection, &database.options.inbox, STEPS, how).await
+    };
+    database.run_without_inbox(attempt).await
+}
+
+async fn create(database: &Database) -> Result<()> {
+    if !exists(database).await? {
+        set_up(database, Apply::FromNothing).await?;
     }
+    Ok(())
 }
 
 #[async_trait]
 impl Schema for SqliteStore {
     fn ddl(&self) -> String {
-        ddl(&self.inner.options.inbox)
+        self.database.options.ddl()
     }
 
     fn expected_version(&self) -> u32 {
@@ -418,31 +270,29 @@ impl Schema for SqliteStore {
     }
 
     async fn version(&self) -> Result<Option<u32>> {
-        self.run_without_inbox("version", |until| self.find_version(until))
+        let database = &self.database;
+        database
+            .run_without_inbox(|until| find_version(database, until))
             .await
+            .map_err(|error| error.in_operation("version"))
     }
 
     async fn exists(&self) -> Result<bool> {
-        self.run_without_inbox("exists", |until| self.is_complete(until))
+        exists(&self.database)
             .await
+            .map_err(|error| error.in_operation("exists"))
     }
 
     async fn create(&self) -> Result<()> {
-        if self.exists().await? {
-            return Ok(());
-        }
-        self.run_without_inbox("create", |until| {
-            self.set_up("create", Apply::FromNothing, until)
-        })
-        .await?;
-        Ok(())
+        create(&self.database)
+            .await
+            .map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        self.run_without_inbox("migrate", |until| {
-            self.set_up("migrate", Apply::Upgrade, until)
-        })
-        .await
+        set_up(&self.database, Apply::Upgrade)
+            .await
+            .map_err(|error| error.in_operation("migrate"))
     }
 }
 
@@ -454,7 +304,7 @@ mod tests {
     use sqlx::ConnectOptions as _;
 
     use super::*;
-    use crate::{SqliteOptions, operation::deadline};
+    use crate::SqliteOptions;
 
     const LONGER: &[&str] = &[
         STEPS[0],
@@ -480,18 +330,13 @@ mod tests {
         let inbox = InboxName::default();
         // Creating does not upgrade: that is another decision.
         let mut connection = store
-            .any_writer("test", deadline(Duration::from_secs(60)))
+            .database
+            .any_writer(store.database.deadline())
             .await
             .unwrap();
-        let error = apply(
-            "create",
-            &mut connection,
-            &inbox,
-            LONGER,
-            Apply::FromNothing,
-        )
-        .await
-        .unwrap_err();
+        let error = apply(&mut connection, &inbox, LONGER, Apply::FromNothing)
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaVersion);
         assert!(
             error
@@ -502,10 +347,10 @@ mod tests {
 
         // Two at once, on two connections: one upgrades, the other finds it done.
         let upgrade = async || {
-            let options = store.inner.options.writer();
+            let options = store.database.options.writer();
             let options = options.busy_timeout(Duration::from_secs(60));
             let mut connection = options.connect().await.unwrap();
-            let migration = apply("migrate", &mut connection, &inbox, LONGER, Apply::Upgrade).await;
+            let migration = apply(&mut connection, &inbox, LONGER, Apply::Upgrade).await;
             connection.close().await.unwrap();
             migration.unwrap().from
         };
@@ -515,7 +360,7 @@ mod tests {
         assert_eq!(from, [Some(1), Some(3)]);
 
         // This build goes on with it, and sets up nothing; the message is still there.
-        let other = SqliteStore::connect(store.inner.options.clone())
+        let other = SqliteStore::connect(store.database.options.clone())
             .await
             .unwrap();
         assert!(other.exists().await.unwrap());
@@ -528,7 +373,8 @@ mod tests {
 
         // It refuses one that it cannot work with, and names both versions.
         let mut connection = store
-            .any_writer("test", deadline(Duration::from_secs(60)))
+            .database
+            .any_writer(store.database.deadline())
             .await
             .unwrap();
         let sql = "UPDATE inbox_meta SET works_from = 2".to_owned();
@@ -556,7 +402,7 @@ mod tests {
         // When this fails: raise REVISION, so that existing inboxes are not taken for damaged, and
         // write the new pair here.
         assert_eq!(
-            (REVISION, sum(&crate::objects::normal(TRIGGERS))),
+            (REVISION, sum(&crate::schema_objects::normalize(TRIGGERS))),
             (1, 2_643_045_557)
         );
     }
@@ -573,10 +419,11 @@ mod tests {
             "CREATE TABLE {inbox}_new (a); SELECT * FROM nowhere;",
         ];
         let mut connection = store
-            .any_writer("test", deadline(Duration::from_secs(60)))
+            .database
+            .any_writer(store.database.deadline())
             .await
             .unwrap();
-        apply("migrate", &mut connection, &inbox, &steps, Apply::Upgrade)
+        apply(&mut connection, &inbox, &steps, Apply::Upgrade)
             .await
             .unwrap_err();
         drop(connection);

@@ -10,13 +10,14 @@ use inbox_api::{
     error_text,
 };
 use sqlx::{Row as _, SqliteConnection};
+use tokio::time::Instant;
 
 use crate::{
-    error::in_operation,
-    work::{CHUNK_BYTES, CHUNK_ROWS, Chunk, Work, held, json, numbers},
+    batch::{CHUNK_BYTES, CHUNK_ROWS, Chunk, json},
+    connection::Database,
+    error::failed,
+    rows::{lease_row, seq_and_token},
 };
-
-const OPERATION: &str = "settle";
 
 /// Row, token, new state, attempts finished, due, error, blocks, result's place and length.
 type SettleRow<'a> = (
@@ -52,7 +53,7 @@ fn is_processed(outcome: &Outcome) -> bool {
 }
 
 /// Whether an outcome makes the message itself claimable at once.
-fn due_at_once(outcome: &Outcome) -> bool {
+fn is_due_at_once(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Release => true,
         Outcome::Retry { after, .. } => after.is_zero(),
@@ -110,147 +111,177 @@ pub(crate) enum Repetition {
     Lost,
 }
 
-impl Work {
-    /// Whether settling is one statement, which needs no transaction around it.
-    pub(crate) fn settles_at_once(&self, settlements: &[Settlement]) -> bool {
-        let bytes: usize = settlements.iter().map(|s| size(&s.outcome)).sum();
-        settlements.len() <= CHUNK_ROWS
-            && bytes < CHUNK_BYTES
-            && !(self.drop_processed_payloads
-                && settlements.iter().any(|s| is_processed(&s.outcome)))
+pub(crate) async fn settle(
+    database: &Database,
+    settlements: &[Settlement],
+) -> Result<Vec<Settled>> {
+    if settlements.is_empty() {
+        return Ok(Vec::new());
+    }
+    database
+        .run(|until| attempt(database, settlements, until))
+        .await
+}
+
+async fn attempt(
+    database: &Database,
+    settlements: &[Settlement],
+    until: Instant,
+) -> Result<Vec<Settled>> {
+    let answers = if settles_at_once(database, settlements) {
+        let mut connection = database.writer(until).await?;
+        settle_on(database, &mut connection, settlements, Repetition::Done).await?
+    } else {
+        let mut transaction = database.begin(until).await?;
+        let answers = settle_on(database, &mut transaction, settlements, Repetition::Done).await?;
+        transaction.commit().await.map_err(failed)?;
+        answers
+    };
+    if answers.wake {
+        database.signal.raise();
+    }
+    Ok(answers.settled)
+}
+
+/// Whether settling is one statement, which needs no transaction around it.
+pub(crate) fn settles_at_once(database: &Database, settlements: &[Settlement]) -> bool {
+    let bytes: usize = settlements.iter().map(|s| size(&s.outcome)).sum();
+    settlements.len() <= CHUNK_ROWS
+        && bytes < CHUNK_BYTES
+        && !(database.options.drop_processed_payloads
+            && settlements.iter().any(|s| is_processed(&s.outcome)))
+}
+
+/// Settles on a connection with or without a transaction.
+pub(crate) async fn settle_on(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    settlements: &[Settlement],
+    repetition: Repetition,
+) -> Result<Answers> {
+    let now = database.now();
+    // Of several settlements of one lease the first one counts and the others repeat it.
+    let mut outcomes = HashMap::with_capacity(settlements.len());
+    let mut refused = HashMap::new();
+    let mut chunks: Vec<Chunk<SettleRow<'_>>> = Vec::new();
+    for (place, settlement) in settlements.iter().enumerate() {
+        if let Outcome::Processed {
+            result: Some(result),
+        } = &settlement.outcome
+            && let Err(invalid) = check_size("result", result.len(), database.options.payload_limit)
+        {
+            refused.insert(place, invalid);
+            continue;
+        }
+        let lease = lease_row(&settlement.lease);
+        if outcomes.contains_key(&lease) {
+            continue;
+        }
+        outcomes.insert(lease, &settlement.outcome);
+        let more = size(&settlement.outcome);
+        if chunks.last().is_none_or(|chunk| chunk.is_full_for(more)) {
+            chunks.push(Chunk::new());
+        }
+        if let Some(chunk) = chunks.last_mut() {
+            add(chunk, lease, &settlement.outcome, now);
+        }
     }
 
-    pub(crate) async fn settle(
-        &self,
-        connection: &mut SqliteConnection,
-        settlements: &[Settlement],
-        repetition: Repetition,
-        now: i64,
-    ) -> Result<Answers> {
-        // Of several settlements of one lease the first one counts and the others repeat it.
-        let mut outcomes = HashMap::with_capacity(settlements.len());
-        let mut refused = HashMap::new();
-        let mut chunks: Vec<Chunk<SettleRow<'_>>> = Vec::new();
-        for (place, settlement) in settlements.iter().enumerate() {
-            if let Outcome::Processed {
-                result: Some(result),
-            } = &settlement.outcome
-                && let Err(invalid) = check_size("result", result.len(), self.payload_limit)
-            {
-                refused.insert(place, invalid);
-                continue;
+    let (applied, wake) = apply(database, connection, chunks, &outcomes, now).await?;
+    let newest = match repetition {
+        Repetition::Done => newest_tokens(database, connection, &outcomes, &applied).await?,
+        Repetition::Lost => applied.into_iter().collect(),
+    };
+    let settled = settlements
+        .iter()
+        .enumerate()
+        .map(|(place, settlement)| {
+            let (seq, token) = lease_row(&settlement.lease);
+            if let Some(invalid) = refused.remove(&place) {
+                Settled::Refused(invalid)
+            } else if newest.get(&seq) == Some(&token) {
+                Settled::Done
+            } else {
+                Settled::LeaseLost
             }
-            let held = held(&settlement.lease);
-            if outcomes.contains_key(&held) {
-                continue;
-            }
-            outcomes.insert(held, &settlement.outcome);
-            let more = size(&settlement.outcome);
-            if chunks.last().is_none_or(|chunk| chunk.is_full_for(more)) {
-                chunks.push(Chunk::new());
-            }
-            if let Some(chunk) = chunks.last_mut() {
-                add(chunk, held, &settlement.outcome, now);
-            }
-        }
+        })
+        .collect();
+    Ok(Answers { settled, wake })
+}
 
-        let (applied, wake) = self.apply(connection, chunks, &outcomes, now).await?;
-        let newest = match repetition {
-            Repetition::Done => self.newest_tokens(connection, &outcomes, &applied).await?,
-            Repetition::Lost => applied.into_iter().collect(),
+/// Writes the outcomes of the leases that still stand. Answers which those were, and whether
+/// a message may have become claimable.
+async fn apply(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    chunks: Vec<Chunk<SettleRow<'_>>>,
+    outcomes: &HashMap<(i64, i64), &Outcome>,
+    now: i64,
+) -> Result<(HashSet<(i64, i64)>, bool)> {
+    let mut applied = HashSet::with_capacity(outcomes.len());
+    let (mut wake, mut processed) = (false, Vec::new());
+    for chunk in chunks {
+        let processed_only: Option<Vec<(i64, i64)>> =
+            chunk.rows.iter().map(processed_without_result).collect();
+        let query = match processed_only {
+            Some(leases) => {
+                sqlx::query(database.statements.settle_processed.clone()).bind(json(&leases)?)
+            }
+            None => sqlx::query(database.statements.settle.clone())
+                .bind(json(&chunk.rows)?)
+                .bind(chunk.bytes),
         };
-        let settled = settlements
-            .iter()
-            .enumerate()
-            .map(|(place, settlement)| {
-                let (seq, token) = held(&settlement.lease);
-                if let Some(invalid) = refused.remove(&place) {
-                    Settled::Refused(invalid)
-                } else if newest.get(&seq) == Some(&token) {
-                    Settled::Done
-                } else {
-                    Settled::LeaseLost
-                }
-            })
-            .collect();
-        Ok(Answers { settled, wake })
-    }
-
-    /// Writes the outcomes of the leases that still stand. Answers which those were, and whether
-    /// a message may have become claimable.
-    async fn apply(
-        &self,
-        connection: &mut SqliteConnection,
-        chunks: Vec<Chunk<SettleRow<'_>>>,
-        outcomes: &HashMap<(i64, i64), &Outcome>,
-        now: i64,
-    ) -> Result<(HashSet<(i64, i64)>, bool)> {
-        let mapped = in_operation(OPERATION);
-        let mut applied = HashSet::with_capacity(outcomes.len());
-        let (mut wake, mut processed) = (false, Vec::new());
-        for chunk in chunks {
-            let processed_only: Option<Vec<(i64, i64)>> =
-                chunk.rows.iter().map(processed_without_result).collect();
-            let query = match processed_only {
-                Some(leases) => sqlx::query(self.statements.settle_processed.clone())
-                    .bind(json(OPERATION, &leases)?),
-                None => sqlx::query(self.statements.settle.clone())
-                    .bind(json(OPERATION, &chunk.rows)?)
-                    .bind(chunk.bytes),
-            };
-            let returned = query
-                .bind(now)
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(mapped)?;
-            for row in &returned {
-                let held = numbers(row).map_err(mapped)?;
-                let ordered = row.try_get::<i64, _>(2).map_err(mapped)? == 1;
-                let outcome = outcomes.get(&held);
-                wake |= ordered || outcome.is_some_and(|outcome| due_at_once(outcome));
-                if outcome.is_some_and(|outcome| is_processed(outcome)) {
-                    processed.push(held.0);
-                }
-                applied.insert(held);
-            }
-        }
-        if self.drop_processed_payloads && !processed.is_empty() {
-            sqlx::query(self.statements.drop_payloads.clone())
-                .bind(json(OPERATION, &processed)?)
-                .execute(connection)
-                .await
-                .map_err(mapped)?;
-        }
-        Ok((applied, wake))
-    }
-
-    /// The newest token of each row: what tells a repetition from a lost lease. Looks only at the
-    /// rows that were not changed just now, usually none.
-    async fn newest_tokens(
-        &self,
-        connection: &mut SqliteConnection,
-        outcomes: &HashMap<(i64, i64), &Outcome>,
-        applied: &HashSet<(i64, i64)>,
-    ) -> Result<HashMap<i64, i64>> {
-        let mapped = in_operation(OPERATION);
-        let mut newest: HashMap<i64, i64> = applied.iter().copied().collect();
-        let unclear: Vec<i64> = outcomes
-            .keys()
-            .map(|(seq, _)| *seq)
-            .filter(|seq| !newest.contains_key(seq))
-            .collect();
-        if unclear.is_empty() {
-            return Ok(newest);
-        }
-        let returned = sqlx::query(self.statements.tokens.clone())
-            .bind(json(OPERATION, &unclear)?)
-            .fetch_all(connection)
+        let returned = query
+            .bind(now)
+            .fetch_all(&mut *connection)
             .await
-            .map_err(mapped)?;
+            .map_err(failed)?;
         for row in &returned {
-            let (seq, token) = numbers(row).map_err(mapped)?;
-            newest.insert(seq, token);
+            let lease = seq_and_token(row).map_err(failed)?;
+            let ordered = row.try_get::<i64, _>(2).map_err(failed)? == 1;
+            let outcome = outcomes.get(&lease);
+            wake |= ordered || outcome.is_some_and(|outcome| is_due_at_once(outcome));
+            if outcome.is_some_and(|outcome| is_processed(outcome)) {
+                processed.push(lease.0);
+            }
+            applied.insert(lease);
         }
-        Ok(newest)
     }
+    if database.options.drop_processed_payloads && !processed.is_empty() {
+        sqlx::query(database.statements.settle_drop_payloads.clone())
+            .bind(json(&processed)?)
+            .execute(connection)
+            .await
+            .map_err(failed)?;
+    }
+    Ok((applied, wake))
+}
+
+/// The newest token of each row: what tells a repetition from a lost lease. Looks only at the
+/// rows that were not changed just now, usually none.
+async fn newest_tokens(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    outcomes: &HashMap<(i64, i64), &Outcome>,
+    applied: &HashSet<(i64, i64)>,
+) -> Result<HashMap<i64, i64>> {
+    let mut newest: HashMap<i64, i64> = applied.iter().copied().collect();
+    let unclear: Vec<i64> = outcomes
+        .keys()
+        .map(|(seq, _)| *seq)
+        .filter(|seq| !newest.contains_key(seq))
+        .collect();
+    if unclear.is_empty() {
+        return Ok(newest);
+    }
+    let returned = sqlx::query(database.statements.settle_tokens.clone())
+        .bind(json(&unclear)?)
+        .fetch_all(connection)
+        .await
+        .map_err(failed)?;
+    for row in &returned {
+        let (seq, token) = seq_and_token(row).map_err(failed)?;
+        newest.insert(seq, token);
+    }
+    Ok(newest)
 }

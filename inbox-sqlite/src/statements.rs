@@ -4,7 +4,12 @@
 use inbox_api::InboxName;
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
-use crate::store::BEGIN;
+/// Takes the write lock at once. A transaction that began by reading would have to be refused
+/// when another one wrote in between.
+pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
+
+/// Takes the write lock with the first change, and fails then if there was another in between.
+pub(crate) const BEGIN_READING: &str = "BEGIN";
 
 /// Every text is fixed for the life of the store, whatever the length of a batch, so that each
 /// connection prepares it once.
@@ -14,24 +19,24 @@ pub(crate) struct Statements {
     pub(crate) begin: SqlStr,
     pub(crate) record: SqlStr,
     pub(crate) get: SqlStr,
-    pub(crate) due: SqlStr,
-    pub(crate) claim_select: SqlStr,
+    pub(crate) subscribe_due: SqlStr,
+    pub(crate) claim: SqlStr,
     pub(crate) claim_lease: SqlStr,
-    pub(crate) set_aside: SqlStr,
+    pub(crate) claim_set_aside: SqlStr,
     pub(crate) settle: SqlStr,
     pub(crate) settle_processed: SqlStr,
     pub(crate) extend: SqlStr,
-    pub(crate) tokens: SqlStr,
-    pub(crate) drop_payloads: SqlStr,
+    pub(crate) settle_tokens: SqlStr,
+    pub(crate) settle_drop_payloads: SqlStr,
     pub(crate) list: ByStates,
     pub(crate) list_newest: ByStates,
     pub(crate) count: ByStates,
-    pub(crate) eligible: ByStates,
+    pub(crate) replay_select: ByStates,
     pub(crate) statistics: SqlStr,
     pub(crate) replay: SqlStr,
-    pub(crate) edit_payload: SqlStr,
+    pub(crate) replay_payload: SqlStr,
     pub(crate) discard: SqlStr,
-    pub(crate) expired: SqlStr,
+    pub(crate) purge_select: SqlStr,
     pub(crate) purge: SqlStr,
     pub(crate) purge_keys: SqlStr,
 }
@@ -43,7 +48,8 @@ pub(crate) struct ByStates {
     pub(crate) dead: SqlStr,
 }
 
-/// `template` for the inbox of that name.
+/// `template` for the inbox of that name. In the templates, `{inbox}` stands for the name, `{columns}`
+/// for what `rows::read_stored` reads, and `{filter}` for the conditions of `filter.sql`.
 pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
     AssertSqlSafe(std::sync::Arc::<str>::from(
         template
@@ -56,56 +62,36 @@ pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
 impl Statements {
     pub(crate) fn new(inbox: &InboxName) -> Self {
         let plain = |template: &str| expand(template, inbox);
-        let after_insert = |before: &str, template: &str| {
-            let insert = include_str!("sql/insert.sql");
-            expand(&format!("{before}{insert}{template}"), inbox)
-        };
         let by_states = |template: &str| {
             let filter = include_str!("sql/filter.sql").trim_end();
-            let template = template.replace("{filter}", filter);
             ByStates {
-                any: expand(&template.replace("{states}", "true"), inbox),
-                dead: expand(&template.replace("{states}", "s.state = 3"), inbox),
+                any: plain(&template.replace("{filter}", filter)),
+                dead: plain(&template.replace("{filter}", &format!("s.state = 3 AND {filter}"))),
             }
-        };
-        let list = |beyond: &str, direction: &str| {
-            by_states(
-                &include_str!("sql/list.sql")
-                    .replace("{beyond}", beyond)
-                    .replace("{direction}", direction),
-            )
         };
         Self {
             receive: plain(include_str!("sql/receive.sql")),
-            begin: after_insert(
-                &format!("{BEGIN};\n"),
-                concat!(
-                    include_str!("sql/begin.sql"),
-                    ";\n",
-                    include_str!("sql/get.sql"),
-                    ";\nCOMMIT"
-                ),
-            ),
-            record: after_insert("", include_str!("sql/record.sql")),
+            begin: plain(include_str!("sql/begin.sql")),
+            record: plain(include_str!("sql/record.sql")),
             get: plain(include_str!("sql/get.sql")),
-            due: plain(include_str!("sql/due.sql")),
-            claim_select: plain(include_str!("sql/claim_select.sql")),
+            subscribe_due: plain(include_str!("sql/subscribe_due.sql")),
+            claim: plain(include_str!("sql/claim.sql")),
             claim_lease: plain(include_str!("sql/claim_lease.sql")),
-            set_aside: plain(include_str!("sql/set_aside.sql")),
+            claim_set_aside: plain(include_str!("sql/claim_set_aside.sql")),
             settle: plain(include_str!("sql/settle.sql")),
             settle_processed: plain(include_str!("sql/settle_processed.sql")),
             extend: plain(include_str!("sql/extend.sql")),
-            tokens: plain(include_str!("sql/tokens.sql")),
-            drop_payloads: plain(include_str!("sql/drop_payloads.sql")),
-            list: list(">", "ASC"),
-            list_newest: list("<", "DESC"),
+            settle_tokens: plain(include_str!("sql/settle_tokens.sql")),
+            settle_drop_payloads: plain(include_str!("sql/settle_drop_payloads.sql")),
+            list: by_states(include_str!("sql/list.sql")),
+            list_newest: by_states(include_str!("sql/list_newest.sql")),
             count: by_states(include_str!("sql/count.sql")),
-            eligible: by_states(include_str!("sql/eligible.sql")),
+            replay_select: by_states(include_str!("sql/replay_select.sql")),
             statistics: plain(include_str!("sql/statistics.sql")),
             replay: plain(include_str!("sql/replay.sql")),
-            edit_payload: plain(include_str!("sql/edit_payload.sql")),
+            replay_payload: plain(include_str!("sql/replay_payload.sql")),
             discard: plain(include_str!("sql/discard.sql")),
-            expired: plain(include_str!("sql/expired.sql")),
+            purge_select: plain(include_str!("sql/purge_select.sql")),
             purge: plain(include_str!("sql/purge.sql")),
             purge_keys: plain(include_str!("sql/purge_keys.sql")),
         }
@@ -139,10 +125,15 @@ mod tests {
     async fn set_up(inbox: &InboxName) -> SqliteConnection {
         let options = SqliteConnectOptions::new().in_memory(true);
         let mut connection = options.connect().await.unwrap();
-        sqlx::raw_sql(AssertSqlSafe(crate::schema::ddl(inbox)))
-            .execute(&mut connection)
-            .await
-            .unwrap();
+        for part in [
+            include_str!("sql/schema_1.sql"),
+            include_str!("sql/schema_triggers.sql"),
+        ] {
+            sqlx::raw_sql(expand(part, inbox))
+                .execute(&mut connection)
+                .await
+                .unwrap();
+        }
         connection
     }
 
@@ -156,25 +147,28 @@ mod tests {
             (&s.begin, &["sqlite_autoindex_inbox_message_1"][..]),
             (&s.record, &["sqlite_autoindex_inbox_message_1"]),
             (&s.get, &["sqlite_autoindex_inbox_message_1"]),
-            (&s.due, &["INDEX inbox_claim (handler=? AND visible_at<?)"]),
             (
-                &s.claim_select,
+                &s.subscribe_due,
+                &["INDEX inbox_claim (handler=? AND visible_at<?)"],
+            ),
+            (
+                &s.claim,
                 &["INDEX inbox_claim (handler=? AND visible_at<?)"],
             ),
             (&s.claim_lease, &["INTEGER PRIMARY KEY"]),
-            (&s.set_aside, &["INTEGER PRIMARY KEY"]),
+            (&s.claim_set_aside, &["INTEGER PRIMARY KEY"]),
             (&s.settle, &["INTEGER PRIMARY KEY"]),
             (&s.settle_processed, &["INTEGER PRIMARY KEY"]),
             (&s.extend, &["INTEGER PRIMARY KEY"]),
-            (&s.tokens, &["INTEGER PRIMARY KEY"]),
-            (&s.drop_payloads, &["INTEGER PRIMARY KEY"]),
+            (&s.settle_tokens, &["INTEGER PRIMARY KEY"]),
+            (&s.settle_drop_payloads, &["INTEGER PRIMARY KEY"]),
             (&s.list.any, &["rowid>?"]),
             (&s.list.dead, &["INDEX inbox_dead"]),
             (&s.list_newest.any, &["rowid<?"]),
             (&s.list_newest.dead, &["INDEX inbox_dead"]),
             (&s.count.dead, &["INDEX inbox_dead"]),
-            (&s.eligible.any, &["rowid>?"]),
-            (&s.eligible.dead, &["INDEX inbox_dead"]),
+            (&s.replay_select.any, &["rowid>?"]),
+            (&s.replay_select.dead, &["INDEX inbox_dead"]),
             (
                 &s.statistics,
                 &[
@@ -184,10 +178,10 @@ mod tests {
                 ],
             ),
             (&s.replay, &["INTEGER PRIMARY KEY"]),
-            (&s.edit_payload, &["INTEGER PRIMARY KEY"]),
+            (&s.replay_payload, &["INTEGER PRIMARY KEY"]),
             (&s.discard, &["INTEGER PRIMARY KEY"]),
             (
-                &s.expired,
+                &s.purge_select,
                 &["INDEX inbox_final (state=? AND finished_at<?)"],
             ),
             (&s.purge, &["INDEX inbox_final (state=? AND finished_at<?)"]),
@@ -215,8 +209,8 @@ mod tests {
         for sql in [
             &s.list.any,
             &s.list.dead,
-            &s.eligible.dead,
-            &s.expired,
+            &s.replay_select.dead,
+            &s.purge_select,
             &s.purge,
         ] {
             let lines = plan(&mut connection, sql.as_str()).await;

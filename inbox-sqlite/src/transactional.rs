@@ -22,16 +22,18 @@ use sqlx::{Either, Executor as _, Row as _, Sqlite, Transaction};
 use tokio::time::Instant;
 
 use crate::{
-    error::{GENERIC, in_operation, primary_code},
-    operation::{deadline, in_time},
+    begin,
+    connection::{Database, in_time},
+    error::{GENERIC, failed, primary_code},
     options::OWN,
-    settle::Repetition,
+    receive,
+    settle::{self, Repetition},
     store::SqliteStore,
 };
 
-/// As [`BEGIN`](crate::store::BEGIN), marked as the store's own.
+/// As [`BEGIN`](crate::statements::BEGIN), marked as the store's own.
 const OPEN: &str = "BEGIN IMMEDIATE; SAVEPOINT inbox_opened";
-/// Marks a transaction that the caller began. A second mark stands behind the first one.
+/// Marks a transaction that the caller began. A second mark stands after the first one.
 const MARK: &str = "SAVEPOINT inbox_used";
 /// The store's own commit. The driver does not see it and would commit or roll back again: for that
 /// there is another transaction, which has done nothing.
@@ -89,42 +91,36 @@ async fn run(transaction: &mut Own, script: &'static str) -> Run {
     run
 }
 
-fn has_ended(operation: &'static str) -> Error {
+fn has_ended() -> Error {
     let reason = "the transaction is not there any more: a statement in it has committed it or \
         rolled it back, and others may have committed by themselves";
-    Error::new(ErrorKind::Other, operation, reason).with_effect(Effect::Unknown)
+    Error::new(ErrorKind::Other, reason).with_effect(Effect::Unknown)
 }
 
 /// Before something is done in a transaction: looks that it is there, and marks it if the store did
 /// not when it began.
-async fn mark(operation: &'static str, transaction: &mut Own) -> Result<()> {
+async fn mark(transaction: &mut Own) -> Result<()> {
     let looked = run(transaction, WHOSE_AND_BEGIN).await;
     match looked.error {
         // Another one has begun. It stays, so that whatever follows is rolled back with it.
-        None => Err(has_ended(operation)),
+        None => Err(has_ended()),
         Some(_) if looked.is_refused() && looked.number == Some(OWN) => Ok(()),
         Some(_) if looked.is_refused() => {
             let marked = run(transaction, MARK).await;
-            marked
-                .error
-                .map_or(Ok(()), |error| Err(in_operation(operation)(error)))
+            marked.error.map_or(Ok(()), |error| Err(failed(error)))
         }
-        Some(error) => Err(in_operation(operation)(error)),
+        Some(error) => Err(failed(error)),
     }
 }
 
 /// The beginning or the end of a step of several statements.
-async fn bracket(
-    operation: &'static str,
-    transaction: &mut Own,
-    script: &'static str,
-) -> Result<()> {
+async fn bracket(transaction: &mut Own, script: &'static str) -> Result<()> {
     let error = run(transaction, script).await.error;
-    error.map_or(Ok(()), |error| Err(in_operation(operation)(error)))
+    error.map_or(Ok(()), |error| Err(failed(error)))
 }
 
-/// What a step came to. One that has failed keeps the transaction from being committed.
-async fn ended<T>(transaction: &mut Own, outcome: Result<T>) -> Result<T> {
+/// Ends a step. One that has failed keeps the transaction from being committed.
+async fn end_step<T>(transaction: &mut Own, outcome: Result<T>) -> Result<T> {
     if outcome.is_err() {
         // Behind whatever is still running. Where SQLite has rolled all of it back, this begins what
         // the commit will roll back.
@@ -134,10 +130,10 @@ async fn ended<T>(transaction: &mut Own, outcome: Result<T>) -> Result<T> {
     outcome
 }
 
-fn is_unfinished(operation: &'static str) -> Error {
+fn is_unfinished() -> Error {
     let reason = "an earlier step in this transaction failed or was dropped before its end: the \
         transaction was rolled back";
-    Error::new(ErrorKind::Conflict, operation, reason)
+    Error::new(ErrorKind::Conflict, reason)
 }
 
 /// Releases the mark and commits. `false` when there is no mark, and nothing was done.
@@ -151,44 +147,135 @@ async fn commit_marked(transaction: &mut Own, script: &'static str) -> sqlx::Res
     }
 }
 
-async fn commit(operation: &'static str, mut transaction: Own) -> Result<()> {
-    let mapped = in_operation(operation);
+async fn commit_own(mut transaction: Own) -> Result<()> {
     if run(&mut transaction, UNDO_STEP).await.error.is_none() {
-        roll_back(operation, transaction).await?;
-        return Err(is_unfinished(operation));
+        roll_back_own(transaction).await?;
+        return Err(is_unfinished());
     }
     if commit_marked(&mut transaction, COMMIT_OPENED)
         .await
-        .map_err(mapped)?
+        .map_err(failed)?
     {
         return Ok(());
     }
     let whose = run(&mut transaction, WHOSE).await;
     let is_own = whose.number == Some(OWN);
     if let Some(error) = whose.error {
-        return Err(mapped(error));
+        return Err(failed(error));
     }
     if !is_own
         && commit_marked(&mut transaction, COMMIT_USED)
             .await
-            .map_err(mapped)?
+            .map_err(failed)?
     {
         return Ok(());
     }
-    roll_back(operation, transaction).await?;
-    Err(has_ended(operation))
+    roll_back_own(transaction).await?;
+    Err(has_ended())
 }
 
 /// The driver counts transactions, and would not notice that one has ended: it needs one to roll back.
-async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> {
+async fn roll_back_own(mut transaction: Own) -> Result<()> {
     let begun = run(&mut transaction, BEGIN_IF_NONE).await;
     match begun.error {
-        Some(error) if primary_code(&error) != Some(GENERIC) => Err(in_operation(operation)(error)),
-        _ => transaction
-            .rollback()
-            .await
-            .map_err(in_operation(operation)),
+        Some(error) if primary_code(&error) != Some(GENERIC) => Err(failed(error)),
+        _ => transaction.rollback().await.map_err(failed),
     }
+}
+
+async fn open(database: &Database) -> Result<Own> {
+    let turns = &database.turns;
+    let open = async {
+        let _turn = turns.wait().await;
+        let transaction = database
+            .run(|until| database.begin_with(OPEN, until))
+            .await?;
+        turns.note_opened();
+        Ok(transaction)
+    };
+    in_time(database.deadline(), open).await
+}
+
+async fn commit(database: &Database, transaction: Own) -> Result<()> {
+    database.identity.check()?;
+    let committed = in_time(database.deadline(), commit_own(transaction)).await;
+    // What the transaction received or settled is unknown here; a wake-up without a cause
+    // does no harm.
+    database.signal.raise();
+    committed
+}
+
+/// Before anything is done in a transaction: marks it, and says when the step has to be over.
+/// Nothing is tried again there: whether a lock is worth a wait is for its own connection to say.
+async fn begin_step(database: &Database, transaction: &mut Own) -> Result<Instant> {
+    let until = database.deadline();
+    in_time(until, mark(transaction)).await?;
+    Ok(until)
+}
+
+async fn receive_in(
+    database: &Database,
+    transaction: &mut Own,
+    messages: &[Message],
+) -> Result<Vec<Receipt>> {
+    let prepared = receive::prepare(messages, database.options.payload_limit);
+    let until = begin_step(database, transaction).await?;
+    let step = in_time(until, async {
+        database.check(transaction).await?;
+        let several = prepared.statements() > 1;
+        if several {
+            bracket(transaction, BEGIN_STEP).await?;
+        }
+        let receipts = receive::insert(database, transaction, prepared, database.now()).await?;
+        if several {
+            bracket(transaction, END_STEP).await?;
+        }
+        Ok(receipts)
+    });
+    let outcome = step.await;
+    end_step(transaction, outcome).await
+}
+
+async fn record_in(
+    database: &Database,
+    transaction: &mut Own,
+    message: &Message,
+    result: Option<&Bytes>,
+) -> Result<Recorded> {
+    begin::check_record(database, message, result)?;
+    let until = begin_step(database, transaction).await?;
+    let step = in_time(until, async {
+        database.check(transaction).await?;
+        bracket(transaction, BEGIN_STEP).await?;
+        let recorded = begin::record_on(database, transaction, message, result).await?;
+        bracket(transaction, END_STEP).await?;
+        Ok(recorded)
+    });
+    let outcome = step.await;
+    end_step(transaction, outcome).await
+}
+
+async fn settle_in(
+    database: &Database,
+    transaction: &mut Own,
+    settlements: &[Settlement],
+) -> Result<Vec<Settled>> {
+    let until = begin_step(database, transaction).await?;
+    let step = in_time(until, async {
+        database.check(transaction).await?;
+        let several = !settle::settles_at_once(database, settlements);
+        if several {
+            bracket(transaction, BEGIN_STEP).await?;
+        }
+        let answers =
+            settle::settle_on(database, transaction, settlements, Repetition::Lost).await?;
+        if several {
+            bracket(transaction, END_STEP).await?;
+        }
+        Ok(answers.settled)
+    });
+    let outcome = step.await;
+    end_step(transaction, outcome).await
 }
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
@@ -202,7 +289,7 @@ async fn roll_back(operation: &'static str, mut transaction: Own) -> Result<()> 
 /// it.
 ///
 /// [`commit`](Transactional::commit) fails when a statement has ended the transaction before: as
-/// `Other`, with an unknown effect, since what came behind it may be durable. For a transaction of
+/// `Other`, with an unknown effect, since what came after it may be durable. For a transaction of
 /// the caller's that begins with the first call that it is given to; one that was given to none is
 /// refused, and so is one that was rolled back to a savepoint older than that call, unless it was given
 /// to another since. It fails as `Conflict`, and rolls back, when an earlier step failed or was dropped before
@@ -212,33 +299,21 @@ impl Transactional for SqliteStore {
     type Transaction = Transaction<'static, Sqlite>;
 
     async fn open(&self) -> Result<Self::Transaction> {
-        const OPERATION: &str = "open";
-        let turns = &self.inner.turns;
-        let open = async {
-            let _turn = turns.wait().await;
-            let opened = self.run(OPERATION, |until| self.begin_with(OPERATION, OPEN, until));
-            let opened = opened.await?;
-            turns.opened();
-            Ok(opened)
-        };
-        let until = deadline(self.inner.options.operation_timeout);
-        in_time(OPERATION, until, open).await
+        open(&self.database)
+            .await
+            .map_err(|error| error.in_operation("open"))
     }
 
     async fn commit(&self, transaction: Self::Transaction) -> Result<()> {
-        const OPERATION: &str = "commit";
-        self.inner.identity.check(OPERATION)?;
-        let until = deadline(self.inner.options.operation_timeout);
-        let committed = in_time(OPERATION, until, commit(OPERATION, transaction)).await;
-        // What the transaction received or settled is unknown here; a wake-up without a cause
-        // does no harm.
-        self.inner.signal.raise();
-        committed
+        commit(&self.database, transaction)
+            .await
+            .map_err(|error| error.in_operation("commit"))
     }
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
-        let until = deadline(self.inner.options.operation_timeout);
-        in_time("roll_back", until, roll_back("roll_back", transaction)).await
+        in_time(self.database.deadline(), roll_back_own(transaction))
+            .await
+            .map_err(|error| error.in_operation("roll_back"))
     }
 
     async fn receive_in(
@@ -246,24 +321,9 @@ impl Transactional for SqliteStore {
         transaction: &mut Self::Transaction,
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
-        const OPERATION: &str = "receive_in";
-        let work = &self.inner.work;
-        let prepared = work.prepare_receive(messages);
-        let until = self.enter(OPERATION, transaction).await?;
-        let step = in_time(OPERATION, until, async {
-            self.check(OPERATION, transaction).await?;
-            let several = prepared.statements() > 1;
-            if several {
-                bracket(OPERATION, transaction, BEGIN_STEP).await?;
-            }
-            let receipts = work.receive(transaction, prepared, self.now()).await?;
-            if several {
-                bracket(OPERATION, transaction, END_STEP).await?;
-            }
-            Ok(receipts)
-        });
-        let outcome = step.await;
-        ended(transaction, outcome).await
+        receive_in(&self.database, transaction, messages)
+            .await
+            .map_err(|error| error.in_operation("receive_in"))
     }
 
     async fn record_in(
@@ -272,21 +332,9 @@ impl Transactional for SqliteStore {
         message: &Message,
         result: Option<Bytes>,
     ) -> Result<Recorded> {
-        const OPERATION: &str = "record_in";
-        let work = &self.inner.work;
-        work.check_record(message, result.as_ref())?;
-        let until = self.enter(OPERATION, transaction).await?;
-        let step = in_time(OPERATION, until, async {
-            self.check(OPERATION, transaction).await?;
-            bracket(OPERATION, transaction, BEGIN_STEP).await?;
-            let recorded = work
-                .record(transaction, message, result.as_ref(), self.now())
-                .await?;
-            bracket(OPERATION, transaction, END_STEP).await?;
-            Ok(recorded)
-        });
-        let outcome = step.await;
-        ended(transaction, outcome).await
+        record_in(&self.database, transaction, message, result.as_ref())
+            .await
+            .map_err(|error| error.in_operation("record_in"))
     }
 
     async fn settle_in(
@@ -294,34 +342,8 @@ impl Transactional for SqliteStore {
         transaction: &mut Self::Transaction,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
-        const OPERATION: &str = "settle_in";
-        let work = &self.inner.work;
-        let until = self.enter(OPERATION, transaction).await?;
-        let step = in_time(OPERATION, until, async {
-            self.check(OPERATION, transaction).await?;
-            let several = !work.settles_at_once(settlements);
-            if several {
-                bracket(OPERATION, transaction, BEGIN_STEP).await?;
-            }
-            let answers = work
-                .settle(transaction, settlements, Repetition::Lost, self.now())
-                .await?;
-            if several {
-                bracket(OPERATION, transaction, END_STEP).await?;
-            }
-            Ok(answers.settled)
-        });
-        let outcome = step.await;
-        ended(transaction, outcome).await
-    }
-}
-
-impl SqliteStore {
-    /// Before anything is done in a transaction: marks it, and says when the step has to be over.
-    /// Nothing is tried again there: whether a lock is worth a wait is for its own connection to say.
-    async fn enter(&self, operation: &'static str, transaction: &mut Own) -> Result<Instant> {
-        let until = deadline(self.inner.options.operation_timeout);
-        in_time(operation, until, mark(operation, transaction)).await?;
-        Ok(until)
+        settle_in(&self.database, transaction, settlements)
+            .await
+            .map_err(|error| error.in_operation("settle_in"))
     }
 }

@@ -13,7 +13,7 @@ use sqlx::{
 };
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
-use crate::{identity::Identity, store::Inner};
+use crate::file_identity::FileIdentity;
 
 const INTERVAL: Duration = Duration::from_millis(25);
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -48,27 +48,21 @@ pub(crate) struct Watchers {
 impl Watchers {
     /// The one that runs, or a new one. Connects first, so that no commit after the return goes
     /// unseen.
-    pub(crate) async fn current(&mut self, store: &Inner) -> sqlx::Result<Arc<Watcher>> {
+    pub(crate) async fn current(
+        &mut self,
+        look: impl FnOnce() -> Look,
+        signal: &Signal,
+    ) -> sqlx::Result<Arc<Watcher>> {
         while self.tasks.try_join_next().is_some() {}
         if let Some(watcher) = self.current.upgrade() {
             return Ok(watcher);
         }
-        let look = Look {
-            options: store.options.watcher(),
-            due: store.work.statements.due.clone(),
-            clock: store.options.clock.clone(),
-            identity: Arc::clone(&store.identity),
-        };
+        let look = look();
         let mut connection = look.options.connect().await?;
         let seen = data_version(&mut connection).await?;
         let (word, stop) = watch::channel(());
-        self.tasks.spawn(watch_file(
-            look,
-            store.signal.clone(),
-            connection,
-            seen,
-            stop,
-        ));
+        self.tasks
+            .spawn(watch_file(look, signal.clone(), connection, seen, stop));
         let watcher = Arc::new(Watcher(word));
         self.current = Arc::downgrade(&watcher);
         Ok(watcher)
@@ -92,11 +86,11 @@ async fn data_version(connection: &mut SqliteConnection) -> sqlx::Result<i64> {
 }
 
 /// How a watcher looks.
-struct Look {
-    options: SqliteConnectOptions,
-    due: SqlStr,
-    clock: Clock,
-    identity: Arc<Identity>,
+pub(crate) struct Look {
+    pub(crate) options: SqliteConnectOptions,
+    pub(crate) due: SqlStr,
+    pub(crate) clock: Clock,
+    pub(crate) identity: Arc<FileIdentity>,
 }
 
 impl Look {
@@ -124,7 +118,7 @@ async fn watch_file(
             _ = stop.changed() => break,
             () = sleep(interval) => {}
         }
-        if look.identity.check("subscribe").is_err() {
+        if look.identity.check().is_err() {
             // Those who wait for work are to find out.
             signal.raise();
             interval = RECONNECT;

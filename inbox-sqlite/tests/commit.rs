@@ -22,14 +22,14 @@ enum On {
 }
 
 struct Desk {
-    place: Place,
+    inbox: TestInbox,
     pool: SqlitePool,
 }
 
 impl Desk {
     async fn new() -> Self {
-        let place = place().await;
-        let options = SqliteConnectOptions::new().filename(place.path());
+        let inbox = test_inbox().await;
+        let options = SqliteConnectOptions::new().filename(inbox.path());
         let pool = SqlitePool::connect_with(options).await.unwrap();
         let tables = "CREATE TABLE orders (id INTEGER PRIMARY KEY);
             CREATE TABLE strict_orders (id INTEGER PRIMARY KEY ON CONFLICT ROLLBACK);
@@ -38,11 +38,11 @@ impl Desk {
             BEGIN SELECT RAISE(ROLLBACK, 'refused'); END;
             INSERT INTO strict_orders VALUES (1); INSERT INTO orders VALUES (1);";
         sqlx::raw_sql(tables).execute(&pool).await.unwrap();
-        Self { place, pool }
+        Self { inbox, pool }
     }
 
     fn store(&self) -> &SqliteStore {
-        &self.place.store
+        &self.inbox.store
     }
 
     async fn open(&self, on: On) -> Tx {
@@ -295,7 +295,7 @@ async fn a_step_that_failed_by_itself_is_not_left_out() {
     let desk = Desk::new().await;
     let store = desk.store();
     let options = SqliteConnectOptions::new()
-        .filename(desk.place.path())
+        .filename(desk.inbox.path())
         .busy_timeout(std::time::Duration::from_millis(50));
     let pool = SqlitePool::connect_with(options).await.unwrap();
     let receipts = store.receive(&[message("leased")]).await.unwrap();

@@ -40,7 +40,7 @@ async fn poll_and_drop<T>(times: u32, future: impl Future<Output = T>) -> bool {
 
 /// Runs `operation` cut off after 0, 1, 2 … polls until it completes, and checks after each that
 /// the store works and is consistent.
-async fn cut_everywhere<F, Fut, T>(place: &Place, name: &str, operation: F)
+async fn cut_everywhere<F, Fut, T>(inbox: &TestInbox, name: &str, operation: F)
 where
     F: Fn(u32) -> Fut,
     Fut: Future<Output = T>,
@@ -48,15 +48,15 @@ where
     for times in 0..200 {
         let completed = poll_and_drop(times, operation(times)).await;
         // At once: nothing may be left that the next operation trips over.
-        let receipt = place
+        let receipt = inbox
             .store
             .receive_one(&message(&format!("{name} probe {times}")))
             .await
             .unwrap();
         assert_eq!(receipt, Receipt::Accepted);
-        check_consistent(&place.store).await;
+        check_consistent(&inbox.store).await;
         // No write lock is left behind: another connection writes.
-        let other = place.other().await;
+        let other = inbox.other().await;
         let receipt = other
             .receive_one(&message(&format!("{name} other probe {times}")))
             .await
@@ -73,9 +73,9 @@ where
 
 #[tokio::test]
 async fn receive_can_be_dropped_anywhere() {
-    let place = place().await;
-    let store = &place.store;
-    cut_everywhere(&place, "receive", async |times| {
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    cut_everywhere(&inbox, "receive", async |times| {
         let batch: Vec<_> = (0..1500)
             .map(|n| message(&format!("{times}-{n}")))
             .collect();
@@ -95,9 +95,9 @@ async fn receive_can_be_dropped_anywhere() {
 
 #[tokio::test]
 async fn claim_begin_settle_and_extend_can_be_dropped_anywhere() {
-    let place = place().await;
-    let store = &place.store;
-    cut_everywhere(&place, "claim", async |times| {
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    cut_everywhere(&inbox, "claim", async |times| {
         store
             .receive(&[ordered(&format!("c{times}"), "a")])
             .await
@@ -116,7 +116,7 @@ async fn claim_begin_settle_and_extend_can_be_dropped_anywhere() {
             .unwrap();
     })
     .await;
-    cut_everywhere(&place, "begin", async |times| {
+    cut_everywhere(&inbox, "begin", async |times| {
         store
             .begin(&message(&format!("b{times}")), &terms())
             .await
@@ -131,9 +131,9 @@ async fn claim_begin_settle_and_extend_can_be_dropped_anywhere() {
         )
         .await
         .unwrap();
-    place.clock.advance(LENGTH);
+    inbox.clock.advance(LENGTH);
     let leases = std::cell::RefCell::new(claim(store, 10_000).await);
-    cut_everywhere(&place, "settle", async |_| {
+    cut_everywhere(&inbox, "settle", async |_| {
         let leased: Vec<_> = (0..3).filter_map(|_| leases.borrow_mut().pop()).collect();
         let settlements: Vec<_> = leased
             .into_iter()
@@ -150,9 +150,9 @@ async fn claim_begin_settle_and_extend_can_be_dropped_anywhere() {
 
 #[tokio::test]
 async fn a_settlement_with_payloads_to_drop_can_be_dropped_anywhere() {
-    let place = place_with(|options| options.drop_processed_payloads(true)).await;
-    let store = &place.store;
-    cut_everywhere(&place, "settle", async |times| {
+    let inbox = test_inbox_with(|options| options.drop_processed_payloads(true)).await;
+    let store = &inbox.store;
+    cut_everywhere(&inbox, "settle", async |times| {
         let lease = run(store, &message(&format!("d{times}"))).await.lease;
         store.settle_one(&lease, processed()).await.unwrap()
     })
@@ -169,8 +169,8 @@ async fn a_settlement_with_payloads_to_drop_can_be_dropped_anywhere() {
 
 #[tokio::test]
 async fn operators_and_transactions_can_be_dropped_anywhere() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     let slice = Slice {
         after: None,
         limit: 5,
@@ -179,25 +179,25 @@ async fn operators_and_transactions_can_be_dropped_anywhere() {
         states: State::ALL.to_vec(),
         ..Default::default()
     };
-    cut_everywhere(&place, "discard", async |_| {
+    cut_everywhere(&inbox, "discard", async |_| {
         store.discard_slice(&all, &slice).await.unwrap()
     })
     .await;
-    cut_everywhere(&place, "replay", async |_| {
+    cut_everywhere(&inbox, "replay", async |_| {
         store.replay_slice(&all, &slice).await.unwrap()
     })
     .await;
-    cut_everywhere(&place, "list", async |_| {
+    cut_everywhere(&inbox, "list", async |_| {
         store.list(&all, &Page::first(10_000)).await.unwrap()
     })
     .await;
     let expired = PurgeRequest::new(State::Discarded, Duration::ZERO, 5).unwrap();
-    cut_everywhere(&place, "purge", async |_| {
+    cut_everywhere(&inbox, "purge", async |_| {
         store.purge(&expired).await.unwrap()
     })
     .await;
-    cut_everywhere(&place, "migrate", async |_| store.migrate().await.unwrap()).await;
-    cut_everywhere(&place, "transaction", async |times| {
+    cut_everywhere(&inbox, "migrate", async |_| store.migrate().await.unwrap()).await;
+    cut_everywhere(&inbox, "transaction", async |times| {
         let mut transaction = store.open().await.unwrap();
         let message = message(&format!("t{times}"));
         let _ = store
@@ -207,7 +207,7 @@ async fn operators_and_transactions_can_be_dropped_anywhere() {
         store.commit(transaction).await.unwrap();
     })
     .await;
-    cut_everywhere(&place, "roll back", async |times| {
+    cut_everywhere(&inbox, "roll back", async |times| {
         let mut transaction = store.open().await.unwrap();
         let message = message(&format!("r{times}"));
         let _ = store
@@ -222,13 +222,13 @@ async fn operators_and_transactions_can_be_dropped_anywhere() {
     }
 }
 
-async fn raw(place: &Place) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(place.path());
+async fn raw(inbox: &TestInbox) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(inbox.path());
     SqliteConnection::connect_with(&options).await.unwrap()
 }
 
-async fn damage(place: &Place, sql: &str) {
-    let mut connection = raw(place).await;
+async fn damage(inbox: &TestInbox, sql: &str) {
+    let mut connection = raw(inbox).await;
     let sql = format!("PRAGMA ignore_check_constraints = ON; {sql}");
     sqlx::raw_sql(AssertSqlSafe(sql))
         .execute(&mut connection)
@@ -239,8 +239,8 @@ async fn damage(place: &Place, sql: &str) {
 
 #[tokio::test]
 async fn a_full_disk_is_unavailable_and_passes() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     // A limit that holds for one connection: that of an open transaction.
     let mut transaction = store.open().await.unwrap();
     let pages: i64 = sqlx::query_scalar("PRAGMA page_count")
@@ -263,7 +263,7 @@ async fn a_full_disk_is_unavailable_and_passes() {
             vec![1; 100_000],
         )
     };
-    // In a statement of its own, in a transaction of several, in begin and in the caller's.
+    // In a single statement, in a transaction of several, in begin and in the caller's.
     let error = store.receive(&[large("1")]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(error.context(), "the disk is full");
@@ -307,8 +307,8 @@ async fn corrupt_rows_are_set_aside_and_stop_nobody() {
         "UPDATE inbox_state SET started = 5000000000 WHERE seq = 2",
         "DROP TRIGGER inbox_purged; DELETE FROM inbox_message WHERE id = 'bad'",
     ] {
-        let place = place().await;
-        let store = &place.store;
+        let inbox = test_inbox().await;
+        let store = &inbox.store;
         let batch = [
             message("1"),
             ordered("bad", "a"),
@@ -316,7 +316,7 @@ async fn corrupt_rows_are_set_aside_and_stop_nobody() {
             message("2"),
         ];
         store.receive(&batch).await.unwrap();
-        damage(&place, sql).await;
+        damage(&inbox, sql).await;
         let gone = sql.contains("DELETE");
         if !gone {
             let listing = store
@@ -356,14 +356,14 @@ async fn corrupt_rows_are_set_aside_and_stop_nobody() {
 
 #[tokio::test]
 async fn a_corrupt_row_fails_its_own_get_and_begin_only() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     store
         .receive(&[message("bad"), message("good")])
         .await
         .unwrap();
     damage(
-        &place,
+        &inbox,
         "UPDATE inbox_message SET headers = 'secret' WHERE id = 'bad'",
     )
     .await;
@@ -386,14 +386,14 @@ async fn a_corrupt_row_fails_its_own_get_and_begin_only() {
 
 #[tokio::test]
 async fn a_message_without_a_state_is_corrupt() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     store
         .receive(&[message("bad"), message("good")])
         .await
         .unwrap();
-    damage(&place, "DELETE FROM inbox_state WHERE seq = 1").await;
-    let store = &place.other().await;
+    damage(&inbox, "DELETE FROM inbox_state WHERE seq = 1").await;
+    let store = &inbox.other().await;
     let mut transaction = store.open().await.unwrap();
     for error in [
         store.get(&key("bad")).await.map(drop).unwrap_err(),
@@ -414,8 +414,8 @@ async fn a_message_without_a_state_is_corrupt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_stores_share_the_work_without_overlap() {
-    let place = place().await;
-    let stores = [place.store.clone(), place.other().await];
+    let inbox = test_inbox().await;
+    let stores = [inbox.store.clone(), inbox.other().await];
     let batch: Vec<_> = (0..400)
         .map(|n| match n % 2 {
             0 => message(&n.to_string()),
@@ -471,7 +471,7 @@ async fn two_stores_share_the_work_without_overlap() {
     done.sort();
     done.dedup();
     assert_eq!(done.len(), 400);
-    check_consistent(&place.store).await;
+    check_consistent(&inbox.store).await;
 }
 
 async fn is_woken(subscription: &mut Box<dyn inbox_api::Subscription>) -> bool {
@@ -490,10 +490,10 @@ async fn settle_down(subscription: &mut Box<dyn inbox_api::Subscription>) {
 
 #[tokio::test]
 async fn subscriptions_wake_in_this_process_and_in_others() {
-    let place = place().await;
-    let other = place.other().await;
-    for store in [&place.store, &other] {
-        let mut subscription = place.store.subscribe(&[handler("h")]).await.unwrap();
+    let inbox = test_inbox().await;
+    let other = inbox.other().await;
+    for store in [&inbox.store, &other] {
+        let mut subscription = inbox.store.subscribe(&[handler("h")]).await.unwrap();
         settle_down(&mut subscription).await;
         let id = format!("{store:p}");
         store.receive(&[message(&id)]).await.unwrap();
@@ -558,10 +558,10 @@ async fn subscriptions_wake_in_this_process_and_in_others() {
 
 #[tokio::test]
 async fn a_quiet_file_wakes_nobody_and_a_closed_store_neither() {
-    let place = place().await;
-    let mut subscription = place.store.subscribe(&[handler("h")]).await.unwrap();
+    let inbox = test_inbox().await;
+    let mut subscription = inbox.store.subscribe(&[handler("h")]).await.unwrap();
     let later = message("later").with_due(Due::After(LENGTH));
-    place.store.receive(&[later]).await.unwrap();
+    inbox.store.receive(&[later]).await.unwrap();
     // The watcher may be late with what was before; it does not go on for ever.
     let mut quiet = false;
     for _ in 0..50 {
@@ -572,30 +572,30 @@ async fn a_quiet_file_wakes_nobody_and_a_closed_store_neither() {
         }
     }
     assert!(quiet);
-    place.store.close().await;
-    place.other().await.receive(&[message("1")]).await.unwrap();
+    inbox.store.close().await;
+    inbox.other().await.receive(&[message("1")]).await.unwrap();
     let woken = tokio::time::timeout(Duration::from_millis(200), subscription.woken()).await;
     assert!(woken.is_err(), "the watcher has ended");
 }
 
-/// Whoever closes a store may move its file away, or put another one in its place. A connection that
+/// A caller who closes a store may move its file away, or put another one in its place. A connection that
 /// closed later would delete the log of that.
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_store_has_no_file_open() {
     for round in 0..30 {
-        let place = place().await;
+        let inbox = test_inbox().await;
         let mut kept = None;
         for _ in 0..3 {
             // Others are dropped, and their connection may be closing when the next one begins.
-            kept = Some(place.store.subscribe(&[handler("h")]).await.unwrap());
+            kept = Some(inbox.store.subscribe(&[handler("h")]).await.unwrap());
             if round % 2 == 0 {
                 kept = None;
             }
         }
-        place.store.receive(&[message("1")]).await.unwrap();
-        place.store.close().await;
-        let folder = place.folder.path();
+        inbox.store.receive(&[message("1")]).await.unwrap();
+        inbox.store.close().await;
+        let folder = inbox.folder.path();
         let open: Vec<_> = std::fs::read_dir("/proc/self/fd")
             .unwrap()
             .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())

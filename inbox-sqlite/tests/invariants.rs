@@ -5,13 +5,14 @@
 mod common;
 
 use common::*;
-use inbox_api::{AfterDead, Store as _};
+use inbox_api::{AfterDead, InboxName, Store as _};
+use inbox_sqlite::conformance::contradictions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection, sqlite::SqliteConnectOptions};
 
 /// Seq 1 is leased, 2 pending, 3 to 5 are of the ordering key `a`, 6 and 7 of `b`, whose first blocks.
-async fn inbox() -> Place {
-    let place = place().await;
-    let store = &place.store;
+async fn filled_inbox() -> TestInbox {
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     store.receive(&[message("1")]).await.unwrap();
     let _ = claim_one(store).await;
     let ordered = [
@@ -31,16 +32,22 @@ async fn inbox() -> Place {
         settle(store, &leased.lease, outcome).await;
     }
     store.receive(&blocks[1..]).await.unwrap();
-    place
+    inbox
 }
 
 const WITHOUT_TRIGGERS: &str = "DROP TRIGGER inbox_purged; DROP TRIGGER inbox_removed; \
      DROP TRIGGER inbox_reheaded; DROP TRIGGER inbox_recounted; DROP INDEX inbox_head;";
 
+async fn broken_rules(inbox: &TestInbox) -> Vec<String> {
+    contradictions(&inbox.path(), &InboxName::default())
+        .await
+        .unwrap()
+}
+
 #[tokio::test]
 async fn each_contradiction_is_found() {
-    let place = inbox().await;
-    assert_eq!(broken_rules(&place.path()).await, [""; 0]);
+    let inbox = filled_inbox().await;
+    assert_eq!(broken_rules(&inbox).await, [""; 0]);
     for (spoil, rule) in [
         (
             "DELETE FROM inbox_state WHERE seq = 2",
@@ -100,14 +107,14 @@ async fn each_contradiction_is_found() {
             "a count that is wrong",
         ),
     ] {
-        let place = inbox().await;
-        let options = SqliteConnectOptions::new().filename(place.path());
+        let inbox = filled_inbox().await;
+        let options = SqliteConnectOptions::new().filename(inbox.path());
         let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
         connection.execute(WITHOUT_TRIGGERS).await.unwrap();
         let spoilt = connection.execute(spoil).await.unwrap();
         assert!(spoilt.rows_affected() > 0, "{spoil}");
         connection.close().await.unwrap();
-        let found = broken_rules(&place.path()).await;
+        let found = broken_rules(&inbox).await;
         let is_found = found.iter().any(|found| found.starts_with(rule));
         assert!(is_found, "{spoil}: {found:?}");
     }

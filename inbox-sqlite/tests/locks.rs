@@ -17,8 +17,8 @@ use inbox_api::{
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 
-async fn lock(place: &Place) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(place.path());
+async fn lock(inbox: &TestInbox) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(inbox.path());
     let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
     connection.execute("BEGIN IMMEDIATE").await.unwrap();
     connection
@@ -31,59 +31,59 @@ async fn unlock(mut connection: SqliteConnection) {
 
 /// Starts `operation` while another connection has the write lock, lets an hour pass by the
 /// store's clock, and gives the lock back.
-async fn an_hour_late<F, T>(place: &Place, operation: impl FnOnce(SqliteStore) -> F) -> T
+async fn an_hour_late<F, T>(inbox: &TestInbox, operation: impl FnOnce(SqliteStore) -> F) -> T
 where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    let held = lock(place).await;
-    let running = tokio::spawn(operation(place.store.clone()));
+    let held = lock(inbox).await;
+    let running = tokio::spawn(operation(inbox.store.clone()));
     // Until it waits for the lock. On a machine that is too slow for this the operation simply
     // begins later.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    place.clock.advance(Duration::from_secs(3600));
+    inbox.clock.advance(Duration::from_secs(3600));
     // Until it has found the lock taken once more: an attempt may have read the time just before.
     tokio::time::sleep(Duration::from_millis(300)).await;
     unlock(held).await;
     running.await.unwrap()
 }
 
-fn now(place: &Place) -> SystemTime {
-    from_micros(place.clock.now_micros())
+fn now(inbox: &TestInbox) -> SystemTime {
+    from_micros(inbox.clock.now_micros())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_measured_from_when_they_are_handed_out() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     store.receive(&[message("1"), message("2")]).await.unwrap();
 
-    let claims = an_hour_late(&place, async |store: SqliteStore| {
+    let claims = an_hour_late(&inbox, async |store: SqliteStore| {
         store.claim(&request(1)).await.unwrap()
     })
     .await;
     let lease = claims.leased[0].lease.clone();
-    assert!(lease.until > now(&place), "claim");
+    assert!(lease.until > now(&inbox), "claim");
 
     let held = lease.clone();
-    let extended = an_hour_late(&place, async move |store: SqliteStore| {
+    let extended = an_hour_late(&inbox, async move |store: SqliteStore| {
         store.extend(&[held], LENGTH).await.unwrap()
     })
     .await;
     let Extended::Until(until) = extended[0] else {
         panic!("the lease was lost");
     };
-    assert!(until > now(&place), "extend");
+    assert!(until > now(&inbox), "extend");
     assert_eq!(get(store, "1").await.state, State::Leased);
 
-    let begun = an_hour_late(&place, async |store: SqliteStore| {
+    let begun = an_hour_late(&inbox, async |store: SqliteStore| {
         store.begin(&message("2"), &terms()).await.unwrap()
     })
     .await;
     let Begun::Run(leased) = begun else {
         panic!("not run but {begun:?}");
     };
-    assert!(leased.lease.until > now(&place), "begin");
+    assert!(leased.lease.until > now(&inbox), "begin");
     assert_eq!(get(store, "2").await.state, State::Leased);
     // The other one ran out during that hour.
     assert_eq!(get(store, "1").await.state, State::Pending);
@@ -91,33 +91,33 @@ async fn leases_are_measured_from_when_they_are_handed_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delays_are_measured_from_when_they_are_stored() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     store.receive(&[message("1")]).await.unwrap();
     let lease = claim_one(store).await;
-    let settled = an_hour_late(&place, async move |store: SqliteStore| {
+    let settled = an_hour_late(&inbox, async move |store: SqliteStore| {
         store.settle_one(&lease, retry(LENGTH)).await.unwrap()
     })
     .await;
     assert_eq!(settled, Settled::Done);
-    assert!(get(store, "1").await.due_at > now(&place), "retry");
+    assert!(get(store, "1").await.due_at > now(&inbox), "retry");
 
-    let _ = an_hour_late(&place, async move |store: SqliteStore| {
+    let _ = an_hour_late(&inbox, async move |store: SqliteStore| {
         let later = message("2").with_due(Due::After(LENGTH));
         store.receive(&[later]).await.unwrap()
     })
     .await;
     let record = get(store, "2").await;
-    assert!(record.due_at > now(&place), "due");
-    assert!(record.accepted_at + Duration::from_secs(1800) > now(&place));
+    assert!(record.due_at > now(&inbox), "due");
+    assert!(record.accepted_at + Duration::from_secs(1800) > now(&inbox));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_ran_out_during_the_wait_is_free() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     let first = run(store, &message("1")).await;
-    let begun = an_hour_late(&place, async |store: SqliteStore| {
+    let begun = an_hour_late(&inbox, async |store: SqliteStore| {
         store.begin(&message("1"), &terms()).await.unwrap()
     })
     .await;
@@ -131,19 +131,19 @@ async fn a_lease_that_ran_out_during_the_wait_is_free() {
 
 #[tokio::test]
 async fn a_claim_that_finds_nothing_needs_no_write_lock() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     let later = message("later").with_due(Due::After(LENGTH));
     store.receive(&[later, message("held")]).await.unwrap();
     assert_eq!(ids(&claim(store, 10).await), ["held"]);
     // The first one that is empty shows that work has run out.
     assert!(claim(store, 10).await.is_empty());
-    let held = lock(&place).await;
+    let held = lock(&inbox).await;
     for _ in 0..3 {
         assert!(claim(store, 10).await.is_empty());
     }
     unlock(held).await;
-    place.clock.advance(LENGTH);
+    inbox.clock.advance(LENGTH);
     assert_eq!(claim(store, 10).await.len(), 2);
 }
 
@@ -157,9 +157,9 @@ async fn settle_down(subscription: &mut Box<dyn Subscription>) {
 
 #[tokio::test]
 async fn commits_that_make_nothing_due_wake_nobody() {
-    let place = place().await;
-    let store = &place.store;
-    let other = place.other().await;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    let other = inbox.other().await;
     let all: Vec<_> = (0..6).map(|n| message(&n.to_string())).collect();
     store.receive(&all).await.unwrap();
     let leased = claim(store, 10).await;
@@ -202,12 +202,13 @@ async fn commits_that_make_nothing_due_wake_nobody() {
 
 #[tokio::test]
 async fn every_operation_ends_while_another_process_keeps_the_lock() {
-    let place = place_with(|options| options.operation_timeout(Duration::from_millis(300))).await;
-    let store = &place.store;
+    let inbox =
+        test_inbox_with(|options| options.operation_timeout(Duration::from_millis(300))).await;
+    let store = &inbox.store;
     store.receive(&[message("1"), message("2")]).await.unwrap();
     let lease = claim_one(store).await;
     // One that found nothing would only look.
-    let held = lock(&place).await;
+    let held = lock(&inbox).await;
     let all = Filter {
         states: State::ALL.to_vec(),
         ..Default::default()
@@ -277,8 +278,8 @@ async fn connecting_ends_while_another_process_keeps_the_file() {
 
 #[tokio::test]
 async fn a_worker_that_was_idle_claims_beside_other_writers() {
-    let place = place().await;
-    let stores = [place.store.clone(), place.other().await];
+    let inbox = test_inbox().await;
+    let stores = [inbox.store.clone(), inbox.other().await];
     let mut claimed = 0;
     for round in 0..50 {
         // Both are idle, and find work at the same time.
@@ -286,12 +287,12 @@ async fn a_worker_that_was_idle_claims_beside_other_writers() {
             assert!(claim(store, 1).await.is_empty());
         }
         let batch = [0, 1].map(|n| message(&format!("{round} {n}")));
-        place.store.receive(&batch).await.unwrap();
+        inbox.store.receive(&batch).await.unwrap();
         let [one, other] = &stores;
         let (one, other, received) = tokio::join!(
             claim(one, 1),
             claim(other, 1),
-            place.store.receive_one(&batch[0]),
+            inbox.store.receive_one(&batch[0]),
         );
         assert_eq!(received.unwrap(), Receipt::Duplicate);
         let mut ids = [ids(&one), ids(&other)].concat();

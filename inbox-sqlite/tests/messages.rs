@@ -9,8 +9,8 @@ use inbox_api::{Bytes, Headers, Operate, Outcome, Receipt, Settled, State, Store
 
 #[tokio::test]
 async fn nothing_in_gives_nothing_out() {
-    let place = empty_place().await;
-    let store = &place.store;
+    let inbox = empty_test_inbox().await;
+    let store = &inbox.store;
     // Without I/O: there is no inbox yet, and nobody notices.
     assert_eq!(store.receive(&[]).await.unwrap(), []);
     assert_eq!(store.settle(&[]).await.unwrap(), []);
@@ -23,8 +23,8 @@ async fn nothing_in_gives_nothing_out() {
 
 #[tokio::test]
 async fn many_large_results_and_headers_fit() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     // Headers are JSON, with twice their length here.
     let mut headers = Headers::new();
     headers.insert("large", "\"".repeat(60 * 1024)).unwrap();

@@ -15,8 +15,8 @@ use inbox_api::{
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
 
-async fn raw(place: &Place) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(place.path());
+async fn raw(inbox: &TestInbox) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(inbox.path());
     SqliteConnection::connect_with(&options).await.unwrap()
 }
 
@@ -30,8 +30,8 @@ async fn texts(connection: &mut SqliteConnection, sql: &str) -> Vec<String> {
 
 /// What `sqlite3 FILE .dump` prints, as single statements: with the tables first, then their
 /// content, then indexes and triggers.
-async fn dump(place: &Place, with_ddl: bool) -> Vec<String> {
-    let mut connection = raw(place).await;
+async fn dump(inbox: &TestInbox, with_ddl: bool) -> Vec<String> {
+    let mut connection = raw(inbox).await;
     let mut out = vec!["PRAGMA foreign_keys=OFF".into(), "BEGIN TRANSACTION".into()];
     let tables = texts(
         &mut connection,
@@ -65,8 +65,8 @@ async fn dump(place: &Place, with_ddl: bool) -> Vec<String> {
 }
 
 /// Goes on behind an error, as the shell does. How many there were.
-async fn load(place: &Place, statements: &[String]) -> usize {
-    let mut connection = raw(place).await;
+async fn load(inbox: &TestInbox, statements: &[String]) -> usize {
+    let mut connection = raw(inbox).await;
     let mut failed = 0;
     for statement in statements {
         let done = sqlx::raw_sql(AssertSqlSafe(statement.clone()))
@@ -79,9 +79,9 @@ async fn load(place: &Place, statements: &[String]) -> usize {
 }
 
 /// One message in every state, of which one is purged: the last that was numbered.
-async fn live() -> Place {
-    let place = place().await;
-    let store = &place.store;
+async fn live() -> TestInbox {
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     let batch = [
         message("processed"),
         message("dead"),
@@ -107,7 +107,7 @@ async fn live() -> Place {
     let dead = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     let gone = store.purge_archived(&dead, &[key("purged")]).await.unwrap();
     assert_eq!(gone, 1);
-    place
+    inbox
 }
 
 async fn records(store: &SqliteStore) -> Vec<Record> {
@@ -121,7 +121,7 @@ async fn records(store: &SqliteStore) -> Vec<Record> {
 }
 
 /// The restored inbox is the old one, and goes on where that was.
-async fn goes_on(before: &[Record], numbered: i64, restored: &Place) {
+async fn goes_on(before: &[Record], numbered: i64, restored: &TestInbox) {
     let store = &restored.store;
     store.create().await.unwrap();
     assert!(store.exists().await.unwrap());
@@ -150,15 +150,15 @@ async fn goes_on(before: &[Record], numbered: i64, restored: &Place) {
     assert_eq!(ids(&claim(store, 100).await), ["blocked"]);
 }
 
-async fn refused(place: &Place) {
-    for store in [&place.store, &place.other().await] {
+async fn check_refused(inbox: &TestInbox) {
+    for store in [&inbox.store, &inbox.other().await] {
         let mut errors = vec![
             store.exists().await.map(drop).unwrap_err(),
             store.create().await.unwrap_err(),
             store.migrate().await.map(drop).unwrap_err(),
         ];
         // A store that had looked before has no reason to look again; every other one refuses.
-        if !std::ptr::eq(store, &raw const place.store) {
+        if !std::ptr::eq(store, &raw const inbox.store) {
             errors.extend([
                 store.receive(&[message("1")]).await.map(drop).unwrap_err(),
                 store.claim(&request(1)).await.map(drop).unwrap_err(),
@@ -183,7 +183,7 @@ async fn a_whole_dump_goes_on_where_it_was() {
     let old = live().await;
     let before = records(&old.store).await;
     let statements = dump(&old, true).await;
-    let new = empty_place().await;
+    let new = empty_test_inbox().await;
     assert_eq!(load(&new, &statements).await, 0);
     goes_on(&before, 8, &new).await;
 }
@@ -192,7 +192,7 @@ async fn a_whole_dump_goes_on_where_it_was() {
 async fn a_copy_by_sqlite_goes_on_where_it_was() {
     let old = live().await;
     let before = records(&old.store).await;
-    let new = empty_place().await;
+    let new = empty_test_inbox().await;
     new.store.close().await;
     fs::remove_file(new.path()).unwrap();
     let mut connection = raw(&old).await;
@@ -202,7 +202,7 @@ async fn a_copy_by_sqlite_goes_on_where_it_was() {
         .await
         .unwrap();
     connection.close().await.unwrap();
-    let new = Place {
+    let new = TestInbox {
         store: new.other().await,
         ..new
     };
@@ -214,7 +214,7 @@ async fn a_copy_of_all_files_goes_on_where_it_was() {
     for closed in [true, false] {
         let old = live().await;
         let before = records(&old.store).await;
-        let new = empty_place().await;
+        let new = empty_test_inbox().await;
         new.store.close().await;
         // Nobody writes meanwhile. A store that is open has a part of it in the log.
         if closed {
@@ -228,7 +228,7 @@ async fn a_copy_of_all_files_goes_on_where_it_was() {
                 fs::copy(from, new.folder.path().join(&name)).unwrap();
             }
         }
-        let new = Place {
+        let new = TestInbox {
             store: new.other().await,
             ..new
         };
@@ -241,10 +241,10 @@ async fn a_dump_into_an_inbox_that_was_set_up_is_refused() {
     let old = live().await;
     for with_ddl in [false, true] {
         let statements = dump(&old, with_ddl).await;
-        let new = place().await;
+        let new = test_inbox().await;
         // The shell says so, too, and goes on.
         assert!(load(&new, &statements).await > 0);
-        refused(&new).await;
+        check_refused(&new).await;
     }
 }
 
@@ -253,7 +253,7 @@ async fn a_dump_of_single_tables_is_refused() {
     let old = live().await;
     let whole = dump(&old, true).await;
     for left_out in ["inbox_state", "inbox_count", "inbox_meta", "inbox_message"] {
-        let new = empty_place().await;
+        let new = empty_test_inbox().await;
         let some: Vec<_> = whole
             .iter()
             .filter(|statement| !statement.contains(left_out))
@@ -271,7 +271,7 @@ async fn a_dump_of_single_tables_is_refused() {
     }
     // With all definitions, but not all content.
     for left_out in ["inbox_state", "inbox_count", "inbox_message"] {
-        let new = empty_place().await;
+        let new = empty_test_inbox().await;
         let insert = format!("INSERT INTO {left_out} ");
         let some: Vec<_> = whole
             .iter()
@@ -280,11 +280,11 @@ async fn a_dump_of_single_tables_is_refused() {
             .collect();
         assert!(some.len() < whole.len());
         assert_eq!(load(&new, &some).await, 0);
-        refused(&new).await;
+        check_refused(&new).await;
     }
     // Without the numbers, they go on behind the highest that is there: leases are told apart by
     // their tokens, which are times.
-    let new = empty_place().await;
+    let new = empty_test_inbox().await;
     let some: Vec<_> = whole
         .iter()
         .filter(|statement| !statement.contains("sqlite_sequence"))
@@ -309,27 +309,27 @@ async fn noticed(store: &SqliteStore) -> inbox_api::Error {
 
 #[tokio::test]
 async fn a_store_whose_file_is_gone_says_so() {
-    let place = place().await;
-    let _ = place.store.receive_one(&message("a")).await.unwrap();
-    let transaction = place.store.open().await.unwrap();
-    let aside = place.path().with_extension("aside");
-    fs::rename(place.path(), &aside).unwrap();
+    let inbox = test_inbox().await;
+    let _ = inbox.store.receive_one(&message("a")).await.unwrap();
+    let transaction = inbox.store.open().await.unwrap();
+    let aside = inbox.path().with_extension("aside");
+    fs::rename(inbox.path(), &aside).unwrap();
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    let error = place.store.commit(transaction).await.unwrap_err();
+    let error = inbox.store.commit(transaction).await.unwrap_err();
     assert!(error.context().contains("deleted or moved away"), "{error}");
-    let error = noticed(&place.store).await;
+    let error = noticed(&inbox.store).await;
     assert_eq!(error.kind(), ErrorKind::Other);
     assert_eq!(error.effect(), inbox_api::Effect::None);
     assert!(!error.is_retryable());
     assert!(error.context().contains("deleted or moved away"), "{error}");
-    assert!(place.store.statistics().await.is_err());
-    assert!(place.store.version().await.is_err());
+    assert!(inbox.store.statistics().await.is_err());
+    assert!(inbox.store.version().await.is_err());
     // Nobody makes another one in its place.
-    assert!(!place.path().exists());
+    assert!(!inbox.path().exists());
     // It is the same again when it is back.
-    fs::rename(&aside, place.path()).unwrap();
+    fs::rename(&aside, inbox.path()).unwrap();
     assert_eq!(
-        place.store.receive_one(&message("a")).await.unwrap(),
+        inbox.store.receive_one(&message("a")).await.unwrap(),
         Receipt::Duplicate
     );
 }
@@ -337,26 +337,26 @@ async fn a_store_whose_file_is_gone_says_so() {
 /// As a restore by `mv` does under a process that was forgotten.
 #[tokio::test]
 async fn a_store_whose_file_is_replaced_says_so_and_leaves_the_other_alone() {
-    let place = place().await;
-    let _ = place.store.receive_one(&message("a")).await.unwrap();
-    let backup = place.path().with_extension("backup");
-    let mut connection = raw(&place).await;
+    let inbox = test_inbox().await;
+    let _ = inbox.store.receive_one(&message("a")).await.unwrap();
+    let backup = inbox.path().with_extension("backup");
+    let mut connection = raw(&inbox).await;
     let vacuum = format!("VACUUM INTO '{}'", backup.display());
     sqlx::query(AssertSqlSafe(vacuum))
         .execute(&mut connection)
         .await
         .unwrap();
     connection.close().await.unwrap();
-    let mut subscription = place.store.subscribe(&[handler("h")]).await.unwrap();
-    fs::rename(&backup, place.path()).unwrap();
+    let mut subscription = inbox.store.subscribe(&[handler("h")]).await.unwrap();
+    fs::rename(&backup, inbox.path()).unwrap();
     // Those who wait are woken.
     let woken = tokio::time::timeout(Duration::from_secs(20), subscription.woken());
     woken.await.unwrap();
-    let error = noticed(&place.store).await;
+    let error = noticed(&inbox.store).await;
     assert!(error.context().contains("replaced"), "{error}");
     drop(subscription);
-    place.store.close().await;
-    let new = place.other().await;
+    inbox.store.close().await;
+    let new = inbox.other().await;
     assert_eq!(
         new.receive_one(&message("a")).await.unwrap(),
         Receipt::Duplicate
@@ -366,14 +366,14 @@ async fn a_store_whose_file_is_replaced_says_so_and_leaves_the_other_alone() {
 /// An archived inbox, say. Also for a superuser, whom the system does not keep from writing.
 #[tokio::test]
 async fn a_read_only_file_can_be_looked_into() {
-    let place = place().await;
-    let _ = place.store.receive_one(&message("a")).await.unwrap();
-    place.store.close().await;
-    let mut permissions = fs::metadata(place.path()).unwrap().permissions();
+    let inbox = test_inbox().await;
+    let _ = inbox.store.receive_one(&message("a")).await.unwrap();
+    inbox.store.close().await;
+    let mut permissions = fs::metadata(inbox.path()).unwrap().permissions();
     permissions.set_readonly(true);
-    fs::set_permissions(place.path(), permissions).unwrap();
-    let before = fs::read(place.path()).unwrap();
-    let store = place.other().await;
+    fs::set_permissions(inbox.path(), permissions).unwrap();
+    let before = fs::read(inbox.path()).unwrap();
+    let store = inbox.other().await;
     assert!(store.exists().await.unwrap());
     assert!(store.get(&key("a")).await.unwrap().is_some());
     let listing = store.list(&Filter::default(), &Page::first(10)).await;
@@ -385,5 +385,5 @@ async fn a_read_only_file_can_be_looked_into() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert_eq!(store.create().await.map_err(|error| error.kind()), Ok(()));
     store.close().await;
-    assert_eq!(fs::read(place.path()).unwrap(), before);
+    assert_eq!(fs::read(inbox.path()).unwrap(), before);
 }

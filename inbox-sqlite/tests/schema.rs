@@ -11,15 +11,15 @@ use inbox_api::{ErrorKind, InboxName, Operate, Receipt, Schema, Store, StoreExt}
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 
-async fn raw(place: &Place) -> SqliteConnection {
+async fn raw(inbox: &TestInbox) -> SqliteConnection {
     let options = SqliteConnectOptions::new()
-        .filename(place.path())
+        .filename(inbox.path())
         .create_if_missing(true);
     SqliteConnection::connect_with(&options).await.unwrap()
 }
 
-async fn run(place: &Place, sql: &str) {
-    let mut connection = raw(place).await;
+async fn run(inbox: &TestInbox, sql: &str) {
+    let mut connection = raw(inbox).await;
     let sql = AssertSqlSafe(sql.to_owned());
     sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
@@ -27,8 +27,8 @@ async fn run(place: &Place, sql: &str) {
 
 #[tokio::test]
 async fn setting_up_twice_is_harmless() {
-    let place = empty_place().await;
-    let store = &place.store;
+    let inbox = empty_test_inbox().await;
+    let store = &inbox.store;
     assert_eq!(store.version().await.unwrap(), None);
     assert!(!store.exists().await.unwrap());
     store.create().await.unwrap();
@@ -69,23 +69,23 @@ async fn many_can_set_up_at_once() {
 
 #[tokio::test]
 async fn the_ddl_text_sets_up_the_same() {
-    let place = empty_place().await;
-    let ddl = place.store.ddl();
-    assert_eq!(ddl, place.options().ddl());
+    let inbox = empty_test_inbox().await;
+    let ddl = inbox.store.ddl();
+    assert_eq!(ddl, inbox.options().ddl());
     // As a reviewer's tool may have reformatted it.
-    run(&place, &ddl.replace("    ", "\t")).await;
-    assert!(place.store.exists().await.unwrap());
-    place.store.receive(&[message("1")]).await.unwrap();
+    run(&inbox, &ddl.replace("    ", "\t")).await;
+    assert!(inbox.store.exists().await.unwrap());
+    inbox.store.receive(&[message("1")]).await.unwrap();
 }
 
 #[tokio::test]
 async fn two_inboxes_in_one_file_are_independent() {
-    let place = place().await;
-    let other = place.options().inbox_name(InboxName::new("other").unwrap());
+    let inbox = test_inbox().await;
+    let other = inbox.options().inbox_name(InboxName::new("other").unwrap());
     let other = SqliteStore::connect(other).await.unwrap();
     assert!(!other.exists().await.unwrap());
     other.create().await.unwrap();
-    for store in [&place.store, &other] {
+    for store in [&inbox.store, &other] {
         let receipt = store.receive_one(&message("1")).await.unwrap();
         assert_eq!(receipt, Receipt::Accepted);
     }
@@ -93,8 +93,8 @@ async fn two_inboxes_in_one_file_are_independent() {
 
 #[tokio::test]
 async fn without_an_inbox_everything_says_so() {
-    let place = empty_place().await;
-    let store = &place.store;
+    let inbox = empty_test_inbox().await;
+    let store = &inbox.store;
     let kinds = [
         store.receive(&[message("1")]).await.unwrap_err().kind(),
         store.claim(&request(1)).await.unwrap_err().kind(),
@@ -110,7 +110,7 @@ async fn without_an_inbox_everything_says_so() {
     // Also when it goes away later.
     store.create().await.unwrap();
     store.receive(&[message("1")]).await.unwrap();
-    run(&place, "DROP TABLE inbox_meta; DROP TABLE inbox_message; DROP TABLE inbox_state; DROP TABLE inbox_count;").await;
+    run(&inbox, "DROP TABLE inbox_meta; DROP TABLE inbox_message; DROP TABLE inbox_state; DROP TABLE inbox_count;").await;
     let error = store.receive(&[message("2")]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SchemaMissing);
     store.create().await.unwrap();
@@ -128,48 +128,48 @@ async fn a_part_that_is_missing_or_different_is_noticed() {
         "ALTER TABLE inbox_message ADD COLUMN extra TEXT",
         "DROP INDEX inbox_final; CREATE INDEX inbox_final ON inbox_state (state, seq)",
     ] {
-        let place = place().await;
-        run(&place, damage).await;
-        assert!(!place.store.exists().await.unwrap(), "{damage}");
+        let inbox = test_inbox().await;
+        run(&inbox, damage).await;
+        assert!(!inbox.store.exists().await.unwrap(), "{damage}");
         for error in [
-            place.store.create().await.unwrap_err(),
-            place.store.migrate().await.unwrap_err(),
+            inbox.store.create().await.unwrap_err(),
+            inbox.store.migrate().await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{damage}: {error}");
             assert!(error.context().contains("inbox_"), "{error}");
         }
     }
     // A user's own index is the user's business.
-    let place = place().await;
-    run(&place, "CREATE INDEX mine ON inbox_message (kind)").await;
-    assert!(place.store.exists().await.unwrap());
+    let inbox = test_inbox().await;
+    run(&inbox, "CREATE INDEX mine ON inbox_message (kind)").await;
+    assert!(inbox.store.exists().await.unwrap());
 }
 
 #[tokio::test]
 async fn newer_and_foreign_tables_are_refused_by_everything() {
-    let newer = place().await;
+    let newer = test_inbox().await;
     run(&newer, "UPDATE inbox_meta SET version = 7, works_from = 2").await;
-    let foreign = empty_place().await;
+    let foreign = empty_test_inbox().await;
     run(&foreign, "CREATE TABLE inbox_message (id TEXT)").await;
-    let other_product = empty_place().await;
+    let other_product = empty_test_inbox().await;
     run(
         &other_product,
         "CREATE TABLE inbox_meta (marker TEXT, version TEXT);
          INSERT INTO inbox_meta VALUES ('x', 'y')",
     )
     .await;
-    let index = empty_place().await;
+    let index = empty_test_inbox().await;
     run(
         &index,
         "CREATE TABLE t (a); CREATE INDEX inbox_claim ON t (a)",
     )
     .await;
-    for (place, expected) in [
+    for (inbox, expected) in [
         (&newer, "version 7, this build works with 1"),
         (&foreign, "not an inbox's"),
         (&other_product, "not an inbox's"),
     ] {
-        let store = place.other().await;
+        let store = inbox.other().await;
         let mut errors = vec![
             store.exists().await.unwrap_err(),
             store.create().await.unwrap_err(),
@@ -284,8 +284,9 @@ async fn odd_file_names_are_names() {
 
 #[tokio::test]
 async fn closing_refuses_further_work() {
-    let place = place_with(|options| options.operation_timeout(Duration::from_secs(600))).await;
-    let store = &place.store;
+    let inbox =
+        test_inbox_with(|options| options.operation_timeout(Duration::from_secs(600))).await;
+    let store = &inbox.store;
     let clone = store.clone();
     store.receive(&[message("1")]).await.unwrap();
     let started = std::time::Instant::now();
@@ -302,15 +303,15 @@ async fn closing_refuses_further_work() {
     ];
     assert_eq!(kinds, [ErrorKind::Unavailable; 5]);
     assert!(
-        !place.folder.path().join("inbox.db-wal").exists(),
+        !inbox.folder.path().join("inbox.db-wal").exists(),
         "checkpointed"
     );
 }
 
 #[tokio::test]
 async fn comments_in_what_is_there_do_not_count() {
-    let place = empty_place().await;
-    let ddl = place
+    let inbox = empty_test_inbox().await;
+    let ddl = inbox
         .store
         .ddl()
         .replace(
@@ -318,19 +319,19 @@ async fn comments_in_what_is_there_do_not_count() {
             "state /* of it */ INTEGER NOT NULL DEFAULT 0",
         )
         .replace("BEGIN\n", "BEGIN -- as an earlier release said it\n");
-    assert_ne!(ddl, place.store.ddl());
-    run(&place, &ddl).await;
-    assert!(place.store.exists().await.unwrap());
-    place.store.create().await.unwrap();
+    assert_ne!(ddl, inbox.store.ddl());
+    run(&inbox, &ddl).await;
+    assert!(inbox.store.exists().await.unwrap());
+    inbox.store.create().await.unwrap();
 }
 
 const OTHER_TRIGGER: &str = "DROP TRIGGER inbox_purged;
     CREATE TRIGGER inbox_purged AFTER DELETE ON inbox_message
     BEGIN DELETE FROM inbox_state WHERE seq = OLD.seq AND true; END;";
 
-async fn trigger(place: &Place) -> String {
+async fn trigger(inbox: &TestInbox) -> String {
     sqlx::query_scalar("SELECT sql FROM sqlite_master WHERE name = 'inbox_purged'")
-        .fetch_one(&mut raw(place).await)
+        .fetch_one(&mut raw(inbox).await)
         .await
         .unwrap()
 }
@@ -338,20 +339,20 @@ async fn trigger(place: &Place) -> String {
 #[tokio::test]
 async fn triggers_of_another_revision_are_accepted_and_earlier_ones_replaced() {
     for (revision, replaced) in [(0, true), (99, false)] {
-        let place = place().await;
+        let inbox = test_inbox().await;
         let sql = format!("{OTHER_TRIGGER} UPDATE inbox_meta SET revision = {revision}");
-        run(&place, &sql).await;
-        let store = place.other().await;
+        run(&inbox, &sql).await;
+        let store = inbox.other().await;
         assert!(store.exists().await.unwrap(), "{revision}");
         store.create().await.unwrap();
         assert!(
-            trigger(&place).await.contains("AND true"),
+            trigger(&inbox).await.contains("AND true"),
             "create leaves it"
         );
         store.receive(&[message("1")]).await.unwrap();
         let migration = store.migrate().await.unwrap();
         assert_eq!((migration.from, migration.to), (Some(1), 1));
-        let now = trigger(&place).await;
+        let now = trigger(&inbox).await;
         assert_eq!(now.contains("AND true"), !replaced, "{revision}: {now}");
         assert!(store.exists().await.unwrap());
         let receipt = store.receive_one(&message("1")).await.unwrap();
@@ -359,18 +360,18 @@ async fn triggers_of_another_revision_are_accepted_and_earlier_ones_replaced() {
         check_consistent(&store).await;
     }
     // With this build's revision it is damage.
-    let place = place().await;
-    run(&place, OTHER_TRIGGER).await;
-    assert!(!place.store.exists().await.unwrap());
-    let error = place.store.create().await.unwrap_err();
+    let inbox = test_inbox().await;
+    run(&inbox, OTHER_TRIGGER).await;
+    assert!(!inbox.store.exists().await.unwrap());
+    let error = inbox.store.create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
     // One that is missing is missed in every revision.
     run(
-        &place,
+        &inbox,
         "DROP TRIGGER inbox_purged; UPDATE inbox_meta SET revision = 99",
     )
     .await;
-    assert!(!place.store.exists().await.unwrap());
+    assert!(!inbox.store.exists().await.unwrap());
 }
 
 #[tokio::test]
@@ -382,27 +383,27 @@ async fn names_differ_by_more_than_their_case() {
         "CREATE TABLE t (a); CREATE TRIGGER Inbox_Removed DELETE ON t BEGIN SELECT 1; END",
         "CREATE VIEW INBOX_STATE AS SELECT 1",
     ] {
-        let place = empty_place().await;
-        run(&place, sql).await;
+        let inbox = empty_test_inbox().await;
+        run(&inbox, sql).await;
         for error in [
-            place.store.create().await.unwrap_err(),
-            place.store.migrate().await.unwrap_err(),
+            inbox.store.create().await.unwrap_err(),
+            inbox.store.migrate().await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{sql}: {error}");
             assert!(error.context().contains("not an inbox's"), "{error}");
         }
-        assert!(!place.store.exists().await.unwrap_or(false), "{sql}");
+        assert!(!inbox.store.exists().await.unwrap_or(false), "{sql}");
     }
     // No inbox is named like a part of another.
-    let place = place().await;
+    let inbox = test_inbox().await;
     for part in [
         "message", "state", "count", "meta", "claim", "dead", "purged", "final",
     ] {
         let name = InboxName::new(format!("inbox_{part}")).unwrap();
-        let other = SqliteStore::connect(place.options().inbox_name(name)).await;
+        let other = SqliteStore::connect(inbox.options().inbox_name(name)).await;
         let other = other.unwrap();
         other.create().await.unwrap();
-        for store in [&other, &place.store] {
+        for store in [&other, &inbox.store] {
             assert!(store.exists().await.unwrap());
             let receipt = store.receive_one(&message(part)).await.unwrap();
             assert_eq!(receipt, Receipt::Accepted);
@@ -410,7 +411,7 @@ async fn names_differ_by_more_than_their_case() {
     }
     for reserved in ["sqlite", "sqlite_inbox"] {
         let name = InboxName::new(reserved).unwrap();
-        let error = SqliteStore::connect(place.options().inbox_name(name))
+        let error = SqliteStore::connect(inbox.options().inbox_name(name))
             .await
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -30,19 +30,19 @@ async fn the_disks_cache_is_flushed_where_the_promise_says_so() {
         (Synchronous::Full, 1),
         (Synchronous::Extra, 1),
     ] {
-        let place = place_with(|options| options.synchronous(synchronous)).await;
-        let mut transaction = place.store.open().await.unwrap();
+        let inbox = test_inbox_with(|options| options.synchronous(synchronous)).await;
+        let mut transaction = inbox.store.open().await.unwrap();
         for name in ["fullfsync", "checkpoint_fullfsync"] {
             let set = pragma(&mut transaction, name).await;
             assert_eq!(set, flushed, "{synchronous:?}: {name}");
         }
-        place.store.roll_back(transaction).await.unwrap();
+        inbox.store.roll_back(transaction).await.unwrap();
     }
 }
 
 /// Everything that can be done in a transaction, and its effects behind it.
-async fn works_on(place: &Place, pool: &SqlitePool, what: &str) {
-    let store = &place.store;
+async fn works_on(inbox: &TestInbox, pool: &SqlitePool, what: &str) {
+    let store = &inbox.store;
     store
         .receive(&[
             ordered(&format!("{what} 1"), what),
@@ -84,7 +84,7 @@ async fn works_on(place: &Place, pool: &SqlitePool, what: &str) {
 
 #[tokio::test]
 async fn no_setting_of_a_callers_connection_matters() {
-    let place = place().await;
+    let inbox = test_inbox().await;
     for (name, value) in [
         ("busy_timeout", "0"),
         ("foreign_keys", "OFF"),
@@ -114,23 +114,23 @@ async fn no_setting_of_a_callers_connection_matters() {
         ("hard_heap_limit", "0"),
     ] {
         let options = SqliteConnectOptions::new()
-            .filename(place.path())
+            .filename(inbox.path())
             .pragma(name, value);
         let pool = SqlitePool::connect_with(options).await.unwrap();
-        works_on(&place, &pool, &format!("{name} {value}")).await;
+        works_on(&inbox, &pool, &format!("{name} {value}")).await;
         pool.close().await;
     }
 }
 
 #[tokio::test]
 async fn a_callers_connection_that_cannot_write_is_told_so() {
-    let place = place().await;
+    let inbox = test_inbox().await;
     let options = SqliteConnectOptions::new()
-        .filename(place.path())
+        .filename(inbox.path())
         .pragma("query_only", "ON");
     let pool = SqlitePool::connect_with(options).await.unwrap();
     let mut transaction = pool.begin().await.unwrap();
-    let error = place
+    let error = inbox
         .store
         .record_in(&mut transaction, &message("1"), None)
         .await
@@ -181,21 +181,21 @@ async fn no_setting_of_the_file_matters() {
     ] {
         let folder = made_with(name, value).await;
         let path = folder.path().join("inbox.db");
-        let place = empty_place().await;
+        let inbox = empty_test_inbox().await;
         let options = SqliteOptions::new(&path)
             .synchronous(Synchronous::Normal)
-            .clock(place.clock.clone());
-        let place = Place {
+            .clock(inbox.clock.clone());
+        let inbox = TestInbox {
             store: SqliteStore::connect(options).await.unwrap(),
-            clock: place.clock,
+            clock: inbox.clock,
             folder,
         };
-        place.store.create().await.unwrap();
-        assert!(place.store.exists().await.unwrap(), "{name}");
+        inbox.store.create().await.unwrap();
+        assert!(inbox.store.exists().await.unwrap(), "{name}");
         let pool = SqlitePool::connect_with(SqliteConnectOptions::new().filename(&path))
             .await
             .unwrap();
-        works_on(&place, &pool, "grüße 🚀").await;
+        works_on(&inbox, &pool, "grüße 🚀").await;
         // Text of every plane comes back as it was, and keys compare byte for byte.
         for (id, receipt) in [
             ("é", Receipt::Accepted),
@@ -206,9 +206,9 @@ async fn no_setting_of_the_file_matters() {
             ("\u{ffff}", Receipt::Accepted),
             ("é", Receipt::Duplicate),
         ] {
-            let got = place.store.receive_one(&message(id)).await.unwrap();
+            let got = inbox.store.receive_one(&message(id)).await.unwrap();
             assert_eq!(got, receipt, "{name} {value}: {id:?}");
-            assert_eq!(get(&place.store, id).await.message(), Some(message(id)));
+            assert_eq!(get(&inbox.store, id).await.message(), Some(message(id)));
         }
         pool.close().await;
     }

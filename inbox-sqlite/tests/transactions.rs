@@ -27,9 +27,9 @@ async fn write(transaction: &mut Transaction<'static, Sqlite>, order: i64) {
         .unwrap();
 }
 
-async fn own_pool(place: &Place) -> SqlitePool {
+async fn own_pool(inbox: &TestInbox) -> SqlitePool {
     let options = SqliteConnectOptions::new()
-        .filename(place.path())
+        .filename(inbox.path())
         .busy_timeout(Duration::from_millis(200));
     let pool = SqlitePool::connect_with(options).await.unwrap();
     sqlx::query("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY)")
@@ -48,9 +48,9 @@ async fn orders(pool: &SqlitePool) -> i64 {
 
 #[tokio::test]
 async fn all_commits_or_nothing_does() {
-    let place = place().await;
-    let store = &place.store;
-    let pool = own_pool(&place).await;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    let pool = own_pool(&inbox).await;
     let result = Some(Bytes::from_static(b"done"));
 
     let mut transaction = store.open().await.unwrap();
@@ -100,9 +100,9 @@ async fn all_commits_or_nothing_does() {
 
 #[tokio::test]
 async fn a_transaction_of_the_callers_own_pool_does_as_well() {
-    let place = place().await;
-    let store = &place.store;
-    let pool = own_pool(&place).await;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    let pool = own_pool(&inbox).await;
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
     let receipts = store
         .receive_in(
@@ -147,8 +147,8 @@ async fn a_transaction_of_the_callers_own_pool_does_as_well() {
 
 #[tokio::test]
 async fn record_answers_in_every_state() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     let record = async |message: &inbox_api::Message| {
         let mut transaction = store.open().await.unwrap();
         let recorded = store
@@ -173,7 +173,7 @@ async fn record_answers_in_every_state() {
     assert_eq!(record(&ordered("a2", "a")).await, Recorded::Blocked);
     assert_eq!(record(&ordered("a1", "a")).await, Recorded::First);
     assert_eq!(record(&ordered("a2", "a")).await, Recorded::First);
-    place.clock.advance(LENGTH);
+    inbox.clock.advance(LENGTH);
     assert_eq!(
         record(&message("held")).await,
         Recorded::First,
@@ -192,13 +192,13 @@ async fn record_answers_in_every_state() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_racing_transactions_exactly_one_wins() {
-    let place = place().await;
-    let pool = own_pool(&place).await;
+    let inbox = test_inbox().await;
+    let pool = own_pool(&inbox).await;
     for round in 0..20 {
         let id = round.to_string();
         let tasks: Vec<_> = (0..4)
             .map(|n| {
-                let (store, pool, id) = (place.store.clone(), pool.clone(), id.clone());
+                let (store, pool, id) = (inbox.store.clone(), pool.clone(), id.clone());
                 tokio::spawn(async move {
                     // Half of them on the store's connection, half on the caller's own.
                     let mut transaction = if n % 2 == 0 {
@@ -225,9 +225,9 @@ async fn of_racing_transactions_exactly_one_wins() {
 
 #[tokio::test]
 async fn a_transaction_that_read_first_conflicts_rather_than_misses_a_duplicate() {
-    let place = place().await;
-    let store = &place.store;
-    let pool = own_pool(&place).await;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    let pool = own_pool(&inbox).await;
     let mut transaction = pool.begin().await.unwrap();
     let _: i64 = sqlx::query_scalar("SELECT count(*) FROM orders")
         .fetch_one(&mut *transaction)
@@ -252,9 +252,9 @@ async fn a_transaction_that_read_first_conflicts_rather_than_misses_a_duplicate(
 
 #[tokio::test]
 async fn an_open_transaction_makes_other_writers_wait_and_then_fail() {
-    let place = place_with(|options| options.operation_timeout(Duration::from_secs(1))).await;
-    let store = &place.store;
-    let other = SqliteStore::connect(place.options().operation_timeout(Duration::from_secs(1)))
+    let inbox = test_inbox_with(|options| options.operation_timeout(Duration::from_secs(1))).await;
+    let store = &inbox.store;
+    let other = SqliteStore::connect(inbox.options().operation_timeout(Duration::from_secs(1)))
         .await
         .unwrap();
     let held = store.open().await.unwrap();
@@ -284,8 +284,9 @@ async fn an_open_transaction_makes_other_writers_wait_and_then_fail() {
 
 #[tokio::test]
 async fn what_a_store_refuses_leaves_the_transaction_usable() {
-    let place = place_with(|options| options.payload_limit(20).drop_processed_payloads(true)).await;
-    let store = &place.store;
+    let inbox =
+        test_inbox_with(|options| options.payload_limit(20).drop_processed_payloads(true)).await;
+    let store = &inbox.store;
     let mut transaction = store.open().await.unwrap();
     let large = Some(Bytes::from(vec![0; 21]));
     let error = store
@@ -323,8 +324,8 @@ const SEVERAL: usize = 1500;
 
 #[tokio::test]
 async fn of_a_batch_in_several_statements_all_or_nothing_is_committed() {
-    let place = place().await;
-    let store = &place.store;
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
     let (mut stopped, mut completed) = (0, false);
     for polls in (1..8).chain((3..20).map(|doubled| 1 << doubled)) {
         let messages: Vec<_> = (0..SEVERAL)

@@ -2,55 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::{Error, ErrorKind, Inbox, Result};
-
-/// Every scheme that the project has a store for, with the Cargo feature that adds it.
-const KNOWN: &[(&str, &str)] = &[
-    ("mariadb", "mysql"),
-    ("memory", "memory"),
-    ("mongodb", "mongodb"),
-    ("mongodb+srv", "mongodb"),
-    ("mysql", "mysql"),
-    ("postgres", "postgres"),
-    ("postgresql", "postgres"),
-    ("redis", "redis"),
-    ("redis+cluster", "redis"),
-    ("rediss", "redis"),
-    ("rediss+cluster", "redis"),
-    ("sqlite", "sqlite"),
-];
-
-const BUILT: &[&str] = &[
-    #[cfg(feature = "mysql")]
-    "mariadb",
-    #[cfg(feature = "memory")]
-    "memory",
-    #[cfg(feature = "mongodb")]
-    "mongodb",
-    #[cfg(feature = "mongodb")]
-    "mongodb+srv",
-    #[cfg(feature = "mysql")]
-    "mysql",
-    #[cfg(feature = "postgres")]
-    "postgres",
-    #[cfg(feature = "postgres")]
-    "postgresql",
-    #[cfg(feature = "redis")]
-    "redis",
-    #[cfg(feature = "redis")]
-    "redis+cluster",
-    #[cfg(feature = "redis")]
-    "rediss",
-    #[cfg(feature = "redis")]
-    "rediss+cluster",
-    #[cfg(feature = "sqlite")]
-    "sqlite",
-];
+use crate::{Error, ErrorKind, Inbox, Result, StoreKind};
 
 /// The URL schemes that this build can [`connect`] to, for help texts.
 #[must_use]
-pub fn schemes() -> &'static [&'static str] {
-    BUILT
+pub fn schemes() -> Vec<&'static str> {
+    let built = StoreKind::ALL.into_iter().filter(|kind| kind.is_built());
+    built.flat_map(StoreKind::schemes).copied().collect()
 }
 
 /// Connects to the store that `url` names.
@@ -58,7 +16,7 @@ pub fn schemes() -> &'static [&'static str] {
 /// | URL | store | Cargo feature |
 /// |---|---|---|
 /// | `memory://` | a new, empty one in this process | `memory` |
-/// | `mongodb://user@host/database?…`, also `mongodb+srv://` | a MongoDB database | `mongodb` |
+/// | `mongodb://user@host/database?…`, also `mongodb+srv://` | a MongoDB database | `mongo` |
 /// | `mysql://user@host/database?…`, also `mariadb://` | a MySQL or MariaDB database | `mysql` |
 /// | `postgres://user@host/database?…`, also `postgresql://` | a PostgreSQL database | `postgres` |
 /// | `redis://host?…`, with TLS `rediss://` | a Redis or Valkey server | `redis` |
@@ -87,23 +45,41 @@ pub fn schemes() -> &'static [&'static str] {
 /// store does not take; otherwise what the store's own connecting fails with. No error repeats
 /// the URL, which may hold credentials.
 pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
-    match scheme(url)?.as_str() {
+    match kind(url)? {
         #[cfg(feature = "memory")]
-        "memory" => {
+        StoreKind::Memory => {
             check_memory(url)?;
             Ok(Arc::new(inbox_memory::MemoryStore::new()))
         }
-        #[cfg(feature = "mongodb")]
-        "mongodb" | "mongodb+srv" => mongodb(url).await,
+        #[cfg(feature = "mongo")]
+        StoreKind::Mongo => {
+            let options = inbox_mongo::MongoOptions::from_url(url)?;
+            Ok(Arc::new(inbox_mongo::MongoStore::connect(options).await?))
+        }
         #[cfg(feature = "mysql")]
-        "mariadb" | "mysql" => mysql(url).await,
+        StoreKind::MySql => {
+            let options = inbox_mysql::MySqlOptions::from_url(url)?;
+            Ok(Arc::new(inbox_mysql::MySqlStore::connect(options).await?))
+        }
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => postgres(url).await,
+        StoreKind::Postgres => {
+            let options = inbox_postgres::PostgresOptions::from_url(url)?;
+            Ok(Arc::new(
+                inbox_postgres::PostgresStore::connect(options).await?,
+            ))
+        }
         #[cfg(feature = "redis")]
-        "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => redis(url).await,
+        StoreKind::Redis => {
+            let options = inbox_redis::RedisOptions::from_url(url)?;
+            Ok(Arc::new(inbox_redis::RedisStore::connect(options).await?))
+        }
         #[cfg(feature = "sqlite")]
-        "sqlite" => sqlite(url).await,
-        other => Err(invalid(unknown_scheme(other, BUILT))),
+        StoreKind::Sqlite => {
+            let options = inbox_sqlite::SqliteOptions::from_url(url)?;
+            Ok(Arc::new(inbox_sqlite::SqliteStore::connect(options).await?))
+        }
+        #[allow(unreachable_patterns, reason = "a build may have them all")]
+        other => Err(left_out(other)),
     }
 }
 
@@ -113,36 +89,35 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
 /// # Errors
 /// [`ErrorKind::Invalid`], as [`connect`].
 pub fn ddl(url: &str) -> Result<String> {
-    match scheme(url)?.as_str() {
+    match kind(url)? {
         #[cfg(feature = "memory")]
-        "memory" => {
+        StoreKind::Memory => {
             check_memory(url)?;
             Ok(inbox_api::Schema::ddl(&inbox_memory::MemoryStore::new()))
         }
-        #[cfg(feature = "mongodb")]
-        "mongodb" | "mongodb+srv" => Ok(inbox_mongo::MongoOptions::from_url(url)?.1.ddl()),
+        #[cfg(feature = "mongo")]
+        StoreKind::Mongo => Ok(inbox_mongo::MongoOptions::from_url(url)?.ddl()),
         #[cfg(feature = "mysql")]
-        "mariadb" | "mysql" => Ok(inbox_mysql::MySqlOptions::from_url(url)?.ddl()),
+        StoreKind::MySql => Ok(inbox_mysql::MySqlOptions::from_url(url)?.ddl()),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(inbox_postgres::PostgresOptions::from_url(url)?.1.ddl()),
+        StoreKind::Postgres => Ok(inbox_postgres::PostgresOptions::from_url(url)?.ddl()),
         #[cfg(feature = "redis")]
-        "redis" | "redis+cluster" | "rediss" | "rediss+cluster" => {
-            Ok(inbox_redis::RedisOptions::from_url(url)?.ddl())
-        }
+        StoreKind::Redis => Ok(inbox_redis::RedisOptions::from_url(url)?.ddl()),
         #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.ddl()),
-        other => Err(invalid(unknown_scheme(other, BUILT))),
+        StoreKind::Sqlite => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.ddl()),
+        #[allow(unreachable_patterns, reason = "a build may have them all")]
+        other => Err(left_out(other)),
     }
 }
 
-fn scheme(url: &str) -> Result<String> {
+fn kind(url: &str) -> Result<StoreKind> {
     let (scheme, _) = url.split_once(':').ok_or_else(|| {
         invalid(format!(
             "the URL has no scheme (a file is sqlite://PATH); {}",
-            available(BUILT)
+            available(&schemes())
         ))
     })?;
-    Ok(scheme.to_ascii_lowercase())
+    StoreKind::of(url).ok_or_else(|| invalid(unknown_scheme(scheme, &schemes())))
 }
 
 #[cfg(feature = "memory")]
@@ -155,38 +130,8 @@ fn check_memory(url: &str) -> Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "mongodb")]
-async fn mongodb(url: &str) -> Result<Arc<dyn Inbox>> {
-    Ok(Arc::new(inbox_mongo::MongoStore::connect_url(url).await?))
-}
-
-#[cfg(feature = "mysql")]
-async fn mysql(url: &str) -> Result<Arc<dyn Inbox>> {
-    let options = inbox_mysql::MySqlOptions::from_url(url)?;
-    Ok(Arc::new(inbox_mysql::MySqlStore::connect(options).await?))
-}
-
-#[cfg(feature = "postgres")]
-async fn postgres(url: &str) -> Result<Arc<dyn Inbox>> {
-    Ok(Arc::new(
-        inbox_postgres::PostgresStore::connect_url(url).await?,
-    ))
-}
-
-#[cfg(feature = "redis")]
-async fn redis(url: &str) -> Result<Arc<dyn Inbox>> {
-    let options = inbox_redis::RedisOptions::from_url(url)?;
-    Ok(Arc::new(inbox_redis::RedisStore::connect(options).await?))
-}
-
-#[cfg(feature = "sqlite")]
-async fn sqlite(url: &str) -> Result<Arc<dyn Inbox>> {
-    let options = inbox_sqlite::SqliteOptions::from_url(url)?;
-    Ok(Arc::new(inbox_sqlite::SqliteStore::connect(options).await?))
-}
-
 fn invalid(context: String) -> Error {
-    Error::new(ErrorKind::Invalid, "connect", context)
+    Error::new(ErrorKind::Invalid, context).in_operation("connect")
 }
 
 fn available(built: &[&str]) -> String {
@@ -197,14 +142,17 @@ fn available(built: &[&str]) -> String {
     format!("this build has {}", list.join(", "))
 }
 
+fn left_out(kind: StoreKind) -> Error {
+    invalid(format!(
+        "{} is not in this build (enable the Cargo feature `{}`); {}",
+        kind.name(),
+        kind.feature(),
+        available(&schemes())
+    ))
+}
+
 /// Repeats the scheme only when it looks like one: what stands there may be a misplaced secret.
 fn unknown_scheme(scheme: &str, built: &[&str]) -> String {
-    if let Some((_, feature)) = KNOWN.iter().find(|(known, _)| *known == scheme) {
-        return format!(
-            "{scheme}:// is not in this build (enable the Cargo feature `{feature}`); {}",
-            available(built)
-        );
-    }
     let plain = scheme.len() <= 16
         && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme
@@ -219,21 +167,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_scheme_that_is_not_built_in_names_its_feature() {
-        assert_eq!(
-            unknown_scheme("sqlite", &["memory"]),
-            "sqlite:// is not in this build (enable the Cargo feature `sqlite`); \
-             this build has memory://"
-        );
-        for scheme in ["postgres", "postgresql"] {
-            let text = unknown_scheme(scheme, &["memory"]);
-            assert!(text.contains("feature `postgres`"), "{text}");
+    fn a_store_that_is_not_in_the_build_names_its_feature() {
+        for kind in StoreKind::ALL {
+            let error = left_out(kind);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(
+                error
+                    .context()
+                    .contains(&format!("feature `{}`", kind.feature())),
+                "{error}"
+            );
         }
-        for scheme in ["mongodb", "mongodb+srv"] {
-            let text = unknown_scheme(scheme, &["memory"]);
-            assert!(text.contains("feature `mongodb`"), "{text}");
-        }
-        assert!(unknown_scheme("memory", &[]).contains("no stores"));
+        assert!(unknown_scheme("http", &[]).contains("no stores"));
     }
 
     #[test]

@@ -68,7 +68,7 @@ use crate::{
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
     refusal::plainer,
     retry::RetryPolicy,
-    telemetry::{self, Count},
+    telemetry::{self, Count, MESSAGE},
 };
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
@@ -407,7 +407,7 @@ impl InlineConsumer {
         };
         match self.settle(&leased.lease, outcome).await {
             Ok(Settled::Done) => {
-                tracing::info!(%key, %error, ?after, "attempt failed");
+                tracing::info!(target: MESSAGE, %key, %error, ?after, "attempt failed");
                 telemetry::count(&key.handler, Count::Retried);
                 self.tell(|| Call::AttemptFailed(Box::new(leased.clone()), error, after));
             }
@@ -424,7 +424,7 @@ impl InlineConsumer {
         };
         let settled = self.settle(&leased.lease, outcome).await;
         if let Ok(Settled::Done) = settled {
-            tracing::warn!(%key, %reason, "attempt failed; giving up");
+            tracing::warn!(target: MESSAGE, %key, %reason, "attempt failed; giving up");
             telemetry::count(&key.handler, Count::Dead);
             self.tell(|| Call::DeadLettered(Box::new(leased.clone()), reason));
         } else {
@@ -478,7 +478,9 @@ impl InlineConsumer {
     async fn hand_back(&self, leased: &Leased) {
         let key = &leased.lease.key;
         match self.settle(&leased.lease, Outcome::Release).await {
-            Ok(_) => tracing::info!(%key, "attempt cut short by the shutdown"),
+            Ok(_) => {
+                tracing::info!(target: MESSAGE, %key, "attempt cut short by the shutdown");
+            }
             Err(error) => tracing::warn!(%key, %error, "message not handed back"),
         }
     }

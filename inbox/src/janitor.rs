@@ -538,7 +538,9 @@ impl Janitor {
 }
 
 fn no_answer(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unavailable, operation, NO_ANSWER).with_effect(Effect::Unknown)
+    Error::new(ErrorKind::Unavailable, NO_ANSWER)
+        .in_operation(operation)
+        .with_effect(Effect::Unknown)
 }
 
 /// Waits for `work`, but not much longer once `shutdown` is cancelled.

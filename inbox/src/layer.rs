@@ -379,7 +379,8 @@ impl<X> InboxLayer<X> {
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 Err(_) => {
-                    let error = Error::new(ErrorKind::Other, "consume", "the runtime shuts down");
+                    let error = Error::new(ErrorKind::Other, "the runtime shuts down")
+                        .in_operation("consume");
                     return Ok(self.exchange.answer(Answer::Unavailable(error)));
                 }
             },
@@ -413,7 +414,9 @@ impl<X> InboxLayer<X> {
             Err(ConsumeError::Store(error)) => Answer::Unavailable(error),
             Err(ConsumeError::Stopped) => {
                 let context = "the process shuts down";
-                Answer::Unavailable(Error::new(ErrorKind::Unavailable, "consume", context))
+                Answer::Unavailable(
+                    Error::new(ErrorKind::Unavailable, context).in_operation("consume"),
+                )
             }
             // The other two come with a response, which is returned above.
             Err(

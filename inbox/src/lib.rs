@@ -65,7 +65,7 @@
 //! | feature | store | survives |
 //! |---|---|---|
 //! | `memory` (the default) | in this process | nothing; for tests |
-//! | `mongodb` | MongoDB 4.4 or later | the loss of a minority of a replica set; on one server, a crash and a power cut |
+//! | `mongo` | MongoDB 4.4 or later | the loss of a minority of a replica set; on one server, a crash and a power cut |
 //! | `mysql` | MySQL 8.0.14 or later, MariaDB 10.6 or later, Galera | what the server's commits survive |
 //! | `postgres` | PostgreSQL 15 or later | what the server's commits survive |
 //! | `redis` | Redis 7, Valkey or a cluster of them | what the server's settings say; a fail-over can lose what replicas did not have |
@@ -115,10 +115,12 @@ mod processor;
 pub mod receiver;
 mod refusal;
 mod retry;
+mod store_kind;
 pub mod telemetry;
 
 pub use connect::{connect, ddl, schemes};
 pub use hooks::Hooks;
+pub use store_kind::StoreKind;
 // What applications use. Helpers for those who write stores are in `inbox_api` itself.
 pub use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, Capabilities, ClaimRequest, Claims, Clock, ClockOffset,
@@ -144,8 +146,8 @@ pub use tokio_util::sync::CancellationToken;
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;
 /// The MongoDB store, with its options. Transactional use needs it, as with `postgres`.
-#[cfg(feature = "mongodb")]
-pub use inbox_mongo as mongodb;
+#[cfg(feature = "mongo")]
+pub use inbox_mongo as mongo;
 /// The MySQL and MariaDB store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "mysql")]
 pub use inbox_mysql as mysql;

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
     Invalid, Lease, LeaseTerms, Message, Receipt, Result, Settled, Settlement, Store, Subscription,
+    telemetry::OUTAGE,
 };
 
 /// How long one call may take by default: twice what stores allow their own operations.
@@ -94,7 +95,7 @@ impl Patience {
             answer = &mut call => self.answered(operation, answer),
             () = sleep(limit.saturating_sub(elapsed)) => {
                 let context = format!("no answer within {limit:?}");
-                Err(Error::new(ErrorKind::Unavailable, operation, context)
+                Err(Error::new(ErrorKind::Unavailable, context).in_operation(operation)
                     .with_effect(Effect::Unknown))
             }
         }
@@ -120,12 +121,12 @@ impl Patience {
         silence.calls += 1;
         silence.operations.insert(operation);
         if is_told {
-            tracing::debug!(operation, ?elapsed, ?limit, "another call takes long");
+            tracing::debug!(target: OUTAGE, operation, ?elapsed, ?limit, "another call takes long");
             return;
         }
         silence.told = now;
         let calls = silence.calls;
-        tracing::warn!(
+        tracing::warn!(target: OUTAGE,
             operation,
             calls,
             ?elapsed,
@@ -144,7 +145,7 @@ impl Patience {
         let is_met = |silence: &mut Silence| silence.operations.contains(operation);
         if let Some(silence) = silence.take_if(is_met) {
             let (after, calls) = (silence.began.elapsed(), silence.calls);
-            tracing::info!(operation, ?after, calls, "the store answers again");
+            tracing::info!(target: OUTAGE, operation, ?after, calls, "the store answers again");
         }
         drop(silence);
         answer

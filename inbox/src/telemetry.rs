@@ -27,8 +27,24 @@
 //! any more. Messages behind a dead one that blocks their ordering key are in the backlog and not
 //! in the lag, since nothing can be done about them before an operator intervenes:
 //! `inbox_blocking_dead` is what to be woken by.
+//!
+//! Logs, through [`tracing`](https://docs.rs/tracing), have a module of this crate as their target, and
+//! two kinds that a filter may want apart have one that stays:
+//!
+//! | target | what |
+//! |---|---|
+//! | `inbox::outage` | that the store or the source is away, that calls take long, and that this is over |
+//! | `inbox::message` | what becomes of one delivery or attempt other than being processed |
 
-use crate::{HandlerName, HandlerStatistics, State, receiver::BatchReport};
+use std::time::Duration;
+
+use crate::{HandlerName, HandlerStatistics, State};
+
+/// The target of logs about outages and their ends.
+pub(crate) const OUTAGE: &str = "inbox::outage";
+
+/// The target of logs about one delivery or attempt.
+pub(crate) const MESSAGE: &str = "inbox::message";
 
 /// The metrics of one handler name, looked up once so that counting is one atomic addition.
 pub(crate) struct HandlerMetrics {
@@ -174,19 +190,15 @@ pub(crate) fn unserved(statistics: &HandlerStatistics) {
 
 /// A receiver has finished a batch.
 #[cfg(feature = "metrics")]
-pub(crate) fn received(report: &BatchReport) {
-    for (outcome, count) in [
-        ("accepted", report.accepted),
-        ("duplicate", report.duplicates),
-        ("rejected", report.rejected),
-    ] {
+pub(crate) fn received(outcomes: [(&'static str, usize); 3], elapsed: Duration) {
+    for (outcome, count) in outcomes {
         metrics::counter!("inbox_received_total", "outcome" => outcome).increment(count as u64);
     }
-    metrics::histogram!("inbox_receive_seconds").record(report.elapsed);
+    metrics::histogram!("inbox_receive_seconds").record(elapsed);
 }
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn received(_: &BatchReport) {}
+pub(crate) fn received(_: [(&'static str, usize); 3], _: Duration) {}
 
 /// An inline consumer has answered.
 #[cfg(feature = "metrics")]

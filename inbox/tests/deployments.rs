@@ -64,8 +64,8 @@ async fn sqlite(url: &str) -> SqliteStore {
 }
 
 async fn postgres(url: &str) -> PostgresStore {
-    let (connection, options) = PostgresOptions::from_url(url).unwrap();
-    PostgresStore::connect(connection, options).await.unwrap()
+    let options = PostgresOptions::from_url(url).unwrap();
+    PostgresStore::connect(options).await.unwrap()
 }
 
 /// A handler that books in its transaction, and one that does not; now and then they take long.

@@ -43,11 +43,10 @@ fn bench() -> Bench {
 }
 
 fn bench_with(lease: Duration) -> Bench {
-    let options = MemoryOptions {
-        payload_limit: 1000,
-        ..MemoryOptions::default()
-    };
-    let clock = options.clock.clone();
+    let clock = Clock::system();
+    let options = MemoryOptions::new()
+        .payload_limit(1000)
+        .clock(clock.clone());
     let inbox: Arc<dyn Inbox> = Arc::new(MemoryStore::with(options));
     let store = Arc::new(FaultyStore::new(inbox.clone()));
     let consumer = InlineConsumer::new(store.clone(), terms(lease))

@@ -32,8 +32,8 @@ struct Bench {
 type Answer = Result<Consumed, ConsumeError<&'static str>>;
 
 fn bench() -> Bench {
-    let options = MemoryOptions::default();
-    let clock = options.clock.clone();
+    let clock = Clock::system();
+    let options = MemoryOptions::new().clock(clock.clone());
     let inbox: Arc<dyn Inbox> = Arc::new(MemoryStore::with(options));
     Bench {
         store: Arc::new(FaultyStore::new(inbox.clone())),

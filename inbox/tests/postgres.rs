@@ -172,9 +172,9 @@ async fn more_handlers_than_connections_get_through() {
     };
     let messages: Vec<_> = (0..200).map(|n| message(format!("fine-{n:03}"))).collect();
     receive(&place, &messages).await;
-    let (connection, options) = inbox::postgres::PostgresOptions::from_url(&place.url).unwrap();
+    let options = inbox::postgres::PostgresOptions::from_url(&place.url).unwrap();
     let options = options.schema(place.schema.clone()).max_connections(2);
-    let store = inbox::postgres::PostgresStore::connect(connection, options)
+    let store = inbox::postgres::PostgresStore::connect(options)
         .await
         .unwrap();
     let builder = place.writer(&store, Duration::from_millis(1));

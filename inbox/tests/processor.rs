@@ -441,10 +441,7 @@ async fn a_handler_can_settle_by_itself() {
 
 #[tokio::test]
 async fn a_result_over_the_limit_is_left_out() {
-    let spy = Arc::new(Spy::with(MemoryOptions {
-        payload_limit: 100,
-        ..MemoryOptions::default()
-    }));
+    let spy = Arc::new(Spy::with(MemoryOptions::new().payload_limit(100)));
     spy.receive_all([message(1), message(2)]).await;
     let router = router(|context: Context| async move {
         let length = if context.message().id().as_str() == "1" {

@@ -276,7 +276,7 @@ async fn an_error_that_is_not_worth_repeating_stops_the_processor() {
         let error = Background::start(builder).end().await.unwrap_err();
         assert_eq!(
             (error.kind(), error.operation()),
-            (ErrorKind::Denied, operation)
+            (ErrorKind::Denied, Some(operation))
         );
         let expected = if operation == "claim" { 0 } else { 4 };
         assert_eq!(

@@ -135,7 +135,7 @@ impl Transactional for Fickle {
             .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
             .is_ok()
         {
-            return Err(Error::new(ErrorKind::Unavailable, "open", "planned"));
+            return Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("open"));
         }
         let inner = self.inner.open().await?;
         Ok(Fragile {
@@ -146,11 +146,13 @@ impl Transactional for Fickle {
 
     async fn commit(&self, transaction: Fragile) -> Result<()> {
         self.hang_in("commit").await;
-        let error = || Error::new(ErrorKind::Unavailable, "commit", "planned");
+        let error = || Error::new(ErrorKind::Unavailable, "planned").in_operation("commit");
         match transaction.commit {
             Commit::Works => self.inner.commit(transaction.inner).await,
             Commit::Fails => Err(error()),
-            Commit::Conflicts => Err(Error::new(ErrorKind::Conflict, "commit", "planned")),
+            Commit::Conflicts => {
+                Err(Error::new(ErrorKind::Conflict, "planned").in_operation("commit"))
+            }
             Commit::LosesReply => {
                 self.inner.commit(transaction.inner).await?;
                 Err(error().with_effect(Effect::Unknown))

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::find::Skipped;
+use crate::error::Skipped;
 
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 

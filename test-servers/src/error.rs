@@ -2,6 +2,25 @@ use std::io;
 
 use crate::kind::{Kind, UnknownKind};
 
+/// There is no server of a kind on this machine, so tests that need one cannot run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Skipped {
+    /// Everything that was tried and why it did not work, in one line.
+    pub reason: String,
+}
+
+/// Why there is no server to test with.
+#[derive(Debug, thiserror::Error)]
+pub enum NoServer {
+    /// There is none here.
+    #[error("skipped: {0}")]
+    Skipped(#[from] Skipped),
+    /// One was found and does not work. That is a failure, never a reason to skip.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
 /// What can go wrong with a server that was found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

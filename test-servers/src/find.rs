@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::clocks::Clocks;
 use crate::docker;
-use crate::error::{Doing as _, Error};
+use crate::error::{Doing as _, Error, NoServer, Skipped};
 use crate::installed::Installed;
 use crate::kind::{Kind, UnknownKind};
 use crate::kinds::ferretdb::{self, FerretDb};
@@ -16,25 +16,6 @@ use crate::server::{Origin, Server};
 
 /// The variable that lists the kinds whose absence is a failure.
 pub const REQUIRE: &str = "INBOX_TEST_REQUIRE";
-
-/// There is no server of a kind on this machine, so tests that need one cannot run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Skipped {
-    /// Everything that was tried and why it did not work, in one line.
-    pub reason: String,
-}
-
-/// Why there is no server to test with.
-#[derive(Debug, thiserror::Error)]
-pub enum NoServer {
-    /// There is none here.
-    #[error("skipped: {0}")]
-    Skipped(#[from] Skipped),
-    /// One was found and does not work. That is a failure, never a reason to skip.
-    #[error(transparent)]
-    Failed(#[from] Error),
-}
 
 /// Where the next server of this kind would come from, found without starting one.
 ///

@@ -66,6 +66,7 @@
 //! only its main process.
 
 mod clocks;
+pub mod control;
 mod debian;
 mod docker;
 mod error;
@@ -83,11 +84,8 @@ mod wire;
 
 pub use clocks::clocks_can_be_changed;
 pub use debian::ADDED;
-pub use error::Error;
-pub use find::{
-    NoServer, REQUIRE, Skipped, find, find_own, find_own_with_clocks, locate, or_skip,
-    require_or_skip,
-};
+pub use error::{Error, NoServer, Skipped};
+pub use find::{REQUIRE, find, find_own, find_own_with_clocks, locate, or_skip, require_or_skip};
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};
 

@@ -3,8 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::docker::Docker;
-use crate::error::Error;
-use crate::find::{NoServer, Skipped};
+use crate::error::{Error, NoServer, Skipped};
 use crate::installed::Installed;
 use crate::kind::Kind;
 use crate::kinds::Recipe as _;

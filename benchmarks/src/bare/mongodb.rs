@@ -4,7 +4,7 @@
 use anyhow::{Context as _, Result, ensure};
 use inbox::{
     Message,
-    mongodb::mongodb::{
+    mongo::mongodb::{
         Client, Collection, Database,
         bson::{
             Bson, Document, RawDocumentBuf, cstr, doc, oid::ObjectId, raw::RawBinaryRef,

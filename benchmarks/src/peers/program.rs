@@ -35,17 +35,11 @@ impl Program {
         let path = |file: &str| folder.join(file).to_string_lossy().into_owned();
         let manifest = path("Cargo.toml");
         let (program, mut build) = if folder.join("Cargo.toml").exists() {
-            let arguments = ["run", "--release", "--locked", "--quiet", "--manifest-path"];
+            let arguments = ["run", "--release", "--quiet", "--manifest-path"];
             let mut arguments = arguments.map(str::to_owned).to_vec();
             arguments.extend([manifest.clone(), "--".to_owned()]);
             let mut build = Command::new("cargo");
-            build.args([
-                "build",
-                "--release",
-                "--locked",
-                "--manifest-path",
-                &manifest,
-            ]);
+            build.args(["build", "--release", "--manifest-path", &manifest]);
             (
                 Self {
                     command: "cargo",
@@ -56,7 +50,7 @@ impl Program {
         } else {
             let mut build = Command::new("npm");
             build
-                .args(["ci", "--no-fund", "--no-audit"])
+                .args(["install", "--no-package-lock", "--no-fund", "--no-audit"])
                 .current_dir(&folder);
             (
                 Self {

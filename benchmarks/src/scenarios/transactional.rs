@@ -7,7 +7,7 @@ use anyhow::Result;
 use futures_util::future::BoxFuture;
 use inbox::{
     Completion, Context, Failure, Message, Processor, Router, Transactional, in_transaction_fn,
-    mongodb::mongodb::bson::{Document, doc},
+    mongo::mongodb::bson::{Document, doc},
 };
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use inbox::{
     Store as _,
-    mongodb::{
+    mongo::{
         MongoOptions, MongoStore,
         mongodb::{Client, bson::doc},
     },
@@ -27,11 +27,8 @@ impl Server {
         let url = url.or(own.as_ref().map(test_servers::Server::url));
         let url = url.context("no server")?.to_owned();
         // The store says sooner than the driver, and better, why a server cannot be used.
-        let (connection, options) = MongoOptions::from_url(&url)?;
-        MongoStore::connect(connection, options)
-            .await?
-            .close()
-            .await;
+        let options = MongoOptions::from_url(&url)?;
+        MongoStore::connect(options).await?.close().await;
         Ok(Self {
             client: Client::with_uri_str(&url).await?,
             url,
@@ -44,8 +41,8 @@ impl Server {
     }
 
     pub(crate) async fn connect(&self, database: &str) -> Result<MongoStore> {
-        let (connection, options) = MongoOptions::from_url(&self.url)?;
-        Ok(MongoStore::connect(connection, options.database(database)).await?)
+        let options = MongoOptions::from_url(&self.url)?.database(database);
+        Ok(MongoStore::connect(options).await?)
     }
 
     /// Name, version and how durable a write is when it is acknowledged.

@@ -15,8 +15,8 @@ pub(crate) use super::interrupted::{
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Mishap, Need, Unable},
-    place::{Context, Place, message, processed},
+    needs::{Mishap, Need, Unable},
+    test_inbox::{Context, TestInbox, message, processed},
     transactions::{AnyTransaction, AnyTransactions},
 };
 
@@ -65,15 +65,15 @@ pub(crate) async fn a_schema_change_commits_all_or_fails_it(cx: Context) -> Case
 }
 
 async fn each(cx: &Context, mishap: Mishap, allowed: Allowed) -> CaseResult {
-    let place = cx.fresh().await?;
-    if !place.capabilities().transactions {
+    let inbox = cx.fresh().await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    let transactions = place.fixture.transactions()?;
+    let transactions = inbox.fixture.transactions()?;
     for step in [Step::Record, Step::Receive, Step::Settle] {
         for when in [When::Before, When::After] {
             let scene = Scene {
-                place: &place,
+                inbox: &inbox,
                 transactions: Arc::clone(&transactions),
                 mishap,
                 step,
@@ -87,7 +87,7 @@ async fn each(cx: &Context, mishap: Mishap, allowed: Allowed) -> CaseResult {
 }
 
 struct Scene<'a> {
-    place: &'a Place,
+    inbox: &'a TestInbox,
     transactions: Arc<dyn AnyTransactions>,
     mishap: Mishap,
     step: Step,
@@ -195,8 +195,8 @@ impl Scene<'_> {
         if !matches!(self.step, Step::Settle) {
             return Ok(Vec::new());
         }
-        self.place.accept(&self.message).await?;
-        let leased = self.place.claim_one().await?;
+        self.inbox.accept(&self.message).await?;
+        let leased = self.inbox.claim_one().await?;
         Ok(vec![Settlement {
             lease: leased.lease,
             outcome: processed(),
@@ -230,7 +230,7 @@ impl Scene<'_> {
 
     /// Whether the step's effect is there.
     async fn is_done(&self) -> CaseResult<bool> {
-        let record = self.place.get(self.message.key()).await?;
+        let record = self.inbox.get(self.message.key()).await?;
         Ok(match self.step {
             Step::Record | Step::Receive => record.is_some(),
             Step::Settle => record.is_some_and(|record| record.state == State::Processed),
@@ -267,12 +267,12 @@ impl Scene<'_> {
             &Recorded::First,
         )?;
         transaction.commit().await?;
-        self.place.has_state(other.key(), State::Processed).await?;
+        self.inbox.has_state(other.key(), State::Processed).await?;
         if let Some(settlement) = settlements.first() {
             let outcome = settlement.outcome.clone();
             return same(
                 &format!("{self}: settling outside of a transaction afterwards"),
-                &self.place.settle_one(&settlement.lease, outcome).await?,
+                &self.inbox.settle_one(&settlement.lease, outcome).await?,
                 &Settled::Done,
             );
         }
@@ -283,11 +283,11 @@ impl Scene<'_> {
         };
         same(
             &format!("{self}: receipt of a redelivery"),
-            &self.place.receive_one(&self.message).await?,
+            &self.inbox.receive_one(&self.message).await?,
             &expected,
         )?;
         // Not due in the next scene.
-        let _ = self.place.discard(self.message.key()).await?;
+        let _ = self.inbox.discard(self.message.key()).await?;
         Ok(())
     }
 }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{
-        Context, HANDLER, LONG, Place, dead, ids, message, numbered, processed, terms, worker,
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, dead, ids, message, numbered, processed, terms, worker,
     },
 };
 
@@ -44,7 +44,7 @@ pub(crate) async fn persist<T, F: Future<Output = Result<T>>>(
 
 /// Runs `work` in `n` tasks at once, spread over the connections.
 async fn in_tasks<T, F>(
-    place: &Place,
+    inbox: &TestInbox,
     n: usize,
     work: impl Fn(usize, Arc<dyn Inbox>) -> F,
 ) -> CaseResult<Vec<T>>
@@ -52,12 +52,12 @@ where
     T: Send + 'static,
     F: Future<Output = CaseResult<T>> + Send + 'static,
 {
-    let tasks: Vec<_> = place
+    let tasks: Vec<_> = inbox
         .connections(n)
         .await?
         .into_iter()
         .enumerate()
-        .map(|(number, inbox)| tokio::spawn(work(number, inbox)))
+        .map(|(number, connection)| tokio::spawn(work(number, connection)))
         .collect();
     let mut results = Vec::new();
     for result in join_all(tasks).await {
@@ -68,12 +68,12 @@ where
 
 /// Defect: exists, run, add: two concurrent deliveries are both accepted.
 pub(crate) async fn one_key_is_accepted_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for round in 0..5 {
         let sent = message(&format!("{round}"))?;
-        let receipts = in_tasks(&place, TASKS, |_, inbox| {
+        let receipts = in_tasks(&inbox, TASKS, |_, connection| {
             let sent = sent.clone();
-            async move { Ok(persist(|| inbox.receive_one(&sent)).await?) }
+            async move { Ok(persist(|| connection.receive_one(&sent)).await?) }
         })
         .await?;
         let accepted = receipts.iter().filter(|r| **r == Receipt::Accepted).count();
@@ -90,7 +90,7 @@ pub(crate) async fn one_key_is_accepted_once(cx: Context) -> CaseResult {
     }
     same(
         "messages claimable",
-        &place.claim_up_to(100, LONG).await?.len(),
+        &inbox.claim_up_to(100, LONG).await?.len(),
         &5,
     )
 }
@@ -100,13 +100,13 @@ pub(crate) async fn one_key_is_accepted_once(cx: Context) -> CaseResult {
 pub(crate) async fn a_renewal_beside_a_settlement_changes_nothing(cx: Context) -> CaseResult {
     const ROUNDS: usize = 25;
     const MESSAGES: usize = 8;
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = numbered(ROUNDS * MESSAGES)?;
     for message in &sent {
-        place.accept(message).await?;
+        inbox.accept(message).await?;
     }
     for round in 0..ROUNDS {
-        let leased = place.claim_up_to(8, LONG).await?;
+        let leased = inbox.claim_up_to(8, LONG).await?;
         same("claimed", &leased.len(), &MESSAGES)?;
         let leases: Vec<Lease> = leased.iter().map(|leased| leased.lease.clone()).collect();
         let settlements: Vec<Settlement> = leases
@@ -116,13 +116,13 @@ pub(crate) async fn a_renewal_beside_a_settlement_changes_nothing(cx: Context) -
                 outcome: processed(),
             })
             .collect();
-        let settled = in_tasks(&place, TASKS, |task, inbox| {
+        let settled = in_tasks(&inbox, TASKS, |task, connection| {
             let (leases, settlements) = (leases.clone(), settlements.clone());
             async move {
                 if task == round % TASKS {
-                    return Ok(persist(|| inbox.settle(&settlements)).await?);
+                    return Ok(persist(|| connection.settle(&settlements)).await?);
                 }
-                let _ = persist(|| inbox.extend(&leases, LONG)).await?;
+                let _ = persist(|| connection.extend(&leases, LONG)).await?;
                 Ok(Vec::new())
             }
         })
@@ -131,9 +131,9 @@ pub(crate) async fn a_renewal_beside_a_settlement_changes_nothing(cx: Context) -
         same("settled", &settled, &vec![Settled::Done; MESSAGES])?;
     }
     for message in &sent {
-        place.has_state(message.key(), State::Processed).await?;
+        inbox.has_state(message.key(), State::Processed).await?;
     }
-    let statistics = place.statistics().await?;
+    let statistics = inbox.statistics().await?;
     same(
         "processed",
         &statistics.count(State::Processed),
@@ -142,27 +142,27 @@ pub(crate) async fn a_renewal_beside_a_settlement_changes_nothing(cx: Context) -
     same("leased", &statistics.count(State::Leased), &0)?;
     same(
         "listed",
-        &place.count(&Filter::default()).await?,
+        &inbox.count(&Filter::default()).await?,
         &(sent.len() as u64),
     )?;
     same(
         "claimable afterwards",
-        &ids(&place.claim_up_to(100, LONG).await?),
+        &ids(&inbox.claim_up_to(100, LONG).await?),
         &Vec::new(),
     )
 }
 
 /// Defect: a slice chooses dead messages and then replays what it has chosen, whatever became of it
-/// meanwhile: somebody else replayed it, and it was processed.
+/// meanwhile: another operator replayed it, and it was processed.
 pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) -> CaseResult {
     const MESSAGES: usize = 60;
     const REPLAYERS: usize = 3;
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = numbered(MESSAGES)?;
-    place.accept_all(&sent).await?;
+    inbox.accept_all(&sent).await?;
     let tries: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
     let finished = Arc::new(AtomicUsize::new(0));
-    in_tasks(&place, 2 * REPLAYERS, |task, inbox| {
+    in_tasks(&inbox, 2 * REPLAYERS, |task, connection| {
         let (tries, finished) = (Arc::clone(&tries), Arc::clone(&finished));
         async move {
             let (all, slice) = (
@@ -187,11 +187,11 @@ pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) 
                 // the others too.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 if task < REPLAYERS {
-                    persist(|| inbox.replay_slice(&all, &slice)).await?;
+                    persist(|| connection.replay_slice(&all, &slice)).await?;
                     continue;
                 }
                 // The first time it fails for good, the second time it is processed.
-                for leased in persist(|| inbox.claim(&request)).await?.leased {
+                for leased in persist(|| connection.claim(&request)).await?.leased {
                     let before = {
                         let mut tries = tries.lock().unwrap_or_else(PoisonError::into_inner);
                         let tries = tries.entry(leased.message.id().to_string()).or_default();
@@ -204,7 +204,7 @@ pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) 
                         processed()
                     };
                     let settled =
-                        persist(|| inbox.settle_one(&leased.lease, outcome.clone())).await?;
+                        persist(|| connection.settle_one(&leased.lease, outcome.clone())).await?;
                     same("settled", &settled, &Settled::Done)?;
                     finished.fetch_add(usize::from(before == 1), Ordering::Relaxed);
                 }
@@ -216,7 +216,7 @@ pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) 
     let tries = tries.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let wrong: Vec<_> = tries.iter().filter(|(_, times)| **times != 2).collect();
     same("not tried twice, and how often", &wrong, &Vec::new())?;
-    let statistics = place.statistics().await?;
+    let statistics = inbox.statistics().await?;
     same(
         "processed",
         &statistics.count(State::Processed),
@@ -226,16 +226,16 @@ pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) 
 
 /// Defect: batches that lock the same keys in different orders deadlock.
 pub(crate) async fn overlapping_batches_accept_each_key_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let all = numbered(60)?;
-    let receipts = in_tasks(&place, 8, |number, inbox| {
+    let receipts = in_tasks(&inbox, 8, |number, connection| {
         let mut batch = all.clone();
         batch.rotate_left(number * 7);
         if number % 2 == 1 {
             batch.reverse();
         }
         async move {
-            let receipts = persist(|| inbox.receive(&batch)).await?;
+            let receipts = persist(|| connection.receive(&batch)).await?;
             Ok(batch.into_iter().zip(receipts).collect::<Vec<_>>())
         }
     })
@@ -250,23 +250,23 @@ pub(crate) async fn overlapping_batches_accept_each_key_once(cx: Context) -> Cas
     }
     same(
         "messages stored",
-        &place.count(&Filter::default()).await?,
+        &inbox.count(&Filter::default()).await?,
         &60,
     )
 }
 
 /// Defect: two workers take the same message.
 pub(crate) async fn claims_are_disjoint_and_complete(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(100)?).await?;
-    let claimed = in_tasks(&place, 8, |_, inbox| async move {
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(100)?).await?;
+    let claimed = in_tasks(&inbox, 8, |_, connection| async move {
         let mut mine: Vec<Leased> = Vec::new();
         let mut idle = 0;
         // An empty answer may mean that others were just taking what is due.
         while idle < 5 {
             let handler = HandlerName::new(HANDLER)?;
             let worker = worker()?;
-            let claims = persist(|| inbox.claim_for(&handler, 7, LONG, &worker)).await?;
+            let claims = persist(|| connection.claim_for(&handler, 7, LONG, &worker)).await?;
             idle = if claims.leased.is_empty() {
                 idle + 1
             } else {
@@ -290,14 +290,14 @@ pub(crate) async fn claims_are_disjoint_and_complete(cx: Context) -> CaseResult 
 
 /// Defect: two concurrent identical requests both reach the handler.
 pub(crate) async fn of_many_begins_one_runs(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for round in 0..5 {
         let sent = message(&format!("{round}"))?;
-        let begun = in_tasks(&place, TASKS, |_, inbox| {
+        let begun = in_tasks(&inbox, TASKS, |_, connection| {
             let sent = sent.clone();
             async move {
                 let terms = terms(LONG)?;
-                Ok(persist(|| inbox.begin(&sent, &terms)).await?)
+                Ok(persist(|| connection.begin(&sent, &terms)).await?)
             }
         })
         .await?;
@@ -316,20 +316,20 @@ pub(crate) async fn of_many_begins_one_runs(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn begins_and_claims_share_one_lease(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for round in 0..10 {
         let sent = message(&format!("{round}"))?;
-        place.accept(&sent).await?;
-        let taken = in_tasks(&place, 8, |number, inbox| {
+        inbox.accept(&sent).await?;
+        let taken = in_tasks(&inbox, 8, |number, connection| {
             let sent = sent.clone();
             async move {
                 if number % 2 == 0 {
                     let terms = terms(LONG)?;
-                    let begun = persist(|| inbox.begin(&sent, &terms)).await?;
+                    let begun = persist(|| connection.begin(&sent, &terms)).await?;
                     return Ok(usize::from(matches!(begun, Begun::Run(_))));
                 }
                 let (handler, worker) = (sent.handler().clone(), worker()?);
-                Ok(persist(|| inbox.claim_for(&handler, 1, LONG, &worker))
+                Ok(persist(|| connection.claim_for(&handler, 1, LONG, &worker))
                     .await?
                     .leased
                     .len())
@@ -347,23 +347,23 @@ pub(crate) async fn begins_and_claims_share_one_lease(cx: Context) -> CaseResult
 
 /// Everything at once: receivers with copies, workers that claim, settle, retry and release.
 pub(crate) async fn nothing_is_lost_or_run_twice_under_load(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let all = numbered(80)?;
     let total = all.len();
-    let runs = in_tasks(&place, 8, |number, inbox| {
+    let runs = in_tasks(&inbox, 8, |number, connection| {
         let all = all.clone();
         async move {
             let mut finished = Vec::new();
             if number < 4 {
                 for chunk in all.chunks(9) {
-                    let _ = persist(|| inbox.receive(chunk)).await?;
+                    let _ = persist(|| connection.receive(chunk)).await?;
                 }
             }
             let mut idle = 0;
             while idle < 10 {
                 let handler = HandlerName::new(HANDLER)?;
                 let worker = worker()?;
-                let leased = persist(|| inbox.claim_for(&handler, 5, LONG, &worker))
+                let leased = persist(|| connection.claim_for(&handler, 5, LONG, &worker))
                     .await?
                     .leased;
                 if leased.is_empty() {
@@ -372,7 +372,7 @@ pub(crate) async fn nothing_is_lost_or_run_twice_under_load(cx: Context) -> Case
                     continue;
                 }
                 idle = 0;
-                finished.extend(work_off(&*inbox, &leased).await?);
+                finished.extend(work_off(&*connection, &leased).await?);
             }
             Ok(finished)
         }
@@ -382,12 +382,12 @@ pub(crate) async fn nothing_is_lost_or_run_twice_under_load(cx: Context) -> Case
     finished.sort();
     let expected: Vec<String> = all.iter().map(|m| m.id().to_string()).collect();
     same("messages finished, each once", &finished, &expected)?;
-    let counted = place.statistics().await?.count(State::Processed);
+    let counted = inbox.statistics().await?.count(State::Processed);
     same("processed in the statistics", &counted, &(total as u64))
 }
 
 /// Finishes a message at its second attempt or later, and sends it back at its first.
-async fn work_off(inbox: &dyn Inbox, leased: &[Leased]) -> CaseResult<Vec<String>> {
+async fn work_off(connection: &dyn Inbox, leased: &[Leased]) -> CaseResult<Vec<String>> {
     let settlements: Vec<Settlement> = leased
         .iter()
         .map(|leased| Settlement {
@@ -395,11 +395,11 @@ async fn work_off(inbox: &dyn Inbox, leased: &[Leased]) -> CaseResult<Vec<String
             outcome: if leased.attempts.started > 1 {
                 processed()
             } else {
-                crate::place::retry(Duration::ZERO)
+                crate::test_inbox::retry(Duration::ZERO)
             },
         })
         .collect();
-    let answers = persist(|| Store::settle(inbox, &settlements)).await?;
+    let answers = persist(|| Store::settle(connection, &settlements)).await?;
     ensure!(
         answers
             .iter()
@@ -415,9 +415,9 @@ async fn work_off(inbox: &dyn Inbox, leased: &[Leased]) -> CaseResult<Vec<String
 
 /// Defect: settlements that lock rows in the order of their input deadlock.
 pub(crate) async fn settling_in_opposite_orders_does_not_fail(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(50)?).await?;
-    let leased = place.claim_up_to(50, LONG).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(50)?).await?;
+    let leased = inbox.claim_up_to(50, LONG).await?;
     let settlements: Vec<Settlement> = leased
         .iter()
         .map(|leased| Settlement {
@@ -425,12 +425,12 @@ pub(crate) async fn settling_in_opposite_orders_does_not_fail(cx: Context) -> Ca
             outcome: processed(),
         })
         .collect();
-    let answers = in_tasks(&place, 8, |number, inbox| {
+    let answers = in_tasks(&inbox, 8, |number, connection| {
         let mut batch = settlements.clone();
         if number % 2 == 1 {
             batch.reverse();
         }
-        async move { Ok(persist(|| inbox.settle(&batch)).await?) }
+        async move { Ok(persist(|| connection.settle(&batch)).await?) }
     })
     .await?;
     for answer in answers.into_iter().flatten() {
@@ -442,10 +442,10 @@ pub(crate) async fn settling_in_opposite_orders_does_not_fail(cx: Context) -> Ca
     }
     same(
         "processed",
-        &place.statistics().await?.count(State::Processed),
+        &inbox.statistics().await?.count(State::Processed),
         &50,
     )?;
-    let record = place.record(numbered(1)?[0].key()).await?;
+    let record = inbox.record(numbered(1)?[0].key()).await?;
     same(
         "attempts finished by eight repetitions",
         &record.attempts.finished,

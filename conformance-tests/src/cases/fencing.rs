@@ -10,37 +10,37 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Settings},
-    place::{
-        Context, LONG, Place, claim, dead, dead_blocking, ids, message, message_for, numbered,
+    needs::{Need, Settings},
+    test_inbox::{
+        Context, LONG, TestInbox, claim, dead, dead_blocking, ids, message, message_for, numbered,
         processed, retry,
     },
 };
 
 /// A message whose first lease ran out and that is held under a second one.
-async fn taken_over(place: &Place) -> CaseResult<(Leased, Leased)> {
-    place.accept(&message("1")?).await?;
-    let stale = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let current = place.claim_one().await?;
+async fn taken_over(inbox: &TestInbox) -> CaseResult<(Leased, Leased)> {
+    inbox.accept(&message("1")?).await?;
+    let stale = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let current = inbox.claim_one().await?;
     Ok((stale, current))
 }
 
 /// Settles with the stale lease, and checks that the newest holder's message is as it was.
 async fn changes_nothing(cx: &Context, outcome: Outcome) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (stale, current) = taken_over(&place).await?;
-    let before = place.record(&current.lease.key).await?;
+    let inbox = cx.fresh().await?;
+    let (stale, current) = taken_over(&inbox).await?;
+    let before = inbox.record(&current.lease.key).await?;
     let what = format!("settling with a stale token, {outcome:?}");
     same(
         &what,
-        &place.settle_one(&stale.lease, outcome).await?,
+        &inbox.settle_one(&stale.lease, outcome).await?,
         &Settled::LeaseLost,
     )?;
-    let after = place.record(&current.lease.key).await?;
+    let after = inbox.record(&current.lease.key).await?;
     same("the record after a stale settlement", &after, &before)?;
-    place.nothing_due("another worker holds it").await?;
-    place.finish(&current, processed()).await
+    inbox.nothing_due("another worker holds it").await?;
+    inbox.finish(&current, processed()).await
 }
 
 /// Defect: a late acknowledgement completes the message that another worker now runs.
@@ -62,27 +62,27 @@ pub(crate) async fn a_stale_release_changes_nothing(cx: Context) -> CaseResult {
 
 /// Defect: the worker's name is the fence. Both claims here are by the same worker.
 pub(crate) async fn the_same_worker_name_is_no_fence(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (stale, current) = taken_over(&place).await?;
+    let inbox = cx.fresh().await?;
+    let (stale, current) = taken_over(&inbox).await?;
     same(
         "settling an earlier lease of the same worker",
-        &place.settle_one(&stale.lease, processed()).await?,
+        &inbox.settle_one(&stale.lease, processed()).await?,
         &Settled::LeaseLost,
     )?;
     same(
         "extending an earlier lease of the same worker",
-        &place.extend_one(&stale.lease, LONG).await?,
+        &inbox.extend_one(&stale.lease, LONG).await?,
         &Extended::LeaseLost,
     )?;
-    place.has_state(&current.lease.key, State::Leased).await
+    inbox.has_state(&current.lease.key, State::Leased).await
 }
 
-/// Defect: a stale heartbeat prolongs somebody else's lease.
+/// Defect: a stale heartbeat prolongs another worker's lease.
 pub(crate) async fn a_stale_extension_changes_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (stale, current) = taken_over(&place).await?;
-    let before = place.record(&current.lease.key).await?.lease_until;
-    let extended = place
+    let inbox = cx.fresh().await?;
+    let (stale, current) = taken_over(&inbox).await?;
+    let before = inbox.record(&current.lease.key).await?.lease_until;
+    let extended = inbox
         .extend_one(&stale.lease, Duration::from_secs(3600))
         .await?;
     same(
@@ -90,43 +90,43 @@ pub(crate) async fn a_stale_extension_changes_nothing(cx: Context) -> CaseResult
         &extended,
         &Extended::LeaseLost,
     )?;
-    let after = place.record(&current.lease.key).await?.lease_until;
+    let after = inbox.record(&current.lease.key).await?.lease_until;
     same("end of the newest lease", &after, &before)
 }
 
 pub(crate) async fn tokens_grow(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     let mut last = None;
     for _ in 0..5 {
-        let leased = place.claim_one().await?;
+        let leased = inbox.claim_one().await?;
         ensure!(
             last.is_none_or(|last| leased.lease.token > last),
             "tokens of one key: expected each greater than the one before, saw {:?} after {last:?}",
             leased.lease.token
         );
         last = Some(leased.lease.token);
-        place.finish(&leased, Outcome::Release).await?;
+        inbox.finish(&leased, Outcome::Release).await?;
     }
     Ok(())
 }
 
 /// Defect: attempt numbers as fence. They start again at a replay; tokens must not.
 pub(crate) async fn tokens_grow_across_a_replay(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let first = place.claim_one().await?;
-    place.finish(&first, dead("gave up")).await?;
-    let _ = place.replay(sent.key(), None).await?;
-    let second = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let first = inbox.claim_one().await?;
+    inbox.finish(&first, dead("gave up")).await?;
+    let _ = inbox.replay(sent.key(), None).await?;
+    let second = inbox.claim_one().await?;
     ensure!(
         second.lease.token > first.lease.token,
         "token after a replay: expected more than {:?}, saw {:?}",
         first.lease.token,
         second.lease.token
     );
-    let late = place.settle_one(&first.lease, processed()).await?;
+    let late = inbox.settle_one(&first.lease, processed()).await?;
     same(
         "settling with the token from before the replay",
         &late,
@@ -134,55 +134,55 @@ pub(crate) async fn tokens_grow_across_a_replay(cx: Context) -> CaseResult {
     )
 }
 
-/// Defect: a key that was purged and accepted anew starts its tokens again.
+/// Defect: a key that was purged and accepted again starts its tokens again.
 pub(crate) async fn tokens_grow_across_a_purge(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let first = place.claim_one().await?;
-    place.finish(&first, processed()).await?;
-    let purged = place
+    inbox.accept(&sent).await?;
+    let first = inbox.claim_one().await?;
+    inbox.finish(&first, processed()).await?;
+    let purged = inbox
         .purge(&PurgeRequest::new(State::Processed, Duration::ZERO, 10)?)
         .await?;
     same("purged", &purged, &1)?;
-    let gone = place.settle_one(&first.lease, processed()).await?;
+    let gone = inbox.settle_one(&first.lease, processed()).await?;
     same("settling a purged message", &gone, &Settled::LeaseLost)?;
-    place.accept(&sent).await?;
-    let second = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let second = inbox.claim_one().await?;
     ensure!(
         second.lease.token > first.lease.token,
         "token in the key's second life: expected more than {:?}, saw {:?}",
         first.lease.token,
         second.lease.token
     );
-    let late = place.settle_one(&first.lease, processed()).await?;
+    let late = inbox.settle_one(&first.lease, processed()).await?;
     same(
         "settling with the token of the first life",
         &late,
         &Settled::LeaseLost,
     )?;
-    place.has_state(sent.key(), State::Leased).await
+    inbox.has_state(sent.key(), State::Leased).await
 }
 
 /// A repetition after a lost reply is answered like the first time and changes nothing.
 pub(crate) async fn a_repeated_settlement_is_done(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, retry(LONG)).await?;
-    let before = place.record(sent.key()).await?;
-    place.finish(&leased, retry(LONG)).await?;
-    place.finish(&leased, processed()).await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, retry(LONG)).await?;
+    let before = inbox.record(sent.key()).await?;
+    inbox.finish(&leased, retry(LONG)).await?;
+    inbox.finish(&leased, processed()).await?;
     same(
         "the record after repetitions",
-        &place.record(sent.key()).await?,
+        &inbox.record(sent.key()).await?,
         &before,
     )
 }
 
 pub(crate) async fn a_repetition_changes_nothing_whatever_it_says(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let outcomes = [
         processed(),
         Outcome::Processed {
@@ -194,18 +194,18 @@ pub(crate) async fn a_repetition_changes_nothing_whatever_it_says(cx: Context) -
     ];
     for (n, first) in outcomes.iter().enumerate() {
         let sent = message_for(&format!("handler {n}"), "1")?;
-        place.accept(&sent).await?;
-        let leased = claim(&*place.inbox, sent.handler().as_str(), 1, LONG).await?;
+        inbox.accept(&sent).await?;
+        let leased = claim(&*inbox.store, sent.handler().as_str(), 1, LONG).await?;
         let Some(leased) = leased.first() else {
             return Err(Unmet::Failed("claim: saw that nothing is due".into()));
         };
-        place.finish(leased, first.clone()).await?;
-        let before = place.record(sent.key()).await?;
+        inbox.finish(leased, first.clone()).await?;
+        let before = inbox.record(sent.key()).await?;
         for second in &outcomes {
-            place.finish(leased, second.clone()).await?;
+            inbox.finish(leased, second.clone()).await?;
             same(
                 &format!("the record settled as {first:?}, then repeated as {second:?}"),
-                &place.record(sent.key()).await?,
+                &inbox.record(sent.key()).await?,
                 &before,
             )?;
         }
@@ -214,10 +214,10 @@ pub(crate) async fn a_repetition_changes_nothing_whatever_it_says(cx: Context) -
 }
 
 pub(crate) async fn settling_twice_in_one_batch_counts_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     let settlement = |outcome| Settlement {
         lease: leased.lease.clone(),
         outcome,
@@ -225,21 +225,21 @@ pub(crate) async fn settling_twice_in_one_batch_counts_once(cx: Context) -> Case
     let batch = [settlement(dead("first")), settlement(processed())];
     same(
         "answers",
-        &place.settle(&batch).await?,
+        &inbox.settle(&batch).await?,
         &vec![Settled::Done, Settled::Done],
     )?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("state", &record.state, &State::Dead)?;
     same("attempts finished", &record.attempts.finished, &1)
 }
 
 /// Defect: one stale lease fails, or is taken along with, its batch.
 pub(crate) async fn a_stale_lease_affects_only_itself(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (stale, current) = taken_over(&place).await?;
+    let inbox = cx.fresh().await?;
+    let (stale, current) = taken_over(&inbox).await?;
     let more: Vec<_> = numbered(2)?;
-    place.accept_all(&more).await?;
-    let others = place.claim_up_to(2, LONG).await?;
+    inbox.accept_all(&more).await?;
+    let others = inbox.claim_up_to(2, LONG).await?;
     let mut batch: Vec<Settlement> = others
         .iter()
         .map(|leased| Settlement {
@@ -255,10 +255,10 @@ pub(crate) async fn a_stale_lease_affects_only_itself(cx: Context) -> CaseResult
         },
     );
     let expected = vec![Settled::Done, Settled::LeaseLost, Settled::Done];
-    same("answers", &place.settle(&batch).await?, &expected)?;
-    place.has_state(&current.lease.key, State::Leased).await?;
-    place.has_state(more[0].key(), State::Processed).await?;
-    place.has_state(more[1].key(), State::Processed).await
+    same("answers", &inbox.settle(&batch).await?, &expected)?;
+    inbox.has_state(&current.lease.key, State::Leased).await?;
+    inbox.has_state(more[0].key(), State::Processed).await?;
+    inbox.has_state(more[1].key(), State::Processed).await
 }
 
 /// Defect: one outcome for a whole batch, or results and errors that are given to others of it.
@@ -267,9 +267,9 @@ pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResu
         drop_processed_payloads: cx.unless_lacking(Need::DroppedPayloads).is_ok(),
         ..Settings::default()
     };
-    let place = cx.fresh_with(&settings).await?;
-    place.accept_all(&numbered(6)?).await?;
-    let leased = place.claim_up_to(6, LONG).await?;
+    let inbox = cx.fresh_with(&settings).await?;
+    inbox.accept_all(&numbered(6)?).await?;
+    let leased = inbox.claim_up_to(6, LONG).await?;
     same("claimed", &leased.len(), &6)?;
     let with = |result: &'static [u8]| Outcome::Processed {
         result: Some(Bytes::from_static(result)),
@@ -295,11 +295,11 @@ pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResu
     ];
     use Settled::{Done, LeaseLost};
     let expected = vec![LeaseLost, Done, Done, Done, Done, Done, Done, LeaseLost];
-    same("answers", &place.settle(&batch).await?, &expected)?;
+    same("answers", &inbox.settle(&batch).await?, &expected)?;
 
     let mut seen = Vec::new();
     for leased in &leased {
-        let record = place.record(&leased.lease.key).await?;
+        let record = inbox.record(&leased.lease.key).await?;
         seen.push((
             record.state,
             (record.attempts.started, record.attempts.finished),
@@ -321,45 +321,45 @@ pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResu
     ];
     same("what became of them", &seen, &expected)?;
     let released = leased[3].message.id().to_string();
-    let due = place.claim_up_to(10, LONG).await?;
+    let due = inbox.claim_up_to(10, LONG).await?;
     same("due then", &ids(&due), &vec![released])
 }
 
 pub(crate) async fn a_lease_that_ran_out_unclaimed_can_be_settled(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    place.finish(&leased, processed()).await?;
-    place.has_state(&leased.lease.key, State::Processed).await
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    inbox.finish(&leased, processed()).await?;
+    inbox.has_state(&leased.lease.key, State::Processed).await
 }
 
 /// An operator who discards a message whose worker vanished is not overruled by that worker.
 pub(crate) async fn a_discarded_lease_is_lost(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let _ = place.discard(&leased.lease.key).await?;
-    let late = place.settle_one(&leased.lease, processed()).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let _ = inbox.discard(&leased.lease.key).await?;
+    let late = inbox.settle_one(&leased.lease, processed()).await?;
     same(
         "settling what was discarded meanwhile",
         &late,
         &Settled::LeaseLost,
     )?;
-    place.has_state(&leased.lease.key, State::Discarded).await
+    inbox.has_state(&leased.lease.key, State::Discarded).await
 }
 
 /// A worker that settles after an operator replayed its message does not end the replay.
 pub(crate) async fn a_settlement_after_a_replay_changes_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead("gave up")).await?;
-    let _ = place.replay(sent.key(), None).await?;
-    let _ = place.settle_one(&leased.lease, processed()).await?;
-    place.has_state(sent.key(), State::Pending).await
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead("gave up")).await?;
+    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.settle_one(&leased.lease, processed()).await?;
+    inbox.has_state(sent.key(), State::Pending).await
 }
 
 pub(crate) async fn a_result_over_the_limit_is_refused_whatever_the_token(
@@ -369,8 +369,8 @@ pub(crate) async fn a_result_over_the_limit_is_refused_whatever_the_token(
         payload_limit: Some(1000),
         ..Settings::default()
     };
-    let place = cx.fresh_with(&settings).await?;
-    let (stale, current) = taken_over(&place).await?;
+    let inbox = cx.fresh_with(&settings).await?;
+    let (stale, current) = taken_over(&inbox).await?;
     let oversized = || Outcome::Processed {
         result: Some(Bytes::from(vec![b'x'; 1001])),
     };
@@ -381,39 +381,39 @@ pub(crate) async fn a_result_over_the_limit_is_refused_whatever_the_token(
     });
     same(
         "settling with a stale token and a result over the limit",
-        &place.settle_one(&stale.lease, oversized()).await?,
+        &inbox.settle_one(&stale.lease, oversized()).await?,
         &refused,
     )?;
-    place.finish(&current, processed()).await?;
+    inbox.finish(&current, processed()).await?;
     same(
         "repeating a settlement with a result over the limit",
-        &place.settle_one(&current.lease, oversized()).await?,
+        &inbox.settle_one(&current.lease, oversized()).await?,
         &refused,
     )
 }
 
 /// Defect: which leases were settled is kept in the process.
 pub(crate) async fn a_repetition_in_another_process_is_done(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let other = place.fixture.second_connection().await?;
+    let inbox = cx.fresh().await?;
+    let other = inbox.fixture.second_connection().await?;
     for (n, outcome) in [processed(), retry(LONG), dead("gave up"), Outcome::Release]
         .into_iter()
         .enumerate()
     {
         let sent = message_for(&format!("handler {n}"), "1")?;
-        place.accept(&sent).await?;
-        let leased = claim(&*place.inbox, sent.handler().as_str(), 1, LONG).await?;
+        inbox.accept(&sent).await?;
+        let leased = claim(&*inbox.store, sent.handler().as_str(), 1, LONG).await?;
         let Some(leased) = leased.first() else {
             return Err(Unmet::Failed("claim: saw that nothing is due".into()));
         };
-        place.finish(leased, outcome.clone()).await?;
-        let before = place.record(sent.key()).await?;
+        inbox.finish(leased, outcome.clone()).await?;
+        let before = inbox.record(sent.key()).await?;
         same(
             &format!("repeating the settlement {outcome:?} in another process"),
             &other.settle_one(&leased.lease, outcome).await?,
             &Settled::Done,
         )?;
-        let after = place.record(sent.key()).await?;
+        let after = inbox.record(sent.key()).await?;
         same("the record after the repetition", &after, &before)?;
     }
     Ok(())
@@ -422,18 +422,18 @@ pub(crate) async fn a_repetition_in_another_process_is_done(cx: Context) -> Case
 /// A worker that missed the answer asks again. It has not lost what it had, so that it must not tell its
 /// handler so.
 pub(crate) async fn a_repetition_after_an_intervention_is_done(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let slice = Slice {
         after: None,
         limit: 10,
     };
     let settled = async |handler: &str, outcome: Outcome| -> CaseResult<Leased> {
         let sent = message_for(handler, "1")?;
-        place.accept(&sent).await?;
-        let leased = claim(&*place.inbox, handler, 1, LONG).await?;
+        inbox.accept(&sent).await?;
+        let leased = claim(&*inbox.store, handler, 1, LONG).await?;
         let leased = leased.into_iter().next();
         let leased = leased.ok_or_else(|| Unmet::Failed("claim: expected the message".into()))?;
-        place.finish(&leased, outcome).await?;
+        inbox.finish(&leased, outcome).await?;
         Ok(leased)
     };
     for (handler, outcome) in [
@@ -451,26 +451,26 @@ pub(crate) async fn a_repetition_after_an_intervention_is_done(cx: Context) -> C
             ..Filter::default()
         };
         match handler {
-            "replayed by a slice" => drop(place.replay_slice(&filter, &slice).await?),
-            "discarded by a slice" => drop(place.discard_slice(&filter, &slice).await?),
-            _ if handler.starts_with("replayed") => drop(place.replay(key, None).await?),
-            _ => drop(place.discard(key).await?),
+            "replayed by a slice" => drop(inbox.replay_slice(&filter, &slice).await?),
+            "discarded by a slice" => drop(inbox.discard_slice(&filter, &slice).await?),
+            _ if handler.starts_with("replayed") => drop(inbox.replay(key, None).await?),
+            _ => drop(inbox.discard(key).await?),
         }
-        let before = place.record(key).await?;
+        let before = inbox.record(key).await?;
         same(
             &format!("settling again what was {handler}"),
-            &place.settle_one(&leased.lease, outcome).await?,
+            &inbox.settle_one(&leased.lease, outcome).await?,
             &Settled::Done,
         )?;
         let what = format!("the record of what was {handler}, after a repetition");
-        same(&what, &place.record(key).await?, &before)?;
+        same(&what, &inbox.record(key).await?, &before)?;
     }
     let leased = settled("purged", processed()).await?;
     let gone = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
-    place.purge(&gone).await?;
+    inbox.purge(&gone).await?;
     same(
         "settling again what was purged",
-        &place.settle_one(&leased.lease, processed()).await?,
+        &inbox.settle_one(&leased.lease, processed()).await?,
         &Settled::LeaseLost,
     )
 }

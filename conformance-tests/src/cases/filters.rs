@@ -9,7 +9,7 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, ensure, same},
-    place::{Context, LONG, Place, claim, dead, dead_blocking, message_for, processed},
+    test_inbox::{Context, LONG, TestInbox, claim, dead, dead_blocking, message_for, processed},
 };
 
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ const HELD: Duration = Duration::from_secs(10 * 3600);
 
 /// Two handlers' messages in every state, with what a filter may ask for: of the first handler's
 /// those are old, where the clock can be moved.
-async fn population(place: &Place) -> CaseResult<Vec<Lease>> {
+async fn population(inbox: &TestInbox) -> CaseResult<Vec<Lease>> {
     let mut held = Vec::new();
     for (n, handler) in ["a", "b"].into_iter().enumerate() {
         let messages: Vec<Message> = (0..6)
@@ -33,14 +33,14 @@ async fn population(place: &Place) -> CaseResult<Vec<Lease>> {
                 let sent = Message::new(plain.handler().clone(), plain.id().clone(), kind, "x");
                 Ok(match ["k0", "", "", "k", "K", ""][i] {
                     "" => sent,
-                    _ if !place.capabilities().ordering => sent,
+                    _ if !inbox.capabilities().ordering => sent,
                     key => sent.with_ordering_key(OrderingKey::new(key)?),
                 })
             })
             .collect::<CaseResult<_>>()?;
-        place.accept_all(&messages).await?;
+        inbox.accept_all(&messages).await?;
         let mut ends = Vec::new();
-        for leased in claim(&*place.inbox, handler, 10, HELD).await? {
+        for leased in claim(&*inbox.store, handler, 10, HELD).await? {
             let outcome = match leased.message.id().as_str().chars().last() {
                 Some('0') => Outcome::Release,
                 Some('1') => {
@@ -56,17 +56,17 @@ async fn population(place: &Place) -> CaseResult<Vec<Lease>> {
                 outcome,
             });
         }
-        let _ = place.settle(&ends).await?;
-        let _ = place.discard(messages[5].key()).await?;
-        if n == 0 && place.need_clock().is_ok() {
-            place.pass(LONG).await?;
+        let _ = inbox.settle(&ends).await?;
+        let _ = inbox.discard(messages[5].key()).await?;
+        if n == 0 && inbox.need_clock().is_ok() {
+            inbox.pass(LONG).await?;
         }
     }
     Ok(held)
 }
 
 /// What a filter of a slice means: every part by itself, matching and not, and parts together.
-fn filters(place: &Place) -> CaseResult<Vec<Filter>> {
+fn filters(inbox: &TestInbox) -> CaseResult<Vec<Filter>> {
     let all = Filter::default;
     let every = || State::ALL.to_vec();
     let handler = |name| CaseResult::Ok(Some(HandlerName::new(name)?));
@@ -98,7 +98,7 @@ fn filters(place: &Place) -> CaseResult<Vec<Filter>> {
             ..all()
         });
     }
-    if place.capabilities().ordering {
+    if inbox.capabilities().ordering {
         for name in ["k", "K", "k0"] {
             filters.push(Filter {
                 states: every(),
@@ -116,7 +116,7 @@ fn filters(place: &Place) -> CaseResult<Vec<Filter>> {
         });
     }
     let half = Some(LONG / 2);
-    if place.need_clock().is_ok() {
+    if inbox.need_clock().is_ok() {
         filters.push(Filter {
             states: every(),
             older_than: half,
@@ -173,19 +173,22 @@ fn in_words(filter: &Filter) -> String {
     words.join(", ")
 }
 
-pub(super) async fn listed(place: &Place, filter: &Filter) -> CaseResult<BTreeMap<String, Record>> {
-    let records = place.list(filter, &Page::first(100)).await?.records;
+pub(super) async fn listed(
+    inbox: &TestInbox,
+    filter: &Filter,
+) -> CaseResult<BTreeMap<String, Record>> {
+    let records = inbox.list(filter, &Page::first(100)).await?.records;
     let named = |record: Record| (record.key.id.to_string(), record);
     Ok(records.into_iter().map(named).collect())
 }
 
 /// Takes everything out again.
-async fn cleared(place: &Place, held: Vec<Lease>) -> CaseResult {
+async fn cleared(inbox: &TestInbox, held: Vec<Lease>) -> CaseResult {
     let end = |lease| Settlement {
         lease,
         outcome: processed(),
     };
-    let _ = place
+    let _ = inbox
         .settle(&held.into_iter().map(end).collect::<Vec<_>>())
         .await?;
     let slice = Slice {
@@ -196,21 +199,21 @@ async fn cleared(place: &Place, held: Vec<Lease>) -> CaseResult {
         states: vec![State::Pending, State::Dead],
         ..Filter::default()
     };
-    let _ = place.discard_slice(&unfinished, &slice).await?;
+    let _ = inbox.discard_slice(&unfinished, &slice).await?;
     for state in [State::Processed, State::Discarded] {
-        let _ = place
+        let _ = inbox
             .purge(&PurgeRequest::new(state, Duration::ZERO, 100)?)
             .await?;
     }
     same(
         "messages left when all were discarded or settled, and purged",
-        &place.count(&Filter::default()).await?,
+        &inbox.count(&Filter::default()).await?,
         &0,
     )
 }
 
 async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let (eligible, what): (&[State], _) = match change {
         Change::Discard => (&[State::Pending, State::Dead], State::Discarded),
         Change::Replay => (
@@ -218,9 +221,9 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             State::Pending,
         ),
     };
-    let mut held = population(&place).await?;
-    for filter in filters(&place)? {
-        let before = listed(&place, &Filter::default()).await?;
+    let mut held = population(&inbox).await?;
+    for filter in filters(&inbox)? {
+        let before = listed(&inbox, &Filter::default()).await?;
         let mut meant = filter.clone();
         if meant.states.is_empty() {
             meant.states.push(State::Dead);
@@ -229,7 +232,7 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
         let expected = if meant.states.is_empty() {
             BTreeMap::new()
         } else {
-            listed(&place, &meant).await?
+            listed(&inbox, &meant).await?
         };
         let mut after = None;
         let mut changed = 0;
@@ -240,8 +243,8 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
                 limit: 4,
             };
             let progress = match change {
-                Change::Discard => place.discard_slice(&filter, &slice).await?,
-                Change::Replay => place.replay_slice(&filter, &slice).await?,
+                Change::Discard => inbox.discard_slice(&filter, &slice).await?,
+                Change::Replay => inbox.replay_slice(&filter, &slice).await?,
             };
             changed += progress.changed;
             match progress.next {
@@ -250,7 +253,7 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             }
         }
         let asked = format!("by slices of {}", in_words(&filter));
-        let now = listed(&place, &Filter::default()).await?;
+        let now = listed(&inbox, &Filter::default()).await?;
         let changed_ids: Vec<&String> = now
             .iter()
             .filter(|(id, record)| before.get(*id) != Some(*record))
@@ -272,8 +275,8 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             )?;
         }
         if !expected.is_empty() {
-            cleared(&place, held).await?;
-            held = population(&place).await?;
+            cleared(&inbox, held).await?;
+            held = population(&inbox).await?;
         }
     }
     Ok(())

@@ -11,9 +11,9 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Restart},
-    place::{
-        Context, HANDLER, LONG, Place, claim, dead, message, message_for, ordered, processed,
+    needs::{Need, Restart},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, message, message_for, ordered, processed,
         retry, terms,
     },
 };
@@ -41,7 +41,7 @@ enum Operation {
 type Standings = BTreeMap<String, String>;
 
 struct Scene {
-    place: Place,
+    inbox: TestInbox,
     messages: Vec<Message>,
     leased: Vec<Leased>,
     terms: LeaseTerms,
@@ -50,15 +50,15 @@ struct Scene {
 impl Scene {
     /// Two messages of one ordering key, where there are such, and one without.
     async fn new(cx: &Context, operation: Operation) -> CaseResult<Self> {
-        let place = cx.fresh_to_disrupt().await?;
-        let of_key = if place.capabilities().ordering {
+        let inbox = cx.fresh_to_disrupt().await?;
+        let of_key = if inbox.capabilities().ordering {
             |id| ordered(id, "key")
         } else {
             message
         };
         let mut scene = Self {
             messages: vec![of_key("1")?, of_key("2")?, message("3")?],
-            place,
+            inbox,
             leased: Vec::new(),
             terms: terms(LONG)?,
         };
@@ -66,18 +66,18 @@ impl Scene {
         if matches!(operation, O::Receive | O::Begin) {
             return Ok(scene);
         }
-        scene.place.accept_all(&scene.messages).await?;
+        scene.inbox.accept_all(&scene.messages).await?;
         if matches!(operation, O::Claim | O::Discard | O::DiscardSlice) {
             return Ok(scene);
         }
-        scene.leased = scene.place.claim_up_to(10, LONG).await?;
+        scene.leased = scene.inbox.claim_up_to(10, LONG).await?;
         let outcome = match operation {
             O::Replay | O::ReplaySlice => dead("gave up"),
             O::Purge => processed(),
             _ => return Ok(scene),
         };
         for leased in &scene.leased {
-            scene.place.finish(leased, outcome.clone()).await?;
+            scene.inbox.finish(leased, outcome.clone()).await?;
         }
         Ok(scene)
     }
@@ -88,11 +88,11 @@ impl Scene {
             outcome: outcome.clone(),
         };
         let settlements: Vec<_> = self.leased.iter().map(settlement).collect();
-        self.place.settle(&settlements).await.map(drop)
+        self.inbox.settle(&settlements).await.map(drop)
     }
 
     async fn act(&self, operation: Operation) -> CaseResult<Result<()>> {
-        let inbox = &*self.place.inbox;
+        let connection = &*self.inbox.store;
         let [first, .., last] = self.messages.as_slice() else {
             return Err(Unmet::Failed("a scene has messages".into()));
         };
@@ -105,19 +105,19 @@ impl Scene {
             ..Filter::default()
         };
         Ok(match operation {
-            Operation::Receive => inbox.receive(&self.messages).await.map(drop),
-            Operation::Begin => inbox.begin(last, &self.terms).await.map(drop),
+            Operation::Receive => connection.receive(&self.messages).await.map(drop),
+            Operation::Begin => connection.begin(last, &self.terms).await.map(drop),
             Operation::Claim => {
                 let request = inbox_api::ClaimRequest {
                     handlers: vec![first.handler().clone()],
                     limit: 10,
                     terms: self.terms.clone(),
                 };
-                Store::claim(inbox, &request).await.map(drop)
+                Store::claim(connection, &request).await.map(drop)
             }
             Operation::Extend => {
                 let leases: Vec<_> = self.leased.iter().map(|l| l.lease.clone()).collect();
-                inbox.extend(&leases, 2 * LONG).await.map(drop)
+                connection.extend(&leases, 2 * LONG).await.map(drop)
             }
             Operation::Process => {
                 let result = Some(Bytes::from_static(b"result"));
@@ -127,41 +127,41 @@ impl Scene {
             Operation::Die => self.settle(dead("gave up")).await,
             Operation::Replay => {
                 let payload = Some(Bytes::from_static(b"edited"));
-                inbox.replay(first.key(), payload).await.map(drop)
+                connection.replay(first.key(), payload).await.map(drop)
             }
             Operation::ReplaySlice => {
                 let dead = of(State::Dead);
-                inbox.replay_slice(&dead, &slice).await.map(drop)
+                connection.replay_slice(&dead, &slice).await.map(drop)
             }
-            Operation::Discard => inbox.discard(first.key()).await.map(drop),
+            Operation::Discard => connection.discard(first.key()).await.map(drop),
             Operation::DiscardSlice => {
                 let pending = of(State::Pending);
-                inbox.discard_slice(&pending, &slice).await.map(drop)
+                connection.discard_slice(&pending, &slice).await.map(drop)
             }
             Operation::Purge => {
                 let expired = PurgeRequest::new(State::Processed, std::time::Duration::ZERO, 10)?;
-                inbox.purge(&expired).await.map(drop)
+                connection.purge(&expired).await.map(drop)
             }
         })
     }
 
     /// The store's time, as it stamps it on a message of a handler of its own.
-    async fn now(&self, inbox: &dyn Inbox) -> CaseResult<SystemTime> {
+    async fn now(&self, connection: &dyn Inbox) -> CaseResult<SystemTime> {
         let probe = message_for("probe", &fastrand::u64(..).to_string())?;
-        let _ = inbox.receive_one(&probe).await?;
-        let record = inbox.get(probe.key()).await?;
+        let _ = connection.receive_one(&probe).await?;
+        let record = connection.get(probe.key()).await?;
         let record = record.ok_or_else(|| Unmet::Failed("an accepted message is not found".into()));
         Ok(record?.accepted_at)
     }
 
     /// Fails if what counts and what lists do not agree.
-    async fn standings(&self, inbox: &dyn Inbox) -> CaseResult<Standings> {
+    async fn standings(&self, connection: &dyn Inbox) -> CaseResult<Standings> {
         let page = Page {
             with_payload: true,
             ..Page::first(100)
         };
-        let now = self.now(inbox).await?;
-        let mut listed = inbox.list(&Filter::default(), &page).await?.records;
+        let now = self.now(connection).await?;
+        let mut listed = connection.list(&Filter::default(), &page).await?.records;
         listed.retain(|record| record.key.handler.as_str() == HANDLER);
         let mut standings = Standings::new();
         let mut counted: BTreeMap<State, u64> = BTreeMap::new();
@@ -187,11 +187,11 @@ impl Scene {
             );
         }
         for message in &self.messages {
-            let known = inbox.get(message.key()).await?.is_some();
+            let known = connection.get(message.key()).await?.is_some();
             let shown = standings.contains_key(message.id().as_str());
             same("whether get finds what list shows", &known, &shown)?;
         }
-        let statistics = inbox.statistics().await?;
+        let statistics = connection.statistics().await?;
         for state in State::ALL {
             let filter = Filter {
                 states: vec![state],
@@ -199,7 +199,7 @@ impl Scene {
                 ..Filter::default()
             };
             let expected = counted.get(&state).copied().unwrap_or_default();
-            let seen = inbox.count(&filter).await?;
+            let seen = connection.count(&filter).await?;
             same(&format!("count of {state}"), &seen, &expected)?;
         }
         let handlers = statistics.handlers.iter();
@@ -212,9 +212,9 @@ impl Scene {
 
     /// Whatever is unfinished is handed out, in the order of its key, and comes to its end; whatever is
     /// not known is accepted.
-    async fn works_on(&self, inbox: &dyn Inbox, seen: &Standings) -> CaseResult {
-        self.place.pass(3 * LONG).await?;
-        let _ = inbox.receive(&self.messages).await?;
+    async fn works_on(&self, connection: &dyn Inbox, seen: &Standings) -> CaseResult {
+        self.inbox.pass(3 * LONG).await?;
+        let _ = connection.receive(&self.messages).await?;
         let ended = |standing: &String| {
             !["Pending", "Leased"]
                 .iter()
@@ -228,7 +228,7 @@ impl Scene {
             .collect();
         let (mut claimed, mut of_key) = (Vec::new(), Vec::new());
         loop {
-            let leased = claim(inbox, HANDLER, 10, LONG).await?;
+            let leased = claim(connection, HANDLER, 10, LONG).await?;
             if leased.is_empty() {
                 break;
             }
@@ -238,7 +238,7 @@ impl Scene {
                     of_key.push(id.clone());
                 }
                 claimed.push(id);
-                let settled = inbox.settle_one(&leased.lease, processed()).await?;
+                let settled = connection.settle_one(&leased.lease, processed()).await?;
                 same("settling", &settled, &inbox_api::Settled::Done)?;
             }
         }
@@ -257,23 +257,28 @@ async fn check(cx: &Context, operation: Operation) -> CaseResult {
     cx.unless_lacking(Need::OutageAmidWrites)?;
     let scene = Scene::new(cx, operation).await?;
     // Lets everything through; asks whether it is offered.
-    scene.place.fixture.begin_outage_after(u32::MAX).await?;
-    scene.place.fixture.end_outage().await?;
-    scene.place.need_clock()?;
-    let before = scene.standings(&*scene.place.inbox).await?;
+    scene
+        .inbox
+        .fixture
+        .server()
+        .begin_outage_after(u32::MAX)
+        .await?;
+    scene.inbox.fixture.server().end_outage().await?;
+    scene.inbox.need_clock()?;
+    let before = scene.standings(&*scene.inbox.store).await?;
     scene.act(operation).await??;
-    let after = scene.standings(&*scene.place.inbox).await?;
+    let after = scene.standings(&*scene.inbox.store).await?;
     ensure!(before != after, "{operation:?} changes nothing");
     let whole = operation == Operation::Receive
-        && scene.place.capabilities().receive_atomicity == ReceiveAtomicity::Batch;
+        && scene.inbox.capabilities().receive_atomicity == ReceiveAtomicity::Batch;
 
     for writes in 0..MOST_WRITES {
         let scene = Scene::new(cx, operation).await?;
-        let fixture = &scene.place.fixture;
-        fixture.begin_outage_after(writes).await?;
+        let fixture = &scene.inbox.fixture;
+        fixture.server().begin_outage_after(writes).await?;
         let answer = scene.act(operation).await?;
-        fixture.end_outage().await?;
-        fixture.restart(Restart::Killed).await?;
+        fixture.server().end_outage().await?;
+        fixture.server().restart(Restart::Killed).await?;
         let what = format!("{operation:?}, stopped after {writes} writes, answered {answer:?}");
         let told = |unmet| match unmet {
             Unmet::Failed(text) => Unmet::Failed(format!("{what}: {text}")),

@@ -10,19 +10,19 @@ use inbox_api::{Begun, Extended, Lease, Settled, Settlement, State, StoreExt as 
 use super::holding::{end, in_time, runs_from, transactional, waits};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::Need,
-    place::{Context, LONG, Place, message, terms},
+    needs::Need,
+    test_inbox::{Context, LONG, TestInbox, message, terms},
 };
 
 /// How long a settlement has to go past a row that is held.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The leases of three messages.
-async fn leased(place: &Place, name: &str) -> CaseResult<Vec<Lease>> {
+async fn leased(inbox: &TestInbox, name: &str) -> CaseResult<Vec<Lease>> {
     for n in 1..=3 {
-        place.accept(&message(&format!("{name}-{n}"))?).await?;
+        inbox.accept(&message(&format!("{name}-{n}"))?).await?;
     }
-    let leased = place.claim_up_to(3, LONG).await?;
+    let leased = inbox.claim_up_to(3, LONG).await?;
     same("claimed", &leased.len(), &3)?;
     Ok(leased.into_iter().map(|leased| leased.lease).collect())
 }
@@ -31,11 +31,11 @@ async fn leased(place: &Place, name: &str) -> CaseResult<Vec<Lease>> {
 pub(crate) async fn a_held_lease_costs_the_others_of_its_batch_no_renewal(
     cx: Context,
 ) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    if place.capabilities().exclusive_transactions {
+    let (inbox, transactions) = transactional(&cx).await?;
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
-    let leases = leased(&place, "renewed").await?;
+    let leases = leased(&inbox, "renewed").await?;
     let held = &leases[1];
     let mut transaction = transactions.open().await?;
     same(
@@ -44,7 +44,7 @@ pub(crate) async fn a_held_lease_costs_the_others_of_its_batch_no_renewal(
         &vec![Settled::Done],
     )?;
     let extended = in_time("extend", async {
-        Ok(place.extend(&leases, 2 * LONG).await?)
+        Ok(inbox.extend(&leases, 2 * LONG).await?)
     })
     .await?;
     for (lease, extended) in leases.iter().zip(&extended) {
@@ -62,7 +62,7 @@ pub(crate) async fn a_held_lease_costs_the_others_of_its_batch_no_renewal(
     }
     transaction.roll_back().await?;
     for lease in &leases {
-        place.has_state(&lease.key, State::Leased).await?;
+        inbox.has_state(&lease.key, State::Leased).await?;
     }
     Ok(())
 }
@@ -72,15 +72,15 @@ pub(crate) async fn a_held_lease_costs_the_others_of_its_batch_no_renewal(
 pub(crate) async fn a_begin_that_waited_for_a_lease_measures_from_its_end(
     cx: Context,
 ) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    place.need_clock()?;
-    if place.capabilities().exclusive_transactions {
+    let (inbox, transactions) = transactional(&cx).await?;
+    inbox.need_clock()?;
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let late = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
+    inbox.accept(&sent).await?;
+    let late = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     // It stands as long as nobody has claimed the message.
     let mut transaction = transactions.open().await?;
     same(
@@ -88,15 +88,15 @@ pub(crate) async fn a_begin_that_waited_for_a_lease_measures_from_its_end(
         &transaction.settle(&[end(&late.lease)]).await?,
         &vec![Settled::Done],
     )?;
-    let (inbox, terms) = (Arc::clone(&place.inbox), terms(LONG)?);
-    let beginning = tokio::spawn(async move { inbox.begin(&sent, &terms).await });
+    let (connection, terms) = (Arc::clone(&inbox.store), terms(LONG)?);
+    let beginning = tokio::spawn(async move { connection.begin(&sent, &terms).await });
     let waited = waits(&beginning).await;
     let released = Instant::now();
     transaction.roll_back().await?;
     match beginning.await? {
         Ok(Begun::Run(leased)) if waited => {
             let what = "a begin that waited for a transaction";
-            runs_from(&place, what, &leased.lease, released).await
+            runs_from(&inbox, what, &leased.lease, released).await
         }
         // It may have gone before the transaction, or given up in favour of it.
         Ok(Begun::Run(_) | Begun::Busy { .. }) => Ok(()),
@@ -111,11 +111,11 @@ pub(crate) async fn a_begin_that_waited_for_a_lease_measures_from_its_end(
 pub(crate) async fn a_held_lease_keeps_the_others_of_its_batch_from_nothing(
     cx: Context,
 ) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    if place.capabilities().exclusive_transactions {
+    let (inbox, transactions) = transactional(&cx).await?;
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
-    let leases = leased(&place, "settled").await?;
+    let leases = leased(&inbox, "settled").await?;
     let held = leases[1].key.clone();
     let mut transaction = transactions.open().await?;
     same(
@@ -124,11 +124,11 @@ pub(crate) async fn a_held_lease_keeps_the_others_of_its_batch_from_nothing(
         &vec![Settled::Done],
     )?;
     let settlements: Vec<Settlement> = leases.iter().map(end).collect();
-    let inbox = Arc::clone(&place.inbox);
-    let settling = tokio::spawn(async move { inbox.settle(&settlements).await });
+    let connection = Arc::clone(&inbox.store);
+    let settling = tokio::spawn(async move { connection.settle(&settlements).await });
     let began = Instant::now();
     for lease in leases.iter().filter(|lease| lease.key != held) {
-        while place.record(&lease.key).await?.state != State::Processed {
+        while inbox.record(&lease.key).await?.state != State::Processed {
             ensure!(
                 began.elapsed() < PATIENCE,
                 "settling a batch, one row of which a transaction holds: {} was not settled within \
@@ -147,10 +147,12 @@ pub(crate) async fn a_held_lease_keeps_the_others_of_its_batch_from_nothing(
     for lease in &leases {
         same(
             "settled again",
-            &place.settle_one(lease, crate::place::processed()).await?,
+            &inbox
+                .settle_one(lease, crate::test_inbox::processed())
+                .await?,
             &Settled::Done,
         )?;
-        place.has_state(&lease.key, State::Processed).await?;
+        inbox.has_state(&lease.key, State::Processed).await?;
     }
     Ok(())
 }

@@ -14,29 +14,31 @@ pub(crate) use super::held_rows::{
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Unable},
-    place::{
-        Context, HANDLER, LONG, Place, TOLERANCE, claim, ids, message, numbered, ordered,
-        processed, terms,
+    needs::{Need, Unable},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, ids, message, numbered, ordered, processed, terms,
     },
+    times::TOLERANCE,
     transactions::{AnyTransaction, AnyTransactions},
 };
 
 /// No operation waits for so long, however slow the machine.
 const HUNG: Duration = Duration::from_secs(60);
 
-pub(super) async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
-    let place = cx.fresh().await?;
-    if !place.capabilities().transactions {
+pub(super) async fn transactional(
+    cx: &Context,
+) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
+    let inbox = cx.fresh().await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    let transactions = place.fixture.transactions()?;
-    Ok((place, transactions))
+    let transactions = inbox.fixture.transactions()?;
+    Ok((inbox, transactions))
 }
 
 /// A lease that has its whole length before it, give or take the time that reading it took.
-async fn is_whole(place: &Place, what: &str, lease: &Lease, length: Duration) -> CaseResult {
-    let now = place.now().await?;
+async fn is_whole(inbox: &TestInbox, what: &str, lease: &Lease, length: Duration) -> CaseResult {
+    let now = inbox.now().await?;
     let left = lease.until.duration_since(now).unwrap_or_default();
     ensure!(
         left + TOLERANCE >= length,
@@ -58,18 +60,18 @@ pub(super) async fn in_time<T>(
 
 /// What the others do meanwhile: every operation that a worker needs, on other messages. Through the
 /// store that opened the transaction: the nodes of a cluster may know of locks only at the commit.
-async fn others_go_on(place: &Place, round: &str) -> CaseResult {
-    let leased = in_time("claim", claim(&*place.inbox, HANDLER, 100, LONG)).await?;
+async fn others_go_on(inbox: &TestInbox, round: &str) -> CaseResult {
+    let leased = in_time("claim", claim(&*inbox.store, HANDLER, 100, LONG)).await?;
     let mut claimed = ids(&leased);
     claimed.sort();
     let expected: Vec<String> = (1..=4).map(|n| format!("{round}-{n}")).collect();
     same("claimed while a transaction is open", &claimed, &expected)?;
     for leased in &leased {
-        is_whole(place, "claim", &leased.lease, LONG).await?;
+        is_whole(inbox, "claim", &leased.lease, LONG).await?;
     }
     let leases: Vec<Lease> = leased.iter().map(|leased| leased.lease.clone()).collect();
     let extended = in_time("extend", async {
-        Ok(place.extend(&leases, 2 * LONG).await?)
+        Ok(inbox.extend(&leases, 2 * LONG).await?)
     })
     .await?;
     ensure!(
@@ -83,7 +85,7 @@ async fn others_go_on(place: &Place, round: &str) -> CaseResult {
             outcome: processed(),
         })
         .collect();
-    let settled = in_time("settle", async { Ok(place.settle(&settlements).await?) }).await?;
+    let settled = in_time("settle", async { Ok(inbox.settle(&settlements).await?) }).await?;
     same(
         "settled while a transaction is open",
         &settled,
@@ -92,12 +94,12 @@ async fn others_go_on(place: &Place, round: &str) -> CaseResult {
 }
 
 /// Four messages, one of them with an ordering key, which nobody holds.
-async fn accept_others(place: &Place, round: &str) -> CaseResult {
+async fn accept_others(inbox: &TestInbox, round: &str) -> CaseResult {
     for n in 1..=3 {
-        place.accept(&message(&format!("{round}-{n}"))?).await?;
+        inbox.accept(&message(&format!("{round}-{n}"))?).await?;
     }
-    place
-        .accept(&if place.capabilities().ordering {
+    inbox
+        .accept(&if inbox.capabilities().ordering {
             ordered(&format!("{round}-4"), round)?
         } else {
             message(&format!("{round}-4"))?
@@ -108,56 +110,56 @@ async fn accept_others(place: &Place, round: &str) -> CaseResult {
 /// Defect: an open transaction on a stored message stops every claim, and what is claimed in the
 /// end is leased from before the wait.
 pub(crate) async fn a_held_message_costs_the_others_nothing(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    if place.capabilities().exclusive_transactions {
+    let (inbox, transactions) = transactional(&cx).await?;
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
     // A new key; one that was stored; one that is leased.
     let new = message("new")?;
     let mut transaction = transactions.open().await?;
-    accept_others(&place, "record-new").await?;
+    accept_others(&inbox, "record-new").await?;
     same(
         "record of a new key",
         &transaction.record(&new, None).await?,
         &Recorded::First,
     )?;
-    others_go_on(&place, "record-new").await?;
+    others_go_on(&inbox, "record-new").await?;
     transaction.commit().await?;
 
     let stored = message("stored")?;
-    place.accept(&stored).await?;
+    inbox.accept(&stored).await?;
     let mut transaction = transactions.open().await?;
     same(
         "record of a stored message",
         &transaction.record(&stored, None).await?,
         &Recorded::First,
     )?;
-    accept_others(&place, "record-stored").await?;
-    others_go_on(&place, "record-stored").await?;
+    accept_others(&inbox, "record-stored").await?;
+    others_go_on(&inbox, "record-stored").await?;
     transaction.commit().await?;
 
-    place.accept(&message("leased")?).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&message("leased")?).await?;
+    let leased = inbox.claim_one().await?;
     let mut transaction = transactions.open().await?;
     same(
         "settled",
         &transaction.settle(&[end(&leased.lease)]).await?,
         &vec![Settled::Done],
     )?;
-    accept_others(&place, "settle").await?;
-    others_go_on(&place, "settle").await?;
+    accept_others(&inbox, "settle").await?;
+    others_go_on(&inbox, "settle").await?;
     transaction.commit().await?;
 
     let batch = numbered(3)?;
     let mut transaction = transactions.open().await?;
     let _ = transaction.receive(&batch).await?;
-    accept_others(&place, "receive").await?;
-    others_go_on(&place, "receive").await?;
+    accept_others(&inbox, "receive").await?;
+    others_go_on(&inbox, "receive").await?;
     transaction.commit().await?;
     for key in [new.key(), stored.key(), &leased.lease.key] {
-        place.has_state(key, State::Processed).await?;
+        inbox.has_state(key, State::Processed).await?;
     }
-    let mut claimed = ids(&place.claim_up_to(10, LONG).await?);
+    let mut claimed = ids(&inbox.claim_up_to(10, LONG).await?);
     claimed.sort();
     same(
         "claimable after the transactions",
@@ -185,12 +187,12 @@ pub(super) async fn waits<T>(operation: &tokio::task::JoinHandle<T>) -> bool {
 
 /// Fails unless `lease` runs from `released`, when what it waited for ended, or later.
 pub(super) async fn runs_from(
-    place: &Place,
+    inbox: &TestInbox,
     what: &str,
     lease: &Lease,
     released: Instant,
 ) -> CaseResult {
-    let now = place.now().await?;
+    let now = inbox.now().await?;
     let left = lease.until.duration_since(now).unwrap_or_default();
     let passed = released.elapsed();
     ensure!(
@@ -203,13 +205,13 @@ pub(super) async fn runs_from(
 /// Defect: a lease that is measured from when a claim or a begin was asked for has run out, or
 /// nearly so, when the lock is free and it is handed out.
 pub(crate) async fn a_lease_is_measured_from_when_it_is_handed_out(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let (held, other) = (message("held")?, message("other")?);
-    place.accept_all(&[held.clone(), other.clone()]).await?;
+    inbox.accept_all(&[held.clone(), other.clone()]).await?;
     let mut transaction = transactions.open().await?;
     let _ = transaction.record(&held, None).await?;
-    let inbox = Arc::clone(&place.inbox);
-    let claiming = tokio::spawn(async move { claim(&*inbox, HANDLER, 1, LONG).await });
+    let connection = Arc::clone(&inbox.store);
+    let claiming = tokio::spawn(async move { claim(&*connection, HANDLER, 1, LONG).await });
     let waited = waits(&claiming).await;
     let released = Instant::now();
     transaction.commit().await?;
@@ -217,21 +219,21 @@ pub(crate) async fn a_lease_is_measured_from_when_it_is_handed_out(cx: Context) 
     same("claimed", &ids(&leased), &vec!["other".into()])?;
     for leased in leased.iter().filter(|_| waited) {
         let what = "a claim that waited for a transaction";
-        runs_from(&place, what, &leased.lease, released).await?;
+        runs_from(&inbox, what, &leased.lease, released).await?;
     }
 
     let new = message("new")?;
     let mut transaction = transactions.open().await?;
     let _ = transaction.record(&new, None).await?;
-    let (inbox, terms) = (Arc::clone(&place.inbox), terms(LONG)?);
-    let beginning = tokio::spawn(async move { inbox.begin(&new, &terms).await });
+    let (connection, terms) = (Arc::clone(&inbox.store), terms(LONG)?);
+    let beginning = tokio::spawn(async move { connection.begin(&new, &terms).await });
     let waited = waits(&beginning).await;
     let released = Instant::now();
     transaction.roll_back().await?;
     match beginning.await? {
         Ok(Begun::Run(leased)) if waited => {
             let what = "a begin that waited for a transaction";
-            runs_from(&place, what, &leased.lease, released).await
+            runs_from(&inbox, what, &leased.lease, released).await
         }
         // It may have given up in favour of the transaction.
         Ok(Begun::Run(_) | Begun::Busy { .. }) => Ok(()),
@@ -247,7 +249,7 @@ const TENTHS: [u32; 4] = [2, 5, 15, 30];
 
 /// The handler's transaction, from its first write to its commit, in ten steps.
 async fn handle(
-    place: &Place,
+    inbox: &TestInbox,
     transaction: &mut dyn AnyTransaction,
     lease: &Lease,
     tenths: u32,
@@ -259,11 +261,11 @@ async fn handle(
         Err(failed) => return Err(failed.into()),
     }
     for step in 0..tenths {
-        place.pass(place.brief() / 10).await?;
+        inbox.pass(inbox.brief() / 10).await?;
         // As a processor does, a few times in each lease.
         if renew && step % 3 == 2 {
             let extended = in_time("extend", async {
-                Ok(place.inbox.extend_one(lease, place.brief()).await?)
+                Ok(inbox.store.extend_one(lease, inbox.brief()).await?)
             })
             .await?;
             ensure!(
@@ -276,22 +278,22 @@ async fn handle(
 }
 
 async fn outlasts(cx: &Context, renew: bool) -> CaseResult {
-    let (place, transactions) = transactional(cx).await?;
-    place.need_clock()?;
-    if renew && place.capabilities().exclusive_transactions {
+    let (inbox, transactions) = transactional(cx).await?;
+    inbox.need_clock()?;
+    if renew && inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
     for tenths in TENTHS {
         let sent = message(&format!("{tenths}"))?;
-        place.accept(&sent).await?;
-        let leased = place.claim_single(place.brief()).await?;
+        inbox.accept(&sent).await?;
+        let leased = inbox.claim_single(inbox.brief()).await?;
         let mut transaction = if renew {
             let leases = std::slice::from_ref(&leased.lease);
             transactions.open_for(leases).await?
         } else {
             transactions.open().await?
         };
-        handle(&place, &mut *transaction, &leased.lease, tenths, renew).await?;
+        handle(&inbox, &mut *transaction, &leased.lease, tenths, renew).await?;
         let settled = transaction.settle(&[end(&leased.lease)]).await.map_err(|error| {
             Unmet::Failed(format!(
                 "settling in a transaction that lasted {tenths} tenths of its lease: saw {error}"
@@ -303,8 +305,8 @@ async fn outlasts(cx: &Context, renew: bool) -> CaseResult {
             &vec![Settled::Done],
         )?;
         transaction.commit().await?;
-        place.has_state(sent.key(), State::Processed).await?;
-        place.nothing_due("it is processed").await?;
+        inbox.has_state(sent.key(), State::Processed).await?;
+        inbox.nothing_due("it is processed").await?;
     }
     match transactions.written().await {
         Ok(mut notes) => {
@@ -330,17 +332,17 @@ pub(crate) async fn a_transaction_may_outlast_an_unclaimed_lease(cx: Context) ->
 /// Of a transaction that outlasts its lease and a worker that has claimed meanwhile, the worker
 /// wins.
 pub(crate) async fn a_transaction_that_lost_its_lease_is_told(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    place.need_clock()?;
-    if place.capabilities().exclusive_transactions {
+    let (inbox, transactions) = transactional(&cx).await?;
+    inbox.need_clock()?;
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
-    place.accept(&message("1")?).await?;
-    let late = place.claim_single(place.brief()).await?;
+    inbox.accept(&message("1")?).await?;
+    let late = inbox.claim_single(inbox.brief()).await?;
     let mut transaction = transactions.open().await?;
-    handle(&place, &mut *transaction, &late.lease, 1, false).await?;
-    place.pass(place.brief()).await?;
-    let next = place.claim_one().await?;
+    handle(&inbox, &mut *transaction, &late.lease, 1, false).await?;
+    inbox.pass(inbox.brief()).await?;
+    let next = inbox.claim_one().await?;
     // Some databases end the transaction instead: what it has seen is older than the claim.
     match transaction.settle(&[end(&late.lease)]).await {
         Ok(settled) => same("settled", &settled, &vec![Settled::LeaseLost])?,
@@ -350,6 +352,6 @@ pub(crate) async fn a_transaction_that_lost_its_lease_is_told(cx: Context) -> Ca
         ),
     }
     transaction.roll_back().await?;
-    place.has_state(&next.lease.key, State::Leased).await?;
-    place.finish(&next, processed()).await
+    inbox.has_state(&next.lease.key, State::Leased).await?;
+    inbox.finish(&next, processed()).await
 }

@@ -6,10 +6,10 @@ use inbox_api::{Begun, Bytes, Due, Filter, Outcome, Page, PurgeRequest, Receipt,
 
 use crate::{
     check::{CaseResult, ensure, same},
-    harness::{Restart, Settings},
-    place::{
-        Context, HANDLER, LONG, Place, claim, dead, ids, message, message_for, processed, retry,
-        terms,
+    needs::{Restart, Settings},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, ids, message, message_for, processed,
+        retry, terms,
     },
 };
 
@@ -30,10 +30,10 @@ const STANDINGS: [&str; 9] = [
     "begun",
 ];
 
-async fn settle(place: &Place, standing: &str) -> CaseResult {
+async fn settle(inbox: &TestInbox, standing: &str) -> CaseResult {
     let sent = message_for(standing, "1")?;
     if standing == "begun" {
-        let begun = place.begin(&sent, &terms(LONG)?).await?;
+        let begun = inbox.begin(&sent, &terms(LONG)?).await?;
         ensure!(matches!(begun, Begun::Run(_)), "begin: saw {begun:?}");
         return Ok(());
     }
@@ -41,7 +41,7 @@ async fn settle(place: &Place, standing: &str) -> CaseResult {
         "delayed" => Due::After(LONG_AGO + DAY),
         _ => Due::Now,
     };
-    place.accept(&sent.clone().with_due(due)).await?;
+    inbox.accept(&sent.clone().with_due(due)).await?;
     let outcome = match standing {
         "processed" => Outcome::Processed {
             result: Some(Bytes::from_static(b"result")),
@@ -49,39 +49,39 @@ async fn settle(place: &Place, standing: &str) -> CaseResult {
         "dead" | "replayed" => dead("gave up"),
         "retried" => retry(LONG_AGO + DAY),
         "discarded" => {
-            let _ = place.discard(sent.key()).await?;
+            let _ = inbox.discard(sent.key()).await?;
             return Ok(());
         }
         _ => Outcome::Release,
     };
-    for leased in claim(&*place.inbox, standing, 1, LONG).await? {
+    for leased in claim(&*inbox.store, standing, 1, LONG).await? {
         if standing != "leased" {
-            place.finish(&leased, outcome.clone()).await?;
+            inbox.finish(&leased, outcome.clone()).await?;
         }
     }
     if standing == "replayed" {
-        let _ = place.replay(sent.key(), None).await?;
+        let _ = inbox.replay(sent.key(), None).await?;
     }
     Ok(())
 }
 
 async fn a_year_and_more(cx: &Context, settings: &Settings) -> CaseResult {
-    let place = cx.fresh_with(settings).await?;
-    place.need_clock()?;
+    let inbox = cx.fresh_with(settings).await?;
+    inbox.need_clock()?;
     for standing in STANDINGS {
-        settle(&place, standing).await?;
+        settle(&inbox, standing).await?;
     }
     for half in 1..=2 {
-        place.pass(LONG_AGO / 2).await?;
+        inbox.pass(LONG_AGO / 2).await?;
         let days = half * 200;
         for standing in STANDINGS {
             let sent = message_for(standing, "1")?;
             let when = format!("{days} days after it was {standing}");
-            place.refuses_copy(&sent, &when).await?;
+            inbox.refuses_copy(&sent, &when).await?;
         }
         same(
             &format!("messages in all after {days} days"),
-            &place.count(&Filter::default()).await?,
+            &inbox.count(&Filter::default()).await?,
             &(STANDINGS.len() as u64),
         )?;
     }
@@ -97,8 +97,8 @@ async fn a_year_and_more(cx: &Context, settings: &Settings) -> CaseResult {
         State::Pending,
     ]) {
         let key = message_for(standing, "1")?.key().clone();
-        place.has_state(&key, state).await?;
-        let due = claim(&*place.inbox, standing, 5, LONG).await?;
+        inbox.has_state(&key, state).await?;
+        let due = claim(&*inbox.store, standing, 5, LONG).await?;
         let waits = matches!(standing, "retried" | "delayed");
         same(
             &format!("claimable 400 days after it was {standing}"),
@@ -106,7 +106,7 @@ async fn a_year_and_more(cx: &Context, settings: &Settings) -> CaseResult {
             &usize::from(state == State::Pending && !waits),
         )?;
     }
-    let begun = place
+    let begun = inbox
         .begin(&message_for("processed", "1")?, &terms(LONG)?)
         .await?;
     let result = Some(Bytes::from_static(b"result"));
@@ -124,7 +124,7 @@ async fn a_year_and_more(cx: &Context, settings: &Settings) -> CaseResult {
                     "purged of what has been {state} for {} days",
                     age.as_secs() / 86_400
                 ),
-                &place.purge(&expired).await?,
+                &inbox.purge(&expired).await?,
                 &expected,
             )?;
         }
@@ -152,14 +152,14 @@ const MANY: u32 = 300;
 
 /// Defect: a counter of a byte, which wraps or stays at its end, or fails.
 pub(crate) async fn three_hundred_attempts_are_counted(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let crashes = place.need_clock().is_ok();
-    place.accept(&message("fails")?).await?;
+    let inbox = cx.fresh().await?;
+    let crashes = inbox.need_clock().is_ok();
+    inbox.accept(&message("fails")?).await?;
     if crashes {
-        place.accept(&message("crashes")?).await?;
+        inbox.accept(&message("crashes")?).await?;
     }
     for n in 1..=MANY {
-        let leased = place.claim_up_to(2, LONG).await?;
+        let leased = inbox.claim_up_to(2, LONG).await?;
         same(
             &format!("claimed at attempt {n}"),
             &leased.len(),
@@ -168,21 +168,21 @@ pub(crate) async fn three_hundred_attempts_are_counted(cx: Context) -> CaseResul
         for leased in &leased {
             same("attempts as claimed", &leased.attempts.started, &n)?;
             if leased.message.id().as_str() == "fails" {
-                place.finish(leased, retry(Duration::ZERO)).await?;
+                inbox.finish(leased, retry(Duration::ZERO)).await?;
             }
         }
         if crashes {
-            place.pass(LONG).await?;
+            inbox.pass(LONG).await?;
         }
     }
-    let failed = place.record(message("fails")?.key()).await?.attempts;
+    let failed = inbox.record(message("fails")?.key()).await?.attempts;
     same(
         "started and finished, of a message that failed each time",
         &(failed.started, failed.finished),
         &(MANY, MANY),
     )?;
     if crashes {
-        let crashed = place.record(message("crashes")?.key()).await?.attempts;
+        let crashed = inbox.record(message("crashes")?.key()).await?.attempts;
         same(
             "started and finished, of a message whose worker vanished each time",
             &(crashed.started, crashed.finished),
@@ -194,14 +194,14 @@ pub(crate) async fn three_hundred_attempts_are_counted(cx: Context) -> CaseResul
 
 /// The same, of replays.
 pub(crate) async fn three_hundred_replays_are_counted(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Discarded).await?;
+    inbox.accept_in(&sent, State::Discarded).await?;
     for _ in 0..MANY {
-        let _ = place.replay(sent.key(), None).await?;
-        let _ = place.discard(sent.key()).await?;
+        let _ = inbox.replay(sent.key(), None).await?;
+        let _ = inbox.discard(sent.key()).await?;
     }
-    same("replays", &place.record(sent.key()).await?.replays, &MANY)
+    same("replays", &inbox.record(sent.key()).await?.replays, &MANY)
 }
 
 /// One more than a page holds.
@@ -209,25 +209,25 @@ const ROWS: u64 = Page::MAX as u64 + 1;
 
 /// Defect: counts that stop at the length of a page, and pages that lose what is beyond it.
 pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let numbers: Vec<u64> = (1..=ROWS).collect();
     for part in numbers.chunks(1000) {
         let batch = part
             .iter()
             .map(|n| message(&format!("{n:05}")))
             .collect::<CaseResult<Vec<_>>>()?;
-        place.accept_all(&batch).await?;
+        inbox.accept_all(&batch).await?;
     }
     let all = Filter::default();
-    same("count", &place.count(&all).await?, &ROWS)?;
-    let pending = place.statistics().await?.count(State::Pending);
+    same("count", &inbox.count(&all).await?, &ROWS)?;
+    let pending = inbox.statistics().await?.count(State::Pending);
     same("pending in the statistics", &pending, &ROWS)?;
     for newest_first in [false, true] {
         let page = Page {
             newest_first,
             ..Page::first(u32::MAX)
         };
-        let first = place.list(&all, &page).await?;
+        let first = inbox.list(&all, &page).await?;
         same(
             "records of the longest page",
             &(first.records.len() as u64),
@@ -241,7 +241,7 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
             after: first.next,
             ..page
         };
-        let rest = place.list(&all, &page).await?;
+        let rest = inbox.list(&all, &page).await?;
         let expected = if newest_first { 1 } else { ROWS };
         let listed: Vec<String> = rest.records.iter().map(|r| r.key.id.to_string()).collect();
         same(
@@ -258,7 +258,7 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
     for step in 0.. {
         ensure!(step < 100, "slices of 5000 over {ROWS} rows: saw no end");
         let slice = Slice { after, limit: 5000 };
-        let progress = place.discard_slice(&filter, &slice).await?;
+        let progress = inbox.discard_slice(&filter, &slice).await?;
         discarded += progress.changed;
         after = progress.next;
         if after.is_none() {
@@ -266,7 +266,7 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
         }
     }
     same("discarded by slices of 5000", &discarded, &ROWS)?;
-    let statistics = place.statistics().await?;
+    let statistics = inbox.statistics().await?;
     same(
         "pending and discarded in the statistics",
         &(
@@ -281,16 +281,16 @@ pub(crate) async fn a_row_more_than_a_page_holds_is_counted(cx: Context) -> Case
         ("the longest page and one more", ROWS - 1),
         ("what is left", 1),
     ] {
-        let purged = place.purge(&most).await?;
+        let purged = inbox.purge(&most).await?;
         same(&format!("purged of {what}"), &purged, &expected)?;
     }
-    same("left", &place.count(&all).await?, &0)
+    same("left", &inbox.count(&all).await?, &0)
 }
 
 /// Each drawn by another process, and each greater than those before, whatever happens to the message
 /// in between.
-async fn tokens_grow(place: &mut Place, restart: bool) -> CaseResult {
-    let second = place.connections(2).await?.swap_remove(1);
+async fn tokens_grow(inbox: &mut TestInbox, restart: bool) -> CaseResult {
+    let second = inbox.connections(2).await?.swap_remove(1);
     let sent = message("1")?;
     let everything = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     let mut last = i64::MIN;
@@ -306,19 +306,19 @@ async fn tokens_grow(place: &mut Place, restart: bool) -> CaseResult {
     .enumerate()
     {
         if restart && matches!(n, 1 | 4) {
-            place.fixture.restart(Restart::Orderly).await?;
-            place.inbox = place.fixture.inbox();
+            inbox.fixture.server().restart(Restart::Orderly).await?;
+            inbox.store = inbox.fixture.inbox();
             let probe = message_for("probe", &format!("{n}"))?;
-            let _ = super::outage::recovered(place, &probe).await?;
+            let _ = super::outage::recovered(inbox, &probe).await?;
         }
         let (here, there) = if n % 2 == 0 || restart {
-            (&place.inbox, &place.inbox)
+            (&inbox.store, &inbox.store)
         } else {
-            (&second, &place.inbox)
+            (&second, &inbox.store)
         };
         match n {
-            0 => place.accept(&sent).await?,
-            1 => place.pass(place.brief()).await?,
+            0 => inbox.accept(&sent).await?,
+            1 => inbox.pass(inbox.brief()).await?,
             2 | 3 => {}
             _ => {
                 same("purged", &there.purge(&everything).await?, &1)?;
@@ -326,7 +326,7 @@ async fn tokens_grow(place: &mut Place, restart: bool) -> CaseResult {
                 same("receipt after a purge", &receipts, &vec![Receipt::Accepted])?;
             }
         }
-        let length = if n == 0 { place.brief() } else { LONG };
+        let length = if n == 0 { inbox.brief() } else { LONG };
         let leased = claim(&**here, HANDLER, 5, length).await?;
         same(
             &format!("claimed after {step}"),
@@ -341,12 +341,12 @@ async fn tokens_grow(place: &mut Place, restart: bool) -> CaseResult {
         last = token;
         match n {
             0 => {}
-            1 => place.finish(&leased[0], Outcome::Release).await?,
+            1 => inbox.finish(&leased[0], Outcome::Release).await?,
             2 => {
-                place.finish(&leased[0], dead("gave up")).await?;
-                let _ = place.replay(sent.key(), None).await?;
+                inbox.finish(&leased[0], dead("gave up")).await?;
+                let _ = inbox.replay(sent.key(), None).await?;
             }
-            _ => place.finish(&leased[0], processed()).await?,
+            _ => inbox.finish(&leased[0], processed()).await?,
         }
     }
     Ok(())
@@ -354,13 +354,13 @@ async fn tokens_grow(place: &mut Place, restart: bool) -> CaseResult {
 
 /// Defect: each process draws its own tokens.
 pub(crate) async fn tokens_grow_across_processes(cx: Context) -> CaseResult {
-    let mut place = cx.fresh().await?;
-    drop(place.fixture.second_connection().await?);
-    tokens_grow(&mut place, false).await
+    let mut inbox = cx.fresh().await?;
+    drop(inbox.fixture.second_connection().await?);
+    tokens_grow(&mut inbox, false).await
 }
 
 /// Defect: tokens start again with the store.
 pub(crate) async fn tokens_grow_across_restarts(cx: Context) -> CaseResult {
-    let mut place = cx.fresh_to_disrupt().await?;
-    tokens_grow(&mut place, true).await
+    let mut inbox = cx.fresh_to_disrupt().await?;
+    tokens_grow(&mut inbox, true).await
 }

@@ -11,9 +11,10 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same, same_bytes},
-    harness::{Need, Settings},
-    place::{
-        Context, LONG, Place, claim, dead, ids, message, message_for, numbered, processed, terms,
+    needs::{Need, Settings},
+    test_inbox::{
+        Context, LONG, TestInbox, claim, dead, ids, message, message_for, numbered, processed,
+        terms,
     },
 };
 
@@ -34,13 +35,13 @@ const NASTY: [&str; 13] = [
     "a\u{301}\u{1f468}\u{200d}\u{1f469}",
 ];
 
-async fn round_trips(place: &Place, sent: &Message) -> CaseResult {
-    place.accept(sent).await?;
-    let leased = claim(&*place.inbox, sent.handler().as_str(), 1, LONG).await?;
+async fn round_trips(inbox: &TestInbox, sent: &Message) -> CaseResult {
+    inbox.accept(sent).await?;
+    let leased = claim(&*inbox.store, sent.handler().as_str(), 1, LONG).await?;
     let claimed: Vec<&Message> = leased.iter().map(|l| &l.message).collect();
     let expected = sent.clone().with_due(Due::Now);
     same_message("claimed", claimed.first().copied(), &expected)?;
-    let stored = place.record(sent.key()).await?.message();
+    let stored = inbox.record(sent.key()).await?.message();
     same_message("stored", stored.as_ref(), &expected)
 }
 
@@ -53,29 +54,29 @@ fn same_message(what: &str, seen: Option<&Message>, expected: &Message) -> CaseR
 
 /// Defect: statements put together from input.
 pub(crate) async fn quotes_and_wildcards_are_plain_text(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for nasty in NASTY {
         let mut sent = message_for(nasty, nasty)?.with_header(nasty, nasty)?;
         sent = sent.with_content_type(ContentType::new(nasty)?);
-        round_trips(&place, &sent).await?;
-        let leased = claim(&*place.inbox, nasty, 10, LONG).await?;
+        round_trips(&inbox, &sent).await?;
+        let leased = claim(&*inbox.store, nasty, 10, LONG).await?;
         same("claimed twice", &ids(&leased), &Vec::new())?;
     }
     same(
         "messages stored",
-        &place.count(&inbox_api::Filter::default()).await?,
+        &inbox.count(&inbox_api::Filter::default()).await?,
         &(NASTY.len() as u64),
     )
 }
 
 pub(crate) async fn error_texts_are_plain_text(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (number, nasty) in NASTY.iter().enumerate() {
         let sent = message(&number.to_string())?;
-        place.accept(&sent).await?;
-        let leased = place.claim_one().await?;
-        place.finish(&leased, dead(nasty)).await?;
-        let record = place.record(sent.key()).await?;
+        inbox.accept(&sent).await?;
+        let leased = inbox.claim_one().await?;
+        inbox.finish(&leased, dead(nasty)).await?;
+        let record = inbox.record(sent.key()).await?;
         same(
             "reason as stored",
             &record.last_error.as_deref(),
@@ -86,7 +87,7 @@ pub(crate) async fn error_texts_are_plain_text(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn binary_payloads_come_back_unchanged(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let all: Vec<u8> = (0..=255).cycle().take(4096).collect();
     for (number, bytes) in [
         all.as_slice(),
@@ -107,31 +108,31 @@ pub(crate) async fn binary_payloads_come_back_unchanged(cx: Context) -> CaseResu
             sent.kind().clone(),
             Bytes::copy_from_slice(bytes),
         );
-        round_trips(&place, &sent).await?;
+        round_trips(&inbox, &sent).await?;
     }
     Ok(())
 }
 
 pub(crate) async fn an_empty_payload_is_a_payload(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = with_payload("1", 0)?;
-    round_trips(&place, &sent).await?;
-    let record = place.record(sent.key()).await?;
+    round_trips(&inbox, &sent).await?;
+    let record = inbox.record(sent.key()).await?;
     same("payload", &record.payload, &Some(Bytes::new()))?;
     same("payload length", &record.payload_bytes, &Some(0))
 }
 
 pub(crate) async fn an_empty_result_is_a_result(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (id, result) in [
         ("1", Some(Bytes::new())),
         ("2", None),
         ("3", Some(vec![0, 255].into())),
     ] {
         let sent = message(id)?;
-        place.accept(&sent).await?;
-        let leased = place.claim_one().await?;
-        place
+        inbox.accept(&sent).await?;
+        let leased = inbox.claim_one().await?;
+        inbox
             .finish(
                 &leased,
                 Outcome::Processed {
@@ -141,7 +142,7 @@ pub(crate) async fn an_empty_result_is_a_result(cx: Context) -> CaseResult {
             .await?;
         same(
             "result as stored",
-            &place.record(sent.key()).await?.result,
+            &inbox.record(sent.key()).await?.result,
             &result,
         )?;
     }
@@ -160,12 +161,12 @@ fn with_payload(id: &str, bytes: usize) -> CaseResult<Message> {
 }
 
 pub(crate) async fn a_payload_of_16_mib_is_kept(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let limit = inbox_api::DEFAULT_PAYLOAD_LIMIT;
-    if place.capabilities().payload_limit < limit {
+    if inbox.capabilities().payload_limit < limit {
         return Err(Unmet::NotChecked(Need::LargePayloads));
     }
-    round_trips(&place, &with_payload("1", limit)?).await
+    round_trips(&inbox, &with_payload("1", limit)?).await
 }
 
 fn small_limit() -> Settings {
@@ -184,29 +185,29 @@ fn too_large(bytes: usize, what: &'static str) -> Invalid {
 }
 
 pub(crate) async fn the_payload_limit_is_inclusive(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     same(
         "payload limit in the capabilities",
-        &place.capabilities().payload_limit,
+        &inbox.capabilities().payload_limit,
         &1000,
     )?;
-    round_trips(&place, &with_payload("1", 1000)?).await?;
+    round_trips(&inbox, &with_payload("1", 1000)?).await?;
     let over = with_payload("2", 1001)?;
     same(
         "receipt of a payload one byte over the limit",
-        &place.receive_one(&over).await?,
+        &inbox.receive_one(&over).await?,
         &Receipt::Refused(too_large(1001, "payload")),
     )?;
     same(
         "a refused message is stored",
-        &place.get(over.key()).await?.is_some(),
+        &inbox.get(over.key()).await?.is_some(),
         &false,
     )
 }
 
 /// Defect: one bad message fails its whole batch.
 pub(crate) async fn an_oversized_message_is_refused_alone(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     let batch = [
         with_payload("1", 10)?,
         with_payload("2", 2000)?,
@@ -217,20 +218,20 @@ pub(crate) async fn an_oversized_message_is_refused_alone(cx: Context) -> CaseRe
         Receipt::Refused(too_large(2000, "payload")),
         Receipt::Accepted,
     ];
-    same("receipts", &place.receive(&batch).await?, &expected)?;
-    let leased = place.claim_up_to(10, LONG).await?;
+    same("receipts", &inbox.receive(&batch).await?, &expected)?;
+    let leased = inbox.claim_up_to(10, LONG).await?;
     same("claimed", &ids(&leased), &vec!["1".into(), "3".into()])
 }
 
 pub(crate) async fn a_copy_of_a_refused_message_is_judged_on_its_own(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     let batch = [
         with_payload("1", 2000)?,
         with_payload("1", 10)?,
         with_payload("1", 2000)?,
     ];
     let refused = Receipt::Refused(too_large(2000, "payload"));
-    let receipts = place.receive(&batch).await?;
+    let receipts = inbox.receive(&batch).await?;
     let (Some(first), Some(second), Some(third)) =
         (receipts.first(), receipts.get(1), receipts.get(2))
     else {
@@ -241,31 +242,31 @@ pub(crate) async fn a_copy_of_a_refused_message_is_judged_on_its_own(cx: Context
     same("receipt of the oversized copy", first, &refused)?;
     same("receipt of the copy that fits", second, &Receipt::Accepted)?;
     same("receipt of a third, oversized copy", third, &refused)?;
-    let stored = place.record(batch[1].key()).await?.payload_bytes;
+    let stored = inbox.record(batch[1].key()).await?.payload_bytes;
     same("payload length as stored", &stored, &Some(10))
 }
 
 pub(crate) async fn an_oversized_result_is_refused_and_the_lease_stands(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     let outcome = Outcome::Processed {
         result: Some(vec![7; 1001].into()),
     };
     same(
         "settling with a result over the limit",
-        &place.settle_one(&leased.lease, outcome).await?,
+        &inbox.settle_one(&leased.lease, outcome).await?,
         &Settled::Refused(too_large(1001, "result")),
     )?;
-    place.has_state(sent.key(), State::Leased).await?;
-    place.finish(&leased, processed()).await
+    inbox.has_state(sent.key(), State::Leased).await?;
+    inbox.finish(&leased, processed()).await
 }
 
 pub(crate) async fn an_oversized_message_cannot_begin(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     let over = with_payload("1", 1001)?;
-    let Err(error) = place.begin(&over, &terms(LONG)?).await else {
+    let Err(error) = inbox.begin(&over, &terms(LONG)?).await else {
         return Err(Unmet::Failed(
             "begin with an oversized payload: expected an error, saw an answer".into(),
         ));
@@ -273,30 +274,30 @@ pub(crate) async fn an_oversized_message_cannot_begin(cx: Context) -> CaseResult
     same("kind of the error", &error.kind(), &ErrorKind::Invalid)?;
     same(
         "a refused message is stored",
-        &place.get(over.key()).await?.is_some(),
+        &inbox.get(over.key()).await?.is_some(),
         &false,
     )
 }
 
 /// So that a caller that has to know whether it happened need not look.
 pub(crate) async fn a_refusal_has_no_effect(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     let (known, over) = (message("1")?, with_payload("2", 1001)?);
-    place.accept_in(&known, State::Dead).await?;
-    let before = place.record(known.key()).await?;
+    inbox.accept_in(&known, State::Dead).await?;
+    let before = inbox.record(known.key()).await?;
     let payload = Some(over.payload().clone());
     let refusals = [
         (
             "begin over the limit",
-            place.begin(&over, &terms(LONG)?).await.err(),
+            inbox.begin(&over, &terms(LONG)?).await.err(),
         ),
         (
             "replay with a payload over the limit",
-            place.replay(known.key(), payload).await.err(),
+            inbox.replay(known.key(), payload).await.err(),
         ),
         (
             "extend for no time",
-            place.extend(&[], Duration::ZERO).await.err(),
+            inbox.extend(&[], Duration::ZERO).await.err(),
         ),
     ];
     for (what, error) in refusals {
@@ -306,38 +307,38 @@ pub(crate) async fn a_refusal_has_no_effect(cx: Context) -> CaseResult {
             &Some((ErrorKind::Invalid, Effect::None)),
         )?;
     }
-    same("record", &place.record(known.key()).await?, &before)?;
-    same("stored", &place.get(over.key()).await?.is_some(), &false)
+    same("record", &inbox.record(known.key()).await?, &before)?;
+    same("stored", &inbox.get(over.key()).await?.is_some(), &false)
 }
 
 pub(crate) async fn a_copy_over_the_limit_is_refused(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     for state in [State::Pending, State::Processed] {
         let id = state.as_str();
-        place.accept_in(&with_payload(id, 10)?, state).await?;
+        inbox.accept_in(&with_payload(id, 10)?, state).await?;
         let over = with_payload(id, 1001)?;
         same(
             &format!("receipt of an oversized copy of a {id} message"),
-            &place.receive_one(&over).await?,
+            &inbox.receive_one(&over).await?,
             &Receipt::Refused(too_large(1001, "payload")),
         )?;
-        let begun = place.begin(&over, &terms(LONG)?).await;
+        let begun = inbox.begin(&over, &terms(LONG)?).await;
         same(
             &format!("error of a begin with an oversized copy of a {id} message"),
             &begun.err().map(|error| error.kind()),
             &Some(ErrorKind::Invalid),
         )?;
-        place.has_state(over.key(), state).await?;
+        inbox.has_state(over.key(), state).await?;
         if state == State::Pending {
-            let leased = place.claim_one().await?;
-            place.finish(&leased, processed()).await?;
+            let leased = inbox.claim_one().await?;
+            inbox.finish(&leased, processed()).await?;
         }
     }
     Ok(())
 }
 
 pub(crate) async fn headers_come_back_unchanged(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?
         .with_header(
             "traceparent",
@@ -349,17 +350,17 @@ pub(crate) async fn headers_come_back_unchanged(cx: Context) -> CaseResult {
         .with_header("case", "2")?
         .with_header("json", r#"{"a":[1,null,"\u0041"]}"#)?
         .with_header("\u{1f980}", "\u{10ffff}")?;
-    round_trips(&place, &sent).await?;
+    round_trips(&inbox, &sent).await?;
     let mut headers = Headers::new();
     headers.insert(
         "large",
         "\u{1f980}".repeat((Headers::MAX_TOTAL_BYTES - 5) / 4),
     )?;
-    round_trips(&place, &message("2")?.with_headers(headers)).await
+    round_trips(&inbox, &message("2")?.with_headers(headers)).await
 }
 
 pub(crate) async fn the_longest_texts_are_kept_whole(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let plain = message("1")?;
     let mut sent = Message::new(
         plain.handler().clone(),
@@ -368,21 +369,21 @@ pub(crate) async fn the_longest_texts_are_kept_whole(cx: Context) -> CaseResult 
         "x",
     )
     .with_content_type(ContentType::new("c".repeat(255))?);
-    if place.capabilities().ordering {
+    if inbox.capabilities().ordering {
         sent = sent.with_ordering_key(OrderingKey::new("k".repeat(255))?);
     }
-    round_trips(&place, &sent).await
+    round_trips(&inbox, &sent).await
 }
 
 pub(crate) async fn long_error_texts_are_cut(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     let text = format!("nul \0 {}", "ä".repeat(MAX_ERROR_BYTES));
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead(&text)).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead(&text)).await?;
     let expected = inbox_api::error_text(&text).into_owned();
-    let stored = place.record(sent.key()).await?.last_error;
+    let stored = inbox.record(sent.key()).await?.last_error;
     ensure!(
         stored.as_deref() == Some(expected.as_str()),
         "reason of {} bytes: expected it cut to {} bytes without NUL, saw {:?} bytes",
@@ -394,46 +395,46 @@ pub(crate) async fn long_error_texts_are_cut(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_due_time_beyond_all_measure_is_kept(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let far = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(200 * 365 * 86_400));
     for (id, due) in [
         ("1", Due::After(Duration::MAX)),
         ("2", Due::At(far.unwrap_or(SystemTime::UNIX_EPOCH))),
     ] {
         let sent = message(id)?.with_due(due);
-        place.accept(&sent).await?;
-        place.has_state(sent.key(), State::Pending).await?;
-        let due = place.record(sent.key()).await?.due_at;
+        inbox.accept(&sent).await?;
+        inbox.has_state(sent.key(), State::Pending).await?;
+        let due = inbox.record(sent.key()).await?.due_at;
         ensure!(
             Some(due) >= far,
             "due time of {due:?} for a message that is due in two centuries or more"
         );
     }
-    place
+    inbox
         .nothing_due("both messages are due in centuries")
         .await?;
-    place.accept(&message("3")?).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&message("3")?).await?;
+    let leased = inbox.claim_one().await?;
     let forever = Outcome::Retry {
         after: Duration::MAX,
         error: "later".into(),
     };
-    place.finish(&leased, forever).await?;
-    place.nothing_due("all messages are due in centuries").await
+    inbox.finish(&leased, forever).await?;
+    inbox.nothing_due("all messages are due in centuries").await
 }
 
 pub(crate) async fn empty_input_is_answered(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     same(
         "receive of nothing",
-        &place.receive(&[]).await?,
+        &inbox.receive(&[]).await?,
         &Vec::new(),
     )?;
-    same("settle of nothing", &place.settle(&[]).await?, &Vec::new())?;
+    same("settle of nothing", &inbox.settle(&[]).await?, &Vec::new())?;
     same(
         "extend of nothing",
-        &place.extend(&[], LONG).await?,
+        &inbox.extend(&[], LONG).await?,
         &Vec::new(),
     )?;
     let none = inbox_api::ClaimRequest {
@@ -443,7 +444,7 @@ pub(crate) async fn empty_input_is_answered(cx: Context) -> CaseResult {
     };
     same(
         "claim for no handlers",
-        &inbox_api::Store::claim(&*place.inbox, &none)
+        &inbox_api::Store::claim(&*inbox.store, &none)
             .await?
             .leased
             .len(),
@@ -451,37 +452,37 @@ pub(crate) async fn empty_input_is_answered(cx: Context) -> CaseResult {
     )?;
     same(
         "claim of up to 0",
-        &place.claim_up_to(0, LONG).await?.len(),
+        &inbox.claim_up_to(0, LONG).await?.len(),
         &0,
     )?;
     same(
         "claim for an unknown handler",
-        &claim(&*place.inbox, "unknown", 5, LONG).await?.len(),
+        &claim(&*inbox.store, "unknown", 5, LONG).await?.len(),
         &0,
     )
 }
 
 pub(crate) async fn the_largest_limits_are_taken(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(3)?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(3)?).await?;
     same(
         "claimed with the largest limit",
-        &place.claim_up_to(u32::MAX, LONG).await?.len(),
+        &inbox.claim_up_to(u32::MAX, LONG).await?.len(),
         &3,
     )?;
     let all = inbox_api::PurgeRequest::new(State::Processed, Duration::MAX, u32::MAX)?;
     same(
         "purged of what is older than time itself",
-        &place.purge(&all).await?,
+        &inbox.purge(&all).await?,
         &0,
     )
 }
 
 /// Defect: a limit on parameters per statement is met only in production.
 pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let mut batch = numbered(3000)?;
-    if place.capabilities().ordering {
+    if inbox.capabilities().ordering {
         for message in batch.iter_mut().step_by(2) {
             let own = OrderingKey::new(message.id().as_str())?;
             *message = message.clone().with_ordering_key(own);
@@ -491,18 +492,18 @@ pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
     let with_copies = [batch.as_slice(), &batch[..100]].concat();
     let mut expected = vec![Receipt::Accepted; 3000];
     expected.resize(3100, Receipt::Duplicate);
-    same("receipts", &place.receive(&with_copies).await?, &expected)?;
-    let leased = place.claim_up_to(4000, LONG).await?;
+    same("receipts", &inbox.receive(&with_copies).await?, &expected)?;
+    let leased = inbox.claim_up_to(4000, LONG).await?;
     same("claimed", &leased.len(), &3000)?;
     // What is stored together becomes due together.
     let in_order = ids(&leased).is_sorted();
-    let together = place.capabilities().receive_atomicity == inbox_api::ReceiveAtomicity::Batch;
+    let together = inbox.capabilities().receive_atomicity == inbox_api::ReceiveAtomicity::Batch;
     ensure!(
         in_order || !together,
         "claimed in order of acceptance: saw another"
     );
     let leases: Vec<Lease> = leased.iter().map(|l| l.lease.clone()).collect();
-    let extended = place.extend(&leases, LONG).await?;
+    let extended = inbox.extend(&leases, LONG).await?;
     let until = |e: &inbox_api::Extended| matches!(e, inbox_api::Extended::Until(_));
     same(
         "extended",
@@ -516,28 +517,28 @@ pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
             outcome: processed(),
         })
         .collect();
-    let settled = place.settle(&settlements).await?;
+    let settled = inbox.settle(&settlements).await?;
     same("settled", &settled, &vec![Settled::Done; 3000])
 }
 
 /// Defect: a receiver that gathers by bytes meets the size of a packet, a statement or a script only in
 /// production, and again with each redelivery.
 pub(crate) async fn a_batch_of_80_mib_is_stored(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let most = inbox_api::DEFAULT_PAYLOAD_LIMIT;
-    let each = place.capabilities().payload_limit.min(most);
+    let each = inbox.capabilities().payload_limit.min(most);
     let count = (5 * most).div_ceil(each.max(most / 16));
     let batch = (0..count)
         .map(|n| with_payload(&n.to_string(), each))
         .collect::<CaseResult<Vec<_>>>()?;
-    place.accept_all(&batch).await?;
+    inbox.accept_all(&batch).await?;
     let last = batch
         .last()
         .ok_or_else(|| Unmet::Failed("nothing was sent".into()))?;
     // A claim may be cut by bytes.
     let mut leased = Vec::new();
     loop {
-        let more = place.claim_up_to(u32::MAX, LONG).await?;
+        let more = inbox.claim_up_to(u32::MAX, LONG).await?;
         if more.is_empty() {
             break;
         }
@@ -555,9 +556,9 @@ pub(crate) async fn a_batch_of_80_mib_is_stored(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_made_up_lease_changes_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     for (token, locator) in [(0, 0), (-1, 1), (i64::MAX, u64::MAX), (i64::MIN, 1 << 63)] {
         for key in [sent.key(), message("unknown")?.key()] {
             let lease = Lease {
@@ -568,12 +569,12 @@ pub(crate) async fn a_made_up_lease_changes_nothing(cx: Context) -> CaseResult {
             };
             let what = format!("settling with the made-up token {token}");
             // A message that was never claimed may carry the token 0: nothing to lose then.
-            let settled = place.settle_one(&lease, processed()).await?;
+            let settled = inbox.settle_one(&lease, processed()).await?;
             ensure!(
                 settled == Settled::LeaseLost || (token == 0 && settled == Settled::Done),
                 "{what}: expected LeaseLost, saw {settled:?}"
             );
-            let extended = place.extend_one(&lease, LONG).await?;
+            let extended = inbox.extend_one(&lease, LONG).await?;
             same(
                 "extending the same",
                 &extended,
@@ -581,12 +582,12 @@ pub(crate) async fn a_made_up_lease_changes_nothing(cx: Context) -> CaseResult {
             )?;
         }
     }
-    place.has_state(sent.key(), State::Pending).await
+    inbox.has_state(sent.key(), State::Pending).await
 }
 
 /// Defect: payloads and header values in logs.
 pub(crate) async fn errors_do_not_show_payloads(cx: Context) -> CaseResult {
-    let place = cx.fresh_with(&small_limit()).await?;
+    let inbox = cx.fresh_with(&small_limit()).await?;
     let secret = "s3cr3t-".repeat(200);
     let plain = message("1")?;
     let sent = Message::new(
@@ -595,7 +596,7 @@ pub(crate) async fn errors_do_not_show_payloads(cx: Context) -> CaseResult {
         plain.kind().clone(),
         secret,
     );
-    let Err(error) = place.begin(&sent, &terms(LONG)?).await else {
+    let Err(error) = inbox.begin(&sent, &terms(LONG)?).await else {
         return Err(Unmet::Failed(
             "begin with an oversized payload: expected an error, saw an answer".into(),
         ));

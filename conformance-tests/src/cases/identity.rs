@@ -4,16 +4,16 @@ use inbox_api::{Key, MessageId, Receipt, State, StoreExt};
 
 use crate::{
     check::{CaseResult, same},
-    place::{Context, LONG, Place, claim, ids, message, message_for, processed},
+    test_inbox::{Context, LONG, TestInbox, claim, ids, message, message_for, processed},
 };
 
 /// Receives one message per id, all of which must be new, and finds each under its own id.
-async fn all_distinct(place: &Place, distinct: &[&str]) -> CaseResult {
+async fn all_distinct(inbox: &TestInbox, distinct: &[&str]) -> CaseResult {
     for id in distinct {
-        place.accept(&message(id)?).await?;
+        inbox.accept(&message(id)?).await?;
     }
     for id in distinct {
-        let record = place.record(message(id)?.key()).await?;
+        let record = inbox.record(message(id)?.key()).await?;
         same("message id as stored", &record.key.id.as_str(), id)?;
         same(
             "payload stored under the id",
@@ -21,7 +21,7 @@ async fn all_distinct(place: &Place, distinct: &[&str]) -> CaseResult {
             &Some(id.as_bytes()),
         )?;
     }
-    let leased = place.claim_up_to(100, LONG).await?;
+    let leased = inbox.claim_up_to(100, LONG).await?;
     same(
         "claimed",
         &ids(&leased),
@@ -32,38 +32,38 @@ async fn all_distinct(place: &Place, distinct: &[&str]) -> CaseResult {
 /// Defect: the key is the message id alone, so that the second handler is taken for a duplicate.
 /// The second handler's message must be *found* afterwards, not only answered well.
 pub(crate) async fn a_second_handler_is_independent(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let billing = message_for("billing", "evt-1")?;
     let shipping = message_for("shipping", "evt-1")?;
-    place.accept_in(&billing, State::Processed).await?;
-    place.accept(&shipping).await?;
-    let leased = claim(&*place.inbox, "shipping", 10, LONG).await?;
+    inbox.accept_in(&billing, State::Processed).await?;
+    inbox.accept(&shipping).await?;
+    let leased = claim(&*inbox.store, "shipping", 10, LONG).await?;
     same(
         "claimed for the second handler",
         &ids(&leased),
         &vec!["evt-1".into()],
     )?;
     for leased in &leased {
-        place.finish(leased, processed()).await?;
+        inbox.finish(leased, processed()).await?;
     }
-    place.has_state(shipping.key(), State::Processed).await?;
-    place.has_state(billing.key(), State::Processed).await?;
-    place
+    inbox.has_state(shipping.key(), State::Processed).await?;
+    inbox.has_state(billing.key(), State::Processed).await?;
+    inbox
         .refuses_copy(&shipping, "for the second handler")
         .await
 }
 
 /// Defect: a handler's fan-out in one batch is taken for duplicates within the batch.
 pub(crate) async fn one_batch_serves_several_handlers(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let batch = [
         message_for("a", "1")?,
         message_for("b", "1")?,
         message_for("c", "1")?,
     ];
-    place.accept_all(&batch).await?;
+    inbox.accept_all(&batch).await?;
     for message in &batch {
-        let leased = claim(&*place.inbox, message.handler().as_str(), 10, LONG).await?;
+        let leased = claim(&*inbox.store, message.handler().as_str(), 10, LONG).await?;
         same("claimed of the fan-out", &ids(&leased), &vec!["1".into()])?;
     }
     Ok(())
@@ -108,7 +108,7 @@ pub(crate) async fn leading_zeros_distinguish(cx: Context) -> CaseResult {
 
 /// Defect: a folding collation on the handler's column.
 pub(crate) async fn handler_names_are_compared_byte_for_byte(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let handlers = [
         "billing",
         "Billing",
@@ -117,10 +117,10 @@ pub(crate) async fn handler_names_are_compared_byte_for_byte(cx: Context) -> Cas
         "bi\u{301}lling",
     ];
     for handler in handlers {
-        place.accept(&message_for(handler, "1")?).await?;
+        inbox.accept(&message_for(handler, "1")?).await?;
     }
     for handler in handlers {
-        let leased = claim(&*place.inbox, handler, 10, LONG).await?;
+        let leased = claim(&*inbox.store, handler, 10, LONG).await?;
         let claimed: Vec<_> = leased
             .iter()
             .map(|l| l.message.handler().as_str())
@@ -132,19 +132,19 @@ pub(crate) async fn handler_names_are_compared_byte_for_byte(cx: Context) -> Cas
 
 /// Defect: an index on a prefix, or a column that cuts.
 pub(crate) async fn the_longest_names_are_kept_whole(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let handler = "h".repeat(128);
     for tail in ["a", "b", "ä"] {
         let id = format!("{}{tail}", "i".repeat(255 - tail.len()));
         let message = message_for(&handler, &id)?;
-        place.accept(&message).await?;
+        inbox.accept(&message).await?;
         same(
             "id as stored",
-            &place.record(message.key()).await?.key.id.as_str(),
+            &inbox.record(message.key()).await?.key.id.as_str(),
             &id.as_str(),
         )?;
     }
-    let leased = claim(&*place.inbox, &handler, 10, LONG).await?;
+    let leased = claim(&*inbox.store, &handler, 10, LONG).await?;
     same(
         "claimed with 128-byte handler and 255-byte ids",
         &leased.len(),
@@ -154,7 +154,7 @@ pub(crate) async fn the_longest_names_are_kept_whole(cx: Context) -> CaseResult 
 
 /// Defect: handler and id joined into one text without a safe separator.
 pub(crate) async fn the_halves_of_a_key_do_not_run_together(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (handler, id) in [
         ("a", "b/c"),
         ("a/b", "c"),
@@ -166,8 +166,8 @@ pub(crate) async fn the_halves_of_a_key_do_not_run_together(cx: Context) -> Case
         ("a", "}{c"),
     ] {
         let message = message_for(handler, id)?;
-        place.accept(&message).await?;
-        let leased = claim(&*place.inbox, handler, 10, LONG).await?;
+        inbox.accept(&message).await?;
+        let leased = claim(&*inbox.store, handler, 10, LONG).await?;
         same(
             &format!("claimed for {handler}"),
             &ids(&leased),
@@ -195,17 +195,17 @@ pub(crate) async fn two_inboxes_are_independent(cx: Context) -> CaseResult {
 
 /// The answer to a key that is not known is not an error.
 pub(crate) async fn an_unknown_key_is_not_found(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     let unknown = Key::new(message("1")?.handler().clone(), MessageId::new("2")?);
     same(
         "get of an unknown key",
-        &place.get(&unknown).await?.is_none(),
+        &inbox.get(&unknown).await?.is_none(),
         &true,
     )?;
     same(
         "receipt of the unknown key",
-        &place.receive_one(&message("2")?).await?,
+        &inbox.receive_one(&message("2")?).await?,
         &Receipt::Accepted,
     )
 }

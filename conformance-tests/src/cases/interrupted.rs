@@ -13,8 +13,8 @@ use inbox_api::{
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Settings, Unable},
-    place::{Context, LONG, Place, claim, message_for, processed},
+    needs::{Need, Settings, Unable},
+    test_inbox::{Context, LONG, TestInbox, claim, message_for, processed},
     transactions::{AnyTransaction, AnyTransactions},
 };
 
@@ -69,7 +69,7 @@ fn ends(leases: &[Lease]) -> Vec<Settlement> {
 
 /// A step, and what it is about.
 struct Scene<'a> {
-    place: &'a Place,
+    inbox: &'a TestInbox,
     transactions: &'a dyn AnyTransactions,
     step: Step,
     stop: Stop,
@@ -88,32 +88,32 @@ impl fmt::Display for Scene<'_> {
     }
 }
 
-async fn fresh(cx: &Context) -> CaseResult<Place> {
+async fn fresh(cx: &Context) -> CaseResult<TestInbox> {
     let limited = Settings {
         operation_timeout: Some(LIMIT),
         ..Settings::default()
     };
-    let place = match cx.fresh_with(&limited).await {
+    let inbox = match cx.fresh_with(&limited).await {
         // A store that waits for nothing.
         Err(Unmet::NotChecked(Need::OperationTimeout)) => cx.fresh().await?,
         other => other?,
     };
-    if !place.capabilities().transactions {
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    Ok(place)
+    Ok(inbox)
 }
 
 pub(crate) async fn a_step_that_waited_in_vain_commits_all_or_nothing(cx: Context) -> CaseResult {
-    let place = fresh(&cx).await?;
-    if place.capabilities().exclusive_transactions {
+    let inbox = fresh(&cx).await?;
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
-    let transactions = place.fixture.transactions()?;
+    let transactions = inbox.fixture.transactions()?;
     for step in STEPS {
         for stop in [Stop::Failed, Stop::Waited] {
             let rows = if step == Step::Record { 1 } else { BATCH };
-            let scene = Scene::new(&place, &*transactions, step, stop, rows).await?;
+            let scene = Scene::new(&inbox, &*transactions, step, stop, rows).await?;
             let mut holder = transactions.open().await?;
             scene.take_last(&mut *holder).await?;
             let mut transaction = transactions.open().await?;
@@ -143,14 +143,14 @@ pub(crate) async fn a_step_that_waited_in_vain_commits_all_or_nothing(cx: Contex
 }
 
 pub(crate) async fn a_step_that_is_dropped_commits_all_or_nothing(cx: Context) -> CaseResult {
-    let place = fresh(&cx).await?;
-    let transactions = place.fixture.transactions()?;
+    let inbox = fresh(&cx).await?;
+    let transactions = inbox.fixture.transactions()?;
     for step in STEPS {
         let mut completed = false;
         for polls in 0..MOST_POLLS {
             let stop = Stop::Polled(polls);
             let rows = if step == Step::Record { 1 } else { 3 };
-            let scene = Scene::new(&place, &*transactions, step, stop, rows).await?;
+            let scene = Scene::new(&inbox, &*transactions, step, stop, rows).await?;
             let mut transaction = transactions.open().await?;
             let noted = scene.note(&mut *transaction).await?;
             let answer = drop_after(polls, scene.take_all(&mut *transaction)).await;
@@ -173,7 +173,7 @@ pub(crate) async fn a_step_that_is_dropped_commits_all_or_nothing(cx: Context) -
 impl<'a> Scene<'a> {
     /// Stores and leases the messages where the step is a settlement.
     async fn new(
-        place: &'a Place,
+        inbox: &'a TestInbox,
         transactions: &'a dyn AnyTransactions,
         step: Step,
         stop: Stop,
@@ -188,7 +188,7 @@ impl<'a> Scene<'a> {
             .map(|n| message_for(&handler, &format!("{n:05}")))
             .collect::<CaseResult<_>>()?;
         let mut scene = Self {
-            place,
+            inbox,
             transactions,
             step,
             stop,
@@ -196,7 +196,7 @@ impl<'a> Scene<'a> {
             leases: Vec::new(),
         };
         if step == Step::Settle {
-            place.accept_all(&scene.messages).await?;
+            inbox.accept_all(&scene.messages).await?;
             scene.leases = scene.claim_all().await?;
             // In the order in which a store may settle them.
             scene.leases.sort_by(|one, other| one.key.cmp(&other.key));
@@ -212,7 +212,7 @@ impl<'a> Scene<'a> {
         };
         loop {
             let handler = first.handler().as_str();
-            let some = claim(&*self.place.inbox, handler, SLICE, LONG).await?;
+            let some = claim(&*self.inbox.store, handler, SLICE, LONG).await?;
             if some.is_empty() {
                 return Ok(leases);
             }
@@ -311,7 +311,7 @@ impl<'a> Scene<'a> {
     /// How many of the step's effects are there. Sends everything once more, and sees that all of it
     /// comes to its end; also through another connection, to which nothing may look corrupt.
     async fn there(&self, answer: &str) -> CaseResult<usize> {
-        let other = self.place.connections(2).await?.pop();
+        let other = self.inbox.connections(2).await?.pop();
         let Some((other, first)) = other.zip(self.messages.first()) else {
             return Ok(0);
         };
@@ -319,7 +319,7 @@ impl<'a> Scene<'a> {
         let mut there = 0;
         if self.step == Step::Settle {
             for message in &self.messages {
-                let record = self.place.record(message.key()).await?;
+                let record = self.inbox.record(message.key()).await?;
                 there += usize::from(record.state == State::Processed);
             }
         } else {
@@ -337,7 +337,7 @@ impl<'a> Scene<'a> {
         }
         let mut finished = 0;
         for slice in ends(&leases).chunks(SLICE as usize) {
-            let settled = self.place.settle(slice).await?;
+            let settled = self.inbox.settle(slice).await?;
             finished += settled.iter().filter(|s| **s == Settled::Done).count();
         }
         let expected = match self.step {
@@ -353,7 +353,7 @@ impl<'a> Scene<'a> {
             &expected,
         )?;
         for message in &self.messages {
-            self.place
+            self.inbox
                 .has_state(message.key(), State::Processed)
                 .await?;
         }

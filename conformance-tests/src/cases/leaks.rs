@@ -13,8 +13,8 @@ use inbox_api::{
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, same},
-    harness::Need,
-    place::{Context, LONG, Place, claim, dead, message, message_for, processed, terms},
+    needs::Need,
+    test_inbox::{Context, LONG, TestInbox, claim, dead, message, message_for, processed, terms},
     transactions::AnyTransactions,
 };
 
@@ -62,9 +62,9 @@ async fn drop_it<'a, T>(mut call: impl FnMut(usize) -> BoxFuture<'a, Result<T>>)
 }
 
 /// Fails if nothing answers any more, and says what kind of thing was left behind.
-async fn nothing_is_left(place: &Place, what: &str, touched: &Message) -> CaseResult {
+async fn nothing_is_left(inbox: &TestInbox, what: &str, touched: &Message) -> CaseResult {
     let nobody = message_for("nobody", "nothing")?;
-    let reads = join_all((0..AT_ONCE).map(|_| answers(place.get(nobody.key()))));
+    let reads = join_all((0..AT_ONCE).map(|_| answers(inbox.get(nobody.key()))));
     let left = |kind: &str| {
         Err(Unmet::Failed(format!(
             "{kind}, {SOON:?} after {what} was dropped {TIMES} times"
@@ -82,7 +82,7 @@ async fn nothing_is_left(place: &Place, what: &str, touched: &Message) -> CaseRe
     let others: Vec<Message> = (0..AT_ONCE)
         .map(|n| message_for("others", &format!("{what} {n}")))
         .collect::<CaseResult<_>>()?;
-    let writes = join_all(others.iter().map(|other| answers(place.receive_one(other))));
+    let writes = join_all(others.iter().map(|other| answers(inbox.receive_one(other))));
     let mut answered = 0;
     for write in writes.await {
         answered += usize::from(write?);
@@ -92,7 +92,7 @@ async fn nothing_is_left(place: &Place, what: &str, touched: &Message) -> CaseRe
             "a lock was left behind: reads are answered, but {answered} of {AT_ONCE} writes of other messages were"
         ));
     }
-    if !answers(place.receive_one(touched)).await? {
+    if !answers(inbox.receive_one(touched)).await? {
         return left(
             "a lock on the message was left behind: others are received, but not a copy of it",
         );
@@ -113,57 +113,63 @@ async fn answers_itself<T>(what: &str, doing: impl Future<Output = Result<T>>) -
 
 /// Drops an operation, looks what is left, and does it.
 macro_rules! dropped {
-    ($place:expr, $touched:expr, $what:literal, $call:expr) => {{
+    ($inbox:expr, $touched:expr, $what:literal, $call:expr) => {{
         let call = $call;
         drop_it(|time| {
             let doing = call(time);
             Box::pin(async move { doing.await.map(drop) })
         })
         .await?;
-        nothing_is_left($place, $what, $touched).await?;
+        nothing_is_left($inbox, $what, $touched).await?;
         answers_itself($what, call(TIMES)).await?;
     }};
 }
 
 pub(crate) async fn receiving_and_claiming_leave_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (inbox, sent) = (&place.inbox, message("1")?);
-    place.accept(&sent).await?;
+    let inbox = cx.fresh().await?;
+    let (connection, sent) = (&inbox.store, message("1")?);
+    inbox.accept(&sent).await?;
     let batch = [sent.clone(), message("2")?];
-    dropped!(&place, &sent, "receive", |_| Store::receive(
-        &**inbox, &batch
+    dropped!(&inbox, &sent, "receive", |_| Store::receive(
+        &**connection,
+        &batch
     ));
     let request = inbox_api::ClaimRequest {
         handlers: vec![sent.handler().clone()],
         limit: 2,
         terms: terms(LONG)?,
     };
-    dropped!(&place, &sent, "claim", |_| Store::claim(&**inbox, &request));
+    dropped!(&inbox, &sent, "claim", |_| Store::claim(
+        &**connection,
+        &request
+    ));
     let terms = terms(LONG)?;
     let begun = message("begun")?;
-    dropped!(&place, &begun, "begin", |_| Store::begin(
-        &**inbox, &begun, &terms
+    dropped!(&inbox, &begun, "begin", |_| Store::begin(
+        &**connection,
+        &begun,
+        &terms
     ));
     Ok(())
 }
 
 /// Leased messages.
-async fn leased(place: &Place, n: usize) -> CaseResult<Vec<Lease>> {
+async fn leased(inbox: &TestInbox, n: usize) -> CaseResult<Vec<Lease>> {
     let all: Vec<Message> = (0..n)
         .map(|n| message_for("leased", &format!("{n}")))
         .collect::<CaseResult<_>>()?;
-    place.accept_all(&all).await?;
-    let leased = claim(&*place.inbox, "leased", 1000, 60 * LONG).await?;
+    inbox.accept_all(&all).await?;
+    let leased = claim(&*inbox.store, "leased", 1000, 60 * LONG).await?;
     same("claimed", &leased.len(), &n)?;
     Ok(leased.into_iter().map(|leased| leased.lease).collect())
 }
 
 pub(crate) async fn settling_and_extending_leave_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (inbox, leases) = (&place.inbox, leased(&place, TIMES + 1).await?);
+    let inbox = cx.fresh().await?;
+    let (connection, leases) = (&inbox.store, leased(&inbox, TIMES + 1).await?);
     let touched = message_for("leased", "0")?;
-    dropped!(&place, &touched, "extend", |time: usize| Store::extend(
-        &**inbox,
+    dropped!(&inbox, &touched, "extend", |time: usize| Store::extend(
+        &**connection,
         std::slice::from_ref(&leases[time]),
         60 * LONG
     ));
@@ -174,16 +180,16 @@ pub(crate) async fn settling_and_extending_leave_nothing(cx: Context) -> CaseRes
             outcome: processed(),
         })
         .collect();
-    dropped!(&place, &touched, "settle", |time: usize| Store::settle(
-        &**inbox,
+    dropped!(&inbox, &touched, "settle", |time: usize| Store::settle(
+        &**connection,
         std::slice::from_ref(&ends[time])
     ));
     Ok(())
 }
 
 /// Dead messages.
-async fn dead_ones(place: &Place, n: usize) -> CaseResult<Vec<Message>> {
-    let leases = leased(place, n).await?;
+async fn dead_ones(inbox: &TestInbox, n: usize) -> CaseResult<Vec<Message>> {
+    let leases = leased(inbox, n).await?;
     let ends: Vec<Settlement> = leases
         .into_iter()
         .map(|lease| Settlement {
@@ -191,23 +197,23 @@ async fn dead_ones(place: &Place, n: usize) -> CaseResult<Vec<Message>> {
             outcome: dead("gave up"),
         })
         .collect();
-    let _ = place.settle(&ends).await?;
+    let _ = inbox.settle(&ends).await?;
     (0..n)
         .map(|n| message_for("leased", &format!("{n}")))
         .collect()
 }
 
 pub(crate) async fn interventions_leave_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (inbox, all) = (&place.inbox, dead_ones(&place, TIMES + 1).await?);
+    let inbox = cx.fresh().await?;
+    let (connection, all) = (&inbox.store, dead_ones(&inbox, TIMES + 1).await?);
     let touched = &all[0];
-    dropped!(&place, touched, "replay", |time: usize| Operate::replay(
-        &**inbox,
+    dropped!(&inbox, touched, "replay", |time: usize| Operate::replay(
+        &**connection,
         all[time].key(),
         None
     ));
-    dropped!(&place, touched, "discard", |time: usize| Operate::discard(
-        &**inbox,
+    dropped!(&inbox, touched, "discard", |time: usize| Operate::discard(
+        &**connection,
         all[time].key()
     ));
     let filter = Filter {
@@ -219,86 +225,95 @@ pub(crate) async fn interventions_leave_nothing(cx: Context) -> CaseResult {
         after: None,
         limit: 3,
     };
-    dropped!(&place, touched, "replay of a slice", |_| {
-        Operate::replay_slice(&**inbox, &filter, &slice)
+    dropped!(&inbox, touched, "replay of a slice", |_| {
+        Operate::replay_slice(&**connection, &filter, &slice)
     });
-    dropped!(&place, touched, "discard of a slice", |_| {
-        Operate::discard_slice(&**inbox, &filter, &slice)
+    dropped!(&inbox, touched, "discard of a slice", |_| {
+        Operate::discard_slice(&**connection, &filter, &slice)
     });
     Ok(())
 }
 
 pub(crate) async fn purging_leaves_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (inbox, all) = (&place.inbox, dead_ones(&place, 2 * (TIMES + 1)).await?);
+    let inbox = cx.fresh().await?;
+    let (connection, all) = (&inbox.store, dead_ones(&inbox, 2 * (TIMES + 1)).await?);
     let touched = message("1")?;
     let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
     let archived: Vec<_> = all.iter().map(|message| message.key().clone()).collect();
-    dropped!(&place, &touched, "purge of what was archived", |time| {
+    dropped!(&inbox, &touched, "purge of what was archived", |time| {
         let keys = archived.get(time..=time).unwrap_or_default();
-        Operate::purge_archived(&**inbox, &expired, keys)
+        Operate::purge_archived(&**connection, &expired, keys)
     });
-    dropped!(&place, &touched, "purge", |_| Operate::purge(
-        &**inbox, &expired
+    dropped!(&inbox, &touched, "purge", |_| Operate::purge(
+        &**connection,
+        &expired
     ));
     Ok(())
 }
 
 pub(crate) async fn looking_leaves_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (inbox, sent) = (&place.inbox, message("1")?);
-    place.accept_in(&sent, State::Dead).await?;
+    let inbox = cx.fresh().await?;
+    let (connection, sent) = (&inbox.store, message("1")?);
+    inbox.accept_in(&sent, State::Dead).await?;
     let (filter, page) = (Filter::default(), Page::first(10));
     let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
-    dropped!(&place, &sent, "get", |_| Operate::get(&**inbox, sent.key()));
-    dropped!(&place, &sent, "list", |_| Operate::list(
-        &**inbox, &filter, &page
+    dropped!(&inbox, &sent, "get", |_| Operate::get(
+        &**connection,
+        sent.key()
     ));
-    dropped!(&place, &sent, "count", |_| Operate::count(
-        &**inbox, &filter
+    dropped!(&inbox, &sent, "list", |_| Operate::list(
+        &**connection,
+        &filter,
+        &page
     ));
-    dropped!(&place, &sent, "statistics", |_| Operate::statistics(
-        &**inbox
+    dropped!(&inbox, &sent, "count", |_| Operate::count(
+        &**connection,
+        &filter
     ));
-    dropped!(&place, &sent, "expired", |_| Operate::expired(
-        &**inbox, &expired
+    dropped!(&inbox, &sent, "statistics", |_| Operate::statistics(
+        &**connection
+    ));
+    dropped!(&inbox, &sent, "expired", |_| Operate::expired(
+        &**connection,
+        &expired
     ));
     Ok(())
 }
 
 pub(crate) async fn setting_up_leaves_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let (inbox, sent) = (&place.inbox, message("1")?);
-    dropped!(&place, &sent, "version", |_| Schema::version(&**inbox));
-    dropped!(&place, &sent, "exists", |_| Schema::exists(&**inbox));
-    dropped!(&place, &sent, "create", |_| Schema::create(&**inbox));
-    dropped!(&place, &sent, "migrate", |_| Schema::migrate(&**inbox));
+    let inbox = cx.fresh().await?;
+    let (connection, sent) = (&inbox.store, message("1")?);
+    dropped!(&inbox, &sent, "version", |_| Schema::version(&**connection));
+    dropped!(&inbox, &sent, "exists", |_| Schema::exists(&**connection));
+    dropped!(&inbox, &sent, "create", |_| Schema::create(&**connection));
+    dropped!(&inbox, &sent, "migrate", |_| Schema::migrate(&**connection));
     Ok(())
 }
 
 pub(crate) async fn subscriptions_leave_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    if place.capabilities().wakeups == Wakeups::None {
+    let inbox = cx.fresh().await?;
+    if inbox.capabilities().wakeups == Wakeups::None {
         return Err(Unmet::NotChecked(Need::Wakeups));
     }
-    let (inbox, sent) = (&place.inbox, message("1")?);
+    let (connection, sent) = (&inbox.store, message("1")?);
     let handlers = [sent.handler().clone()];
-    dropped!(&place, &sent, "subscribe", |_| Store::subscribe(
-        &**inbox, &handlers
+    dropped!(&inbox, &sent, "subscribe", |_| Store::subscribe(
+        &**connection,
+        &handlers
     ));
     for _ in 0..TIMES {
-        let mut subscription = place.subscribe(&handlers).await?;
+        let mut subscription = inbox.subscribe(&handlers).await?;
         let _ = drop_after(1, subscription.woken()).await;
     }
-    let mut subscription = place.subscribe(&handlers).await?;
-    place.accept(&message("2")?).await?;
+    let mut subscription = inbox.subscribe(&handlers).await?;
+    inbox.accept(&message("2")?).await?;
     let woken = tokio::time::timeout(super::wakeups::SOON, subscription.woken()).await;
     if woken.is_err() {
         return Err(Unmet::Failed(format!(
             "subscriptions are not heard of any more: no wake-up after {TIMES} that were dropped"
         )));
     }
-    nothing_is_left(&place, "a subscription", &sent).await
+    nothing_is_left(&inbox, "a subscription", &sent).await
 }
 
 /// Opens, records and ends a transaction, which is dropped with whatever step it is at.
@@ -317,19 +332,19 @@ async fn transaction(
 }
 
 pub(crate) async fn transactions_leave_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    if !place.capabilities().transactions {
+    let inbox = cx.fresh().await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    let transactions = &place.fixture.transactions()?;
+    let transactions = &inbox.fixture.transactions()?;
     let all: Vec<Message> = (0..=TIMES)
         .map(|n| message(&format!("{n}")))
         .collect::<CaseResult<_>>()?;
     let all: Arc<[Message]> = all.into();
-    dropped!(&place, &all[0], "a transaction that rolls back", |time| {
+    dropped!(&inbox, &all[0], "a transaction that rolls back", |time| {
         transaction(&**transactions, &all[time], false)
     });
-    dropped!(&place, &all[0], "a transaction that commits", |time| {
+    dropped!(&inbox, &all[0], "a transaction that commits", |time| {
         transaction(&**transactions, &all[time], true)
     });
     Ok(())

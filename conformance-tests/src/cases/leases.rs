@@ -6,17 +6,17 @@ use inbox_api::{ErrorKind, Extended, Filter, LeaseTerms, State, StoreExt, Worker
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, HANDLER, LONG, ids, message, numbered, processed, retry, terms},
+    test_inbox::{Context, HANDLER, LONG, ids, message, numbered, processed, retry, terms},
     times::about,
 };
 
 pub(crate) async fn a_lease_hides_its_message(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
-    place.nothing_due("its only message is leased").await?;
-    let record = place.record(sent.key()).await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.nothing_due("its only message is leased").await?;
+    let record = inbox.record(sent.key()).await?;
     same("state", &record.state, &State::Leased)?;
     same(
         "worker",
@@ -32,25 +32,25 @@ pub(crate) async fn a_lease_hides_its_message(cx: Context) -> CaseResult {
 
 /// Defect: no recovery of messages whose worker vanished.
 pub(crate) async fn a_vanished_worker_gives_its_message_back(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    place.claim_single(place.brief()).await?;
-    place.nothing_due("the lease has not run out").await?;
-    place.pass(place.brief()).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.nothing_due("the lease has not run out").await?;
+    inbox.pass(inbox.brief()).await?;
     same(
         "claimed",
-        &ids(&place.claim_up_to(10, LONG).await?),
+        &ids(&inbox.claim_up_to(10, LONG).await?),
         &vec!["1".into()],
     )
 }
 
 pub(crate) async fn a_lease_that_ran_out_is_shown_as_pending(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let record = place.record(sent.key()).await?;
+    inbox.accept(&sent).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("state by get", &record.state, &State::Pending)?;
     let with = |state| Filter {
         states: vec![state],
@@ -58,18 +58,18 @@ pub(crate) async fn a_lease_that_ran_out_is_shown_as_pending(cx: Context) -> Cas
     };
     same(
         "count of pending",
-        &place.count(&with(State::Pending)).await?,
+        &inbox.count(&with(State::Pending)).await?,
         &1,
     )?;
     same(
         "count of leased",
-        &place.count(&with(State::Leased)).await?,
+        &inbox.count(&with(State::Leased)).await?,
         &0,
     )?;
     let page = inbox_api::Page::first(10);
     same(
         "listed as pending",
-        &place
+        &inbox
             .list(&with(State::Pending), &page)
             .await?
             .records
@@ -78,10 +78,10 @@ pub(crate) async fn a_lease_that_ran_out_is_shown_as_pending(cx: Context) -> Cas
     )?;
     same(
         "listed as leased",
-        &place.list(&with(State::Leased), &page).await?.records.len(),
+        &inbox.list(&with(State::Leased), &page).await?.records.len(),
         &0,
     )?;
-    let statistics = place.statistics().await?;
+    let statistics = inbox.statistics().await?;
     same(
         "pending in the statistics",
         &statistics.count(State::Pending),
@@ -95,26 +95,26 @@ pub(crate) async fn a_lease_that_ran_out_is_shown_as_pending(cx: Context) -> Cas
 }
 
 pub(crate) async fn a_lease_that_ran_out_has_no_end(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     let page = inbox_api::Page::first(10);
-    let listing = place.list(&Filter::default(), &page).await?;
+    let listing = inbox.list(&Filter::default(), &page).await?;
     let mut shown: Vec<_> = listing.records.into_iter().collect();
-    shown.push(place.record(sent.key()).await?);
+    shown.push(inbox.record(sent.key()).await?);
     for record in &shown {
         same(
             "end of the lease and who held it, when it has run out",
             &(record.lease_until, &record.worker),
-            &(None, &Some(crate::place::worker()?)),
+            &(None, &Some(crate::test_inbox::worker()?)),
         )?;
     }
     same("records listed", &(shown.len() - 1), &1)?;
     // It is still the newest, and can be revived.
-    let revived = place.extend_one(&leased.lease, LONG).await?;
-    let until = place.record(sent.key()).await?.lease_until;
+    let revived = inbox.extend_one(&leased.lease, LONG).await?;
+    let until = inbox.record(sent.key()).await?.lease_until;
     same(
         "end of the lease, revived",
         &until.map(Extended::Until),
@@ -124,79 +124,79 @@ pub(crate) async fn a_lease_that_ran_out_has_no_end(cx: Context) -> CaseResult {
 
 /// Defect: one worker's lost heartbeat frees everything, or nothing.
 pub(crate) async fn leases_run_out_one_by_one(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(3)?).await?;
-    place.claim_single(LONG * 10).await?;
-    place.claim_single(place.brief()).await?;
-    place.claim_single(LONG * 10).await?;
-    place.pass(place.brief()).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(3)?).await?;
+    inbox.claim_single(LONG * 10).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.claim_single(LONG * 10).await?;
+    inbox.pass(inbox.brief()).await?;
     same(
         "claimed",
-        &ids(&place.claim_up_to(10, LONG).await?),
+        &ids(&inbox.claim_up_to(10, LONG).await?),
         &vec!["00002".into()],
     )
 }
 
 pub(crate) async fn an_extension_lengthens_the_lease(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_single(place.brief()).await?;
-    let answer = place.extend_one(&leased.lease, LONG * 10).await?;
-    let until = place.record(&leased.lease.key).await?.lease_until;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_single(inbox.brief()).await?;
+    let answer = inbox.extend_one(&leased.lease, LONG * 10).await?;
+    let until = inbox.record(&leased.lease.key).await?.lease_until;
     same("answer", &Some(answer), &until.map(Extended::Until))?;
-    place.pass(place.brief()).await?;
-    place.nothing_due("its lease was extended").await?;
-    place.finish(&leased, processed()).await
+    inbox.pass(inbox.brief()).await?;
+    inbox.nothing_due("its lease was extended").await?;
+    inbox.finish(&leased, processed()).await
 }
 
 pub(crate) async fn an_extension_can_shorten_the_lease(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_single(LONG * 10).await?;
-    let _ = place.extend_one(&leased.lease, place.brief()).await?;
-    place.pass(place.brief()).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_single(LONG * 10).await?;
+    let _ = inbox.extend_one(&leased.lease, inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     same(
         "claimed",
-        &ids(&place.claim_up_to(10, LONG).await?),
+        &ids(&inbox.claim_up_to(10, LONG).await?),
         &vec!["1".into()],
     )
 }
 
 pub(crate) async fn an_extension_revives_an_unclaimed_lease(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let answer = place.extend_one(&leased.lease, LONG).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let answer = inbox.extend_one(&leased.lease, LONG).await?;
     ensure!(
         matches!(answer, Extended::Until(_)),
         "extending a lease that ran out unclaimed: expected Until, saw {answer:?}"
     );
-    place.nothing_due("its lease was revived").await?;
-    place.finish(&leased, processed()).await
+    inbox.nothing_due("its lease was revived").await?;
+    inbox.finish(&leased, processed()).await
 }
 
 pub(crate) async fn a_settled_lease_cannot_be_extended(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(2)?).await?;
-    let leased = place.claim_up_to(2, LONG).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(2)?).await?;
+    let leased = inbox.claim_up_to(2, LONG).await?;
     for (leased, outcome) in leased.iter().zip([processed(), retry(LONG)]) {
-        place.finish(leased, outcome).await?;
-        let answer = place.extend_one(&leased.lease, LONG).await?;
+        inbox.finish(leased, outcome).await?;
+        let answer = inbox.extend_one(&leased.lease, LONG).await?;
         same("extending after settling", &answer, &Extended::LeaseLost)?;
     }
     Ok(())
 }
 
 pub(crate) async fn extensions_are_answered_one_by_one(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(3)?).await?;
-    let leased = place.claim_up_to(3, LONG).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(3)?).await?;
+    let leased = inbox.claim_up_to(3, LONG).await?;
     if let Some(second) = leased.get(1) {
-        place.finish(second, processed()).await?;
+        inbox.finish(second, processed()).await?;
     }
     let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
-    let answers = place.extend(&leases, LONG).await?;
+    let answers = inbox.extend(&leases, LONG).await?;
     let lost: Vec<bool> = answers.iter().map(|a| *a == Extended::LeaseLost).collect();
     same(
         "answers that are LeaseLost",
@@ -207,46 +207,46 @@ pub(crate) async fn extensions_are_answered_one_by_one(cx: Context) -> CaseResul
 
 /// Defect: a batch taken for a set, so that the second of two equal leases is lost, or fails it.
 pub(crate) async fn a_lease_that_is_named_twice_is_extended(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(2)?).await?;
-    let leased = place.claim_up_to(2, LONG).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(2)?).await?;
+    let leased = inbox.claim_up_to(2, LONG).await?;
     let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
     let twice = [leases[0].clone(), leases[1].clone(), leases[0].clone()];
-    let answers = place.extend(&twice, 2 * LONG).await?;
+    let answers = inbox.extend(&twice, 2 * LONG).await?;
     ensure!(
         answers.len() == 3
             && answers[0] == answers[2]
             && answers.iter().all(|a| matches!(a, Extended::Until(_))),
         "extending two leases, the first of them twice: expected three new ends, saw {answers:?}"
     );
-    place.finish(&leased[0], processed()).await
+    inbox.finish(&leased[0], processed()).await
 }
 
 pub(crate) async fn lengths_out_of_range_are_invalid(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_one().await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
     for length in [
         Duration::ZERO,
         Duration::from_micros(999),
         LeaseTerms::MAX + Duration::from_nanos(1),
         Duration::MAX,
     ] {
-        let Err(error) = place.extend_one(&leased.lease, length).await else {
+        let Err(error) = inbox.extend_one(&leased.lease, length).await else {
             return Err(Unmet::Failed(format!(
                 "extending for {length:?}: expected an error, saw an answer"
             )));
         };
         same("kind of the error", &error.kind(), &ErrorKind::Invalid)?;
     }
-    let until = place.record(&leased.lease.key).await?.lease_until;
+    let until = inbox.record(&leased.lease.key).await?.lease_until;
     same(
         "end of the lease after refused extensions",
         &until,
         &Some(leased.lease.until),
     )?;
     for length in [LeaseTerms::MAX, LeaseTerms::MIN] {
-        let answer = place.extend_one(&leased.lease, length).await?;
+        let answer = inbox.extend_one(&leased.lease, length).await?;
         ensure!(
             answer != Extended::LeaseLost,
             "extending for {length:?}: saw LeaseLost"
@@ -256,11 +256,11 @@ pub(crate) async fn lengths_out_of_range_are_invalid(cx: Context) -> CaseResult 
 }
 
 pub(crate) async fn each_lease_has_its_own_length(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let now = place.now().await?;
-    place.accept_all(&numbered(2)?).await?;
+    let inbox = cx.fresh().await?;
+    let now = inbox.now().await?;
+    inbox.accept_all(&numbered(2)?).await?;
     for length in [LONG, LONG * 60] {
-        let leased = place.claim_single(length).await?;
+        let leased = inbox.claim_single(length).await?;
         about(
             &format!("end of a lease of {length:?}"),
             leased.lease.until,
@@ -271,10 +271,10 @@ pub(crate) async fn each_lease_has_its_own_length(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_claim_serves_several_handlers(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (handler, id) in [("a", "1"), ("b", "2"), ("c", "3"), ("a", "4")] {
-        place
-            .accept(&crate::place::message_for(handler, id)?)
+        inbox
+            .accept(&crate::test_inbox::message_for(handler, id)?)
             .await?;
     }
     let request = inbox_api::ClaimRequest {
@@ -285,7 +285,7 @@ pub(crate) async fn a_claim_serves_several_handlers(cx: Context) -> CaseResult {
         limit: 10,
         terms: terms(LONG)?,
     };
-    let claims = inbox_api::Store::claim(&*place.inbox, &request).await?;
+    let claims = inbox_api::Store::claim(&*inbox.store, &request).await?;
     let mut claimed = ids(&claims.leased);
     claimed.sort();
     same(
@@ -296,8 +296,8 @@ pub(crate) async fn a_claim_serves_several_handlers(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_handler_named_twice_is_one(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(5)?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(5)?).await?;
     let handler = inbox_api::HandlerName::new(HANDLER)?;
     let mut claimed = Vec::new();
     for expected in [3, 2, 0] {
@@ -306,7 +306,7 @@ pub(crate) async fn a_handler_named_twice_is_one(cx: Context) -> CaseResult {
             limit: 3,
             terms: terms(LONG)?,
         };
-        let claims = inbox_api::Store::claim(&*place.inbox, &request).await?;
+        let claims = inbox_api::Store::claim(&*inbox.store, &request).await?;
         same(
             "how many a claim of 3 took that names one handler three times",
             &claims.leased.len(),
@@ -319,29 +319,29 @@ pub(crate) async fn a_handler_named_twice_is_one(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_claim_keeps_to_its_limit(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(5)?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(5)?).await?;
     same(
         "first",
-        &ids(&place.claim_up_to(2, LONG).await?),
+        &ids(&inbox.claim_up_to(2, LONG).await?),
         &vec!["00001".into(), "00002".into()],
     )?;
     same(
         "then",
-        &ids(&place.claim_up_to(2, LONG).await?),
+        &ids(&inbox.claim_up_to(2, LONG).await?),
         &vec!["00003".into(), "00004".into()],
     )?;
     same(
         "last",
-        &ids(&place.claim_up_to(2, LONG).await?),
+        &ids(&inbox.claim_up_to(2, LONG).await?),
         &vec!["00005".into()],
     )
 }
 
 pub(crate) async fn a_length_is_checked_without_a_lease(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for length in [Duration::ZERO, LeaseTerms::MAX + Duration::from_nanos(1)] {
-        let kind = place.extend(&[], length).await.err().map(|e| e.kind());
+        let kind = inbox.extend(&[], length).await.err().map(|e| e.kind());
         same(
             &format!("error of extending no leases for {length:?}"),
             &kind,
@@ -350,7 +350,7 @@ pub(crate) async fn a_length_is_checked_without_a_lease(cx: Context) -> CaseResu
     }
     same(
         "extending no leases",
-        &place.extend(&[], LONG).await?,
+        &inbox.extend(&[], LONG).await?,
         &Vec::new(),
     )
 }

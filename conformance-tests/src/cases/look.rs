@@ -9,8 +9,8 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{
-        Context, HANDLER, LONG, Place, dead, message, message_for, numbered, ordered, processed,
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, dead, message, message_for, numbered, ordered, processed,
     },
     times::about,
 };
@@ -27,10 +27,10 @@ fn expected_ids(numbers: impl Iterator<Item = usize>) -> Vec<String> {
     numbers.map(|n| format!("{n:05}")).collect()
 }
 
-async fn all_pages(place: &Place, filter: &Filter, page: Page) -> CaseResult<Vec<Vec<String>>> {
+async fn all_pages(inbox: &TestInbox, filter: &Filter, page: Page) -> CaseResult<Vec<Vec<String>>> {
     let (mut page, mut pages) = (page, Vec::new());
     loop {
-        let listing = place.list(filter, &page).await?;
+        let listing = inbox.list(filter, &page).await?;
         pages.push(listed(&listing));
         ensure!(pages.len() <= 100, "pages: saw no end after 100 of them");
         match listing.next {
@@ -41,16 +41,16 @@ async fn all_pages(place: &Place, filter: &Filter, page: Page) -> CaseResult<Vec
 }
 
 pub(crate) async fn a_record_shows_everything(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let now = place.now().await?;
+    let inbox = cx.fresh().await?;
+    let now = inbox.now().await?;
     let sent = message("1")?
         .with_content_type(ContentType::new("application/json")?)
         .with_header("source", "shop")?
         .with_due(Due::After(Duration::ZERO));
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     let result = Some(Bytes::from_static(b"receipt 7"));
-    place
+    inbox
         .finish(
             &leased,
             Outcome::Processed {
@@ -58,7 +58,7 @@ pub(crate) async fn a_record_shows_everything(cx: Context) -> CaseResult {
             },
         )
         .await?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("key", &record.key, sent.key())?;
     same("kind", &record.kind, sent.kind())?;
     same(
@@ -95,17 +95,17 @@ pub(crate) async fn a_record_shows_everything(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn listings_are_in_order_of_acceptance(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let batch = numbered(10)?;
-    place.accept_all(&batch[..5]).await?;
-    place.accept_all(&batch[5..]).await?;
-    let earliest = place.list(&Filter::default(), &Page::first(100)).await?;
+    inbox.accept_all(&batch[..5]).await?;
+    inbox.accept_all(&batch[5..]).await?;
+    let earliest = inbox.list(&Filter::default(), &Page::first(100)).await?;
     same("earliest first", &listed(&earliest), &expected_ids(1..=10))?;
     let page = Page {
         newest_first: true,
         ..Page::first(100)
     };
-    let latest = place.list(&Filter::default(), &page).await?;
+    let latest = inbox.list(&Filter::default(), &page).await?;
     same(
         "latest first",
         &listed(&latest),
@@ -114,8 +114,8 @@ pub(crate) async fn listings_are_in_order_of_acceptance(cx: Context) -> CaseResu
 }
 
 pub(crate) async fn pages_cover_everything_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(10)?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(10)?).await?;
     for newest_first in [false, true] {
         for (limit, sizes) in [
             (3, vec![3, 3, 3, 1]),
@@ -127,7 +127,7 @@ pub(crate) async fn pages_cover_everything_once(cx: Context) -> CaseResult {
                 newest_first,
                 ..Page::first(limit)
             };
-            let pages = all_pages(&place, &Filter::default(), page).await?;
+            let pages = all_pages(&inbox, &Filter::default(), page).await?;
             let seen: Vec<usize> = pages.iter().map(Vec::len).collect();
             same(&format!("sizes of pages of up to {limit}"), &seen, &sizes)?;
             let mut all = pages.concat();
@@ -140,24 +140,24 @@ pub(crate) async fn pages_cover_everything_once(cx: Context) -> CaseResult {
 
 /// Defect: paging by offset, which skips and repeats when rows leave the filter.
 pub(crate) async fn pages_are_stable_while_rows_change(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(9)?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(9)?).await?;
     let filter = Filter {
         states: vec![State::Pending],
         ..Filter::default()
     };
-    let first = place.list(&filter, &Page::first(3)).await?;
+    let first = inbox.list(&filter, &Page::first(3)).await?;
     same("first page", &listed(&first), &expected_ids(1..=3))?;
     // The first page's messages leave the filter, and new ones come.
-    for leased in place.claim_up_to(3, LONG).await? {
-        place.finish(&leased, processed()).await?;
+    for leased in inbox.claim_up_to(3, LONG).await? {
+        inbox.finish(&leased, processed()).await?;
     }
-    place.accept(&message("00010")?).await?;
+    inbox.accept(&message("00010")?).await?;
     let page = Page {
         after: first.next,
         ..Page::first(3)
     };
-    let second = place.list(&filter, &page).await?;
+    let second = inbox.list(&filter, &page).await?;
     same(
         "second page after the first page's messages left",
         &listed(&second),
@@ -167,20 +167,20 @@ pub(crate) async fn pages_are_stable_while_rows_change(cx: Context) -> CaseResul
         after: second.next,
         ..Page::first(10)
     };
-    let last = place.list(&filter, &page).await?;
+    let last = inbox.list(&filter, &page).await?;
     same("last page", &listed(&last), &expected_ids(7..=10))
 }
 
 pub(crate) async fn a_page_without_room_is_empty(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(2)?).await?;
-    let none = place.list(&Filter::default(), &Page::first(0)).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(2)?).await?;
+    let none = inbox.list(&Filter::default(), &Page::first(0)).await?;
     same(
         "records and next",
         &(listed(&none), none.next),
         &(Vec::new(), None),
     )?;
-    let all = place
+    let all = inbox
         .list(&Filter::default(), &Page::first(u32::MAX))
         .await?;
     same(
@@ -191,12 +191,12 @@ pub(crate) async fn a_page_without_room_is_empty(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn payloads_are_listed_when_asked_for(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     let result = Some(Bytes::from_static(b"done"));
-    place
+    inbox
         .finish(
             &leased,
             Outcome::Processed {
@@ -209,7 +209,7 @@ pub(crate) async fn payloads_are_listed_when_asked_for(cx: Context) -> CaseResul
             with_payload,
             ..Page::first(5)
         };
-        let listing = place.list(&Filter::default(), &page).await?;
+        let listing = inbox.list(&Filter::default(), &page).await?;
         let seen = listing
             .records
             .first()
@@ -227,9 +227,9 @@ pub(crate) async fn payloads_are_listed_when_asked_for(cx: Context) -> CaseResul
 }
 
 pub(crate) async fn a_listing_agrees_with_get(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (n, state) in State::ALL.into_iter().enumerate() {
-        place
+        inbox
             .accept_in(&message_for(state.as_str(), &format!("{n}"))?, state)
             .await?;
     }
@@ -237,12 +237,12 @@ pub(crate) async fn a_listing_agrees_with_get(cx: Context) -> CaseResult {
         with_payload: true,
         ..Page::first(10)
     };
-    let listing = place.list(&Filter::default(), &page).await?;
+    let listing = inbox.list(&Filter::default(), &page).await?;
     same("records", &listing.records.len(), &5)?;
     for record in &listing.records {
         same(
             "the same record by get",
-            &place.record(&record.key).await?,
+            &inbox.record(&record.key).await?,
             record,
         )?;
     }
@@ -250,15 +250,15 @@ pub(crate) async fn a_listing_agrees_with_get(cx: Context) -> CaseResult {
 }
 
 /// Ten messages that differ in every respect that a filter knows.
-async fn variety(place: &Place) -> CaseResult {
+async fn variety(inbox: &TestInbox) -> CaseResult {
     for (n, state) in State::ALL.into_iter().cycle().take(10).enumerate() {
         let handler = if n < 5 { "a" } else { "b" };
         let plain = message_for(handler, &format!("{n:05}"))?;
         let kind = Kind::new(if n % 2 == 0 { "even" } else { "odd" })?;
         let sent = Message::new(plain.handler().clone(), plain.id().clone(), kind, "x");
-        place.accept(&sent).await?;
-        let begun = place
-            .begin(&sent, &crate::place::terms(LONG * 60 * 10)?)
+        inbox.accept(&sent).await?;
+        let begun = inbox
+            .begin(&sent, &crate::test_inbox::terms(LONG * 60 * 10)?)
             .await?;
         let inbox_api::Begun::Run(leased) = begun else {
             return Err(Unmet::Failed(format!(
@@ -267,37 +267,37 @@ async fn variety(place: &Place) -> CaseResult {
         };
         match state {
             State::Leased => {}
-            State::Pending => place.finish(&leased, Outcome::Release).await?,
-            State::Processed => place.finish(&leased, processed()).await?,
-            State::Dead => place.finish(&leased, dead("100% Broken_pipe")).await?,
+            State::Pending => inbox.finish(&leased, Outcome::Release).await?,
+            State::Processed => inbox.finish(&leased, processed()).await?,
+            State::Dead => inbox.finish(&leased, dead("100% Broken_pipe")).await?,
             State::Discarded => {
-                place.finish(&leased, dead("superseded")).await?;
-                let _ = place.discard(sent.key()).await?;
+                inbox.finish(&leased, dead("superseded")).await?;
+                let _ = inbox.discard(sent.key()).await?;
             }
         }
         if n == 4 {
-            place.pass(place.brief()).await?;
+            inbox.pass(inbox.brief()).await?;
         }
     }
     Ok(())
 }
 
-async fn matches(place: &Place, what: &str, filter: Filter, expected: &[usize]) -> CaseResult {
+async fn matches(inbox: &TestInbox, what: &str, filter: Filter, expected: &[usize]) -> CaseResult {
     let expected = expected_ids(expected.iter().copied());
-    let listing = place.list(&filter, &Page::first(100)).await?;
+    let listing = inbox.list(&filter, &Page::first(100)).await?;
     same(&format!("listed {what}"), &listed(&listing), &expected)?;
-    let count = place.count(&filter).await?;
+    let count = inbox.count(&filter).await?;
     same(&format!("counted {what}"), &count, &(expected.len() as u64))?;
-    let pages = all_pages(place, &filter, Page::first(2)).await?.concat();
+    let pages = all_pages(inbox, &filter, Page::first(2)).await?.concat();
     same(&format!("listed in pages of two {what}"), &pages, &expected)
 }
 
 pub(crate) async fn filters_narrow(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    variety(&place).await?;
+    let inbox = cx.fresh().await?;
+    variety(&inbox).await?;
     let all = Filter::default;
     matches(
-        &place,
+        &inbox,
         "without a filter",
         all(),
         &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
@@ -308,63 +308,63 @@ pub(crate) async fn filters_narrow(cx: Context) -> CaseResult {
             states: vec![state],
             ..all()
         };
-        matches(&place, &format!("as {state}"), filter, &[n, n + 5]).await?;
+        matches(&inbox, &format!("as {state}"), filter, &[n, n + 5]).await?;
     }
     let filter = Filter {
         states: vec![State::Dead, State::Pending],
         ..all()
     };
-    matches(&place, "as dead or pending", filter, &[0, 3, 5, 8]).await?;
+    matches(&inbox, "as dead or pending", filter, &[0, 3, 5, 8]).await?;
     let filter = Filter {
         handler: Some(HandlerName::new("b")?),
         ..all()
     };
-    matches(&place, "of a handler", filter, &[5, 6, 7, 8, 9]).await?;
+    matches(&inbox, "of a handler", filter, &[5, 6, 7, 8, 9]).await?;
     let filter = Filter {
         handler: Some(HandlerName::new("B")?),
         ..all()
     };
-    matches(&place, "of a handler in another case", filter, &[]).await?;
+    matches(&inbox, "of a handler in another case", filter, &[]).await?;
     let filter = Filter {
         kind: Some(Kind::new("odd")?),
         ..all()
     };
-    matches(&place, "of a kind", filter, &[1, 3, 5, 7, 9]).await?;
+    matches(&inbox, "of a kind", filter, &[1, 3, 5, 7, 9]).await?;
     let filter = Filter {
         handler: Some(HandlerName::new("a")?),
         kind: Some(Kind::new("odd")?),
         states: vec![State::Dead],
         ..all()
     };
-    matches(&place, "by state, handler and kind", filter, &[3]).await
+    matches(&inbox, "by state, handler and kind", filter, &[3]).await
 }
 
 pub(crate) async fn ages_narrow(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.need_clock()?;
-    variety(&place).await?;
-    let age = Some(place.brief() / 2);
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
+    variety(&inbox).await?;
+    let age = Some(inbox.brief() / 2);
     let filter = Filter {
         older_than: age,
         ..Filter::default()
     };
-    matches(&place, "accepted before", filter, &[0, 1, 2, 3, 4]).await?;
+    matches(&inbox, "accepted before", filter, &[0, 1, 2, 3, 4]).await?;
     let filter = Filter {
         newer_than: age,
         ..Filter::default()
     };
-    matches(&place, "accepted since", filter, &[5, 6, 7, 8, 9]).await?;
+    matches(&inbox, "accepted since", filter, &[5, 6, 7, 8, 9]).await?;
     let filter = Filter {
         older_than: Some(Duration::MAX),
         ..Filter::default()
     };
-    matches(&place, "accepted before all time", filter, &[]).await
+    matches(&inbox, "accepted before all time", filter, &[]).await
 }
 
 /// Defect: wildcards and case folding in the search for error texts.
 pub(crate) async fn error_texts_are_found_byte_for_byte(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    variety(&place).await?;
+    let inbox = cx.fresh().await?;
+    variety(&inbox).await?;
     for (text, expected) in [
         ("Broken", vec![3, 8]),
         ("broken", vec![]),
@@ -381,7 +381,7 @@ pub(crate) async fn error_texts_are_found_byte_for_byte(cx: Context) -> CaseResu
             ..Filter::default()
         };
         matches(
-            &place,
+            &inbox,
             &format!("whose error contains {text:?}"),
             filter,
             &expected,
@@ -392,17 +392,17 @@ pub(crate) async fn error_texts_are_found_byte_for_byte(cx: Context) -> CaseResu
 }
 
 pub(crate) async fn ordering_keys_narrow(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     for (id, key) in [("00001", "k"), ("00002", "K"), ("00003", "k")] {
-        place.accept(&ordered(id, key)?).await?;
+        inbox.accept(&ordered(id, key)?).await?;
     }
-    place.accept(&message("00004")?).await?;
+    inbox.accept(&message("00004")?).await?;
     let filter = Filter {
         ordering_key: Some(inbox_api::OrderingKey::new("k")?),
         ..Filter::default()
     };
-    matches(&place, "of an ordering key", filter, &[1, 3]).await?;
-    let record: Record = place.record(ordered("00002", "K")?.key()).await?;
+    matches(&inbox, "of an ordering key", filter, &[1, 3]).await?;
+    let record: Record = inbox.record(ordered("00002", "K")?.key()).await?;
     same(
         "ordering key",
         &record
@@ -414,8 +414,8 @@ pub(crate) async fn ordering_keys_narrow(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_foreign_cursor_is_invalid(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     for text in [
         "nonsense",
         "",
@@ -430,17 +430,17 @@ pub(crate) async fn a_foreign_cursor_is_invalid(cx: Context) -> CaseResult {
         };
         let slice = inbox_api::Slice { after, limit: 5 };
         let kinds = [
-            place
+            inbox
                 .list(&Filter::default(), &page)
                 .await
                 .err()
                 .map(|e| e.kind()),
-            place
+            inbox
                 .replay_slice(&Filter::default(), &slice)
                 .await
                 .err()
                 .map(|e| e.kind()),
-            place
+            inbox
                 .discard_slice(&Filter::default(), &slice)
                 .await
                 .err()
@@ -457,24 +457,24 @@ pub(crate) async fn a_foreign_cursor_is_invalid(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_cursor_outlives_its_message(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(4)?).await?;
-    let first = place.list(&Filter::default(), &Page::first(2)).await?;
-    for leased in place.claim_up_to(2, LONG).await? {
-        place.finish(&leased, processed()).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(4)?).await?;
+    let first = inbox.list(&Filter::default(), &Page::first(2)).await?;
+    for leased in inbox.claim_up_to(2, LONG).await? {
+        inbox.finish(&leased, processed()).await?;
     }
     let gone = inbox_api::PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
-    same("purged", &place.purge(&gone).await?, &2)?;
+    same("purged", &inbox.purge(&gone).await?, &2)?;
     let page = Page {
         after: first.next,
         ..Page::first(10)
     };
-    let rest = place.list(&Filter::default(), &page).await?;
+    let rest = inbox.list(&Filter::default(), &page).await?;
     same(
         "listed behind what was purged",
         &listed(&rest),
         &expected_ids(3..=4),
     )?;
-    same("claimable", &place.claim_up_to(9, LONG).await?.len(), &2)?;
+    same("claimable", &inbox.claim_up_to(9, LONG).await?.len(), &2)?;
     same("handler", &rest.records[0].key.handler.as_str(), &HANDLER)
 }

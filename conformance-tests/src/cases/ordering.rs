@@ -9,23 +9,23 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, ensure, same},
-    place::{
-        Context, HANDLER, LONG, Place, claim, dead, dead_blocking, ids, message, message_for,
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, ids, message, message_for,
         ordered, processed, retry, sequence, terms,
     },
 };
 
 /// Claims and processes until nothing is due; returns the order.
-async fn drain(place: &Place) -> CaseResult<Vec<String>> {
+async fn drain(inbox: &TestInbox) -> CaseResult<Vec<String>> {
     let mut order = Vec::new();
     loop {
-        let leased = place.claim_up_to(10, LONG).await?;
+        let leased = inbox.claim_up_to(10, LONG).await?;
         if leased.is_empty() {
             return Ok(order);
         }
         order.extend(ids(&leased));
         for leased in &leased {
-            place.finish(leased, processed()).await?;
+            inbox.finish(leased, processed()).await?;
         }
     }
 }
@@ -35,77 +35,77 @@ fn texts(ids: &[&str]) -> Vec<String> {
 }
 
 pub(crate) async fn messages_of_a_key_come_in_order(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(3, "k")?).await?;
-    place.accept(&ordered("4", "k")?).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(3, "k")?).await?;
+    inbox.accept(&ordered("4", "k")?).await?;
     same(
         "order",
-        &drain(&place).await?,
+        &drain(&inbox).await?,
         &texts(&["1", "2", "3", "4"]),
     )
 }
 
 pub(crate) async fn one_message_of_a_key_at_a_time(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(3, "k")?).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(3, "k")?).await?;
     same(
         "claimed at once",
-        &ids(&place.claim_up_to(10, LONG).await?),
+        &ids(&inbox.claim_up_to(10, LONG).await?),
         &texts(&["1"]),
     )?;
-    place
+    inbox
         .nothing_due("the first of its ordering key is leased")
         .await?;
-    let other = place.connections(2).await?;
+    let other = inbox.connections(2).await?;
     let leased = claim(&*other[1], HANDLER, 10, LONG).await?;
     same("claimed by another worker", &ids(&leased), &Vec::new())
 }
 
 /// Defect: a retry lets later messages of its ordering key overtake.
 pub(crate) async fn a_retry_is_not_overtaken(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(2, "k")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, retry(place.brief())).await?;
-    place
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(2, "k")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, retry(inbox.brief())).await?;
+    inbox
         .nothing_due("the first of its ordering key waits for a retry")
         .await?;
-    place.pass(place.brief()).await?;
-    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+    inbox.pass(inbox.brief()).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "2"]))
 }
 
 /// Defect: a lease that ran out lets later messages of its ordering key overtake.
 pub(crate) async fn an_expired_lease_is_not_overtaken(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(2, "k")?).await?;
-    place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(2, "k")?).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "2"]))
 }
 
 pub(crate) async fn a_delayed_message_is_not_overtaken(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place
-        .accept(&ordered("1", "k")?.with_due(Due::After(place.brief())))
+    let inbox = cx.fresh_ordered().await?;
+    inbox
+        .accept(&ordered("1", "k")?.with_due(Due::After(inbox.brief())))
         .await?;
-    place.accept(&ordered("2", "k")?).await?;
-    place
+    inbox.accept(&ordered("2", "k")?).await?;
+    inbox
         .nothing_due("the first of its ordering key is not due")
         .await?;
-    place.pass(place.brief()).await?;
-    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+    inbox.pass(inbox.brief()).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "2"]))
 }
 
 pub(crate) async fn a_released_message_is_not_overtaken(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(2, "k")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, Outcome::Release).await?;
-    same("order", &drain(&place).await?, &texts(&["1", "2"]))
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(2, "k")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, Outcome::Release).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "2"]))
 }
 
 pub(crate) async fn keys_do_not_hold_each_other_up(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     for (id, key) in [
         ("1", "a"),
         ("2", "a"),
@@ -114,22 +114,22 @@ pub(crate) async fn keys_do_not_hold_each_other_up(cx: Context) -> CaseResult {
         ("5", "A"),
         ("6", "a "),
     ] {
-        place.accept(&ordered(id, key)?).await?;
+        inbox.accept(&ordered(id, key)?).await?;
     }
     same(
         "claimed",
-        &ids(&place.claim_up_to(10, LONG).await?),
+        &ids(&inbox.claim_up_to(10, LONG).await?),
         &texts(&["1", "3", "5", "6"]),
     )
 }
 
 pub(crate) async fn messages_without_a_key_are_not_held_up(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     for n in 1..=5 {
-        place.accept(&ordered(&format!("k{n}"), "k")?).await?;
-        place.accept(&message(&format!("{n}"))?).await?;
+        inbox.accept(&ordered(&format!("k{n}"), "k")?).await?;
+        inbox.accept(&message(&format!("{n}"))?).await?;
     }
-    let claimed = ids(&place.claim_up_to(10, LONG).await?);
+    let claimed = ids(&inbox.claim_up_to(10, LONG).await?);
     same(
         "claimed",
         &claimed,
@@ -138,15 +138,15 @@ pub(crate) async fn messages_without_a_key_are_not_held_up(cx: Context) -> CaseR
 }
 
 pub(crate) async fn handlers_do_not_hold_each_other_up(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let key = OrderingKey::new("k")?;
     for handler in ["a", "b"] {
-        place
+        inbox
             .accept(&message_for(handler, "1")?.with_ordering_key(key.clone()))
             .await?;
         same(
             "claimed",
-            &ids(&claim(&*place.inbox, handler, 5, LONG).await?),
+            &ids(&claim(&*inbox.store, handler, 5, LONG).await?),
             &texts(&["1"]),
         )?;
     }
@@ -155,199 +155,200 @@ pub(crate) async fn handlers_do_not_hold_each_other_up(cx: Context) -> CaseResul
 
 /// Blocked messages must not use a claim's limit up.
 pub(crate) async fn a_long_blocked_key_hides_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(300, "k")?).await?;
-    place.accept(&message("free")?).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(300, "k")?).await?;
+    inbox.accept(&message("free")?).await?;
     same(
         "first claim",
-        &ids(&place.claim_up_to(1, LONG).await?),
+        &ids(&inbox.claim_up_to(1, LONG).await?),
         &texts(&["1"]),
     )?;
     same(
         "second claim",
-        &ids(&place.claim_up_to(1, LONG).await?),
+        &ids(&inbox.claim_up_to(1, LONG).await?),
         &texts(&["free"]),
     )
 }
 
 pub(crate) async fn a_dead_message_lets_the_next_through(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(2, "k")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead("gave up")).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(2, "k")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead("gave up")).await?;
     same(
         "blocks",
-        &place.record(&leased.lease.key).await?.blocks_ordering_key,
+        &inbox.record(&leased.lease.key).await?.blocks_ordering_key,
         &false,
     )?;
-    same("order", &drain(&place).await?, &texts(&["2"]))
+    same("order", &drain(&inbox).await?, &texts(&["2"]))
 }
 
-async fn blocked(cx: &Context) -> CaseResult<Place> {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(3, "k")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead_blocking("gave up")).await?;
+async fn blocked(cx: &Context) -> CaseResult<TestInbox> {
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(3, "k")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead_blocking("gave up")).await?;
     same(
         "blocks",
-        &place.record(&leased.lease.key).await?.blocks_ordering_key,
+        &inbox.record(&leased.lease.key).await?.blocks_ordering_key,
         &true,
     )?;
-    Ok(place)
+    Ok(inbox)
 }
 
 pub(crate) async fn a_dead_message_can_block_its_key(cx: Context) -> CaseResult {
-    let place = blocked(&cx).await?;
-    place
+    let inbox = blocked(&cx).await?;
+    inbox
         .nothing_due("a dead message blocks its ordering key")
         .await?;
-    place.accept(&ordered("4", "k")?).await?;
-    place.accept(&ordered("5", "other")?).await?;
+    inbox.accept(&ordered("4", "k")?).await?;
+    inbox.accept(&ordered("5", "other")?).await?;
     same(
         "claimed",
-        &ids(&place.claim_up_to(10, LONG).await?),
+        &ids(&inbox.claim_up_to(10, LONG).await?),
         &texts(&["5"]),
     )
 }
 
 pub(crate) async fn a_replay_unblocks_in_order(cx: Context) -> CaseResult {
-    let place = blocked(&cx).await?;
+    let inbox = blocked(&cx).await?;
     same(
         "replay",
-        &place.replay(ordered("1", "k")?.key(), None).await?,
+        &inbox.replay(ordered("1", "k")?.key(), None).await?,
         &Intervention::Done,
     )?;
-    let record = place.record(ordered("1", "k")?.key()).await?;
+    let record = inbox.record(ordered("1", "k")?.key()).await?;
     same("blocks after a replay", &record.blocks_ordering_key, &false)?;
-    same("order", &drain(&place).await?, &texts(&["1", "2", "3"]))
+    same("order", &drain(&inbox).await?, &texts(&["1", "2", "3"]))
 }
 
 pub(crate) async fn a_discard_unblocks(cx: Context) -> CaseResult {
-    let place = blocked(&cx).await?;
+    let inbox = blocked(&cx).await?;
     same(
         "discard",
-        &place.discard(ordered("1", "k")?.key()).await?,
+        &inbox.discard(ordered("1", "k")?.key()).await?,
         &Intervention::Done,
     )?;
-    let record = place.record(ordered("1", "k")?.key()).await?;
+    let record = inbox.record(ordered("1", "k")?.key()).await?;
     same(
         "blocks after a discard",
         &record.blocks_ordering_key,
         &false,
     )?;
-    same("order", &drain(&place).await?, &texts(&["2", "3"]))
+    same("order", &drain(&inbox).await?, &texts(&["2", "3"]))
 }
 
 pub(crate) async fn a_discard_lifts_no_other_block(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(3, "k")?).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(3, "k")?).await?;
     for outcome in [dead("gave up"), dead_blocking("gave up")] {
-        let leased = place.claim_one().await?;
-        place.finish(&leased, outcome).await?;
+        let leased = inbox.claim_one().await?;
+        inbox.finish(&leased, outcome).await?;
     }
-    let discarded = place.discard(ordered("1", "k")?.key()).await?;
+    let discarded = inbox.discard(ordered("1", "k")?.key()).await?;
     same("discard", &discarded, &Intervention::Done)?;
-    place
+    inbox
         .nothing_due("a later dead message blocks the ordering key")
         .await?;
-    let discarded = place.discard(ordered("2", "k")?.key()).await?;
+    let discarded = inbox.discard(ordered("2", "k")?.key()).await?;
     same("discard", &discarded, &Intervention::Done)?;
-    same("order", &drain(&place).await?, &texts(&["3"]))
+    same("order", &drain(&inbox).await?, &texts(&["3"]))
 }
 
 pub(crate) async fn a_purge_unblocks(cx: Context) -> CaseResult {
-    let place = blocked(&cx).await?;
-    let purged = place
+    let inbox = blocked(&cx).await?;
+    let purged = inbox
         .purge(&PurgeRequest::new(State::Dead, Duration::ZERO, 10)?)
         .await?;
     same("purged", &purged, &1)?;
-    same("order", &drain(&place).await?, &texts(&["2", "3"]))
+    same("order", &drain(&inbox).await?, &texts(&["2", "3"]))
 }
 
 pub(crate) async fn discarding_the_first_moves_on(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(3, "k")?).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(3, "k")?).await?;
     for id in ["2", "1"] {
         same(
             "discard",
-            &place.discard(ordered(id, "k")?.key()).await?,
+            &inbox.discard(ordered(id, "k")?.key()).await?,
             &Intervention::Done,
         )?;
     }
-    same("order", &drain(&place).await?, &texts(&["3"]))
+    same("order", &drain(&inbox).await?, &texts(&["3"]))
 }
 
 pub(crate) async fn a_replayed_message_returns_to_its_old_place(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_all(&sequence(4, "k")?).await?;
-    let first = place.claim_one().await?;
-    place.finish(&first, processed()).await?;
-    let second = place.claim_one().await?;
-    let _ = place.replay(&first.lease.key, None).await?;
-    place
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(4, "k")?).await?;
+    let first = inbox.claim_one().await?;
+    inbox.finish(&first, processed()).await?;
+    let second = inbox.claim_one().await?;
+    let _ = inbox.replay(&first.lease.key, None).await?;
+    inbox
         .nothing_due("the second of its ordering key is leased")
         .await?;
-    place.finish(&second, processed()).await?;
-    same("order", &drain(&place).await?, &texts(&["1", "3", "4"]))
+    inbox.finish(&second, processed()).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "3", "4"]))
 }
 
 pub(crate) async fn blocking_without_a_key_has_no_effect(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&[message("1")?, message("2")?]).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead_blocking("gave up")).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&[message("1")?, message("2")?]).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead_blocking("gave up")).await?;
     same(
         "blocks",
-        &place.record(&leased.lease.key).await?.blocks_ordering_key,
+        &inbox.record(&leased.lease.key).await?.blocks_ordering_key,
         &false,
     )?;
-    same("order", &drain(&place).await?, &texts(&["2"]))
+    same("order", &drain(&inbox).await?, &texts(&["2"]))
 }
 
 pub(crate) async fn begin_keeps_the_order(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let (first, second) = (ordered("1", "k")?, ordered("2", "k")?);
-    place.accept(&first).await?;
-    let begun = place.begin(&second, &terms(LONG)?).await?;
+    inbox.accept(&first).await?;
+    let begun = inbox.begin(&second, &terms(LONG)?).await?;
     same(
         "begin behind an unfinished message",
         &begun,
         &Begun::Blocked,
     )?;
-    place.has_state(second.key(), State::Pending).await?;
-    let leased = place.claim_one().await?;
-    let begun = place.begin(&second, &terms(LONG)?).await?;
+    inbox.has_state(second.key(), State::Pending).await?;
+    let leased = inbox.claim_one().await?;
+    let begun = inbox.begin(&second, &terms(LONG)?).await?;
     same("begin behind a leased message", &begun, &Begun::Blocked)?;
-    place.finish(&leased, processed()).await?;
-    let begun = place.begin(&second, &terms(LONG)?).await?;
+    inbox.finish(&leased, processed()).await?;
+    let begun = inbox.begin(&second, &terms(LONG)?).await?;
     ensure!(
         matches!(begun, Begun::Run(_)),
         "begin when its turn has come: saw {begun:?}"
     );
-    place.nothing_due("it runs inline").await
+    inbox.nothing_due("it runs inline").await
 }
 
 /// The order holds under load: several workers, retries, expired leases.
 pub(crate) async fn order_holds_among_many_workers(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let mut batch = Vec::new();
     for n in 0..20 {
         for key in ["a", "b", "c"] {
             batch.push(ordered(&format!("{key}{n:02}"), key)?);
         }
     }
-    place.accept_all(&batch).await?;
+    inbox.accept_all(&batch).await?;
     let finished = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
-    for inbox in place.connections(4).await? {
+    for connection in inbox.connections(4).await? {
         let finished = std::sync::Arc::clone(&finished);
         tasks.push(tokio::spawn(async move {
             let mut idle = 0;
             while idle < 20 {
                 let handler = inbox_api::HandlerName::new(HANDLER)?;
-                let worker = crate::place::worker()?;
-                let claims =
-                    super::concurrency::persist(|| inbox.claim_for(&handler, 4, LONG, &worker));
+                let worker = crate::test_inbox::worker()?;
+                let claims = super::concurrency::persist(|| {
+                    connection.claim_for(&handler, 4, LONG, &worker)
+                });
                 let leased = claims.await?.leased;
                 idle = if leased.is_empty() { idle + 1 } else { 0 };
                 for leased in leased {
@@ -366,7 +367,7 @@ pub(crate) async fn order_holds_among_many_workers(cx: Context) -> CaseResult {
                         retry(Duration::ZERO)
                     };
                     let settled = super::concurrency::persist(|| {
-                        inbox.settle_one(&leased.lease, outcome.clone())
+                        connection.settle_one(&leased.lease, outcome.clone())
                     })
                     .await?;
                     same("settling a held lease", &settled, &inbox_api::Settled::Done)?;
@@ -397,12 +398,12 @@ pub(crate) async fn order_holds_among_many_workers(cx: Context) -> CaseResult {
 
 /// Where they are refused, the call fails before it has stored anything.
 pub(crate) async fn keys_are_honoured_or_refused(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let (plain, keyed, begun) = (message("1")?, ordered("2", "k")?, ordered("3", "k")?);
     let batch = [plain.clone(), keyed.clone()];
-    if place.capabilities().ordering {
-        place.accept_all(&batch).await?;
-        let stored = place.record(keyed.key()).await?.ordering_key;
+    if inbox.capabilities().ordering {
+        inbox.accept_all(&batch).await?;
+        let stored = inbox.record(keyed.key()).await?.ordering_key;
         return same(
             "ordering key as stored",
             &stored.as_ref(),
@@ -416,17 +417,17 @@ pub(crate) async fn keys_are_honoured_or_refused(cx: Context) -> CaseResult {
             &Some((ErrorKind::Unsupported, Effect::None)),
         )
     };
-    let receive = place.receive(&batch).await.err();
+    let receive = inbox.receive(&batch).await.err();
     refused(
         "a receive of which one message has an ordering key",
         receive,
     )?;
-    let begin = place.begin(&begun, &terms(LONG)?).await.err();
+    let begin = inbox.begin(&begun, &terms(LONG)?).await.err();
     refused("a begin with an ordering key", begin)?;
-    let stored = place.count(&Filter::default()).await?;
+    let stored = inbox.count(&Filter::default()).await?;
     same("stored by the calls that were refused", &stored, &0)?;
-    place.accept(&plain).await?;
-    let copy = place.receive_one(&ordered("1", "k")?).await.err();
+    inbox.accept(&plain).await?;
+    let copy = inbox.receive_one(&ordered("1", "k")?).await.err();
     refused(
         "a copy with an ordering key of what was stored without",
         copy,
@@ -434,45 +435,45 @@ pub(crate) async fn keys_are_honoured_or_refused(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_retried_block_is_lifted(cx: Context) -> CaseResult {
-    let place = blocked(&cx).await?;
+    let inbox = blocked(&cx).await?;
     let first = ordered("1", "k")?;
-    let _ = place.replay(first.key(), None).await?;
-    let leased = place.claim_one().await?;
+    let _ = inbox.replay(first.key(), None).await?;
+    let leased = inbox.claim_one().await?;
     let outcome = Outcome::Dead {
         reason: "again".into(),
         after: AfterDead::Continue,
     };
-    place.finish(&leased, outcome).await?;
+    inbox.finish(&leased, outcome).await?;
     same(
         "blocks",
-        &place.record(first.key()).await?.blocks_ordering_key,
+        &inbox.record(first.key()).await?.blocks_ordering_key,
         &false,
     )?;
-    same("order", &drain(&place).await?, &texts(&["2", "3"]))
+    same("order", &drain(&inbox).await?, &texts(&["2", "3"]))
 }
 
 /// Defect: a lease that ran out counts as given back, so that an earlier message that was replayed
 /// goes first, and the lease of the later one is then revived: two of one ordering key at work.
 pub(crate) async fn a_turn_outlasts_its_lease(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let all = sequence(3, "k")?;
-    place.accept_all(&all).await?;
-    let first = place.claim_one().await?;
-    place.finish(&first, dead("gave up")).await?;
-    let second = place.claim_single(place.brief()).await?;
+    inbox.accept_all(&all).await?;
+    let first = inbox.claim_one().await?;
+    inbox.finish(&first, dead("gave up")).await?;
+    let second = inbox.claim_single(inbox.brief()).await?;
     same(
         "replay of the first while the second is leased",
-        &place.replay(all[0].key(), None).await?,
+        &inbox.replay(all[0].key(), None).await?,
         &Intervention::Done,
     )?;
-    place.pass(place.brief()).await?;
-    let begun = place.begin(&all[0], &terms(LONG)?).await?;
+    inbox.pass(inbox.brief()).await?;
+    let begun = inbox.begin(&all[0], &terms(LONG)?).await?;
     same(
         "begin of the first, replayed, when the lease of the second ran out",
         &begun,
         &Begun::Blocked,
     )?;
-    let again = place.claim_one().await?;
+    let again = inbox.claim_one().await?;
     same(
         "claimed when the lease of the second ran out",
         &again.message.id().as_str(),
@@ -480,10 +481,10 @@ pub(crate) async fn a_turn_outlasts_its_lease(cx: Context) -> CaseResult {
     )?;
     same(
         "settling the second with its first lease",
-        &place.settle_one(&second.lease, processed()).await?,
+        &inbox.settle_one(&second.lease, processed()).await?,
         &Settled::LeaseLost,
     )?;
     // A retry ends the turn.
-    place.finish(&again, retry(Duration::ZERO)).await?;
-    same("order", &drain(&place).await?, &texts(&["1", "2", "3"]))
+    inbox.finish(&again, retry(Duration::ZERO)).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "2", "3"]))
 }

@@ -19,7 +19,7 @@ use inbox_api::{
 use super::concurrency::persist;
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, HANDLER, LONG, Place, dead, numbered, processed, retry, terms},
+    test_inbox::{Context, HANDLER, LONG, TestInbox, dead, numbered, processed, retry, terms},
 };
 
 /// So many that every pair of steps meets.
@@ -29,7 +29,7 @@ const SLICE: u32 = 4;
 
 /// Runs both at once, each on a connection of its own where there are two.
 async fn at_once<A, B, F, G>(
-    place: &Place,
+    inbox: &TestInbox,
     one: impl FnOnce(Arc<dyn Inbox>) -> F,
     other: impl FnOnce(Arc<dyn Inbox>) -> G,
 ) -> CaseResult<(A, B)>
@@ -39,11 +39,11 @@ where
     F: Future<Output = CaseResult<A>> + Send + 'static,
     G: Future<Output = CaseResult<B>> + Send + 'static,
 {
-    let mut connections = place.connections(2).await?.into_iter();
+    let mut connections = inbox.connections(2).await?.into_iter();
     let mut next = || {
         connections
             .next()
-            .unwrap_or_else(|| Arc::clone(&place.inbox))
+            .unwrap_or_else(|| Arc::clone(&inbox.store))
     };
     let (one, other) = (tokio::spawn(one(next())), tokio::spawn(other(next())));
     Ok((one.await??, other.await??))
@@ -60,11 +60,11 @@ fn ids_of(leased: &[Leased]) -> Ids {
 }
 
 /// Messages whose first lease has run out.
-async fn run_out(place: &Place) -> CaseResult<Vec<Lease>> {
-    place.accept_all(&numbered(MESSAGES)?).await?;
-    let leased = place.claim_up_to(1000, place.brief()).await?;
+async fn run_out(inbox: &TestInbox) -> CaseResult<Vec<Lease>> {
+    inbox.accept_all(&numbered(MESSAGES)?).await?;
+    let leased = inbox.claim_up_to(1000, inbox.brief()).await?;
     same("claimed", &leased.len(), &MESSAGES)?;
-    place.pass(place.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     let mut leases: Vec<Lease> = leased.into_iter().map(|leased| leased.lease).collect();
     leases.sort_by_key(|lease| id(&lease.key));
     Ok(leases)
@@ -147,13 +147,13 @@ fn apart(one: (&str, &Ids), other: (&str, &Ids), messages: usize) -> CaseResult 
     )
 }
 
-async fn all_in(place: &Place, ids: &Ids, state: State, what: &str) -> CaseResult {
+async fn all_in(inbox: &TestInbox, ids: &Ids, state: State, what: &str) -> CaseResult {
     let filter = Filter {
         states: vec![state],
         ..Filter::default()
     };
     let page = inbox_api::Page::first(1000);
-    let listed = place.list(&filter, &page).await?.records;
+    let listed = inbox.list(&filter, &page).await?.records;
     let listed: Ids = listed.iter().map(|record| id(&record.key)).collect();
     let missing: Vec<_> = ids.difference(&listed).collect();
     same(
@@ -168,12 +168,12 @@ pub(crate) async fn a_settlement_or_a_take_over_wins(cx: Context) -> CaseResult 
         (TakeOver::Claim, processed(), State::Processed),
         (TakeOver::Begin, dead("late"), State::Dead),
     ] {
-        let place = cx.fresh().await?;
-        let leases = run_out(&place).await?;
+        let inbox = cx.fresh().await?;
+        let leases = run_out(&inbox).await?;
         let (settled, taken) = at_once(
-            &place,
-            |inbox| settle_all(inbox, leases, outcome),
-            |inbox| take_over(inbox, how),
+            &inbox,
+            |connection| settle_all(connection, leases, outcome),
+            |connection| take_over(connection, how),
         )
         .await?;
         let taken_ids = ids_of(&taken);
@@ -182,10 +182,10 @@ pub(crate) async fn a_settlement_or_a_take_over_wins(cx: Context) -> CaseResult 
             ("taken over", &taken_ids),
             MESSAGES,
         )?;
-        all_in(&place, &settled, state, "settled").await?;
-        all_in(&place, &taken_ids, State::Leased, "taken over").await?;
+        all_in(&inbox, &settled, state, "settled").await?;
+        all_in(&inbox, &taken_ids, State::Leased, "taken over").await?;
         let leases = taken.into_iter().map(|leased| leased.lease).collect();
-        let done = settle_all(Arc::clone(&place.inbox), leases, processed()).await?;
+        let done = settle_all(Arc::clone(&inbox.store), leases, processed()).await?;
         same("settled by the new holders", &done.len(), &taken_ids.len())?;
     }
     Ok(())
@@ -193,12 +193,12 @@ pub(crate) async fn a_settlement_or_a_take_over_wins(cx: Context) -> CaseResult 
 
 /// Defect: an earlier holder hands back what another one holds now, and a third one gets it too.
 pub(crate) async fn a_late_retry_hands_out_nothing_twice(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let leases = run_out(&place).await?;
+    let inbox = cx.fresh().await?;
+    let leases = run_out(&inbox).await?;
     let old = leases.clone();
     let (settled, taken) = at_once(
-        &place,
-        |inbox| settle_all(inbox, old, retry(Duration::ZERO)),
+        &inbox,
+        |connection| settle_all(connection, old, retry(Duration::ZERO)),
         claim_all,
     )
     .await?;
@@ -209,11 +209,11 @@ pub(crate) async fn a_late_retry_hands_out_nothing_twice(cx: Context) -> CaseRes
     }
     let twice: Vec<_> = tokens.iter().filter(|(_, times)| **times > 1).collect();
     same(
-        "claimed more than once, under leases that all run, beside late retries",
+        "claimed more than once, under leases that all run, during late retries",
         &twice,
         &Vec::new(),
     )?;
-    let rest = claim_all(Arc::clone(&place.inbox)).await?;
+    let rest = claim_all(Arc::clone(&inbox.store)).await?;
     let both: Vec<_> = ids_of(&rest)
         .intersection(&ids_of(&taken))
         .cloned()
@@ -228,20 +228,21 @@ pub(crate) async fn a_late_retry_hands_out_nothing_twice(cx: Context) -> CaseRes
 
 pub(crate) async fn an_extension_or_a_take_over_wins(cx: Context) -> CaseResult {
     for how in [TakeOver::Claim, TakeOver::Begin] {
-        let place = cx.fresh().await?;
-        let leases = run_out(&place).await?;
+        let inbox = cx.fresh().await?;
+        let leases = run_out(&inbox).await?;
         let old = leases.clone();
-        let extend = |inbox: Arc<dyn Inbox>| async move {
+        let extend = |connection: Arc<dyn Inbox>| async move {
             let mut extended = Ids::new();
             for lease in old {
-                match persist(|| inbox.extend_one(&lease, LONG)).await? {
+                match persist(|| connection.extend_one(&lease, LONG)).await? {
                     Extended::Until(_) => drop(extended.insert(id(&lease.key))),
                     Extended::LeaseLost => {}
                 }
             }
             Ok(extended)
         };
-        let (extended, taken) = at_once(&place, extend, |inbox| take_over(inbox, how)).await?;
+        let (extended, taken) =
+            at_once(&inbox, extend, |connection| take_over(connection, how)).await?;
         let taken_ids = ids_of(&taken);
         apart(
             ("extended", &extended),
@@ -252,9 +253,9 @@ pub(crate) async fn an_extension_or_a_take_over_wins(cx: Context) -> CaseResult 
             .into_iter()
             .filter(|lease| extended.contains(&id(&lease.key)))
             .collect();
-        let done = settle_all(Arc::clone(&place.inbox), leases, processed()).await?;
+        let done = settle_all(Arc::clone(&inbox.store), leases, processed()).await?;
         same("settled by whose lease was extended", &done, &extended)?;
-        all_in(&place, &taken_ids, State::Leased, "taken over").await?;
+        all_in(&inbox, &taken_ids, State::Leased, "taken over").await?;
     }
     Ok(())
 }
@@ -291,19 +292,19 @@ async fn discard_all(inbox: Arc<dyn Inbox>, keys: Vec<Key>, by_slice: bool) -> C
     )))
 }
 
-async fn number_of(place: &Place, state: State) -> CaseResult<u64> {
-    Ok(place.statistics().await?.count(state))
+async fn number_of(inbox: &TestInbox, state: State) -> CaseResult<u64> {
+    Ok(inbox.statistics().await?.count(state))
 }
 
 pub(crate) async fn a_discard_or_a_claim_wins(cx: Context) -> CaseResult {
     for by_slice in [false, true] {
-        let place = cx.fresh().await?;
+        let inbox = cx.fresh().await?;
         let all = numbered(MESSAGES)?;
-        place.accept_all(&all).await?;
+        inbox.accept_all(&all).await?;
         let keys = all.iter().map(|message| message.key().clone()).collect();
         let (discarded, taken) = at_once(
-            &place,
-            |inbox| discard_all(inbox, keys, by_slice),
+            &inbox,
+            |connection| discard_all(connection, keys, by_slice),
             claim_all,
         )
         .await?;
@@ -313,16 +314,16 @@ pub(crate) async fn a_discard_or_a_claim_wins(cx: Context) -> CaseResult {
             &(taken.len() as u64 + discarded),
             &(MESSAGES as u64),
         )?;
-        all_in(&place, &ids_of(&taken), State::Leased, "claimed").await?;
+        all_in(&inbox, &ids_of(&taken), State::Leased, "claimed").await?;
         same(
             &format!("discarded {what} in the end"),
-            &number_of(&place, State::Discarded).await?,
+            &number_of(&inbox, State::Discarded).await?,
             &discarded,
         )?;
-        place.nothing_due("all are claimed or discarded").await?;
+        inbox.nothing_due("all are claimed or discarded").await?;
         let leases: Vec<Lease> = taken.into_iter().map(|leased| leased.lease).collect();
         let expected = leases.len();
-        let done = settle_all(Arc::clone(&place.inbox), leases, processed()).await?;
+        let done = settle_all(Arc::clone(&inbox.store), leases, processed()).await?;
         same("settled of what was claimed", &done.len(), &expected)?;
     }
     Ok(())
@@ -330,14 +331,14 @@ pub(crate) async fn a_discard_or_a_claim_wins(cx: Context) -> CaseResult {
 
 pub(crate) async fn a_discard_or_a_late_settlement_wins(cx: Context) -> CaseResult {
     for by_slice in [false, true] {
-        let place = cx.fresh().await?;
-        let leases = run_out(&place).await?;
+        let inbox = cx.fresh().await?;
+        let leases = run_out(&inbox).await?;
         let mut keys: Vec<Key> = leases.iter().map(|lease| lease.key.clone()).collect();
         keys.reverse();
         let (settled, discarded) = at_once(
-            &place,
-            |inbox| settle_all(inbox, leases, processed()),
-            |inbox| discard_all(inbox, keys, by_slice),
+            &inbox,
+            |connection| settle_all(connection, leases, processed()),
+            |connection| discard_all(connection, keys, by_slice),
         )
         .await?;
         let what = if by_slice { "by slices" } else { "by key" };
@@ -346,10 +347,10 @@ pub(crate) async fn a_discard_or_a_late_settlement_wins(cx: Context) -> CaseResu
             &(settled.len() as u64 + discarded),
             &(MESSAGES as u64),
         )?;
-        all_in(&place, &settled, State::Processed, "settled").await?;
+        all_in(&inbox, &settled, State::Processed, "settled").await?;
         same(
             &format!("discarded {what} in the end"),
-            &number_of(&place, State::Discarded).await?,
+            &number_of(&inbox, State::Discarded).await?,
             &discarded,
         )?;
     }
@@ -357,9 +358,9 @@ pub(crate) async fn a_discard_or_a_late_settlement_wins(cx: Context) -> CaseResu
 }
 
 /// Processed messages.
-async fn finished(place: &Place) -> CaseResult<Vec<Key>> {
-    place.accept_all(&numbered(MESSAGES)?).await?;
-    let leased = place.claim_up_to(1000, LONG).await?;
+async fn finished(inbox: &TestInbox) -> CaseResult<Vec<Key>> {
+    inbox.accept_all(&numbered(MESSAGES)?).await?;
+    let leased = inbox.claim_up_to(1000, LONG).await?;
     let ends: Vec<Settlement> = leased
         .into_iter()
         .map(|leased| Settlement {
@@ -367,10 +368,10 @@ async fn finished(place: &Place) -> CaseResult<Vec<Key>> {
             outcome: processed(),
         })
         .collect();
-    let _ = place.settle(&ends).await?;
+    let _ = inbox.settle(&ends).await?;
     same(
         "processed",
-        &number_of(place, State::Processed).await?,
+        &number_of(inbox, State::Processed).await?,
         &(MESSAGES as u64),
     )?;
     Ok(numbered(MESSAGES)?
@@ -408,7 +409,7 @@ async fn replay_all(inbox: Arc<dyn Inbox>, keys: Vec<Key>, by_slice: bool) -> Ca
                 Intervention::NotFound => {}
                 other => {
                     return Err(Unmet::Failed(format!(
-                        "replay of {key} beside a purge: expected Done or NotFound, saw {other:?}"
+                        "replay of {key} during a purge: expected Done or NotFound, saw {other:?}"
                     )));
                 }
             }
@@ -439,16 +440,16 @@ async fn replay_all(inbox: Arc<dyn Inbox>, keys: Vec<Key>, by_slice: bool) -> Ca
 
 async fn replay_beside_purge(cx: &Context, archived: bool) -> CaseResult {
     for by_slice in [false, true] {
-        let place = cx.fresh().await?;
-        let keys = finished(&place).await?;
+        let inbox = cx.fresh().await?;
+        let keys = finished(&inbox).await?;
         let taken = archived.then(|| keys.clone());
         let (purged, replayed) = at_once(
-            &place,
-            |inbox| purge_all(inbox, taken),
-            |inbox| replay_all(inbox, keys, by_slice),
+            &inbox,
+            |connection| purge_all(connection, taken),
+            |connection| replay_all(connection, keys, by_slice),
         )
         .await?;
-        let left = number_of(&place, State::Processed).await?;
+        let left = number_of(&inbox, State::Processed).await?;
         let how = if by_slice { "by slices" } else { "by key" };
         same(
             &format!("purged, and replayed {how} at the same time, and left as they were, in all"),
@@ -457,10 +458,10 @@ async fn replay_beside_purge(cx: &Context, archived: bool) -> CaseResult {
         )?;
         same(
             &format!("pending after {replayed} were replayed {how} and {purged} purged"),
-            &number_of(&place, State::Pending).await?,
+            &number_of(&inbox, State::Pending).await?,
             &replayed,
         )?;
-        let claimed = claim_all(Arc::clone(&place.inbox)).await?.len() as u64;
+        let claimed = claim_all(Arc::clone(&inbox.store)).await?.len() as u64;
         same(
             &format!("claimable after {replayed} were replayed {how} and {purged} purged"),
             &claimed,
@@ -478,17 +479,17 @@ pub(crate) async fn a_purge_of_the_archived_or_a_replay_wins(cx: Context) -> Cas
     replay_beside_purge(&cx, true).await
 }
 
-/// Defect: a copy that comes beside the purge of its key is refused as a duplicate of what is gone, or
+/// Defect: a copy that comes during the purge of its key is refused as a duplicate of what is gone, or
 /// accepted and purged with it.
 pub(crate) async fn a_copy_beside_a_purge_is_new_or_a_duplicate(cx: Context) -> CaseResult {
     for archived in [false, true] {
-        let place = cx.fresh().await?;
-        let keys = finished(&place).await?;
+        let inbox = cx.fresh().await?;
+        let keys = finished(&inbox).await?;
         let taken = archived.then(|| keys.clone());
-        let receive = |inbox: Arc<dyn Inbox>| async move {
+        let receive = |connection: Arc<dyn Inbox>| async move {
             let mut accepted = Ids::new();
             for message in numbered(MESSAGES)?.iter().rev() {
-                match persist(|| inbox.receive_one(message)).await? {
+                match persist(|| connection.receive_one(message)).await? {
                     Receipt::Accepted => drop(accepted.insert(id(message.key()))),
                     Receipt::Duplicate => {}
                     refused @ Receipt::Refused(_) => {
@@ -498,18 +499,19 @@ pub(crate) async fn a_copy_beside_a_purge_is_new_or_a_duplicate(cx: Context) -> 
             }
             Ok(accepted)
         };
-        let (purged, accepted) = at_once(&place, |inbox| purge_all(inbox, taken), receive).await?;
-        let purged = purged + purge_all(Arc::clone(&place.inbox), None).await?;
+        let (purged, accepted) =
+            at_once(&inbox, |connection| purge_all(connection, taken), receive).await?;
+        let purged = purged + purge_all(Arc::clone(&inbox.store), None).await?;
         same(
-            "purged, of messages that were all processed, beside copies of them",
+            "purged, of messages that were all processed, while copies of them came",
             &purged,
             &(MESSAGES as u64),
         )?;
-        let claimed = ids_of(&claim_all(Arc::clone(&place.inbox)).await?);
-        same("accepted beside the purge, as claimed", &claimed, &accepted)?;
+        let claimed = ids_of(&claim_all(Arc::clone(&inbox.store)).await?);
+        same("accepted during the purge, as claimed", &claimed, &accepted)?;
         same(
             "left in all",
-            &place.count(&Filter::default()).await?,
+            &inbox.count(&Filter::default()).await?,
             &(accepted.len() as u64),
         )?;
     }
@@ -519,9 +521,9 @@ pub(crate) async fn a_copy_beside_a_purge_is_new_or_a_duplicate(cx: Context) -> 
 /// Defect: of several settlements of one lease at the same time, with other outcomes, more than one
 /// counts.
 pub(crate) async fn of_two_outcomes_one_counts(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(MESSAGES)?).await?;
-    let mut leases: Vec<Lease> = place
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(MESSAGES)?).await?;
+    let mut leases: Vec<Lease> = inbox
         .claim_up_to(1000, LONG)
         .await?
         .into_iter()
@@ -530,9 +532,9 @@ pub(crate) async fn of_two_outcomes_one_counts(cx: Context) -> CaseResult {
     leases.sort_by_key(|lease| id(&lease.key));
     let other = leases.clone();
     let (one, two) = at_once(
-        &place,
-        |inbox| settle_all(inbox, leases, processed()),
-        |inbox| settle_all(inbox, other, dead("gave up")),
+        &inbox,
+        |connection| settle_all(connection, leases, processed()),
+        |connection| settle_all(connection, other, dead("gave up")),
     )
     .await?;
     same(
@@ -540,14 +542,14 @@ pub(crate) async fn of_two_outcomes_one_counts(cx: Context) -> CaseResult {
         &(one.len(), two.len()),
         &(MESSAGES, MESSAGES),
     )?;
-    let statistics = place.statistics().await?;
+    let statistics = inbox.statistics().await?;
     same(
         "processed and dead in all",
         &(statistics.count(State::Processed) + statistics.count(State::Dead)),
         &(MESSAGES as u64),
     )?;
     for message in numbered(MESSAGES)? {
-        let record = place.record(message.key()).await?;
+        let record = inbox.record(message.key()).await?;
         ensure!(
             record.attempts.finished == 1
                 && (record.state == State::Dead) == record.last_error.is_some(),

@@ -9,31 +9,31 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::Settings,
-    place::{
-        Context, HANDLER, LONG, Place, claim, dead, ids, message, message_for, numbered, processed,
-        retry, worker,
+    needs::Settings,
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, ids, message, message_for, numbered,
+        processed, retry, worker,
     },
 };
 
 async fn replayable(cx: &Context, state: State) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, state).await?;
+    inbox.accept_in(&sent, state).await?;
     same(
         "replay",
-        &place.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), None).await?,
         &Intervention::Done,
     )?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("state", &record.state, &State::Pending)?;
     same("replays", &record.replays, &1)?;
     same("finished_at", &record.finished_at, &None)?;
     same("last error", &record.last_error, &None)?;
     same("result", &record.result, &None)?;
-    let leased = place.claim_one().await?;
+    let leased = inbox.claim_one().await?;
     same("payload", leased.message.payload(), sent.payload())?;
-    place.finish(&leased, processed()).await
+    inbox.finish(&leased, processed()).await
 }
 
 pub(crate) async fn a_dead_message_can_be_replayed(cx: Context) -> CaseResult {
@@ -50,21 +50,21 @@ pub(crate) async fn a_discarded_message_can_be_replayed(cx: Context) -> CaseResu
 
 /// Defect: a replay that resets nothing, so that the message dies again at once.
 pub(crate) async fn a_replay_resets_the_attempts(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     for outcome in [retry(Duration::ZERO), retry(Duration::ZERO), dead("enough")] {
-        let leased = place.claim_one().await?;
-        place.finish(&leased, outcome).await?;
+        let leased = inbox.claim_one().await?;
+        inbox.finish(&leased, outcome).await?;
     }
-    let _ = place.replay(sent.key(), None).await?;
-    let record = place.record(sent.key()).await?;
+    let _ = inbox.replay(sent.key(), None).await?;
+    let record = inbox.record(sent.key()).await?;
     same(
         "attempts after a replay",
         &record.attempts,
         &Attempts::default(),
     )?;
-    let leased = place.claim_one().await?;
+    let leased = inbox.claim_one().await?;
     same(
         "attempts started, as claimed after a replay",
         &leased.attempts.started,
@@ -73,44 +73,44 @@ pub(crate) async fn a_replay_resets_the_attempts(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn unfinished_messages_cannot_be_replayed(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     let pending = Intervention::WrongState(State::Pending);
     same(
         "replay of a pending message",
-        &place.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), None).await?,
         &pending,
     )?;
-    let leased = place.claim_one().await?;
+    let leased = inbox.claim_one().await?;
     let held = Intervention::WrongState(State::Leased);
     same(
         "replay of a leased message",
-        &place.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), None).await?,
         &held,
     )?;
     same(
         "replay of an unknown key",
-        &place.replay(message("2")?.key(), None).await?,
+        &inbox.replay(message("2")?.key(), None).await?,
         &Intervention::NotFound,
     )?;
-    place.finish(&leased, processed()).await
+    inbox.finish(&leased, processed()).await
 }
 
 pub(crate) async fn a_replay_can_edit_the_payload(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?.with_header("source", "test")?;
-    place.accept_in(&sent, State::Dead).await?;
+    inbox.accept_in(&sent, State::Dead).await?;
     let edited = Bytes::from_static(b"edited \0");
     same(
         "replay",
-        &place.replay(sent.key(), Some(edited.clone())).await?,
+        &inbox.replay(sent.key(), Some(edited.clone())).await?,
         &Intervention::Done,
     )?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("payload as stored", &record.payload, &Some(edited.clone()))?;
     same("payload length as stored", &record.payload_bytes, &Some(8))?;
-    let leased = place.claim_one().await?;
+    let leased = inbox.claim_one().await?;
     same("payload as claimed", leased.message.payload(), &edited)?;
     same(
         "headers as claimed",
@@ -120,18 +120,18 @@ pub(crate) async fn a_replay_can_edit_the_payload(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn an_empty_payload_can_be_given(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Dead).await?;
+    inbox.accept_in(&sent, State::Dead).await?;
     same(
         "replay with an empty payload",
-        &place.replay(sent.key(), Some(Bytes::new())).await?,
+        &inbox.replay(sent.key(), Some(Bytes::new())).await?,
         &Intervention::Done,
     )?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("payload as stored", &record.payload, &Some(Bytes::new()))?;
     same("payload length as stored", &record.payload_bytes, &Some(0))?;
-    let leased = place.claim_one().await?;
+    let leased = inbox.claim_one().await?;
     same(
         "payload as claimed",
         leased.message.payload(),
@@ -144,16 +144,16 @@ pub(crate) async fn an_edited_payload_keeps_to_the_limit(cx: Context) -> CaseRes
         payload_limit: Some(1000),
         ..Settings::default()
     };
-    let place = cx.fresh_with(&settings).await?;
+    let inbox = cx.fresh_with(&settings).await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Dead).await?;
-    let Err(error) = place.replay(sent.key(), Some(vec![0; 1001].into())).await else {
+    inbox.accept_in(&sent, State::Dead).await?;
+    let Err(error) = inbox.replay(sent.key(), Some(vec![0; 1001].into())).await else {
         return Err(Unmet::Failed(
             "replay with an oversized payload: expected an error, saw an answer".into(),
         ));
     };
     same("kind of the error", &error.kind(), &ErrorKind::Invalid)?;
-    place.has_state(sent.key(), State::Dead).await
+    inbox.has_state(sent.key(), State::Dead).await
 }
 
 pub(crate) async fn a_dropped_payload_needs_a_new_one(cx: Context) -> CaseResult {
@@ -161,28 +161,28 @@ pub(crate) async fn a_dropped_payload_needs_a_new_one(cx: Context) -> CaseResult
         drop_processed_payloads: true,
         ..Settings::default()
     };
-    let place = cx.fresh_with(&settings).await?;
+    let inbox = cx.fresh_with(&settings).await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Processed).await?;
+    inbox.accept_in(&sent, State::Processed).await?;
     same(
         "replay",
-        &place.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), None).await?,
         &Intervention::PayloadDropped,
     )?;
-    let passed = place
+    let passed = inbox
         .replay_slice(&of(&[State::Processed]), &slice(None, 10))
         .await?;
     same("changed by a slice over it", &passed.changed, &0)?;
-    place.has_state(sent.key(), State::Processed).await?;
+    inbox.has_state(sent.key(), State::Processed).await?;
     let new = Some(Bytes::from_static(b"new"));
     same(
         "replay with a payload",
-        &place.replay(sent.key(), new).await?,
+        &inbox.replay(sent.key(), new).await?,
         &Intervention::Done,
     )?;
     same(
         "payload",
-        &place.claim_one().await?.message.payload().as_ref(),
+        &inbox.claim_one().await?.message.payload().as_ref(),
         &b"new".as_ref(),
     )
 }
@@ -200,33 +200,33 @@ fn slice(after: Option<inbox_api::Cursor>, limit: u32) -> Slice {
 
 /// Two operators at once: one wins, the other is told so.
 pub(crate) async fn two_replays_at_once_count_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Dead).await?;
-    let connections = place.connections(8).await?;
+    inbox.accept_in(&sent, State::Dead).await?;
+    let connections = inbox.connections(8).await?;
     let answers = futures_util::future::join_all(
         connections
             .iter()
-            .map(|inbox| super::concurrency::persist(|| inbox.replay(sent.key(), None))),
+            .map(|connection| super::concurrency::persist(|| connection.replay(sent.key(), None))),
     )
     .await
     .into_iter()
     .collect::<Result<Vec<_>, _>>()?;
     let done = answers.iter().filter(|a| **a == Intervention::Done).count();
     same("replays that answered Done", &done, &1)?;
-    same("replays", &place.record(sent.key()).await?.replays, &1)
+    same("replays", &inbox.record(sent.key()).await?.replays, &1)
 }
 
 /// An operator and a worker at once: the replay and a late settlement never both count.
 pub(crate) async fn a_replay_beside_its_worker_counts_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for n in 0..10 {
         let sent = message(&format!("{n}"))?;
-        place.accept(&sent).await?;
-        let leased = place.claim_one().await?;
-        let replay = super::concurrency::persist(|| place.replay(sent.key(), None));
+        inbox.accept(&sent).await?;
+        let leased = inbox.claim_one().await?;
+        let replay = super::concurrency::persist(|| inbox.replay(sent.key(), None));
         let settle = super::concurrency::persist(|| {
-            inbox_api::StoreExt::settle_one(&*place.inbox, &leased.lease, dead("gave up"))
+            inbox_api::StoreExt::settle_one(&*inbox.store, &leased.lease, dead("gave up"))
         });
         let (replayed, settled) = futures_util::future::join(replay, settle).await;
         let (replayed, settled) = (replayed?, settled?);
@@ -241,27 +241,27 @@ pub(crate) async fn a_replay_beside_its_worker_counts_once(cx: Context) -> CaseR
             )?;
             State::Dead
         };
-        place.has_state(sent.key(), expected).await?;
-        let _ = place.discard(sent.key()).await?;
+        inbox.has_state(sent.key(), expected).await?;
+        let _ = inbox.discard(sent.key()).await?;
     }
     Ok(())
 }
 
-async fn dead_ones(place: &Place, n: usize) -> CaseResult<Vec<Message>> {
+async fn dead_ones(inbox: &TestInbox, n: usize) -> CaseResult<Vec<Message>> {
     let all = numbered(n)?;
-    place.accept_all(&all).await?;
-    for leased in place.claim_up_to(1000, LONG).await? {
-        place.finish(&leased, dead("gave up")).await?;
+    inbox.accept_all(&all).await?;
+    for leased in inbox.claim_up_to(1000, LONG).await? {
+        inbox.finish(&leased, dead("gave up")).await?;
     }
     Ok(all)
 }
 
 pub(crate) async fn slices_cover_everything_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    dead_ones(&place, 7).await?;
+    let inbox = cx.fresh().await?;
+    dead_ones(&inbox, 7).await?;
     let (mut after, mut steps) = (None, Vec::new());
     loop {
-        let Progress { changed, next } = place
+        let Progress { changed, next } = inbox
             .replay_slice(&Filter::default(), &slice(after, 3))
             .await?;
         steps.push(changed);
@@ -277,18 +277,18 @@ pub(crate) async fn slices_cover_everything_once(cx: Context) -> CaseResult {
     same("changed by slices of 3", &steps, &vec![3, 3, 1])?;
     same(
         "claimed afterwards",
-        &place.claim_up_to(100, LONG).await?.len(),
+        &inbox.claim_up_to(100, LONG).await?.len(),
         &7,
     )
 }
 
 /// Defect: a bulk replay that loops, because what it replays dies again behind it.
 pub(crate) async fn slices_end_although_messages_die_again(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    dead_ones(&place, 6).await?;
+    let inbox = cx.fresh().await?;
+    dead_ones(&inbox, 6).await?;
     let (mut after, mut replayed, mut steps) = (None, 0, 0);
     loop {
-        let progress = place
+        let progress = inbox
             .replay_slice(&Filter::default(), &slice(after, 2))
             .await?;
         replayed += progress.changed;
@@ -297,8 +297,8 @@ pub(crate) async fn slices_end_although_messages_die_again(cx: Context) -> CaseR
             steps < 10,
             "slices of 2 over 6 messages that die again: saw no end"
         );
-        for leased in place.claim_up_to(10, LONG).await? {
-            place.finish(&leased, dead("again")).await?;
+        for leased in inbox.claim_up_to(10, LONG).await? {
+            inbox.finish(&leased, dead("again")).await?;
         }
         match progress.next {
             Some(next) => after = Some(next),
@@ -310,16 +310,16 @@ pub(crate) async fn slices_end_although_messages_die_again(cx: Context) -> CaseR
 
 /// Defect: a bulk replay loses messages that die while it runs.
 pub(crate) async fn messages_that_die_meanwhile_stay_dead(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    dead_ones(&place, 3).await?;
-    let first = place
+    let inbox = cx.fresh().await?;
+    dead_ones(&inbox, 3).await?;
+    let first = inbox
         .replay_slice(&Filter::default(), &slice(None, 2))
         .await?;
     same("changed by the first slice", &first.changed, &2)?;
-    for leased in place.claim_up_to(10, LONG).await? {
-        place.finish(&leased, dead("again")).await?;
+    for leased in inbox.claim_up_to(10, LONG).await? {
+        inbox.finish(&leased, dead("again")).await?;
     }
-    let second = place
+    let second = inbox
         .replay_slice(&Filter::default(), &slice(first.next, 2))
         .await?;
     same(
@@ -330,41 +330,41 @@ pub(crate) async fn messages_that_die_meanwhile_stay_dead(cx: Context) -> CaseRe
             next: None,
         },
     )?;
-    same("dead", &place.count(&of(&[State::Dead])).await?, &2)
+    same("dead", &inbox.count(&of(&[State::Dead])).await?, &2)
 }
 
 pub(crate) async fn slices_mean_dead_messages_by_default(cx: Context) -> CaseResult {
     for discard in [false, true] {
-        let place = cx.fresh().await?;
+        let inbox = cx.fresh().await?;
         for (n, state) in State::ALL.into_iter().enumerate() {
             let sent = message_for(state.as_str(), &format!("{n}"))?;
-            place.accept_in(&sent, state).await?;
+            inbox.accept_in(&sent, state).await?;
         }
         let (all, slice) = (Filter::default(), slice(None, 10));
         let progress = if discard {
-            place.discard_slice(&all, &slice).await?
+            inbox.discard_slice(&all, &slice).await?
         } else {
-            place.replay_slice(&all, &slice).await?
+            inbox.replay_slice(&all, &slice).await?
         };
         same(
             "changed without states in the filter",
             &progress.changed,
             &1,
         )?;
-        same("dead left", &place.count(&of(&[State::Dead])).await?, &0)?;
+        same("dead left", &inbox.count(&of(&[State::Dead])).await?, &0)?;
     }
     Ok(())
 }
 
 pub(crate) async fn slices_pass_over_what_they_must_not_change(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (n, state) in State::ALL.into_iter().enumerate() {
-        place
+        inbox
             .accept_in(&message_for(state.as_str(), &format!("{n}"))?, state)
             .await?;
     }
     let every = of(&State::ALL);
-    let discarded = place.discard_slice(&every, &slice(None, 10)).await?;
+    let discarded = inbox.discard_slice(&every, &slice(None, 10)).await?;
     same(
         "discarded of one of each state",
         &discarded,
@@ -373,13 +373,13 @@ pub(crate) async fn slices_pass_over_what_they_must_not_change(cx: Context) -> C
             next: None,
         },
     )?;
-    place
+    inbox
         .has_state(message_for("leased", "1")?.key(), State::Leased)
         .await?;
-    place
+    inbox
         .has_state(message_for("processed", "2")?.key(), State::Processed)
         .await?;
-    let replayed = place.replay_slice(&every, &slice(None, 10)).await?;
+    let replayed = inbox.replay_slice(&every, &slice(None, 10)).await?;
     same(
         "replayed of the final ones",
         &replayed,
@@ -388,13 +388,13 @@ pub(crate) async fn slices_pass_over_what_they_must_not_change(cx: Context) -> C
             next: None,
         },
     )?;
-    place
+    inbox
         .has_state(message_for("leased", "1")?.key(), State::Leased)
         .await
 }
 
 pub(crate) async fn slices_keep_to_their_filter(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let mut other = message("other")?;
     other = Message::new(
         other.handler().clone(),
@@ -402,9 +402,9 @@ pub(crate) async fn slices_keep_to_their_filter(cx: Context) -> CaseResult {
         Kind::new("other")?,
         "x",
     );
-    place.accept_in(&other, State::Dead).await?;
-    place.accept_in(&message("1")?, State::Dead).await?;
-    place
+    inbox.accept_in(&other, State::Dead).await?;
+    inbox.accept_in(&message("1")?, State::Dead).await?;
+    inbox
         .accept_in(&message_for("billing", "1")?, State::Dead)
         .await?;
     let filter = Filter {
@@ -413,41 +413,41 @@ pub(crate) async fn slices_keep_to_their_filter(cx: Context) -> CaseResult {
         error_contains: Some("gave".into()),
         ..Filter::default()
     };
-    let replayed = place.replay_slice(&filter, &slice(None, 10)).await?;
+    let replayed = inbox.replay_slice(&filter, &slice(None, 10)).await?;
     same("changed", &replayed.changed, &1)?;
-    place.has_state(other.key(), State::Pending).await?;
-    place.has_state(message("1")?.key(), State::Dead).await
+    inbox.has_state(other.key(), State::Pending).await?;
+    inbox.has_state(message("1")?.key(), State::Dead).await
 }
 
 pub(crate) async fn a_slice_of_nothing_changes_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let all = dead_ones(&place, 2).await?;
-    let behind = place.record(all[0].key()).await?.cursor;
+    let inbox = cx.fresh().await?;
+    let all = dead_ones(&inbox, 2).await?;
+    let behind = inbox.record(all[0].key()).await?.cursor;
     let nothing = Progress {
         changed: 0,
         next: None,
     };
     for after in [None, Some(behind)] {
         let none = slice(after, 0);
-        let replayed = place.replay_slice(&Filter::default(), &none).await?;
+        let replayed = inbox.replay_slice(&Filter::default(), &none).await?;
         same("replayed with the limit 0", &replayed, &nothing)?;
-        let discarded = place.discard_slice(&Filter::default(), &none).await?;
+        let discarded = inbox.discard_slice(&Filter::default(), &none).await?;
         same("discarded with the limit 0", &discarded, &nothing)?;
     }
-    same("dead", &place.count(&of(&[State::Dead])).await?, &2)
+    same("dead", &inbox.count(&of(&[State::Dead])).await?, &2)
 }
 
 pub(crate) async fn a_pending_or_dead_message_can_be_discarded(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (id, state) in [("1", State::Pending), ("2", State::Dead)] {
         let sent = message_for(state.as_str(), id)?;
-        place.accept_in(&sent, state).await?;
+        inbox.accept_in(&sent, state).await?;
         same(
             "discard",
-            &place.discard(sent.key()).await?,
+            &inbox.discard(sent.key()).await?,
             &Intervention::Done,
         )?;
-        let record = place.record(sent.key()).await?;
+        let record = inbox.record(sent.key()).await?;
         same("state", &record.state, &State::Discarded)?;
         ensure!(
             record.finished_at.is_some(),
@@ -455,11 +455,11 @@ pub(crate) async fn a_pending_or_dead_message_can_be_discarded(cx: Context) -> C
         );
         same(
             "claimed",
-            &claim(&*place.inbox, state.as_str(), 5, LONG).await?.len(),
+            &claim(&*inbox.store, state.as_str(), 5, LONG).await?.len(),
             &0,
         )?;
     }
-    let dead = place.record(message_for("dead", "2")?.key()).await?;
+    let dead = inbox.record(message_for("dead", "2")?.key()).await?;
     same(
         "last error of what was dead",
         &dead.last_error.as_deref(),
@@ -468,52 +468,52 @@ pub(crate) async fn a_pending_or_dead_message_can_be_discarded(cx: Context) -> C
 }
 
 pub(crate) async fn other_states_cannot_be_discarded(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (id, state) in [
         ("1", State::Leased),
         ("2", State::Processed),
         ("3", State::Discarded),
     ] {
         let sent = message_for(state.as_str(), id)?;
-        place.accept_in(&sent, state).await?;
+        inbox.accept_in(&sent, state).await?;
         let expected = Intervention::WrongState(state);
-        same("discard", &place.discard(sent.key()).await?, &expected)?;
-        place.has_state(sent.key(), state).await?;
+        same("discard", &inbox.discard(sent.key()).await?, &expected)?;
+        inbox.has_state(sent.key(), state).await?;
     }
     same(
         "discard of an unknown key",
-        &place.discard(message("9")?.key()).await?,
+        &inbox.discard(message("9")?.key()).await?,
         &Intervention::NotFound,
     )
 }
 
 /// Its retention counts from there: what was given up today is not older than that.
 pub(crate) async fn a_discard_is_a_new_end(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let by_key = message_for("key", "1")?;
     let by_slice = message_for("slice", "1")?;
     let mut ends = Vec::new();
     for sent in [&by_key, &by_slice] {
-        place.accept_in(sent, State::Dead).await?;
-        ends.push(place.record(sent.key()).await?.finished_at);
+        inbox.accept_in(sent, State::Dead).await?;
+        ends.push(inbox.record(sent.key()).await?.finished_at);
     }
-    place.pass(place.brief()).await?;
-    let _ = place.discard(by_key.key()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let _ = inbox.discard(by_key.key()).await?;
     let filter = Filter {
         handler: Some(by_slice.handler().clone()),
         ..Filter::default()
     };
-    let _ = place.discard_slice(&filter, &slice(None, 5)).await?;
+    let _ = inbox.discard_slice(&filter, &slice(None, 5)).await?;
     for (sent, died) in [&by_key, &by_slice].into_iter().zip(ends) {
-        let record = place.record(sent.key()).await?;
+        let record = inbox.record(sent.key()).await?;
         same("state", &record.state, &State::Discarded)?;
         let later = record.finished_at.zip(died);
         let later = later.and_then(|(end, died)| end.duration_since(died).ok());
         ensure!(
-            later.is_some_and(|later| later >= place.brief()),
+            later.is_some_and(|later| later >= inbox.brief()),
             "finished_at of what was discarded by {}: expected {:?} or more after its death, saw {}",
             sent.handler(),
-            place.brief(),
+            inbox.brief(),
             later.map_or_else(|| "no such time".into(), |later| format!("{later:?}")),
         );
     }
@@ -521,56 +521,56 @@ pub(crate) async fn a_discard_is_a_new_end(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn an_expired_lease_can_be_discarded(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
+    inbox.accept(&sent).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     same(
         "discard",
-        &place.discard(sent.key()).await?,
+        &inbox.discard(sent.key()).await?,
         &Intervention::Done,
     )?;
-    place.nothing_due("its only message is discarded").await
+    inbox.nothing_due("its only message is discarded").await
 }
 
 pub(crate) async fn a_replay_clears_the_result(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for by_slice in [false, true] {
         let how = if by_slice { "slice" } else { "key" };
         let sent = message_for(how, "1")?;
-        place.accept(&sent).await?;
+        inbox.accept(&sent).await?;
         let result = Some(Bytes::from_static(b"old"));
         for outcome in [retry(Duration::ZERO), Outcome::Processed { result }] {
-            let leased = claim(&*place.inbox, how, 1, LONG).await?;
+            let leased = claim(&*inbox.store, how, 1, LONG).await?;
             for leased in &leased {
-                place.finish(leased, outcome.clone()).await?;
+                inbox.finish(leased, outcome.clone()).await?;
             }
         }
-        place.has_state(sent.key(), State::Processed).await?;
+        inbox.has_state(sent.key(), State::Processed).await?;
         if by_slice {
             let filter = Filter {
                 handler: Some(sent.handler().clone()),
                 ..of(&[State::Processed])
             };
-            let _ = place.replay_slice(&filter, &slice(None, 5)).await?;
+            let _ = inbox.replay_slice(&filter, &slice(None, 5)).await?;
         } else {
-            let _ = place.replay(sent.key(), None).await?;
+            let _ = inbox.replay(sent.key(), None).await?;
         }
-        let record = place.record(sent.key()).await?;
+        let record = inbox.record(sent.key()).await?;
         same(
             &format!("result and last error after a replay by {how}"),
             &(record.result, record.last_error),
             &(None, None),
         )?;
-        let leased = claim(&*place.inbox, how, 1, LONG).await?;
+        let leased = claim(&*inbox.store, how, 1, LONG).await?;
         same("claimed", &ids(&leased), &vec!["1".into()])?;
         for leased in &leased {
-            place.finish(leased, processed()).await?;
+            inbox.finish(leased, processed()).await?;
         }
         same(
             &format!("result of the second run, after a replay by {how}"),
-            &place.record(sent.key()).await?.result,
+            &inbox.record(sent.key()).await?.result,
             &None,
         )?;
     }
@@ -578,12 +578,12 @@ pub(crate) async fn a_replay_clears_the_result(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_record_keeps_its_last_worker(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Dead).await?;
+    inbox.accept_in(&sent, State::Dead).await?;
     let last = Some(worker()?);
     let shown = async |when: &str, is_final: bool| -> CaseResult {
-        let record = place.record(sent.key()).await?;
+        let record = inbox.record(sent.key()).await?;
         same(
             &format!("worker and whether there is a time of its end, {when}"),
             &(record.worker, record.finished_at.is_some()),
@@ -591,17 +591,17 @@ pub(crate) async fn a_record_keeps_its_last_worker(cx: Context) -> CaseResult {
         )
     };
     shown("when it died", true).await?;
-    let _ = place.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), None).await?;
     shown("when it was replayed", false).await?;
-    let _ = place.discard(sent.key()).await?;
+    let _ = inbox.discard(sent.key()).await?;
     shown("when it was discarded", true).await?;
-    let _ = place.replay(sent.key(), None).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, Outcome::Release).await?;
+    let _ = inbox.replay(sent.key(), None).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, Outcome::Release).await?;
     shown("when it was released", false).await?;
     let idle = message("2")?;
-    place.accept_in(&idle, State::Discarded).await?;
-    let record = place.record(idle.key()).await?;
+    inbox.accept_in(&idle, State::Discarded).await?;
+    let record = inbox.record(idle.key()).await?;
     same(
         "worker and whether there is a time of its end, discarded without an attempt",
         &(record.worker, record.finished_at.is_some()),

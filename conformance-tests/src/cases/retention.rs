@@ -6,7 +6,9 @@ use inbox_api::{Bytes, Inbox, Key, Operate, Outcome, PurgeRequest, State, Store}
 
 use crate::{
     check::{CaseResult, same},
-    place::{Context, LONG, Place, claim, dead, message, message_for, numbered, processed},
+    test_inbox::{
+        Context, LONG, TestInbox, claim, dead, message, message_for, numbered, processed,
+    },
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -15,24 +17,24 @@ fn expired(state: State, older_than: Duration, limit: u32) -> CaseResult<PurgeRe
     Ok(PurgeRequest::new(state, older_than, limit)?)
 }
 
-async fn process_all(place: &Place, n: usize) -> CaseResult {
-    place.accept_all(&numbered(n)?).await?;
-    for leased in place.claim_up_to(1000, LONG).await? {
-        place.finish(&leased, processed()).await?;
+async fn process_all(inbox: &TestInbox, n: usize) -> CaseResult {
+    inbox.accept_all(&numbered(n)?).await?;
+    for leased in inbox.claim_up_to(1000, LONG).await? {
+        inbox.finish(&leased, processed()).await?;
     }
     Ok(())
 }
 
 pub(crate) async fn a_purge_takes_final_messages(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for state in [State::Processed, State::Dead, State::Discarded] {
         let sent = message_for(state.as_str(), "1")?;
-        place.accept_in(&sent, state).await?;
-        let purged = place.purge(&expired(state, Duration::ZERO, 10)?).await?;
+        inbox.accept_in(&sent, state).await?;
+        let purged = inbox.purge(&expired(state, Duration::ZERO, 10)?).await?;
         same(&format!("purged of {state}"), &purged, &1)?;
         same(
             "found afterwards",
-            &place.get(sent.key()).await?.is_some(),
+            &inbox.get(sent.key()).await?.is_some(),
             &false,
         )?;
     }
@@ -41,40 +43,40 @@ pub(crate) async fn a_purge_takes_final_messages(cx: Context) -> CaseResult {
 
 /// Defect: a purge that takes messages nobody has worked on.
 pub(crate) async fn a_purge_never_takes_unfinished_messages(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.need_clock()?;
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
     let (pending, leased, expiring) = (message("1")?, message("2")?, message("3")?);
-    place.accept(&leased).await?;
-    place.claim_single(LONG).await?;
-    place.accept(&expiring).await?;
-    place.claim_single(Duration::from_secs(1)).await?;
-    place.accept(&pending).await?;
-    place.pass(Duration::from_secs(30)).await?;
+    inbox.accept(&leased).await?;
+    inbox.claim_single(LONG).await?;
+    inbox.accept(&expiring).await?;
+    inbox.claim_single(Duration::from_secs(1)).await?;
+    inbox.accept(&pending).await?;
+    inbox.pass(Duration::from_secs(30)).await?;
     for state in [State::Processed, State::Dead, State::Discarded] {
         for older_than in [Duration::ZERO, Duration::from_secs(10)] {
-            let purged = place.purge(&expired(state, older_than, 100)?).await?;
+            let purged = inbox.purge(&expired(state, older_than, 100)?).await?;
             same(&format!("purged of {state}"), &purged, &0)?;
         }
     }
-    place.has_state(pending.key(), State::Pending).await?;
-    place.has_state(leased.key(), State::Leased).await?;
-    place.has_state(expiring.key(), State::Pending).await
+    inbox.has_state(pending.key(), State::Pending).await?;
+    inbox.has_state(leased.key(), State::Leased).await?;
+    inbox.has_state(expiring.key(), State::Pending).await
 }
 
 /// Defect: a purge that forgets processed keys before their time, so that redeliveries run again.
 pub(crate) async fn a_purge_leaves_younger_messages(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.need_clock()?;
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
     let old = message("old")?;
     // The age counts from when it became final, not from when it was accepted.
     let young = message("young")?;
-    place.accept_in(&old, State::Processed).await?;
-    place.accept(&young).await?;
-    place.pass(DAY).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, processed()).await?;
-    place.pass(DAY).await?;
-    let purged = place
+    inbox.accept_in(&old, State::Processed).await?;
+    inbox.accept(&young).await?;
+    inbox.pass(DAY).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, processed()).await?;
+    inbox.pass(DAY).await?;
+    let purged = inbox
         .purge(&expired(State::Processed, DAY + DAY / 2, 10)?)
         .await?;
     same(
@@ -84,70 +86,70 @@ pub(crate) async fn a_purge_leaves_younger_messages(cx: Context) -> CaseResult {
     )?;
     same(
         "the older is gone",
-        &place.get(old.key()).await?.is_none(),
+        &inbox.get(old.key()).await?.is_none(),
         &true,
     )?;
-    place.has_state(young.key(), State::Processed).await?;
-    place
+    inbox.has_state(young.key(), State::Processed).await?;
+    inbox
         .refuses_copy(&young, "that was processed a day ago")
         .await
 }
 
 pub(crate) async fn a_purge_takes_only_the_given_state(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let finals = [State::Processed, State::Dead, State::Discarded];
     for state in finals {
-        place
+        inbox
             .accept_in(&message_for(state.as_str(), "1")?, state)
             .await?;
     }
     same(
         "purged",
-        &place
+        &inbox
             .purge(&expired(State::Dead, Duration::ZERO, 10)?)
             .await?,
         &1,
     )?;
-    place
+    inbox
         .has_state(message_for("processed", "1")?.key(), State::Processed)
         .await?;
-    place
+    inbox
         .has_state(message_for("discarded", "1")?.key(), State::Discarded)
         .await
 }
 
 /// Defect: unbounded deletes.
 pub(crate) async fn a_purge_is_bounded_and_takes_the_oldest(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let all = numbered(5)?;
-    place.accept_all(&all).await?;
+    inbox.accept_all(&all).await?;
     // Finished in the opposite order of acceptance.
-    for leased in place.claim_up_to(10, LONG).await?.iter().rev() {
-        place.finish(leased, processed()).await?;
+    for leased in inbox.claim_up_to(10, LONG).await?.iter().rev() {
+        inbox.finish(leased, processed()).await?;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     same(
         "purged",
-        &place
+        &inbox
             .purge(&expired(State::Processed, Duration::ZERO, 2)?)
             .await?,
         &2,
     )?;
     let mut left = Vec::new();
     for message in &all {
-        left.push(place.get(message.key()).await?.is_some());
+        left.push(inbox.get(message.key()).await?.is_some());
     }
     same("left", &left, &vec![true, true, true, false, false])?;
     same(
         "purged with the limit 0",
-        &place
+        &inbox
             .purge(&expired(State::Processed, Duration::ZERO, 0)?)
             .await?,
         &0,
     )?;
     same(
         "purged then",
-        &place
+        &inbox
             .purge(&expired(State::Processed, Duration::ZERO, 10)?)
             .await?,
         &3,
@@ -155,44 +157,44 @@ pub(crate) async fn a_purge_is_bounded_and_takes_the_oldest(cx: Context) -> Case
 }
 
 pub(crate) async fn a_purged_key_is_new_again(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Processed).await?;
+    inbox.accept_in(&sent, State::Processed).await?;
     same(
         "purged",
-        &place
+        &inbox
             .purge(&expired(State::Processed, Duration::ZERO, 10)?)
             .await?,
         &1,
     )?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     same("attempts started", &leased.attempts.started, &1)?;
-    same("replays", &place.record(sent.key()).await?.replays, &0)
+    same("replays", &inbox.record(sent.key()).await?.replays, &0)
 }
 
 pub(crate) async fn a_replayed_message_is_not_purged(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept_in(&sent, State::Dead).await?;
-    let _ = place.replay(sent.key(), None).await?;
+    inbox.accept_in(&sent, State::Dead).await?;
+    let _ = inbox.replay(sent.key(), None).await?;
     same(
         "purged",
-        &place
+        &inbox
             .purge(&expired(State::Dead, Duration::ZERO, 10)?)
             .await?,
         &0,
     )?;
-    place.claim_one().await.map(drop)
+    inbox.claim_one().await.map(drop)
 }
 
 pub(crate) async fn what_would_be_purged_can_be_had_first(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?.with_header("source", "test")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     let result = Some(Bytes::from_static(b"result"));
-    place
+    inbox
         .finish(
             &leased,
             Outcome::Processed {
@@ -200,8 +202,8 @@ pub(crate) async fn what_would_be_purged_can_be_had_first(cx: Context) -> CaseRe
             },
         )
         .await?;
-    place.accept_in(&message("2")?, State::Dead).await?;
-    let listing = place
+    inbox.accept_in(&message("2")?, State::Dead).await?;
+    let listing = inbox
         .expired(&expired(State::Processed, Duration::ZERO, 10)?)
         .await?;
     same("records", &listing.records.len(), &1)?;
@@ -212,20 +214,20 @@ pub(crate) async fn what_would_be_purged_can_be_had_first(cx: Context) -> CaseRe
         &Some(sent.clone()),
     )?;
     same("result", &record.and_then(|r| r.result.clone()), &result)?;
-    place.has_state(sent.key(), State::Processed).await?;
-    let none = place.expired(&expired(State::Processed, LONG, 10)?).await?;
+    inbox.has_state(sent.key(), State::Processed).await?;
+    let none = inbox.expired(&expired(State::Processed, LONG, 10)?).await?;
     same("records older than a minute", &none.records.len(), &0)
 }
 
 pub(crate) async fn what_is_expired_keeps_to_its_limit(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let all = numbered(4)?;
-    place.accept_all(&all).await?;
-    let leased = place.claim_up_to(10, LONG).await?;
+    inbox.accept_all(&all).await?;
+    let leased = inbox.claim_up_to(10, LONG).await?;
     // Not in the order of their acceptance.
     for n in [2, 0, 3, 1] {
-        place.finish(&leased[n], processed()).await?;
-        place.pass(Duration::from_millis(20)).await?;
+        inbox.finish(&leased[n], processed()).await?;
+        inbox.pass(Duration::from_millis(20)).await?;
     }
     for (limit, expected) in [
         (0, vec![]),
@@ -234,7 +236,7 @@ pub(crate) async fn what_is_expired_keeps_to_its_limit(cx: Context) -> CaseResul
         (10, vec![2, 0, 3, 1]),
     ] {
         let what = expired(State::Processed, Duration::ZERO, limit)?;
-        let records = place.expired(&what).await?.records;
+        let records = inbox.expired(&what).await?.records;
         let listed: Vec<_> = records.iter().map(|record| &record.key).collect();
         let expected: Vec<_> = expected.iter().map(|n: &usize| all[*n].key()).collect();
         same(
@@ -248,70 +250,70 @@ pub(crate) async fn what_is_expired_keeps_to_its_limit(cx: Context) -> CaseResul
 
 /// Nothing is deleted that the archiver has not taken.
 pub(crate) async fn only_what_was_archived_is_purged(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    process_all(&place, 4).await?;
+    let inbox = cx.fresh().await?;
+    process_all(&inbox, 4).await?;
     let all = numbered(4)?;
     let what = expired(State::Processed, Duration::ZERO, 1)?;
-    let _ = place.replay(all[1].key(), None).await?;
+    let _ = inbox.replay(all[1].key(), None).await?;
     let keys = [
         all[0].key().clone(),
         all[1].key().clone(),
         message("unknown")?.key().clone(),
     ];
-    same("purged", &place.purge_archived(&what, &keys).await?, &1)?;
+    same("purged", &inbox.purge_archived(&what, &keys).await?, &1)?;
     same(
         "the archived is gone",
-        &place.get(all[0].key()).await?.is_none(),
+        &inbox.get(all[0].key()).await?.is_none(),
         &true,
     )?;
-    place.has_state(all[1].key(), State::Pending).await?;
-    place.has_state(all[2].key(), State::Processed).await?;
+    inbox.has_state(all[1].key(), State::Pending).await?;
+    inbox.has_state(all[2].key(), State::Processed).await?;
     same(
         "purged of no keys",
-        &place.purge_archived(&what, &[]).await?,
+        &inbox.purge_archived(&what, &[]).await?,
         &0,
     )?;
     let old = expired(State::Processed, LONG, 10)?;
     let keys = [all[2].key().clone(), all[3].key().clone()];
     same(
         "purged of what is too young",
-        &place.purge_archived(&old, &keys).await?,
+        &inbox.purge_archived(&old, &keys).await?,
         &0,
     )?;
     let others = expired(State::Dead, Duration::ZERO, 10)?;
     same(
         "purged of another state",
-        &place.purge_archived(&others, &keys).await?,
+        &inbox.purge_archived(&others, &keys).await?,
         &0,
     )?;
     let what = expired(State::Processed, Duration::ZERO, 1)?;
     same(
         "purged beyond the limit of a step",
-        &place.purge_archived(&what, &keys).await?,
+        &inbox.purge_archived(&what, &keys).await?,
         &2,
     )
 }
 
 /// Defect: a list of keys taken for a set: what is named twice is counted twice, or fails half-way.
 pub(crate) async fn a_key_that_is_archived_twice_is_purged_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for state in [State::Processed, State::Dead, State::Discarded] {
         let handler = state.as_str();
         for id in ["1", "2", "3"] {
-            place.accept_in(&message_for(handler, id)?, state).await?;
+            inbox.accept_in(&message_for(handler, id)?, state).await?;
         }
         let key = |id| CaseResult::Ok(message_for(handler, id)?.key().clone());
         let keys = [key("2")?, key("1")?, key("unknown")?, key("2")?, key("2")?];
         let what = expired(state, Duration::ZERO, 1)?;
         same(
             &format!("purged of two {state} messages, one of them named three times"),
-            &place.purge_archived(&what, &keys).await?,
+            &inbox.purge_archived(&what, &keys).await?,
             &2,
         )?;
-        place.has_state(&key("3")?, state).await?;
+        inbox.has_state(&key("3")?, state).await?;
         same(
             &format!("{state} in the statistics afterwards"),
-            &place.statistics().await?.count(state),
+            &inbox.statistics().await?.count(state),
             &1,
         )?;
     }
@@ -319,16 +321,16 @@ pub(crate) async fn a_key_that_is_archived_twice_is_purged_once(cx: Context) -> 
 }
 
 /// Claims and ends the one message of `handler` that is due.
-async fn end(place: &Place, handler: &str, state: State) -> CaseResult {
+async fn end(inbox: &TestInbox, handler: &str, state: State) -> CaseResult {
     let outcome = match state {
         State::Processed => processed(),
         _ => dead("gave up"),
     };
-    for leased in claim(&*place.inbox, handler, 1, LONG).await? {
-        place.finish(&leased, outcome.clone()).await?;
+    for leased in claim(&*inbox.store, handler, 1, LONG).await? {
+        inbox.finish(&leased, outcome.clone()).await?;
     }
     if state == State::Discarded {
-        let _ = place.discard(message_for(handler, "1")?.key()).await?;
+        let _ = inbox.discard(message_for(handler, "1")?.key()).await?;
     }
     Ok(())
 }
@@ -358,17 +360,17 @@ const SINCE: [Since; 7] = [
 /// Defect: the archiver's keys are deleted whatever has become of them since.
 pub(crate) async fn what_changed_since_it_was_archived_is_not_purged(cx: Context) -> CaseResult {
     let finals = [State::Processed, State::Dead, State::Discarded];
-    let place = cx.fresh().await?;
-    place.need_clock()?;
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
     for (state, other) in finals.into_iter().zip(finals.into_iter().cycle().skip(1)) {
         let handler = |since: Since| format!("{state} {since:?}");
         for since in SINCE {
             let sent = message_for(&handler(since), "1")?;
-            place.accept_in(&sent, state).await?;
+            inbox.accept_in(&sent, state).await?;
         }
-        place.pass(DAY).await?;
+        inbox.pass(DAY).await?;
         let what = expired(state, DAY, 100)?;
-        let archived = place.expired(&what).await?.records;
+        let archived = inbox.expired(&what).await?.records;
         // Not what has ended like this in an earlier round.
         let keys: Vec<Key> = archived
             .into_iter()
@@ -383,25 +385,25 @@ pub(crate) async fn what_changed_since_it_was_archived_is_not_purged(cx: Context
                 Since::Nothing => continue,
                 Since::PurgedAndReceived | Since::PurgedAndEndedAgain => {
                     let one = [sent.key().clone()];
-                    same("purged", &place.purge_archived(&what, &one).await?, &1)?;
-                    place.accept(&sent).await?;
+                    same("purged", &inbox.purge_archived(&what, &one).await?, &1)?;
+                    inbox.accept(&sent).await?;
                 }
-                _ => drop(place.replay(sent.key(), None).await?),
+                _ => drop(inbox.replay(sent.key(), None).await?),
             }
             match since {
-                Since::Leased => drop(claim(&*place.inbox, &handler, 1, LONG).await?),
+                Since::Leased => drop(claim(&*inbox.store, &handler, 1, LONG).await?),
                 Since::RanAndEndedTheSame | Since::PurgedAndEndedAgain => {
-                    end(&place, &handler, state).await?;
+                    end(&inbox, &handler, state).await?;
                 }
-                Since::EndedOtherwise => end(&place, &handler, other).await?,
+                Since::EndedOtherwise => end(&inbox, &handler, other).await?,
                 _ => {}
             }
         }
         let mut left = Vec::new();
-        let purged = place.purge_archived(&what, &keys).await?;
+        let purged = inbox.purge_archived(&what, &keys).await?;
         for since in SINCE {
             let key = message_for(&handler(since), "1")?.key().clone();
-            if place.get(&key).await?.is_some() {
+            if inbox.get(&key).await?.is_some() {
                 left.push(since);
             }
         }
@@ -421,11 +423,11 @@ pub(crate) async fn what_changed_since_it_was_archived_is_not_purged(cx: Context
 
 /// Defect: purgers that delete the same rows, or deadlock.
 pub(crate) async fn two_purgers_share_the_work(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    process_all(&place, 200).await?;
+    let inbox = cx.fresh().await?;
+    process_all(&inbox, 200).await?;
     let mut tasks = Vec::new();
-    for inbox in place.connections(4).await? {
-        tasks.push(tokio::spawn(purge_until_empty(inbox)));
+    for connection in inbox.connections(4).await? {
+        tasks.push(tokio::spawn(purge_until_empty(connection)));
     }
     let mut total = 0;
     for task in tasks {
@@ -447,25 +449,26 @@ async fn purge_until_empty(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
 
 /// Defect: a purge deadlocks with live traffic.
 pub(crate) async fn a_purge_beside_traffic_disturbs_nothing(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let connections = place.connections(3).await?;
+    let inbox = cx.fresh().await?;
+    let connections = inbox.connections(3).await?;
     let purger = tokio::spawn(purge_while(Arc::clone(&connections[0])));
     let mut workers = Vec::new();
-    for (n, inbox) in connections.into_iter().enumerate().skip(1) {
+    for (n, connection) in connections.into_iter().enumerate().skip(1) {
         workers.push(tokio::spawn(async move {
             let handler = format!("h{n}");
             for round in 0..20 {
                 let message = message_for(&handler, &format!("{round}"))?;
-                let receipts =
-                    super::concurrency::persist(|| inbox.receive(std::slice::from_ref(&message)))
-                        .await?;
+                let receipts = super::concurrency::persist(|| {
+                    connection.receive(std::slice::from_ref(&message))
+                })
+                .await?;
                 same("receipt", &receipts, &vec![inbox_api::Receipt::Accepted])?;
                 let request = inbox_api::ClaimRequest {
                     handlers: vec![message.handler().clone()],
                     limit: 5,
-                    terms: crate::place::terms(LONG)?,
+                    terms: crate::test_inbox::terms(LONG)?,
                 };
-                let leased = super::concurrency::persist(|| Store::claim(&*inbox, &request))
+                let leased = super::concurrency::persist(|| Store::claim(&*connection, &request))
                     .await?
                     .leased;
                 same("claimed", &leased.len(), &1)?;
@@ -474,7 +477,8 @@ pub(crate) async fn a_purge_beside_traffic_disturbs_nothing(cx: Context) -> Case
                         lease: leased.lease,
                         outcome: processed(),
                     }];
-                    let settled = super::concurrency::persist(|| inbox.settle(&settlement)).await?;
+                    let settled =
+                        super::concurrency::persist(|| connection.settle(&settlement)).await?;
                     same("settled", &settled, &vec![inbox_api::Settled::Done])?;
                 }
             }
@@ -486,7 +490,7 @@ pub(crate) async fn a_purge_beside_traffic_disturbs_nothing(cx: Context) -> Case
     }
     let purged = purger.await??;
     let rest = Operate::purge(
-        &*place.inbox,
+        &*inbox.store,
         &expired(State::Processed, Duration::ZERO, 1000)?,
     )
     .await?;
@@ -505,17 +509,17 @@ async fn purge_while(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
 
 /// Defect: an archiver that follows `next` leaves out what is behind the keys that it has purged.
 pub(crate) async fn what_is_expired_has_no_next_page(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for sent in numbered(3)? {
-        place.accept_in(&sent, State::Dead).await?;
+        inbox.accept_in(&sent, State::Dead).await?;
     }
     let mut archived = Vec::new();
     for _ in 0..4 {
         let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
-        let listing = place.expired(&expired).await?;
+        let listing = inbox.expired(&expired).await?;
         same("next of what is expired", &listing.next, &None)?;
         let keys: Vec<_> = listing.records.iter().map(|r| r.key.clone()).collect();
-        let purged = place.purge_archived(&expired, &keys).await?;
+        let purged = inbox.purge_archived(&expired, &keys).await?;
         same("purged of the archived", &purged, &(keys.len() as u64))?;
         archived.extend(keys);
     }

@@ -6,59 +6,61 @@ use inbox_api::{Attempts, MAX_ERROR_BYTES, Outcome, Record, State};
 
 use crate::{
     check::{CaseResult, ensure, same},
-    place::{Context, HANDLER, LONG, Place, claim, dead, ids, message, numbered, processed, retry},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, ids, message, numbered, processed, retry,
+    },
     times::about,
 };
 
-async fn attempts(place: &Place, id: &str) -> CaseResult<(u32, u32)> {
-    let Record { attempts, .. } = place.record(message(id)?.key()).await?;
+async fn attempts(inbox: &TestInbox, id: &str) -> CaseResult<(u32, u32)> {
+    let Record { attempts, .. } = inbox.record(message(id)?.key()).await?;
     Ok((attempts.started, attempts.finished))
 }
 
 /// Defect: a failed message is claimable again at once.
 pub(crate) async fn a_retry_waits(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
-    let now = place.now().await?;
-    place.finish(&leased, retry(place.brief())).await?;
-    let record = place.record(sent.key()).await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
+    let now = inbox.now().await?;
+    inbox.finish(&leased, retry(inbox.brief())).await?;
+    let record = inbox.record(sent.key()).await?;
     same("state", &record.state, &State::Pending)?;
-    about("due_at after a retry", record.due_at, now + place.brief())?;
-    place
+    about("due_at after a retry", record.due_at, now + inbox.brief())?;
+    inbox
         .nothing_due("the retry's delay has not passed")
         .await?;
-    place.pass(place.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     same(
         "claimed after the delay",
-        &ids(&place.claim_up_to(5, LONG).await?),
+        &ids(&inbox.claim_up_to(5, LONG).await?),
         &vec!["1".into()],
     )
 }
 
 pub(crate) async fn a_retry_after_nothing_is_due_at_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, retry(Duration::ZERO)).await?;
-    place.claim_one().await.map(drop)
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, retry(Duration::ZERO)).await?;
+    inbox.claim_one().await.map(drop)
 }
 
 /// Defect: back-off that is kept only in memory.
 pub(crate) async fn a_retry_waits_for_every_process(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let other = place.fixture.second_connection().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, retry(place.brief())).await?;
+    let inbox = cx.fresh().await?;
+    let other = inbox.fixture.second_connection().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, retry(inbox.brief())).await?;
     let early = claim(&*other, HANDLER, 5, LONG).await?;
     same(
         "claimed by another process before the delay",
         &ids(&early),
         &Vec::new(),
     )?;
-    place.pass(place.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     let due = claim(&*other, HANDLER, 5, LONG).await?;
     same(
         "claimed by another process after it",
@@ -68,27 +70,27 @@ pub(crate) async fn a_retry_waits_for_every_process(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn the_last_error_is_kept(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     same(
         "last error of a new message",
-        &place.record(sent.key()).await?.last_error,
+        &inbox.record(sent.key()).await?.last_error,
         &None,
     )?;
     for error in ["first", "second"] {
-        let leased = place.claim_one().await?;
+        let leased = inbox.claim_one().await?;
         let outcome = Outcome::Retry {
             after: Duration::ZERO,
             error: error.into(),
         };
-        place.finish(&leased, outcome).await?;
-        let seen = place.record(sent.key()).await?.last_error;
+        inbox.finish(&leased, outcome).await?;
+        let seen = inbox.record(sent.key()).await?.last_error;
         same("last error after a retry", &seen.as_deref(), &Some(error))?;
     }
-    let leased = place.claim_one().await?;
-    place.finish(&leased, processed()).await?;
-    let record = place.record(sent.key()).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, processed()).await?;
+    let record = inbox.record(sent.key()).await?;
     same(
         "last error after success",
         &record.last_error.as_deref(),
@@ -97,18 +99,18 @@ pub(crate) async fn the_last_error_is_kept(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn errors_of_retries_are_cut(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     let text = format!("nul \0 {}", "ä".repeat(MAX_ERROR_BYTES));
     let outcome = Outcome::Retry {
         after: Duration::ZERO,
         error: text.clone(),
     };
-    place.finish(&leased, outcome).await?;
+    inbox.finish(&leased, outcome).await?;
     let expected = inbox_api::error_text(&text).into_owned();
-    let stored = place.record(sent.key()).await?.last_error;
+    let stored = inbox.record(sent.key()).await?.last_error;
     ensure!(
         stored.as_deref() == Some(expected.as_str()),
         "error of {} bytes: expected it cut to {} bytes without NUL, saw {:?} bytes",
@@ -120,18 +122,18 @@ pub(crate) async fn errors_of_retries_are_cut(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_final_message_has_its_reason_and_time(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     same(
         "finished_at while pending",
-        &place.record(sent.key()).await?.finished_at,
+        &inbox.record(sent.key()).await?.finished_at,
         &None,
     )?;
-    let now = place.now().await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead("card refused")).await?;
-    let record = place.record(sent.key()).await?;
+    let now = inbox.now().await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead("card refused")).await?;
+    let record = inbox.record(sent.key()).await?;
     same("state", &record.state, &State::Dead)?;
     same(
         "reason",
@@ -139,15 +141,15 @@ pub(crate) async fn a_final_message_has_its_reason_and_time(cx: Context) -> Case
         &Some("card refused"),
     )?;
     about("finished_at", record.finished_at, now)?;
-    place.nothing_due("its only message is dead").await
+    inbox.nothing_due("its only message is dead").await
 }
 
 /// Defect: a crash does not count as an attempt, so a message that kills its worker never dies.
 pub(crate) async fn a_crash_counts_as_an_attempt(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     for started in 1..=3 {
-        let leased = place.claim_single(place.brief()).await?;
+        let leased = inbox.claim_single(inbox.brief()).await?;
         let expected = Attempts {
             started,
             finished: 0,
@@ -158,21 +160,21 @@ pub(crate) async fn a_crash_counts_as_an_attempt(cx: Context) -> CaseResult {
             &expected,
         )?;
         same("crashes", &leased.attempts.crashed(true), &(started - 1))?;
-        place.pass(place.brief()).await?;
+        inbox.pass(inbox.brief()).await?;
     }
     same(
         "attempts started and finished",
-        &attempts(&place, "1").await?,
+        &attempts(&inbox, "1").await?,
         &(3, 0),
     )
 }
 
 /// Started and finished attempts are told apart.
 pub(crate) async fn an_error_counts_as_finished(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     for round in 1..=3 {
-        let leased = place.claim_one().await?;
+        let leased = inbox.claim_one().await?;
         same(
             "attempts started, as claimed",
             &leased.attempts.started,
@@ -183,85 +185,85 @@ pub(crate) async fn an_error_counts_as_finished(cx: Context) -> CaseResult {
             &leased.attempts.finished,
             &(round - 1),
         )?;
-        place.finish(&leased, retry(Duration::ZERO)).await?;
+        inbox.finish(&leased, retry(Duration::ZERO)).await?;
         same(
             "started and finished",
-            &attempts(&place, "1").await?,
+            &attempts(&inbox, "1").await?,
             &(round, round),
         )?;
     }
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead("enough")).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead("enough")).await?;
     same(
         "started and finished, when dead",
-        &attempts(&place, "1").await?,
+        &attempts(&inbox, "1").await?,
         &(4, 4),
     )
 }
 
 pub(crate) async fn success_counts_as_finished(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_in(&message("1")?, State::Processed).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_in(&message("1")?, State::Processed).await?;
     same(
         "started and finished",
-        &attempts(&place, "1").await?,
+        &attempts(&inbox, "1").await?,
         &(1, 1),
     )
 }
 
 pub(crate) async fn crashes_and_errors_are_told_apart(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, retry(Duration::ZERO)).await?;
-    let record = place.record(message("1")?.key()).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, retry(Duration::ZERO)).await?;
+    let record = inbox.record(message("1")?.key()).await?;
     same(
         "started and finished",
-        &attempts(&place, "1").await?,
+        &attempts(&inbox, "1").await?,
         &(2, 1),
     )?;
     same("crashes", &record.attempts.crashed(false), &1)
 }
 
 pub(crate) async fn a_release_is_due_at_once(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, Outcome::Release).await?;
-    place.has_state(&leased.lease.key, State::Pending).await?;
-    place.claim_one().await.map(drop)
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, Outcome::Release).await?;
+    inbox.has_state(&leased.lease.key, State::Pending).await?;
+    inbox.claim_one().await.map(drop)
 }
 
 pub(crate) async fn a_release_does_not_count(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     for _ in 0..3 {
-        let leased = place.claim_one().await?;
+        let leased = inbox.claim_one().await?;
         same("attempts started, as claimed", &leased.attempts.started, &1)?;
-        place.finish(&leased, Outcome::Release).await?;
+        inbox.finish(&leased, Outcome::Release).await?;
         same(
             "started and finished",
-            &attempts(&place, "1").await?,
+            &attempts(&inbox, "1").await?,
             &(0, 0),
         )?;
     }
-    let record = place.record(message("1")?.key()).await?;
+    let record = inbox.record(message("1")?.key()).await?;
     same("last error", &record.last_error, &None)
 }
 
 pub(crate) async fn a_released_message_keeps_its_place(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for message in numbered(3)? {
-        place.accept(&message).await?;
+        inbox.accept(&message).await?;
     }
-    let leased = place.claim_one().await?;
-    place.finish(&leased, Outcome::Release).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, Outcome::Release).await?;
     let expected = ["00001", "00002", "00003"].map(String::from).to_vec();
     same(
         "order of the claim",
-        &ids(&place.claim_up_to(3, LONG).await?),
+        &ids(&inbox.claim_up_to(3, LONG).await?),
         &expected,
     )
 }
@@ -269,23 +271,23 @@ pub(crate) async fn a_released_message_keeps_its_place(cx: Context) -> CaseResul
 /// Defect: a release sets a due time, so that the message goes to the end of the queue and its lag
 /// starts again.
 pub(crate) async fn a_release_leaves_the_due_time(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let due = place.record(sent.key()).await?.due_at;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, Outcome::Release).await?;
-    let shown = place.record(sent.key()).await?.due_at;
+    inbox.accept(&sent).await?;
+    let due = inbox.record(sent.key()).await?.due_at;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, Outcome::Release).await?;
+    let shown = inbox.record(sent.key()).await?.due_at;
     same("due_at after a release", &shown, &due)?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, retry(place.brief())).await?;
-    let due = place.record(sent.key()).await?.due_at;
-    place.pass(place.brief()).await?;
-    place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, Outcome::Release).await?;
-    let shown = place.record(sent.key()).await?.due_at;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, retry(inbox.brief())).await?;
+    let due = inbox.record(sent.key()).await?.due_at;
+    inbox.pass(inbox.brief()).await?;
+    inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, Outcome::Release).await?;
+    let shown = inbox.record(sent.key()).await?.due_at;
     same(
         "due_at after a retry, a lease that ran out and a release",
         &shown,

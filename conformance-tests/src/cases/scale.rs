@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, LONG, Place, dead, message, ordered, processed, terms},
-    run::DEFAULT_SCALE,
+    options::DEFAULT_SCALE,
+    test_inbox::{Context, LONG, TestInbox, dead, message, ordered, processed, terms},
 };
 
 /// Messages of one request, while there are to be many.
@@ -52,7 +52,7 @@ impl Past {
 type Times = BTreeMap<&'static str, Vec<Duration>>;
 
 struct Measuring {
-    place: Place,
+    inbox: TestInbox,
     past: Past,
     messages: usize,
     /// Of messages whose time is taken.
@@ -62,7 +62,7 @@ struct Measuring {
 impl Measuring {
     fn message(&self, number: usize) -> CaseResult<Message> {
         let id = format!("{number:08}");
-        if self.place.capabilities().ordering && number.is_multiple_of(2) {
+        if self.inbox.capabilities().ordering && number.is_multiple_of(2) {
             return ordered(&id, &format!("key {}", number % BATCH));
         }
         message(&id)
@@ -75,7 +75,7 @@ impl Measuring {
             let batch: Vec<Message> = (self.messages..until)
                 .map(|number| self.message(number))
                 .collect::<CaseResult<_>>()?;
-            self.place.accept_all(&batch).await?;
+            self.inbox.accept_all(&batch).await?;
             if self.past == Past::History {
                 self.work_off(batch.len()).await?;
             }
@@ -87,7 +87,7 @@ impl Measuring {
     async fn work_off(&self, messages: usize) -> CaseResult {
         let mut done = 0;
         while done < messages {
-            let leased = self.place.claim_up_to(u32::MAX, LONG).await?;
+            let leased = self.inbox.claim_up_to(u32::MAX, LONG).await?;
             ensure!(
                 !leased.is_empty(),
                 "claim: expected the {} messages that are left, saw that nothing is due",
@@ -105,7 +105,7 @@ impl Measuring {
                     },
                 })
                 .collect();
-            settled(&self.place, &settlements).await?;
+            settled(&self.inbox, &settlements).await?;
             done += settlements.len();
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Measuring {
             .map(|number| self.message(number))
             .collect::<CaseResult<_>>()?;
         let middle = self.message(self.messages / 2)?;
-        let middle = self.place.record(middle.key()).await?.cursor;
+        let middle = self.inbox.record(middle.key()).await?.cursor;
         let page = Page {
             after: Some(middle),
             ..Page::first(10)
@@ -144,7 +144,7 @@ impl Measuring {
 
     /// Does everything once.
     async fn once(&mut self, known: &[Message], page: &Page, times: &mut Times) -> CaseResult {
-        let place = &self.place;
+        let inbox = &self.inbox;
         let mut number = self.numbers;
         let new: Vec<Message> = (0..FEW)
             .map(|_| {
@@ -156,30 +156,30 @@ impl Measuring {
         let filter = Filter::default();
         let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 5)?;
 
-        let receipts = timed(times, "receive", place.receive(&new)).await?;
+        let receipts = timed(times, "receive", inbox.receive(&new)).await?;
         same("receipts", &receipts, &vec![Receipt::Accepted; FEW])?;
-        let receipts = timed(times, "receive of duplicates", place.receive(known)).await?;
+        let receipts = timed(times, "receive of duplicates", inbox.receive(known)).await?;
         same("receipts", &receipts, &vec![Receipt::Duplicate; FEW])?;
         let key: &Key = known[0].key();
-        let _ = timed(times, "get", place.get(key)).await?;
-        let begun = timed(times, "begin", place.begin(&inline, &terms(LONG)?)).await?;
+        let _ = timed(times, "get", inbox.get(key)).await?;
+        let begun = timed(times, "begin", inbox.begin(&inline, &terms(LONG)?)).await?;
         let Begun::Run(leased) = begun else {
             return Err(Unmet::Failed(format!("begin of a new key: saw {begun:?}")));
         };
         let _ = timed(
             times,
             "begin of a known key",
-            place.begin(&known[0], &terms(LONG)?),
+            inbox.begin(&known[0], &terms(LONG)?),
         )
         .await?;
-        place.finish(&leased, processed()).await?;
+        inbox.finish(&leased, processed()).await?;
 
         let started = Instant::now();
-        let leased = place.claim_up_to(10, LONG).await?;
+        let leased = inbox.claim_up_to(10, LONG).await?;
         times.entry("claim").or_default().push(started.elapsed());
         ensure!(!leased.is_empty(), "claim: saw that nothing is due");
         let leases: Vec<Lease> = leased.into_iter().map(|leased| leased.lease).collect();
-        let _ = timed(times, "extend", place.extend(&leases, LONG)).await?;
+        let _ = timed(times, "extend", inbox.extend(&leases, LONG)).await?;
         let settlements: Vec<Settlement> = leases
             .into_iter()
             .map(|lease| Settlement {
@@ -188,20 +188,20 @@ impl Measuring {
             })
             .collect();
         let started = Instant::now();
-        settled(place, &settlements).await?;
+        settled(inbox, &settlements).await?;
         times.entry("settle").or_default().push(started.elapsed());
 
-        let _ = timed(times, "statistics", place.statistics()).await?;
+        let _ = timed(times, "statistics", inbox.statistics()).await?;
         let first = Page::first(10);
-        let _ = timed(times, "the first page of list", place.list(&filter, &first)).await?;
+        let _ = timed(times, "the first page of list", inbox.list(&filter, &first)).await?;
         let _ = timed(
             times,
             "a page in the middle of list",
-            place.list(&filter, page),
+            inbox.list(&filter, page),
         )
         .await?;
-        let _ = timed(times, "expired", place.expired(&expired)).await?;
-        let _ = timed(times, "purge", place.purge(&expired)).await?;
+        let _ = timed(times, "expired", inbox.expired(&expired)).await?;
+        let _ = timed(times, "purge", inbox.purge(&expired)).await?;
         self.numbers = number;
         Ok(())
     }
@@ -218,8 +218,8 @@ async fn timed<T>(
     Ok(answer)
 }
 
-async fn settled(place: &Place, settlements: &[Settlement]) -> CaseResult {
-    let answers = place.settle(settlements).await?;
+async fn settled(inbox: &TestInbox, settlements: &[Settlement]) -> CaseResult {
+    let answers = inbox.settle(settlements).await?;
     same(
         "answers of settle",
         &answers,
@@ -236,7 +236,7 @@ async fn costs_nothing(cx: &Context, past: Past) -> CaseResult {
     let many = cx.options.scale.map_or(DEFAULT_SCALE, usize::from);
     let few = (many / GROWTH).max(LEAST);
     let mut measuring = Measuring {
-        place: cx.fresh().await?,
+        inbox: cx.fresh().await?,
         past,
         messages: 0,
         numbers: 0,

@@ -10,8 +10,8 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Settings},
-    place::{Context, HANDLER, LONG, Place, message, processed, terms, worker},
+    needs::{Need, Settings},
+    test_inbox::{Context, HANDLER, LONG, TestInbox, message, processed, terms, worker},
 };
 
 /// How long the store's operations may take here.
@@ -21,8 +21,8 @@ const HUNG: Duration = Duration::from_secs(60);
 /// How many calls may meet a silent connection: a pool may hold several.
 const MOST_SILENT: usize = 20;
 
-async fn fresh(cx: &Context) -> CaseResult<Place> {
-    let place = cx
+async fn fresh(cx: &Context) -> CaseResult<TestInbox> {
+    let inbox = cx
         .fresh_with(&Settings {
             operation_timeout: Some(LIMIT),
             disrupted: true,
@@ -30,15 +30,15 @@ async fn fresh(cx: &Context) -> CaseResult<Place> {
         })
         .await?;
     // Not offered: better known before the store is filled.
-    place.fixture.silence().await?;
-    answers(&place).await?;
-    Ok(place)
+    inbox.fixture.silence().await?;
+    answers(&inbox).await?;
+    Ok(inbox)
 }
 
 /// Goes on until a call is answered again.
-async fn answers(place: &Place) -> CaseResult {
+async fn answers(inbox: &TestInbox) -> CaseResult {
     for _ in 0..MOST_SILENT {
-        if ends("get", place.get(message("none")?.key()))
+        if ends("get", inbox.get(message("none")?.key()))
             .await?
             .is_ok()
         {
@@ -71,13 +71,13 @@ fn told<T: Debug>(what: &str, answer: &Result<T>) -> CaseResult {
 }
 
 pub(crate) async fn receive_ends(cx: Context) -> CaseResult {
-    let place = fresh(&cx).await?;
-    place.fixture.silence().await?;
+    let inbox = fresh(&cx).await?;
+    inbox.fixture.silence().await?;
     let sent = message("1")?;
-    let answer = ends("receive", place.receive_one(&sent)).await?;
+    let answer = ends("receive", inbox.receive_one(&sent)).await?;
     told("receive", &answer)?;
-    answers(&place).await?;
-    let stored = place.get(sent.key()).await?.is_some();
+    answers(&inbox).await?;
+    let stored = inbox.get(sent.key()).await?.is_some();
     match answer {
         Ok(receipt) => same("receipt", &(receipt, stored), &(Receipt::Accepted, true))?,
         Err(error) => ensure!(
@@ -85,43 +85,43 @@ pub(crate) async fn receive_ends(cx: Context) -> CaseResult {
             "receive: it failed without effect ({error}), but the message is there"
         ),
     }
-    let _ = place.receive_one(&sent).await?;
-    place.refuses_copy(&sent, "after a silence").await
+    let _ = inbox.receive_one(&sent).await?;
+    inbox.refuses_copy(&sent, "after a silence").await
 }
 
 pub(crate) async fn work_ends(cx: Context) -> CaseResult {
-    let place = fresh(&cx).await?;
+    let inbox = fresh(&cx).await?;
     for id in ["1", "2"] {
-        place.accept(&message(id)?).await?;
+        inbox.accept(&message(id)?).await?;
     }
-    let leased = place.claim_one().await?;
+    let leased = inbox.claim_one().await?;
     let handler = HandlerName::new(HANDLER)?;
 
-    place.fixture.silence().await?;
-    let claimed = ends("claim", place.claim_for(&handler, 5, LONG, &worker()?)).await?;
+    inbox.fixture.silence().await?;
+    let claimed = ends("claim", inbox.claim_for(&handler, 5, LONG, &worker()?)).await?;
     told("claim", &claimed)?;
-    answers(&place).await?;
+    answers(&inbox).await?;
 
-    place.fixture.silence().await?;
-    let extended = ends("extend", place.extend_one(&leased.lease, LONG)).await?;
+    inbox.fixture.silence().await?;
+    let extended = ends("extend", inbox.extend_one(&leased.lease, LONG)).await?;
     told("extend", &extended)?;
-    answers(&place).await?;
+    answers(&inbox).await?;
 
-    place.fixture.silence().await?;
-    let begun = ends("begin", place.begin(&message("3")?, &terms(LONG)?)).await?;
+    inbox.fixture.silence().await?;
+    let begun = ends("begin", inbox.begin(&message("3")?, &terms(LONG)?)).await?;
     told("begin", &begun)?;
-    answers(&place).await?;
+    answers(&inbox).await?;
 
-    place.fixture.silence().await?;
-    let settled = ends("settle", place.settle_one(&leased.lease, processed())).await?;
+    inbox.fixture.silence().await?;
+    let settled = ends("settle", inbox.settle_one(&leased.lease, processed())).await?;
     told("settle", &settled)?;
-    answers(&place).await?;
+    answers(&inbox).await?;
     same(
         "settling again",
-        &place.settle_one(&leased.lease, processed()).await?,
+        &inbox.settle_one(&leased.lease, processed()).await?,
         &Settled::Done,
     )?;
-    place
+    inbox
         .has_state(leased.message.key(), State::Processed)
         .await
 }
@@ -130,75 +130,75 @@ type Call = for<'a> fn(&'a dyn Inbox, &'a Message) -> BoxFuture<'a, Result<()>>;
 
 /// What people do, by name.
 const LOOKS_AND_CHANGES: &[(&str, Call)] = &[
-    ("get", |inbox, sent| {
-        Box::pin(async { inbox.get(sent.key()).await.map(drop) })
+    ("get", |connection, sent| {
+        Box::pin(async { connection.get(sent.key()).await.map(drop) })
     }),
-    ("list", |inbox, _| {
+    ("list", |connection, _| {
         Box::pin(async {
             let page = Page::first(5);
-            inbox.list(&Filter::default(), &page).await.map(drop)
+            connection.list(&Filter::default(), &page).await.map(drop)
         })
     }),
-    ("count", |inbox, _| {
-        Box::pin(async { inbox.count(&Filter::default()).await.map(drop) })
+    ("count", |connection, _| {
+        Box::pin(async { connection.count(&Filter::default()).await.map(drop) })
     }),
-    ("statistics", |inbox, _| {
-        Box::pin(async { inbox.statistics().await.map(drop) })
+    ("statistics", |connection, _| {
+        Box::pin(async { connection.statistics().await.map(drop) })
     }),
-    ("replay", |inbox, sent| {
-        Box::pin(async { inbox.replay(sent.key(), None).await.map(drop) })
+    ("replay", |connection, sent| {
+        Box::pin(async { connection.replay(sent.key(), None).await.map(drop) })
     }),
-    ("discard", |inbox, sent| {
-        Box::pin(async { inbox.discard(sent.key()).await.map(drop) })
+    ("discard", |connection, sent| {
+        Box::pin(async { connection.discard(sent.key()).await.map(drop) })
     }),
-    ("replay_slice", |inbox, _| {
+    ("replay_slice", |connection, _| {
         Box::pin(async {
             let slice = Slice {
                 after: None,
                 limit: 5,
             };
-            inbox
+            connection
                 .replay_slice(&Filter::default(), &slice)
                 .await
                 .map(drop)
         })
     }),
-    ("discard_slice", |inbox, _| {
+    ("discard_slice", |connection, _| {
         Box::pin(async {
             let slice = Slice {
                 after: None,
                 limit: 5,
             };
-            inbox
+            connection
                 .discard_slice(&Filter::default(), &slice)
                 .await
                 .map(drop)
         })
     }),
-    ("purge", |inbox, _| {
-        Box::pin(async { inbox.purge(&expired("purge")?).await.map(drop) })
+    ("purge", |connection, _| {
+        Box::pin(async { connection.purge(&expired("purge")?).await.map(drop) })
     }),
-    ("expired", |inbox, _| {
-        Box::pin(async { inbox.expired(&expired("expired")?).await.map(drop) })
+    ("expired", |connection, _| {
+        Box::pin(async { connection.expired(&expired("expired")?).await.map(drop) })
     }),
-    ("purge_archived", |inbox, sent| {
+    ("purge_archived", |connection, sent| {
         Box::pin(async {
             let keys = [sent.key().clone()];
             let expired = expired("purge_archived")?;
-            inbox.purge_archived(&expired, &keys).await.map(drop)
+            connection.purge_archived(&expired, &keys).await.map(drop)
         })
     }),
-    ("version", |inbox, _| {
-        Box::pin(async { inbox.version().await.map(drop) })
+    ("version", |connection, _| {
+        Box::pin(async { connection.version().await.map(drop) })
     }),
-    ("exists", |inbox, _| {
-        Box::pin(async { inbox.exists().await.map(drop) })
+    ("exists", |connection, _| {
+        Box::pin(async { connection.exists().await.map(drop) })
     }),
-    ("create", |inbox, _| {
-        Box::pin(async { inbox.create().await })
+    ("create", |connection, _| {
+        Box::pin(async { connection.create().await })
     }),
-    ("migrate", |inbox, _| {
-        Box::pin(async { inbox.migrate().await.map(drop) })
+    ("migrate", |connection, _| {
+        Box::pin(async { connection.migrate().await.map(drop) })
     }),
 ];
 
@@ -208,36 +208,36 @@ fn expired(operation: &'static str) -> Result<PurgeRequest> {
 }
 
 pub(crate) async fn looking_and_intervening_end(cx: Context) -> CaseResult {
-    let place = fresh(&cx).await?;
+    let inbox = fresh(&cx).await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
+    inbox.accept(&sent).await?;
     for (what, call) in LOOKS_AND_CHANGES {
-        place.fixture.silence().await?;
-        told(what, &ends(what, call(&*place.inbox, &sent)).await?)?;
-        answers(&place).await?;
+        inbox.fixture.silence().await?;
+        told(what, &ends(what, call(&*inbox.store, &sent)).await?)?;
+        answers(&inbox).await?;
     }
     Ok(())
 }
 
 pub(crate) async fn transactions_end(cx: Context) -> CaseResult {
-    let place = fresh(&cx).await?;
-    if !place.capabilities().transactions {
+    let inbox = fresh(&cx).await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    let transactions = place.fixture.transactions()?;
+    let transactions = inbox.fixture.transactions()?;
 
-    place.fixture.silence().await?;
+    inbox.fixture.silence().await?;
     let opened = ends("open", transactions.open()).await?;
     told("open", &opened.map(drop))?;
-    answers(&place).await?;
+    answers(&inbox).await?;
 
     let mut transaction = transactions.open().await?;
-    place.fixture.silence().await?;
+    inbox.fixture.silence().await?;
     let recorded = ends("record_in", transaction.record(&message("1")?, None)).await?;
     told("record_in", &recorded)?;
     let rolled_back = ends("roll_back", transaction.roll_back()).await?;
     told("roll_back", &rolled_back)?;
-    answers(&place).await?;
+    answers(&inbox).await?;
 
     let sent = message("2")?;
     let mut transaction = transactions.open().await?;
@@ -246,12 +246,12 @@ pub(crate) async fn transactions_end(cx: Context) -> CaseResult {
         &transaction.record(&sent, None).await?,
         &Recorded::First,
     )?;
-    place.fixture.silence().await?;
+    inbox.fixture.silence().await?;
     let committed = ends("commit", transaction.commit()).await?;
     told("commit", &committed)?;
-    answers(&place).await?;
+    answers(&inbox).await?;
     let effect = committed.err().map(|error| error.effect());
-    let recorded = place.get(sent.key()).await?.is_some();
+    let recorded = inbox.get(sent.key()).await?.is_some();
     ensure!(
         effect == Some(Effect::Unknown) || recorded == effect.is_none(),
         "commit on a silent connection: expected the truth or an unknown effect, saw effect \

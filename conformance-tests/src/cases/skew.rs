@@ -8,8 +8,10 @@ use inbox_api::{Message, Recorded, Result, Settlement, State};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Unable},
-    place::{Context, HANDLER, LONG, Place, claim, dead_blocking, ids, ordered, processed},
+    needs::{Need, Unable},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead_blocking, ids, ordered, processed,
+    },
     transactions::{AnyTransaction, AnyTransactions},
 };
 
@@ -18,16 +20,16 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// When a step counts as one that does not end.
 const HUNG: Duration = Duration::from_secs(60);
 
-async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
-    let place = cx.fresh_ordered().await?;
-    if !place.capabilities().transactions {
+async fn transactional(cx: &Context) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
+    let inbox = cx.fresh_ordered().await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    if place.capabilities().exclusive_transactions {
+    if inbox.capabilities().exclusive_transactions {
         return Err(Unmet::NotChecked(Need::SharedWrites));
     }
-    let transactions = place.fixture.transactions()?;
-    Ok((place, transactions))
+    let transactions = inbox.fixture.transactions()?;
+    Ok((inbox, transactions))
 }
 
 /// Opens a transaction that sees the database as it is now, in databases where the first statement
@@ -60,26 +62,26 @@ impl End {
 }
 
 /// Three messages of an ordering key of their own.
-async fn three(place: &Place, key: &str) -> CaseResult<Vec<Message>> {
+async fn three(inbox: &TestInbox, key: &str) -> CaseResult<Vec<Message>> {
     let all: Vec<Message> = (1..=3)
         .map(|n| ordered(&format!("{key} {n}"), key))
         .collect::<CaseResult<_>>()?;
-    place.accept_all(&all).await?;
+    inbox.accept_all(&all).await?;
     Ok(all)
 }
 
 /// Claims and processes what is left of the key, one after the other; fails if it is not in order.
-async fn rest_in_order(place: &Place, all: &[Message], when: &str) -> CaseResult {
+async fn rest_in_order(inbox: &TestInbox, all: &[Message], when: &str) -> CaseResult {
     let mut left = Vec::new();
     for message in all {
-        let record = place.record(message.key()).await?;
+        let record = inbox.record(message.key()).await?;
         if record.state != State::Processed {
             left.push(message.id().to_string());
         }
     }
     let mut order = Vec::new();
     for _ in 0..=left.len() {
-        let leased = claim(&*place.inbox, HANDLER, 10, LONG).await?;
+        let leased = claim(&*inbox.store, HANDLER, 10, LONG).await?;
         ensure!(
             leased.len() <= 1,
             "{when}: claimed {:?} of one ordering key at once",
@@ -87,7 +89,7 @@ async fn rest_in_order(place: &Place, all: &[Message], when: &str) -> CaseResult
         );
         for leased in leased {
             order.push(leased.message.id().to_string());
-            place.finish(&leased, processed()).await?;
+            inbox.finish(&leased, processed()).await?;
         }
     }
     same(&format!("{when}: claimed of what was left"), &order, &left)
@@ -156,13 +158,13 @@ async fn behind(
 
 /// Two transactions, of the first message and of the second, open at the same time.
 pub(crate) async fn two_records_of_a_key_keep_the_order(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     for (n, end) in [End::Commit, End::RollBack, End::Commit, End::RollBack]
         .into_iter()
         .enumerate()
     {
         let key = format!("key {n}");
-        let all = three(&place, &key).await?;
+        let all = three(&inbox, &key).await?;
         let when = format!("of two transactions the first ended by {end:?}");
         // Whichever was opened first.
         let (mut first, second) = if n < 2 {
@@ -177,7 +179,7 @@ pub(crate) async fn two_records_of_a_key_keep_the_order(cx: Context) -> CaseResu
             &first.record(&all[0], None).await?,
             &Recorded::First,
         )?;
-        let claimed = claim(&*place.inbox, HANDLER, 10, LONG).await?;
+        let claimed = claim(&*inbox.store, HANDLER, 10, LONG).await?;
         same(
             &format!("{when}: claimed while it was open"),
             &ids(&claimed),
@@ -188,22 +190,22 @@ pub(crate) async fn two_records_of_a_key_keep_the_order(cx: Context) -> CaseResu
             End::Commit => State::Processed,
             End::RollBack => State::Pending,
         };
-        place.has_state(all[0].key(), expected).await?;
+        inbox.has_state(all[0].key(), expected).await?;
         if done {
-            place.has_state(all[1].key(), State::Processed).await?;
+            inbox.has_state(all[1].key(), State::Processed).await?;
         }
-        rest_in_order(&place, &all, &when).await?;
+        rest_in_order(&inbox, &all, &when).await?;
     }
     Ok(())
 }
 
 /// A transaction that settles the first as a message that blocks, and one that records the second.
 pub(crate) async fn a_record_beside_a_death_keeps_the_order(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     for (n, end) in [End::Commit, End::RollBack].into_iter().enumerate() {
-        let all = three(&place, &format!("key {n}")).await?;
+        let all = three(&inbox, &format!("key {n}")).await?;
         let when = format!("a death that blocks, in a transaction that ended by {end:?}");
-        let leased = place.claim_one().await?;
+        let leased = inbox.claim_one().await?;
         let second = opened(&*transactions, &format!("{n} second")).await?;
         let mut first = opened(&*transactions, &format!("{n} first")).await?;
         let settlement = [Settlement {
@@ -242,21 +244,21 @@ pub(crate) async fn a_record_beside_a_death_keeps_the_order(cx: Context) -> Case
             ),
         }
         if end == End::Commit {
-            place
+            inbox
                 .nothing_due("a dead message blocks its ordering key")
                 .await?;
-            let _ = place.discard(all[0].key()).await?;
+            let _ = inbox.discard(all[0].key()).await?;
         } else {
-            place.finish(&leased, processed()).await?;
+            inbox.finish(&leased, processed()).await?;
         }
-        rest_in_order(&place, &all[1..], &when).await?;
+        rest_in_order(&inbox, &all[1..], &when).await?;
     }
     Ok(())
 }
 
 /// Two transactions that each record a new message of one ordering key.
 pub(crate) async fn two_new_messages_of_a_key_leave_it_whole(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     for (n, end) in [End::Commit, End::RollBack].into_iter().enumerate() {
         let key = format!("key {n}");
         let when = format!("two new messages, the first transaction ended by {end:?}");
@@ -295,10 +297,10 @@ pub(crate) async fn two_new_messages_of_a_key_leave_it_whole(cx: Context) -> Cas
             );
         }
         // Whatever became of them, what comes next is handed out, one after the other.
-        let next = three(&place, &key).await?;
+        let next = three(&inbox, &key).await?;
         let mut all = Vec::new();
         for message in &new {
-            let receipts = place.receive(std::slice::from_ref(message)).await?;
+            let receipts = inbox.receive(std::slice::from_ref(message)).await?;
             if receipts != vec![inbox_api::Receipt::Duplicate] {
                 all.push(message.clone());
             }
@@ -309,8 +311,8 @@ pub(crate) async fn two_new_messages_of_a_key_leave_it_whole(cx: Context) -> Cas
             "{when}: a message whose transaction rolled back is known"
         );
         let in_order: Vec<Message> = next.into_iter().chain(all).collect();
-        rest_in_order(&place, &in_order, &when).await?;
-        let statistics = place.statistics().await?;
+        rest_in_order(&inbox, &in_order, &when).await?;
+        let statistics = inbox.statistics().await?;
         same(
             &format!("pending and leased in the end, {when}"),
             &(

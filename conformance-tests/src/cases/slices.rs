@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 
 use crate::{
     check::{CaseResult, ensure, same},
-    harness::Settings,
-    place::{
-        Context, HANDLER, LONG, Place, claim, dead, dead_blocking, ids, message_for, numbered,
+    needs::Settings,
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, ids, message_for, numbered,
         ordered, processed,
     },
 };
@@ -67,30 +67,30 @@ async fn all_slices(inbox: &dyn Inbox, change: Change, states: &[State]) -> Case
 
 /// Defect: a slice of which others have taken a row says that the end is reached.
 pub(crate) async fn a_discard_goes_on_past_messages_that_workers_take(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept_all(&numbered(MESSAGES)?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept_all(&numbered(MESSAGES)?).await?;
     let done = Arc::new(AtomicBool::new(false));
     let mut workers = JoinSet::new();
-    for inbox in place.connections(2).await? {
+    for connection in inbox.connections(2).await? {
         let done = Arc::clone(&done);
         workers.spawn(async move {
             let mut taken = 0;
             while !done.load(Ordering::Relaxed) {
-                taken += claim(&*inbox, HANDLER, 3, LONG).await?.len();
+                taken += claim(&*connection, HANDLER, 3, LONG).await?.len();
                 // Something is left for the next slices, however fast the store is.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             Ok(taken)
         });
     }
-    let discarded = all_slices(&*place.inbox, Change::Discard, &[State::Pending]).await;
+    let discarded = all_slices(&*inbox.store, Change::Discard, &[State::Pending]).await;
     done.store(true, Ordering::Relaxed);
     let mut taken = 0;
     while let Some(worker) = workers.join_next().await {
         let worker: CaseResult<usize> = worker?;
         taken += worker?;
     }
-    let left = place.claim_up_to(10_000, LONG).await?.len();
+    let left = inbox.claim_up_to(10_000, LONG).await?.len();
     same(
         &format!(
             "pending messages that are left behind all slices ({} discarded, {taken} taken by workers)",
@@ -99,14 +99,14 @@ pub(crate) async fn a_discard_goes_on_past_messages_that_workers_take(cx: Contex
         &left,
         &0,
     )?;
-    counted(&place, State::Leased, taken).await
+    counted(&inbox, State::Leased, taken).await
 }
 
 /// Messages that are all dead.
-async fn dead_ones(place: &Place) -> CaseResult<Vec<Message>> {
+async fn dead_ones(inbox: &TestInbox) -> CaseResult<Vec<Message>> {
     let messages = numbered(MESSAGES)?;
-    place.accept_all(&messages).await?;
-    let leased = place.claim_up_to(10_000, LONG).await?;
+    inbox.accept_all(&messages).await?;
+    let leased = inbox.claim_up_to(10_000, LONG).await?;
     same("claimed", &leased.len(), &MESSAGES)?;
     let settlements: Vec<_> = leased
         .into_iter()
@@ -115,29 +115,29 @@ async fn dead_ones(place: &Place) -> CaseResult<Vec<Message>> {
             outcome: dead("gave up") as Outcome,
         })
         .collect();
-    let _ = place.settle(&settlements).await?;
-    counted(place, State::Dead, MESSAGES).await?;
+    let _ = inbox.settle(&settlements).await?;
+    counted(inbox, State::Dead, MESSAGES).await?;
     Ok(messages)
 }
 
-async fn counted(place: &Place, state: State, expected: usize) -> CaseResult {
+async fn counted(inbox: &TestInbox, state: State, expected: usize) -> CaseResult {
     let filter = Filter {
         states: vec![state],
         ..Filter::default()
     };
     same(
         &format!("messages that are {state}"),
-        &place.count(&filter).await?,
+        &inbox.count(&filter).await?,
         &(expected as u64),
     )
 }
 
 /// The same, of dead messages that other operators discard one by one.
 pub(crate) async fn a_replay_goes_on_past_messages_that_others_discard(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let messages = dead_ones(&place).await?;
+    let inbox = cx.fresh().await?;
+    let messages = dead_ones(&inbox).await?;
     let mut others = JoinSet::new();
-    for (n, inbox) in place.connections(2).await?.into_iter().enumerate() {
+    for (n, connection) in inbox.connections(2).await?.into_iter().enumerate() {
         let keys: Vec<Key> = messages
             .iter()
             .skip(n)
@@ -147,21 +147,21 @@ pub(crate) async fn a_replay_goes_on_past_messages_that_others_discard(cx: Conte
         others.spawn(async move {
             let mut discarded = BTreeSet::new();
             for key in keys {
-                if inbox.discard(&key).await? == Intervention::Done {
+                if connection.discard(&key).await? == Intervention::Done {
                     discarded.insert(key.id.to_string());
                 }
             }
             Ok(discarded.len())
         });
     }
-    let replayed = all_slices(&*place.inbox, Change::Replay, &[State::Dead]).await;
+    let replayed = all_slices(&*inbox.store, Change::Replay, &[State::Dead]).await;
     let mut discarded = 0;
     while let Some(other) = others.join_next().await {
         let other: CaseResult<usize> = other?;
         discarded += other?;
     }
     let replayed = replayed?;
-    let left = place
+    let left = inbox
         .count(&Filter {
             states: vec![State::Dead],
             ..Filter::default()
@@ -177,30 +177,30 @@ pub(crate) async fn a_replay_goes_on_past_messages_that_others_discard(cx: Conte
 }
 
 /// Three ordering keys, each blocked by its first message with two behind it.
-async fn three_blocked(cx: &Context) -> CaseResult<Place> {
-    let place = cx.fresh_ordered().await?;
+async fn three_blocked(cx: &Context) -> CaseResult<TestInbox> {
+    let inbox = cx.fresh_ordered().await?;
     let keys = ["a", "b", "c"];
     let of_each = |n: usize| -> CaseResult<Vec<Message>> {
         let of = |key: &&str| ordered(&format!("{key}{n}"), key);
         keys.iter().map(of).collect()
     };
-    place.accept_all(&of_each(1)?).await?;
-    let mut leased = place.claim_up_to(10, LONG).await?;
+    inbox.accept_all(&of_each(1)?).await?;
+    let mut leased = inbox.claim_up_to(10, LONG).await?;
     leased.sort_by_key(|leased| leased.message.id().to_string());
     for leased in leased {
-        place.finish(&leased, dead_blocking("gave up")).await?;
+        inbox.finish(&leased, dead_blocking("gave up")).await?;
         // One moment each, so that the longest finished is known.
-        place.pass(Duration::from_millis(2)).await?;
+        inbox.pass(Duration::from_millis(2)).await?;
     }
     for n in [2, 3] {
-        place.accept_all(&of_each(n)?).await?;
+        inbox.accept_all(&of_each(n)?).await?;
     }
-    place.nothing_due("every ordering key is blocked").await?;
-    Ok(place)
+    inbox.nothing_due("every ordering key is blocked").await?;
+    Ok(inbox)
 }
 
-async fn blocking_in_all(place: &Place) -> CaseResult<u64> {
-    Ok(place.statistics().await?.blocking())
+async fn blocking_in_all(inbox: &TestInbox) -> CaseResult<u64> {
+    Ok(inbox.statistics().await?.blocking())
 }
 
 /// Defect: what a bulk change or a purge sets free stays blocked, or all is set free by it.
@@ -212,36 +212,36 @@ pub(crate) async fn they_set_free_what_they_unblock(cx: Context) -> CaseResult {
     let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 2)?;
     let everything = Filter::default();
     for change in ["replay", "discard", "purge", "purge of what was archived"] {
-        let place = three_blocked(&cx).await?;
+        let inbox = three_blocked(&cx).await?;
         let changed = match change {
-            "replay" => place.replay_slice(&everything, &two).await?.changed,
-            "discard" => place.discard_slice(&everything, &two).await?.changed,
-            "purge" => place.purge(&expired).await?,
+            "replay" => inbox.replay_slice(&everything, &two).await?.changed,
+            "discard" => inbox.discard_slice(&everything, &two).await?.changed,
+            "purge" => inbox.purge(&expired).await?,
             _ => {
-                let archived = place.expired(&expired).await?.records;
+                let archived = inbox.expired(&expired).await?.records;
                 let keys: Vec<Key> = archived.into_iter().map(|record| record.key).collect();
-                place.purge_archived(&expired, &keys).await?
+                inbox.purge_archived(&expired, &keys).await?
             }
         };
         same(&format!("changed by a {change} of two"), &changed, &2)?;
         let when = format!("after a {change} of two that blocked");
         same(
             &format!("dead messages that block, {when}"),
-            &blocking_in_all(&place).await?,
+            &blocking_in_all(&inbox).await?,
             &1,
         )?;
         let first = if change == "replay" { 1 } else { 2 };
         for n in first..=3 {
-            let leased = place.claim_up_to(10, LONG).await?;
+            let leased = inbox.claim_up_to(10, LONG).await?;
             let mut seen = ids(&leased);
             seen.sort();
             let expected = vec![format!("a{n}"), format!("b{n}")];
             same(&format!("claimable {when}"), &seen, &expected)?;
             for leased in &leased {
-                place.finish(leased, processed()).await?;
+                inbox.finish(leased, processed()).await?;
             }
         }
-        place
+        inbox
             .nothing_due("the third ordering key is blocked")
             .await?;
     }
@@ -251,12 +251,12 @@ pub(crate) async fn they_set_free_what_they_unblock(cx: Context) -> CaseResult {
 /// Defect: a slice of pending messages sets free what is behind one that is not first of its key, or
 /// not what is behind one that is.
 pub(crate) async fn a_discard_of_the_pending_keeps_the_order(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let all: Vec<Message> = (1..=6)
         .map(|n| ordered(&format!("{n}"), "k"))
         .collect::<CaseResult<_>>()?;
-    place.accept_all(&all).await?;
-    let first = place.claim_one().await?;
+    inbox.accept_all(&all).await?;
+    let first = inbox.claim_one().await?;
     // 2 and 3, behind the one that is leased.
     let pending = Filter {
         states: vec![State::Pending],
@@ -266,28 +266,28 @@ pub(crate) async fn a_discard_of_the_pending_keeps_the_order(cx: Context) -> Cas
         after: None,
         limit: 2,
     };
-    let progress = place.discard_slice(&pending, &two).await?;
+    let progress = inbox.discard_slice(&pending, &two).await?;
     same("discarded", &progress.changed, &2)?;
-    place
+    inbox
         .nothing_due("the first of its ordering key is leased")
         .await?;
-    place.finish(&first, processed()).await?;
-    let fourth = place.claim_one().await?;
+    inbox.finish(&first, processed()).await?;
+    let fourth = inbox.claim_one().await?;
     same("claimed", &fourth.message.id().as_str(), &"4")?;
-    place.finish(&fourth, Outcome::Release).await?;
+    inbox.finish(&fourth, Outcome::Release).await?;
     let one = Slice {
         after: None,
         limit: 1,
     };
-    let progress = place.discard_slice(&pending, &one).await?;
+    let progress = inbox.discard_slice(&pending, &one).await?;
     same("discarded", &progress.changed, &1)?;
-    let fifth = place.claim_one().await?;
+    let fifth = inbox.claim_one().await?;
     same("claimed", &fifth.message.id().as_str(), &"5")
 }
 
 /// Counts in the statistics, and by counting.
-async fn counts(place: &Place, when: &str, expected: [u64; 5]) -> CaseResult {
-    let statistics = place.statistics().await?;
+async fn counts(inbox: &TestInbox, when: &str, expected: [u64; 5]) -> CaseResult {
+    let statistics = inbox.statistics().await?;
     let seen = State::ALL.map(|state| statistics.count(state));
     same(
         &format!("pending, leased, processed, dead and discarded in the statistics {when}"),
@@ -300,7 +300,7 @@ async fn counts(place: &Place, when: &str, expected: [u64; 5]) -> CaseResult {
             states: vec![state],
             ..Filter::default()
         };
-        *counted = place.count(&filter).await?;
+        *counted = inbox.count(&filter).await?;
     }
     same(
         &format!("pending, leased, processed, dead and discarded by counting {when}"),
@@ -311,14 +311,14 @@ async fn counts(place: &Place, when: &str, expected: [u64; 5]) -> CaseResult {
 
 /// Defect: counts that are kept follow single changes, and not those by slice or by key list.
 pub(crate) async fn counts_follow_them(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let finals = [State::Processed, State::Dead, State::Discarded];
     for handler in ["a", "b"] {
         let all: Vec<Message> = (0..12)
             .map(|n| message_for(handler, &format!("{n:02}")))
             .collect::<CaseResult<_>>()?;
-        place.accept_all(&all).await?;
-        let leased = claim(&*place.inbox, handler, 8, LONG).await?;
+        inbox.accept_all(&all).await?;
+        let leased = claim(&*inbox.store, handler, 8, LONG).await?;
         let ends: Vec<Settlement> = leased
             .into_iter()
             .enumerate()
@@ -327,12 +327,12 @@ pub(crate) async fn counts_follow_them(cx: Context) -> CaseResult {
                 outcome: if n < 4 { processed() } else { dead("gave up") },
             })
             .collect();
-        let _ = place.settle(&ends).await?;
+        let _ = inbox.settle(&ends).await?;
         for message in &all[8..11] {
-            let _ = place.discard(message.key()).await?;
+            let _ = inbox.discard(message.key()).await?;
         }
     }
-    counts(&place, "to begin with", [2, 0, 8, 8, 6]).await?;
+    counts(&inbox, "to begin with", [2, 0, 8, 8, 6]).await?;
     let of = |state: State| Filter {
         states: vec![state],
         ..Filter::default()
@@ -340,31 +340,31 @@ pub(crate) async fn counts_follow_them(cx: Context) -> CaseResult {
     let slice = |limit| Slice { after: None, limit };
     let mut expected = [2, 0, 8, 8, 6];
     for (at, state) in finals.into_iter().enumerate() {
-        let _ = place.replay_slice(&of(state), &slice(3)).await?;
+        let _ = inbox.replay_slice(&of(state), &slice(3)).await?;
         expected[2 + at] -= 3;
         expected[0] += 3;
         let when = format!("after a replay of three that were {state}");
-        counts(&place, &when, expected).await?;
+        counts(&inbox, &when, expected).await?;
     }
     for (at, state) in [(3, State::Dead), (0, State::Pending)] {
-        let _ = place.discard_slice(&of(state), &slice(2)).await?;
+        let _ = inbox.discard_slice(&of(state), &slice(2)).await?;
         expected[at] -= 2;
         expected[4] += 2;
         let when = format!("after a discard of two that were {state}");
-        counts(&place, &when, expected).await?;
+        counts(&inbox, &when, expected).await?;
     }
     for (at, state) in finals.into_iter().enumerate() {
         let expired = PurgeRequest::new(state, Duration::ZERO, 1)?;
-        let archived = place.expired(&expired).await?.records;
+        let archived = inbox.expired(&expired).await?.records;
         let keys: Vec<Key> = archived.into_iter().map(|record| record.key).collect();
-        let _ = place.purge_archived(&expired, &keys).await?;
+        let _ = inbox.purge_archived(&expired, &keys).await?;
         expected[2 + at] -= 1;
         let when = format!("after a purge of an archived message that was {state}");
-        counts(&place, &when, expected).await?;
-        let _ = place.purge(&expired).await?;
+        counts(&inbox, &when, expected).await?;
+        let _ = inbox.purge(&expired).await?;
         expected[2 + at] -= 1;
         let when = format!("after a purge of one that was {state}");
-        counts(&place, &when, expected).await?;
+        counts(&inbox, &when, expected).await?;
     }
     Ok(())
 }
@@ -378,11 +378,11 @@ pub(crate) async fn a_dropped_payload_in_the_middle_is_passed_over(cx: Context) 
     let finals = [State::Processed, State::Dead, State::Discarded];
     // Which of them end as processed, so that their payload is dropped.
     for dropped in [[1, 2, 3, 6], [0, 1, 4, 5], [0, 2, 4, 6]] {
-        let place = cx.fresh_with(&settings).await?;
+        let inbox = cx.fresh_with(&settings).await?;
         let all = numbered(7)?;
-        place.accept_all(&all).await?;
+        inbox.accept_all(&all).await?;
         let mut ends = Vec::new();
-        for (n, leased) in place.claim_up_to(10, LONG).await?.into_iter().enumerate() {
+        for (n, leased) in inbox.claim_up_to(10, LONG).await?.into_iter().enumerate() {
             let outcome = if dropped.contains(&n) {
                 processed()
             } else {
@@ -393,7 +393,7 @@ pub(crate) async fn a_dropped_payload_in_the_middle_is_passed_over(cx: Context) 
                 outcome,
             });
         }
-        let _ = place.settle(&ends).await?;
+        let _ = inbox.settle(&ends).await?;
         let filter = Filter {
             states: finals.to_vec(),
             ..Filter::default()
@@ -405,7 +405,7 @@ pub(crate) async fn a_dropped_payload_in_the_middle_is_passed_over(cx: Context) 
                 after: after.take(),
                 limit: 2,
             };
-            let progress = place.replay_slice(&filter, &slice).await?;
+            let progress = inbox.replay_slice(&filter, &slice).await?;
             changed += progress.changed;
             match progress.next {
                 Some(next) => after = Some(next),
@@ -414,7 +414,7 @@ pub(crate) async fn a_dropped_payload_in_the_middle_is_passed_over(cx: Context) 
         }
         let what = format!("replayed of 7 messages, of which {dropped:?} have no payload any more");
         same(&what, &changed, &3)?;
-        let states: Vec<State> = super::filters::listed(&place, &Filter::default())
+        let states: Vec<State> = super::filters::listed(&inbox, &Filter::default())
             .await?
             .into_values()
             .map(|record| record.state)

@@ -6,15 +6,15 @@ use inbox_api::{Due, Filter, HandlerStatistics, State};
 
 use crate::{
     check::{CaseResult, Unmet, same},
-    place::{
-        Context, HANDLER, LONG, Place, dead, dead_blocking, message, message_for, numbered,
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, dead, dead_blocking, message, message_for, numbered,
         ordered, processed, retry,
     },
     times::about_as_long,
 };
 
-async fn of(place: &Place, handler: &str) -> CaseResult<HandlerStatistics> {
-    let statistics = place.statistics().await?;
+async fn of(inbox: &TestInbox, handler: &str) -> CaseResult<HandlerStatistics> {
+    let statistics = inbox.statistics().await?;
     statistics
         .handlers
         .into_iter()
@@ -27,8 +27,8 @@ async fn of(place: &Place, handler: &str) -> CaseResult<HandlerStatistics> {
 }
 
 pub(crate) async fn an_empty_inbox_has_none(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let statistics = place.statistics().await?;
+    let inbox = cx.fresh().await?;
+    let statistics = inbox.statistics().await?;
     let any = statistics
         .handlers
         .iter()
@@ -38,15 +38,15 @@ pub(crate) async fn an_empty_inbox_has_none(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn counts_are_by_handler_and_state(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for handler in ["b", "a", "C"] {
         for (n, state) in State::ALL.into_iter().rev().enumerate() {
-            place
+            inbox
                 .accept_in(&message_for(handler, &format!("{n}"))?, state)
                 .await?;
         }
     }
-    let statistics = place.statistics().await?;
+    let statistics = inbox.statistics().await?;
     let names: Vec<&str> = statistics
         .handlers
         .iter()
@@ -62,9 +62,9 @@ pub(crate) async fn counts_are_by_handler_and_state(cx: Context) -> CaseResult {
 
 /// Counts that are kept rather than counted must follow every change.
 pub(crate) async fn counts_follow_every_change(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let agree = async |step: &str| -> CaseResult {
-        let statistics = place.statistics().await?;
+        let statistics = inbox.statistics().await?;
         for state in State::ALL {
             let filter = Filter {
                 states: vec![state],
@@ -74,17 +74,17 @@ pub(crate) async fn counts_follow_every_change(cx: Context) -> CaseResult {
             same(
                 &what,
                 &statistics.count(state),
-                &place.count(&filter).await?,
+                &inbox.count(&filter).await?,
             )?;
         }
         Ok(())
     };
     let all = numbered(8)?;
-    place.accept_all(&all).await?;
+    inbox.accept_all(&all).await?;
     agree("after a receive").await?;
-    let _ = place.receive(&all).await?;
+    let _ = inbox.receive(&all).await?;
     agree("after duplicates").await?;
-    let leased = place.claim_up_to(6, LONG).await?;
+    let leased = inbox.claim_up_to(6, LONG).await?;
     agree("after a claim").await?;
     let outcomes = [
         processed(),
@@ -94,37 +94,37 @@ pub(crate) async fn counts_follow_every_change(cx: Context) -> CaseResult {
         processed(),
     ];
     for (leased, outcome) in leased.iter().zip(outcomes) {
-        place.finish(leased, outcome.clone()).await?;
-        place.finish(leased, outcome).await?;
+        inbox.finish(leased, outcome.clone()).await?;
+        inbox.finish(leased, outcome).await?;
         agree("after a settlement and its repetition").await?;
     }
-    let _ = place.replay(all[0].key(), None).await?;
-    let _ = place.discard(all[1].key()).await?;
-    let _ = place.discard(all[7].key()).await?;
+    let _ = inbox.replay(all[0].key(), None).await?;
+    let _ = inbox.discard(all[1].key()).await?;
+    let _ = inbox.discard(all[7].key()).await?;
     agree("after interventions").await?;
     for state in [State::Processed, State::Dead, State::Discarded] {
         let expired = inbox_api::PurgeRequest::new(state, Duration::ZERO, 10)?;
-        let _ = place.purge(&expired).await?;
+        let _ = inbox.purge(&expired).await?;
     }
     agree("after purges").await?;
-    same("messages left", &place.count(&Filter::default()).await?, &5)
+    same("messages left", &inbox.count(&Filter::default()).await?, &5)
 }
 
 pub(crate) async fn lag_and_age_grow_with_waiting(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.need_clock()?;
-    place
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
+    inbox
         .accept(&message("1")?.with_due(Due::After(LONG)))
         .await?;
-    let waiting = of(&place, HANDLER).await?;
+    let waiting = of(&inbox, HANDLER).await?;
     same(
         "lag and age while nothing is due",
         &(waiting.lag, waiting.oldest_due_age),
         &(None, None),
     )?;
-    place.pass(LONG * 3).await?;
-    place.accept(&message("2")?).await?;
-    let behind = of(&place, HANDLER).await?;
+    inbox.pass(LONG * 3).await?;
+    inbox.accept(&message("2")?).await?;
+    let behind = of(&inbox, HANDLER).await?;
     about_as_long("lag", behind.lag, LONG * 2)?;
     about_as_long(
         "age of the oldest due message",
@@ -133,20 +133,20 @@ pub(crate) async fn lag_and_age_grow_with_waiting(cx: Context) -> CaseResult {
     )?;
     about_as_long(
         "lag of the inbox",
-        place.statistics().await?.lag(),
+        inbox.statistics().await?.lag(),
         LONG * 2,
     )
 }
 
 pub(crate) async fn a_leased_message_is_no_lag(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.need_clock()?;
-    place.accept(&message("1")?).await?;
-    place.claim_single(LONG).await?;
-    place.pass(LONG / 2).await?;
-    same("lag while leased", &of(&place, HANDLER).await?.lag, &None)?;
-    place.pass(LONG).await?;
-    let expired = of(&place, HANDLER).await?;
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
+    inbox.accept(&message("1")?).await?;
+    inbox.claim_single(LONG).await?;
+    inbox.pass(LONG / 2).await?;
+    same("lag while leased", &of(&inbox, HANDLER).await?.lag, &None)?;
+    inbox.pass(LONG).await?;
+    let expired = of(&inbox, HANDLER).await?;
     about_as_long("lag since the lease ran out", expired.lag, LONG / 2)?;
     about_as_long(
         "age since it was accepted",
@@ -156,13 +156,13 @@ pub(crate) async fn a_leased_message_is_no_lag(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_blocked_message_is_no_lag(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.need_clock()?;
-    place.accept(&ordered("1", "k")?).await?;
-    place.accept(&ordered("2", "k")?).await?;
-    place.claim_single(LONG * 10).await?;
-    place.pass(LONG).await?;
-    let blocked = of(&place, HANDLER).await?;
+    let inbox = cx.fresh_ordered().await?;
+    inbox.need_clock()?;
+    inbox.accept(&ordered("1", "k")?).await?;
+    inbox.accept(&ordered("2", "k")?).await?;
+    inbox.claim_single(LONG * 10).await?;
+    inbox.pass(LONG).await?;
+    let blocked = of(&inbox, HANDLER).await?;
     same(
         "pending and lag behind a leased message",
         &(blocked.pending, blocked.lag),
@@ -171,39 +171,39 @@ pub(crate) async fn a_blocked_message_is_no_lag(cx: Context) -> CaseResult {
 }
 
 /// Dead and blocking, each on a key of its own, with another message behind it.
-async fn blocked(place: &Place, ids: &[&str]) -> CaseResult {
+async fn blocked(inbox: &TestInbox, ids: &[&str]) -> CaseResult {
     for id in ids {
-        place.accept(&ordered(id, id)?).await?;
-        let leased = place.claim_one().await?;
-        place.finish(&leased, dead_blocking("gave up")).await?;
-        place.accept(&ordered(&format!("behind {id}"), id)?).await?;
+        inbox.accept(&ordered(id, id)?).await?;
+        let leased = inbox.claim_one().await?;
+        inbox.finish(&leased, dead_blocking("gave up")).await?;
+        inbox.accept(&ordered(&format!("behind {id}"), id)?).await?;
     }
     Ok(())
 }
 
-async fn blocking(place: &Place, expected: u64, when: &str) -> CaseResult {
+async fn blocking(inbox: &TestInbox, expected: u64, when: &str) -> CaseResult {
     same(
         &format!("dead messages that block, {when}"),
-        &of(place, HANDLER).await?.blocking,
+        &of(inbox, HANDLER).await?.blocking,
         &expected,
     )
 }
 
 pub(crate) async fn a_blocked_key_shows(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    place.accept_in(&message("d")?, State::Dead).await?;
-    place.accept(&message("u")?).await?;
-    let unordered = place.claim_one().await?;
-    place.finish(&unordered, dead_blocking("gave up")).await?;
-    place.accept(&ordered("c", "c")?).await?;
-    let passed = place.claim_one().await?;
-    place.finish(&passed, dead("gave up")).await?;
-    blocking(&place, 0, "while nothing is held up").await?;
-    blocked(&place, &["1", "2"]).await?;
-    place
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_in(&message("d")?, State::Dead).await?;
+    inbox.accept(&message("u")?).await?;
+    let unordered = inbox.claim_one().await?;
+    inbox.finish(&unordered, dead_blocking("gave up")).await?;
+    inbox.accept(&ordered("c", "c")?).await?;
+    let passed = inbox.claim_one().await?;
+    inbox.finish(&passed, dead("gave up")).await?;
+    blocking(&inbox, 0, "while nothing is held up").await?;
+    blocked(&inbox, &["1", "2"]).await?;
+    inbox
         .accept_in(&message_for("other", "1")?, State::Dead)
         .await?;
-    let shown = of(&place, HANDLER).await?;
+    let shown = of(&inbox, HANDLER).await?;
     same(
         "dead, those of them that block, pending, lag",
         &(shown.dead, shown.blocking, shown.pending, shown.lag),
@@ -211,29 +211,29 @@ pub(crate) async fn a_blocked_key_shows(cx: Context) -> CaseResult {
     )?;
     same(
         "of another handler",
-        &of(&place, "other").await?.blocking,
+        &of(&inbox, "other").await?.blocking,
         &0,
     )?;
-    same("of all", &place.statistics().await?.blocking(), &2)
+    same("of all", &inbox.statistics().await?.blocking(), &2)
 }
 
 pub(crate) async fn a_blocked_key_shows_until_it_goes_on(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let ids = ["1", "2", "3", "4", "5", "6"];
-    blocked(&place, &ids).await?;
-    blocking(&place, 6, "of six keys").await?;
+    blocked(&inbox, &ids).await?;
+    blocking(&inbox, 6, "of six keys").await?;
     let key = |id: &str| -> CaseResult<_> { Ok(ordered(id, id)?.key().clone()) };
-    let _ = place.replay(&key("1")?, None).await?;
-    blocking(&place, 5, "after a replay").await?;
-    let again = place.claim_one().await?;
-    place.finish(&again, dead_blocking("gave up")).await?;
-    place.finish(&again, dead_blocking("gave up")).await?;
-    blocking(&place, 6, "after a second death, told twice").await?;
-    let _ = place.discard(&key("1")?).await?;
-    let _ = place.discard(&key("1")?).await?;
-    blocking(&place, 5, "after a discard").await?;
-    let _ = place.replay(&key("1")?, None).await?;
-    blocking(&place, 5, "after a replay of what was discarded").await?;
+    let _ = inbox.replay(&key("1")?, None).await?;
+    blocking(&inbox, 5, "after a replay").await?;
+    let again = inbox.claim_one().await?;
+    inbox.finish(&again, dead_blocking("gave up")).await?;
+    inbox.finish(&again, dead_blocking("gave up")).await?;
+    blocking(&inbox, 6, "after a second death, told twice").await?;
+    let _ = inbox.discard(&key("1")?).await?;
+    let _ = inbox.discard(&key("1")?).await?;
+    blocking(&inbox, 5, "after a discard").await?;
+    let _ = inbox.replay(&key("1")?, None).await?;
+    blocking(&inbox, 5, "after a replay of what was discarded").await?;
     let one = |id: &str| -> CaseResult<_> {
         Ok(Filter {
             states: vec![State::Dead],
@@ -245,28 +245,28 @@ pub(crate) async fn a_blocked_key_shows_until_it_goes_on(cx: Context) -> CaseRes
         after: None,
         limit: 10,
     };
-    let _ = place.replay_slice(&one("2")?, &slice).await?;
-    blocking(&place, 4, "after a replay of many").await?;
-    let _ = place.discard_slice(&one("3")?, &slice).await?;
-    blocking(&place, 3, "after a discard of many").await?;
+    let _ = inbox.replay_slice(&one("2")?, &slice).await?;
+    blocking(&inbox, 4, "after a replay of many").await?;
+    let _ = inbox.discard_slice(&one("3")?, &slice).await?;
+    blocking(&inbox, 3, "after a discard of many").await?;
     let expired = inbox_api::PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
-    let _ = place.purge_archived(&expired, &[key("5")?]).await?;
-    blocking(&place, 2, "after a purge of what was archived").await?;
-    let _ = place.purge(&expired).await?;
-    blocking(&place, 1, "after a purge").await?;
-    let _ = place.purge(&expired).await?;
-    blocking(&place, 0, "after a purge of the last").await
+    let _ = inbox.purge_archived(&expired, &[key("5")?]).await?;
+    blocking(&inbox, 2, "after a purge of what was archived").await?;
+    let _ = inbox.purge(&expired).await?;
+    blocking(&inbox, 1, "after a purge").await?;
+    let _ = inbox.purge(&expired).await?;
+    blocking(&inbox, 0, "after a purge of the last").await
 }
 
 pub(crate) async fn a_finished_backlog_has_no_lag(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (n, state) in [State::Processed, State::Dead, State::Discarded]
         .into_iter()
         .enumerate()
     {
-        place.accept_in(&message(&format!("{n}"))?, state).await?;
+        inbox.accept_in(&message(&format!("{n}"))?, state).await?;
     }
-    let done = of(&place, HANDLER).await?;
+    let done = of(&inbox, HANDLER).await?;
     same(
         "backlog, lag and age",
         &(done.backlog(), done.lag, done.oldest_due_age),

@@ -7,7 +7,7 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, same, same_bytes},
-    place::{Context, HANDLER, LONG, Place, ids, message, terms},
+    test_inbox::{Context, HANDLER, LONG, TestInbox, ids, message, terms},
 };
 
 /// Payloads that a parser would give back in another form.
@@ -50,18 +50,18 @@ fn with_payload(id: &str, payload: &'static [u8]) -> CaseResult<Message> {
 }
 
 pub(crate) async fn a_payload_keeps_every_byte(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for content_type in ["application/json", "text/plain; charset=utf-8"] {
         for (n, payload) in PAYLOADS.into_iter().enumerate() {
             let id = format!("{n} as {content_type}");
             let sent =
                 with_payload(&id, payload)?.with_content_type(ContentType::new(content_type)?);
             let about = String::from_utf8_lossy(payload);
-            place.accept(&sent).await?;
-            let leased = place.claim_one().await?;
+            inbox.accept(&sent).await?;
+            let leased = inbox.claim_one().await?;
             let what = format!("the payload {about:?} as claimed, sent as {content_type}");
             same_bytes(&what, Some(leased.message.payload()), sent.payload())?;
-            let record = place.record(sent.key()).await?;
+            let record = inbox.record(sent.key()).await?;
             let what = format!("the payload {about:?} as get shows it, sent as {content_type}");
             same_bytes(&what, record.payload.as_ref(), sent.payload())?;
             same(
@@ -75,7 +75,7 @@ pub(crate) async fn a_payload_keeps_every_byte(cx: Context) -> CaseResult {
         with_payload: true,
         ..Page::first(100)
     };
-    let listed = place.list(&Filter::default(), &page).await?.records;
+    let listed = inbox.list(&Filter::default(), &page).await?.records;
     for (n, record) in listed.iter().enumerate() {
         let expected = Bytes::from_static(PAYLOADS[n % PAYLOADS.len()]);
         same_bytes("a payload as listed", record.payload.as_ref(), &expected)?;
@@ -84,21 +84,21 @@ pub(crate) async fn a_payload_keeps_every_byte(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn begin_keeps_all_of_a_message(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (n, payload) in PAYLOADS.into_iter().enumerate() {
         let mut sent = with_payload(&n.to_string(), payload)?
             .with_content_type(ContentType::new("application/json")?)
             .with_header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-01")?
             .with_header(" spaced ", " value\r\n")?;
-        if place.capabilities().ordering {
+        if inbox.capabilities().ordering {
             sent = sent.with_ordering_key(OrderingKey::new(format!(" key {n} "))?);
         }
-        let Begun::Run(leased) = place.begin(&sent, &terms(LONG)?).await? else {
+        let Begun::Run(leased) = inbox.begin(&sent, &terms(LONG)?).await? else {
             return Err(Unmet::Failed(
                 "begin of a new key: expected that it runs".into(),
             ));
         };
-        let stored = place.record(sent.key()).await?;
+        let stored = inbox.record(sent.key()).await?;
         for (what, seen) in [
             ("that begin hands out", Some(leased.message)),
             ("that begin stored", stored.message()),
@@ -126,7 +126,7 @@ pub(crate) async fn begin_keeps_all_of_a_message(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn headers_are_not_trimmed_or_folded(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let mut sent = message("1")?;
     for name in ALIKE {
         sent = sent.with_header(name, format!("of {name}"))?;
@@ -147,14 +147,14 @@ pub(crate) async fn headers_are_not_trimmed_or_folded(cx: Context) -> CaseResult
     ] {
         sent = sent.with_header(name, value)?;
     }
-    place.accept(&sent).await?;
-    let leased = place.claim_one().await?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
     same(
         "headers as claimed",
         &leased.message.headers(),
         &sent.headers(),
     )?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same(
         "headers as get shows them",
         &&record.headers,
@@ -162,7 +162,7 @@ pub(crate) async fn headers_are_not_trimmed_or_folded(cx: Context) -> CaseResult
     )
 }
 
-async fn of_every_kind(place: &Place) -> CaseResult {
+async fn of_every_kind(inbox: &TestInbox) -> CaseResult {
     for (n, kind) in ALIKE.into_iter().enumerate() {
         let sent = Message::new(
             HandlerName::new(HANDLER)?,
@@ -170,14 +170,14 @@ async fn of_every_kind(place: &Place) -> CaseResult {
             Kind::new(kind)?,
             "x",
         );
-        place.accept(&sent).await?;
+        inbox.accept(&sent).await?;
     }
     Ok(())
 }
 
 pub(crate) async fn kinds_are_compared_whole(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    of_every_kind(&place).await?;
+    let inbox = cx.fresh().await?;
+    of_every_kind(&inbox).await?;
     for (n, kind) in ALIKE.into_iter().enumerate() {
         let filter = Filter {
             kind: Some(Kind::new(kind)?),
@@ -185,10 +185,10 @@ pub(crate) async fn kinds_are_compared_whole(cx: Context) -> CaseResult {
         };
         same(
             &format!("messages of the kind {kind:?}"),
-            &place.count(&filter).await?,
+            &inbox.count(&filter).await?,
             &1,
         )?;
-        let listed = place.list(&filter, &Page::first(10)).await?.records;
+        let listed = inbox.list(&filter, &Page::first(10)).await?.records;
         let listed: Vec<_> = listed
             .iter()
             .map(|record| record.key.id.to_string())
@@ -199,13 +199,13 @@ pub(crate) async fn kinds_are_compared_whole(cx: Context) -> CaseResult {
             &vec![n.to_string()],
         )?;
     }
-    let leased = place.claim_up_to(10, LONG).await?;
+    let leased = inbox.claim_up_to(10, LONG).await?;
     let kinds: Vec<_> = leased.iter().map(|l| l.message.kind().as_str()).collect();
     same("kinds as claimed", &kinds, &ALIKE.to_vec())
 }
 
 pub(crate) async fn ordering_keys_are_compared_whole(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let long = "k".repeat(254);
     let mut keys: Vec<String> = ALIKE.map(String::from).to_vec();
     keys.extend(["a", "b"].map(|last| format!("{long}{last}")));
@@ -216,10 +216,10 @@ pub(crate) async fn ordering_keys_are_compared_whole(cx: Context) -> CaseResult 
         for copy in ["first", "second"] {
             let sent = message(&format!("{n:02} {copy}"))?
                 .with_ordering_key(OrderingKey::new(key.clone())?);
-            place.accept(&sent).await?;
+            inbox.accept(&sent).await?;
         }
     }
-    let mut claimed = ids(&place.claim_up_to(100, LONG).await?);
+    let mut claimed = ids(&inbox.claim_up_to(100, LONG).await?);
     claimed.sort();
     let expected: Vec<_> = (0..keys.len()).map(|n| format!("{n:02} first")).collect();
     same(
@@ -234,7 +234,7 @@ pub(crate) async fn ordering_keys_are_compared_whole(cx: Context) -> CaseResult 
         };
         same(
             &format!("messages of the ordering key number {n}"),
-            &place.count(&filter).await?,
+            &inbox.count(&filter).await?,
             &2,
         )?;
     }

@@ -7,18 +7,20 @@ use inbox_api::{Bytes, Leased, Message, Receipt, Recorded, Settled, Settlement, 
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Need, Unable},
-    place::{Context, LONG, Place, dead, ids, message, numbered, ordered, processed, retry},
+    needs::{Need, Unable},
+    test_inbox::{
+        Context, LONG, TestInbox, dead, ids, message, numbered, ordered, processed, retry,
+    },
     transactions::{AnyTransaction, AnyTransactions},
 };
 
-async fn transactional(cx: &Context) -> CaseResult<(Place, Arc<dyn AnyTransactions>)> {
-    let place = cx.fresh().await?;
-    if !place.capabilities().transactions {
+async fn transactional(cx: &Context) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
+    let inbox = cx.fresh().await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    let transactions = place.fixture.transactions()?;
-    Ok((place, transactions))
+    let transactions = inbox.fixture.transactions()?;
+    Ok((inbox, transactions))
 }
 
 /// Writes where the harness offers it.
@@ -43,7 +45,7 @@ async fn written(transactions: &dyn AnyTransactions, expected: &[&str]) -> CaseR
 }
 
 pub(crate) async fn a_commit_makes_it_visible(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let sent = message("1")?;
     let result = Some(Bytes::from_static(b"receipt"));
     let mut transaction = transactions.open().await?;
@@ -55,11 +57,11 @@ pub(crate) async fn a_commit_makes_it_visible(cx: Context) -> CaseResult {
     write(&mut *transaction, "1").await?;
     same(
         "seen by others before the commit",
-        &place.get(sent.key()).await?.is_some(),
+        &inbox.get(sent.key()).await?.is_some(),
         &false,
     )?;
     transaction.commit().await?;
-    let record = place.record(sent.key()).await?;
+    let record = inbox.record(sent.key()).await?;
     same("state", &record.state, &State::Processed)?;
     same("result", &record.result, &result)?;
     same(
@@ -68,14 +70,14 @@ pub(crate) async fn a_commit_makes_it_visible(cx: Context) -> CaseResult {
         &(1, 1),
     )?;
     written(&*transactions, &["1"]).await?;
-    place
+    inbox
         .refuses_copy(&sent, "after it was recorded in a transaction")
         .await?;
-    place.nothing_due("it is processed").await
+    inbox.nothing_due("it is processed").await
 }
 
 pub(crate) async fn a_roll_back_leaves_nothing(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let sent = message("1")?;
     let mut transaction = transactions.open().await?;
     same(
@@ -85,18 +87,18 @@ pub(crate) async fn a_roll_back_leaves_nothing(cx: Context) -> CaseResult {
     )?;
     write(&mut *transaction, "1").await?;
     transaction.roll_back().await?;
-    same("found", &place.get(sent.key()).await?.is_some(), &false)?;
+    same("found", &inbox.get(sent.key()).await?.is_some(), &false)?;
     same(
         "handlers in the statistics",
-        &place.statistics().await?.count(State::Processed),
+        &inbox.statistics().await?.count(State::Processed),
         &0,
     )?;
     written(&*transactions, &[]).await?;
-    place.accept(&sent).await
+    inbox.accept(&sent).await
 }
 
 pub(crate) async fn a_dropped_transaction_leaves_nothing(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let sent = message("1")?;
     // More often than any pool has connections.
     for _ in 0..30 {
@@ -109,14 +111,14 @@ pub(crate) async fn a_dropped_transaction_leaves_nothing(cx: Context) -> CaseRes
         write(&mut *transaction, "1").await?;
         drop(transaction);
     }
-    same("found", &place.get(sent.key()).await?.is_some(), &false)?;
+    same("found", &inbox.get(sent.key()).await?.is_some(), &false)?;
     written(&*transactions, &[]).await?;
-    place.accept(&sent).await
+    inbox.accept(&sent).await
 }
 
 /// The handler's effect happens once, whatever the number of copies.
 pub(crate) async fn the_business_writes_commit_once(cx: Context) -> CaseResult {
-    let (_place, transactions) = transactional(&cx).await?;
+    let (_inbox, transactions) = transactional(&cx).await?;
     transactions.written().await?;
     let sent = message("1")?;
     for _ in 0..3 {
@@ -134,7 +136,7 @@ pub(crate) async fn the_business_writes_commit_once(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn a_second_record_sees_the_first(cx: Context) -> CaseResult {
-    let (_place, transactions) = transactional(&cx).await?;
+    let (_inbox, transactions) = transactional(&cx).await?;
     let sent = message("1")?;
     let result = Some(Bytes::from_static(b"receipt"));
     let seen = Recorded::Processed {
@@ -170,7 +172,7 @@ pub(crate) async fn a_second_record_sees_the_first(cx: Context) -> CaseResult {
 
 /// Defect: two racing transactions both do the work.
 pub(crate) async fn of_two_racing_transactions_one_wins(cx: Context) -> CaseResult {
-    let (_place, transactions) = transactional(&cx).await?;
+    let (_inbox, transactions) = transactional(&cx).await?;
     for round in 0..5 {
         let sent = message(&format!("{round}"))?;
         let mut tasks = Vec::new();
@@ -240,30 +242,30 @@ impl From<Unmet> for Tried {
 }
 
 pub(crate) async fn receiving_commits_or_not(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let batch = numbered(3)?;
-    place.accept(&batch[1]).await?;
+    inbox.accept(&batch[1]).await?;
     let expected = vec![Receipt::Accepted, Receipt::Duplicate, Receipt::Accepted];
     let mut transaction = transactions.open().await?;
     same("receipts", &transaction.receive(&batch).await?, &expected)?;
     transaction.roll_back().await?;
     same(
         "found after a roll-back",
-        &place.get(batch[0].key()).await?.is_some(),
+        &inbox.get(batch[0].key()).await?.is_some(),
         &false,
     )?;
     let mut transaction = transactions.open().await?;
     same("receipts", &transaction.receive(&batch).await?, &expected)?;
     write(&mut *transaction, "received").await?;
     transaction.commit().await?;
-    same("claimable", &place.claim_up_to(10, LONG).await?.len(), &3)?;
+    same("claimable", &inbox.claim_up_to(10, LONG).await?.len(), &3)?;
     written(&*transactions, &["received"]).await
 }
 
 pub(crate) async fn settling_commits_or_not(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_one().await?;
+    let (inbox, transactions) = transactional(&cx).await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
     let settlement = [Settlement {
         lease: leased.lease.clone(),
         outcome: processed(),
@@ -276,7 +278,7 @@ pub(crate) async fn settling_commits_or_not(cx: Context) -> CaseResult {
     )?;
     write(&mut *transaction, "1").await?;
     transaction.roll_back().await?;
-    place.has_state(&leased.lease.key, State::Leased).await?;
+    inbox.has_state(&leased.lease.key, State::Leased).await?;
     written(&*transactions, &[]).await?;
     let mut transaction = transactions.open().await?;
     same(
@@ -286,16 +288,16 @@ pub(crate) async fn settling_commits_or_not(cx: Context) -> CaseResult {
     )?;
     write(&mut *transaction, "1").await?;
     transaction.commit().await?;
-    place.has_state(&leased.lease.key, State::Processed).await?;
+    inbox.has_state(&leased.lease.key, State::Processed).await?;
     written(&*transactions, &["1"]).await
 }
 
 pub(crate) async fn a_stale_lease_is_lost_in_a_transaction(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    place.accept(&message("1")?).await?;
-    let stale = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
-    let current = place.claim_one().await?;
+    let (inbox, transactions) = transactional(&cx).await?;
+    inbox.accept(&message("1")?).await?;
+    let stale = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
+    let current = inbox.claim_one().await?;
     let settlement = [Settlement {
         lease: stale.lease,
         outcome: processed(),
@@ -307,15 +309,15 @@ pub(crate) async fn a_stale_lease_is_lost_in_a_transaction(cx: Context) -> CaseR
         &vec![Settled::LeaseLost],
     )?;
     transaction.roll_back().await?;
-    place.has_state(&current.lease.key, State::Leased).await?;
-    place.finish(&current, processed()).await
+    inbox.has_state(&current.lease.key, State::Leased).await?;
+    inbox.finish(&current, processed()).await
 }
 
 /// Defect: a transaction whose commit got no reply is repeated, and its writes commit twice.
 pub(crate) async fn a_settled_lease_is_lost_in_another_transaction(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    place.accept(&message("1")?).await?;
-    let leased = place.claim_one().await?;
+    let (inbox, transactions) = transactional(&cx).await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
     let settlement = [Settlement {
         lease: leased.lease.clone(),
         outcome: processed(),
@@ -334,26 +336,26 @@ pub(crate) async fn a_settled_lease_is_lost_in_another_transaction(cx: Context) 
         }
     }
     // Outside of a transaction there is nothing to commit twice.
-    place.finish(&leased, processed()).await?;
-    place.has_state(&leased.lease.key, State::Processed).await
+    inbox.finish(&leased, processed()).await?;
+    inbox.has_state(&leased.lease.key, State::Processed).await
 }
 
 /// What recording answers about keys in each state.
 pub(crate) async fn a_record_minds_the_state(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let (leased, waiting, gone) = (message("1")?, message("2")?, message("3")?);
     let (discarded, pending) = (message("4")?, message("5")?);
-    place.accept(&leased).await?;
-    let held = place.claim_one().await?;
-    place.accept(&waiting).await?;
-    let later = place.claim_one().await?;
-    place.finish(&later, retry(LONG)).await?;
-    let due = place.record(waiting.key()).await?.due_at;
-    place.accept(&gone).await?;
-    let last = place.claim_one().await?;
-    place.finish(&last, dead("gave up")).await?;
-    place.accept_in(&discarded, State::Discarded).await?;
-    place.accept(&pending).await?;
+    inbox.accept(&leased).await?;
+    let held = inbox.claim_one().await?;
+    inbox.accept(&waiting).await?;
+    let later = inbox.claim_one().await?;
+    inbox.finish(&later, retry(LONG)).await?;
+    let due = inbox.record(waiting.key()).await?.due_at;
+    inbox.accept(&gone).await?;
+    let last = inbox.claim_one().await?;
+    inbox.finish(&last, dead("gave up")).await?;
+    inbox.accept_in(&discarded, State::Discarded).await?;
+    inbox.accept(&pending).await?;
     let mut transaction = transactions.open().await?;
     let expected = [
         (
@@ -380,17 +382,17 @@ pub(crate) async fn a_record_minds_the_state(cx: Context) -> CaseResult {
         )?;
     }
     transaction.commit().await?;
-    place.has_state(pending.key(), State::Processed).await?;
-    place.has_state(leased.key(), State::Leased).await
+    inbox.has_state(pending.key(), State::Processed).await?;
+    inbox.has_state(leased.key(), State::Leased).await
 }
 
 pub(crate) async fn a_record_keeps_the_order(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
-    if !place.capabilities().ordering {
+    let (inbox, transactions) = transactional(&cx).await?;
+    if !inbox.capabilities().ordering {
         return Err(Unmet::NotChecked(Need::Ordering));
     }
     let (first, second) = (ordered("1", "k")?, ordered("2", "k")?);
-    place.accept_all(&[first.clone(), second.clone()]).await?;
+    inbox.accept_all(&[first.clone(), second.clone()]).await?;
     let mut transaction = transactions.open().await?;
     same(
         "record of the second",
@@ -408,16 +410,16 @@ pub(crate) async fn a_record_keeps_the_order(cx: Context) -> CaseResult {
         &Recorded::First,
     )?;
     transaction.commit().await?;
-    place.nothing_due("both are processed").await
+    inbox.nothing_due("both are processed").await
 }
 
 /// A worker whose lease ran out and whose message was recorded meanwhile is told so.
 pub(crate) async fn a_record_takes_an_expired_lease_over(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let sent = message("1")?;
-    place.accept(&sent).await?;
-    let stale = place.claim_single(place.brief()).await?;
-    place.pass(place.brief()).await?;
+    inbox.accept(&sent).await?;
+    let stale = inbox.claim_single(inbox.brief()).await?;
+    inbox.pass(inbox.brief()).await?;
     let mut transaction = transactions.open().await?;
     same(
         "record",
@@ -425,19 +427,19 @@ pub(crate) async fn a_record_takes_an_expired_lease_over(cx: Context) -> CaseRes
         &Recorded::First,
     )?;
     transaction.commit().await?;
-    let late = inbox_api::StoreExt::settle_one(&*place.inbox, &stale.lease, dead("late")).await?;
+    let late = inbox_api::StoreExt::settle_one(&*inbox.store, &stale.lease, dead("late")).await?;
     same(
         "settling the lease that ran out",
         &late,
         &Settled::LeaseLost,
     )?;
-    place.has_state(sent.key(), State::Processed).await
+    inbox.has_state(sent.key(), State::Processed).await
 }
 
 /// Every step's future dropped at each await point: both the record and the handler's writes are
 /// there, or neither is, and no connection is left with an open transaction.
 pub(crate) async fn a_cancelled_step_leaves_all_or_nothing(cx: Context) -> CaseResult {
-    let (place, transactions) = transactional(&cx).await?;
+    let (inbox, transactions) = transactional(&cx).await?;
     let (mut expected, mut completed, mut polls) = (Vec::new(), false, 0);
     while !completed {
         ensure!(
@@ -448,18 +450,18 @@ pub(crate) async fn a_cancelled_step_leaves_all_or_nothing(cx: Context) -> CaseR
         completed = steps(&*transactions, &sent, polls).await?;
         polls += 1;
         // A commit that was dropped may still happen; a receive waits for it or comes after it.
-        let receipt = inbox_api::StoreExt::receive_one(&*place.inbox, &sent).await?;
+        let receipt = inbox_api::StoreExt::receive_one(&*inbox.store, &sent).await?;
         if receipt == Receipt::Duplicate {
-            place.has_state(sent.key(), State::Processed).await?;
+            inbox.has_state(sent.key(), State::Processed).await?;
             expected.push(sent.id().as_str().to_owned());
         } else {
-            let leased = claim_after_a_dropped_step(&place).await?;
+            let leased = claim_after_a_dropped_step(&inbox).await?;
             same(
                 "claimed",
                 &ids(std::slice::from_ref(&leased)),
                 &vec![sent.id().to_string()],
             )?;
-            place.finish(&leased, processed()).await?;
+            inbox.finish(&leased, processed()).await?;
         }
     }
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
@@ -468,14 +470,14 @@ pub(crate) async fn a_cancelled_step_leaves_all_or_nothing(cx: Context) -> CaseR
 
 /// Claims the one message that is due. A dropped step may reach the server late, find the message
 /// there, and hold it until its connection turns out to be closed.
-async fn claim_after_a_dropped_step(place: &Place) -> CaseResult<Leased> {
+async fn claim_after_a_dropped_step(inbox: &TestInbox) -> CaseResult<Leased> {
     for _ in 0..100 {
-        if let Some(leased) = place.claim_up_to(1, LONG).await?.pop() {
+        if let Some(leased) = inbox.claim_up_to(1, LONG).await?.pop() {
             return Ok(leased);
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    place.claim_one().await
+    inbox.claim_one().await
 }
 
 /// Opens, records, writes and commits with `polls` polls each; whether all completed.

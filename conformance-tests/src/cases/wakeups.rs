@@ -10,9 +10,9 @@ use inbox_api::{
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, ensure, same},
-    harness::{Corruption, Need},
-    place::{
-        Context, HANDLER, LONG, Place, claim, dead, dead_blocking, ids, message, message_for,
+    needs::{Corruption, Need},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, ids, message, message_for,
         ordered, processed, retry, terms,
     },
 };
@@ -40,30 +40,30 @@ pub(super) async fn wakes(subscription: &mut dyn Subscription, cause: &str) -> C
 }
 
 pub(crate) async fn a_receive_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
+    let inbox = cx.fresh().await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
     for id in ["1", "2"] {
-        place.accept(&message(id)?).await?;
+        inbox.accept(&message(id)?).await?;
         wakes(&mut *subscription, "a receive").await?;
     }
     Ok(())
 }
 
 pub(crate) async fn a_signal_before_waiting_is_kept(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
+    inbox.accept(&message("1")?).await?;
     tokio::time::sleep(Duration::from_millis(50)).await;
     wakes(&mut *subscription, "a receive before waiting began").await
 }
 
 pub(crate) async fn a_dropped_wait_loses_no_signal(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
+    let inbox = cx.fresh().await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
     for polls in 0..4 {
         let _ = drop_after(polls.min(1), subscription.woken()).await;
     }
-    place.accept(&message("1")?).await?;
+    inbox.accept(&message("1")?).await?;
     wakes(
         &mut *subscription,
         "a receive after waits that were dropped",
@@ -72,48 +72,48 @@ pub(crate) async fn a_dropped_wait_loses_no_signal(cx: Context) -> CaseResult {
 }
 
 pub(crate) async fn work_that_comes_back_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry that is due at once"),
         (Outcome::Release, "a release"),
     ] {
-        let leased = place.claim_one().await?;
-        let mut subscription = subscribed(&*place.inbox).await?;
-        place.finish(&leased, outcome).await?;
+        let leased = inbox.claim_one().await?;
+        let mut subscription = subscribed(&*inbox.store).await?;
+        inbox.finish(&leased, outcome).await?;
         wakes(&mut *subscription, cause).await?;
     }
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead("gave up")).await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
-    let _ = place.replay(&leased.lease.key, None).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead("gave up")).await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
+    let _ = inbox.replay(&leased.lease.key, None).await?;
     wakes(&mut *subscription, "a replay").await
 }
 
-async fn two_of_a_key(cx: &Context) -> CaseResult<Place> {
-    let place = cx.fresh_ordered().await?;
-    place.accept(&ordered("1", "k")?).await?;
-    place.accept(&ordered("2", "k")?).await?;
-    Ok(place)
+async fn two_of_a_key(cx: &Context) -> CaseResult<TestInbox> {
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept(&ordered("1", "k")?).await?;
+    inbox.accept(&ordered("2", "k")?).await?;
+    Ok(inbox)
 }
 
 pub(crate) async fn the_next_of_an_ordering_key_wakes(cx: Context) -> CaseResult {
     for (outcome, cause) in [(processed(), "processed"), (dead("gave up"), "dead")] {
-        let place = two_of_a_key(&cx).await?;
-        let leased = place.claim_one().await?;
-        let mut subscription = subscribed(&*place.inbox).await?;
-        place.finish(&leased, outcome).await?;
+        let inbox = two_of_a_key(&cx).await?;
+        let leased = inbox.claim_one().await?;
+        let mut subscription = subscribed(&*inbox.store).await?;
+        inbox.finish(&leased, outcome).await?;
         wakes(
             &mut *subscription,
             &format!("the one before it being {cause}"),
         )
         .await?;
     }
-    let place = two_of_a_key(&cx).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead_blocking("gave up")).await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
-    let _ = place.discard(&leased.lease.key).await?;
+    let inbox = two_of_a_key(&cx).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead_blocking("gave up")).await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
+    let _ = inbox.discard(&leased.lease.key).await?;
     wakes(
         &mut *subscription,
         "the one that blocked it being discarded",
@@ -122,32 +122,32 @@ pub(crate) async fn the_next_of_an_ordering_key_wakes(cx: Context) -> CaseResult
 }
 
 pub(crate) async fn every_subscription_is_woken(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let mut one = subscribed(&*place.inbox).await?;
-    let mut other = subscribed(&*place.inbox).await?;
-    place.accept(&message("1")?).await?;
+    let inbox = cx.fresh().await?;
+    let mut one = subscribed(&*inbox.store).await?;
+    let mut other = subscribed(&*inbox.store).await?;
+    inbox.accept(&message("1")?).await?;
     wakes(&mut *one, "a receive, of the first subscription").await?;
     wakes(&mut *other, "a receive, of the second subscription").await
 }
 
 pub(crate) async fn another_process_is_woken(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    if place.capabilities().wakeups != Wakeups::EveryProcess {
+    let inbox = cx.fresh().await?;
+    if inbox.capabilities().wakeups != Wakeups::EveryProcess {
         return Err(Unmet::NotChecked(Need::WakeupsAcrossProcesses));
     }
-    let other = place.fixture.second_connection().await?;
+    let other = inbox.fixture.second_connection().await?;
     let mut subscription = subscribed(&*other).await?;
-    place.accept(&message("1")?).await?;
+    inbox.accept(&message("1")?).await?;
     wakes(&mut *subscription, "a receive by another process").await
 }
 
 /// Defect: other processes learn only of new messages.
 pub(crate) async fn another_process_is_woken_by_work_that_comes_back(cx: Context) -> CaseResult {
-    let place = two_of_a_key(&cx).await?;
-    if place.capabilities().wakeups != Wakeups::EveryProcess {
+    let inbox = two_of_a_key(&cx).await?;
+    if inbox.capabilities().wakeups != Wakeups::EveryProcess {
         return Err(Unmet::NotChecked(Need::WakeupsAcrossProcesses));
     }
-    let other = place.fixture.second_connection().await?;
+    let other = inbox.fixture.second_connection().await?;
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry in another process"),
         (Outcome::Release, "a release in another process"),
@@ -157,16 +157,16 @@ pub(crate) async fn another_process_is_woken_by_work_that_comes_back(cx: Context
         ),
         (dead("gave up"), "a replay in another process"),
     ] {
-        let leased = place.claim_one().await?;
+        let leased = inbox.claim_one().await?;
         let replayed = matches!(outcome, Outcome::Dead { .. });
         if replayed {
-            place.finish(&leased, outcome).await?;
+            inbox.finish(&leased, outcome).await?;
             let mut subscription = subscribed(&*other).await?;
-            let _ = place.replay(&leased.lease.key, None).await?;
+            let _ = inbox.replay(&leased.lease.key, None).await?;
             wakes(&mut *subscription, cause).await?;
         } else {
             let mut subscription = subscribed(&*other).await?;
-            place.finish(&leased, outcome).await?;
+            inbox.finish(&leased, outcome).await?;
             wakes(&mut *subscription, cause).await?;
         }
     }
@@ -174,9 +174,9 @@ pub(crate) async fn another_process_is_woken_by_work_that_comes_back(cx: Context
 }
 
 pub(crate) async fn subscriptions_are_given_or_refused(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let answer = place.subscribe(&[HandlerName::new(HANDLER)?]).await;
-    if place.capabilities().wakeups != Wakeups::None {
+    let inbox = cx.fresh().await?;
+    let answer = inbox.subscribe(&[HandlerName::new(HANDLER)?]).await;
+    if inbox.capabilities().wakeups != Wakeups::None {
         return Ok(answer.map(drop)?);
     }
     let kind = answer.err().map(|error| error.kind());
@@ -184,9 +184,9 @@ pub(crate) async fn subscriptions_are_given_or_refused(cx: Context) -> CaseResul
 }
 
 /// Who waits for what is done here: another process, where wake-ups reach it.
-async fn listener(place: &Place) -> CaseResult<std::sync::Arc<dyn Inbox>> {
-    let reached = usize::from(place.capabilities().wakeups == Wakeups::EveryProcess);
-    Ok(place.connections(2).await?.swap_remove(reached))
+async fn listener(inbox: &TestInbox) -> CaseResult<std::sync::Arc<dyn Inbox>> {
+    let reached = usize::from(inbox.capabilities().wakeups == Wakeups::EveryProcess);
+    Ok(inbox.connections(2).await?.swap_remove(reached))
 }
 
 /// Does `change` while a worker waits, who claims whenever it is woken and finds nothing but what a
@@ -227,32 +227,32 @@ async fn finds(
 /// Defect: a signal that comes before its cause can be seen. Who is woken by it looks too early, and
 /// waits for the next one.
 pub(crate) async fn who_is_woken_finds_the_cause(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let worker = listener(&place).await?;
+    let inbox = cx.fresh().await?;
+    let worker = listener(&inbox).await?;
     for round in 0..3 {
         let sent = message(&format!("{round}"))?;
-        let mut leased = finds(&*worker, "a receive", place.accept(&sent)).await?;
+        let mut leased = finds(&*worker, "a receive", inbox.accept(&sent)).await?;
         for (outcome, cause) in [
             (Outcome::Release, "a release"),
             (retry(Duration::ZERO), "a retry that is due at once"),
         ] {
-            leased = finds(&*worker, cause, place.finish(&leased, outcome)).await?;
+            leased = finds(&*worker, cause, inbox.finish(&leased, outcome)).await?;
         }
-        place.finish(&leased, dead("gave up")).await?;
+        inbox.finish(&leased, dead("gave up")).await?;
         let replay = async {
-            let _ = place.replay(sent.key(), None).await?;
+            let _ = inbox.replay(sent.key(), None).await?;
             Ok(())
         };
         leased = finds(&*worker, "a replay", replay).await?;
-        place.finish(&leased, dead("gave up")).await?;
+        inbox.finish(&leased, dead("gave up")).await?;
         let replay = async {
-            let _ = place
+            let _ = inbox
                 .replay_slice(&Filter::default(), &all_at_once())
                 .await?;
             Ok(())
         };
         leased = finds(&*worker, "a replay of a slice", replay).await?;
-        place.finish(&leased, processed()).await?;
+        inbox.finish(&leased, processed()).await?;
     }
     Ok(())
 }
@@ -265,15 +265,15 @@ async fn polled_once(waiting: &mut (impl Future<Output = ()> + Unpin)) -> bool {
 /// Defect: a signal goes to a wait that is dropped before it has seen it, as in a `select!`, and is
 /// gone.
 pub(crate) async fn a_signal_to_a_wait_that_is_dropped_is_kept(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
+    let inbox = cx.fresh().await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
     for round in 0..5 {
         let mut waiting = subscription.woken();
         while polled_once(&mut waiting).await {
             drop(waiting);
             waiting = subscription.woken();
         }
-        place.accept(&message(&format!("{round}"))?).await?;
+        inbox.accept(&message(&format!("{round}"))?).await?;
         // What carries the signal may take its time.
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(waiting);
@@ -285,7 +285,7 @@ pub(crate) async fn a_signal_to_a_wait_that_is_dropped_is_kept(cx: Context) -> C
     }
     // Dropped when it has seen the signal, and does something else before it returns.
     for polls in 1..=3 {
-        place.accept(&message(&format!("{polls} polls"))?).await?;
+        inbox.accept(&message(&format!("{polls} polls"))?).await?;
         tokio::time::sleep(Duration::from_millis(50)).await;
         if drop_after(polls, subscription.woken()).await.is_none() {
             let cause = format!("a receive before a wait that was dropped (polls: {polls})");
@@ -295,8 +295,8 @@ pub(crate) async fn a_signal_to_a_wait_that_is_dropped_is_kept(cx: Context) -> C
     Ok(())
 }
 
-async fn begun(place: &Place, message: &Message) -> CaseResult<Leased> {
-    match place.begin(message, &terms(LONG)?).await? {
+async fn begun(inbox: &TestInbox, message: &Message) -> CaseResult<Leased> {
+    match inbox.begin(message, &terms(LONG)?).await? {
         Begun::Run(leased) => Ok(*leased),
         other => Err(Unmet::Failed(format!("begin: expected Run, saw {other:?}"))),
     }
@@ -304,32 +304,32 @@ async fn begun(place: &Place, message: &Message) -> CaseResult<Leased> {
 
 /// Defect: only what was received and claimed wakes when it comes back.
 pub(crate) async fn what_was_begun_and_comes_back_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let sent = message("1")?;
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry of what was begun"),
         (Outcome::Release, "a release of what was begun"),
     ] {
-        let leased = begun(&place, &sent).await?;
-        let mut subscription = subscribed(&*place.inbox).await?;
-        place.finish(&leased, outcome).await?;
+        let leased = begun(&inbox, &sent).await?;
+        let mut subscription = subscribed(&*inbox.store).await?;
+        inbox.finish(&leased, outcome).await?;
         wakes(&mut *subscription, cause).await?;
     }
-    if !place.capabilities().ordering {
+    if !inbox.capabilities().ordering {
         return Ok(());
     }
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     for (n, (outcome, cause)) in [(processed(), "processed"), (dead("gave up"), "dead")]
         .into_iter()
         .enumerate()
     {
         let (first, second) = (format!("{n}-1"), format!("{n}-2"));
         let key = format!("{n}");
-        let leased = begun(&place, &ordered(&first, &key)?).await?;
-        let behind = place.begin(&ordered(&second, &key)?, &terms(LONG)?).await?;
+        let leased = begun(&inbox, &ordered(&first, &key)?).await?;
+        let behind = inbox.begin(&ordered(&second, &key)?, &terms(LONG)?).await?;
         same("begin behind another", &behind, &Begun::Blocked)?;
         let cause = format!("the one before it, which was begun, being {cause}");
-        let next = finds(&*place.inbox, &cause, place.finish(&leased, outcome)).await?;
+        let next = finds(&*inbox.store, &cause, inbox.finish(&leased, outcome)).await?;
         same("claimed", &next.message.id().as_str(), &second.as_str())?;
     }
     Ok(())
@@ -350,43 +350,43 @@ fn of(states: &[State]) -> Filter {
 }
 
 /// The first of three of a key is dead and blocks it.
-async fn blocked(cx: &Context) -> CaseResult<(Place, Message)> {
-    let place = cx.fresh_ordered().await?;
+async fn blocked(cx: &Context) -> CaseResult<(TestInbox, Message)> {
+    let inbox = cx.fresh_ordered().await?;
     let first = ordered("1", "k")?;
-    place.accept(&first).await?;
-    let leased = place.claim_one().await?;
-    place.finish(&leased, dead_blocking("gave up")).await?;
-    place
+    inbox.accept(&first).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead_blocking("gave up")).await?;
+    inbox
         .accept_all(&[ordered("2", "k")?, ordered("3", "k")?])
         .await?;
-    Ok((place, first))
+    Ok((inbox, first))
 }
 
 /// The first of three of a key is pending and not due for long.
-async fn delayed(cx: &Context) -> CaseResult<(Place, Message)> {
-    let place = cx.fresh_ordered().await?;
+async fn delayed(cx: &Context) -> CaseResult<(TestInbox, Message)> {
+    let inbox = cx.fresh_ordered().await?;
     let first = ordered("1", "k")?;
-    place
+    inbox
         .accept(&first.clone().with_due(Due::After(LONG)))
         .await?;
-    place
+    inbox
         .accept_all(&[ordered("2", "k")?, ordered("3", "k")?])
         .await?;
-    Ok((place, first))
+    Ok((inbox, first))
 }
 
 /// Defect: an operator's change by slice, which lets an ordering key go on, wakes nobody.
 pub(crate) async fn what_slices_set_free_wakes(cx: Context) -> CaseResult {
-    let (place, _) = blocked(&cx).await?;
+    let (inbox, _) = blocked(&cx).await?;
     let replay = async {
-        let progress = place.replay_slice(&of(&[]), &all_at_once()).await?;
+        let progress = inbox.replay_slice(&of(&[]), &all_at_once()).await?;
         same("replayed", &progress.changed, &1)
     };
-    let next = finds(&*place.inbox, "a slice that replays what blocked", replay).await?;
+    let next = finds(&*inbox.store, "a slice that replays what blocked", replay).await?;
     same("claimed", &next.message.id().as_str(), &"1")?;
 
     for state in [State::Dead, State::Pending] {
-        let (place, _) = if state == State::Dead {
+        let (inbox, _) = if state == State::Dead {
             blocked(&cx).await?
         } else {
             delayed(&cx).await?
@@ -396,11 +396,11 @@ pub(crate) async fn what_slices_set_free_wakes(cx: Context) -> CaseResult {
             limit: 1,
         };
         let discard = async {
-            let progress = place.discard_slice(&of(&[state]), &one).await?;
+            let progress = inbox.discard_slice(&of(&[state]), &one).await?;
             same("discarded", &progress.changed, &1)
         };
         let cause = format!("a slice that discards the {state} first of an ordering key");
-        let next = finds(&*place.inbox, &cause, discard).await?;
+        let next = finds(&*inbox.store, &cause, discard).await?;
         same("claimed", &next.message.id().as_str(), &"2")?;
     }
     Ok(())
@@ -408,23 +408,23 @@ pub(crate) async fn what_slices_set_free_wakes(cx: Context) -> CaseResult {
 
 /// The same, of one message.
 pub(crate) async fn what_an_operator_sets_free_wakes(cx: Context) -> CaseResult {
-    let (place, first) = blocked(&cx).await?;
+    let (inbox, first) = blocked(&cx).await?;
     let replay = async {
-        let _ = place.replay(first.key(), None).await?;
+        let _ = inbox.replay(first.key(), None).await?;
         Ok(())
     };
-    let next = finds(&*place.inbox, "a replay of what blocked", replay).await?;
+    let next = finds(&*inbox.store, "a replay of what blocked", replay).await?;
     same("claimed", &next.message.id().as_str(), &"1")?;
-    for (what, (place, first)) in [
+    for (what, (inbox, first)) in [
         ("was dead and blocked it", blocked(&cx).await?),
         ("was not due", delayed(&cx).await?),
     ] {
         let discard = async {
-            let _ = place.discard(first.key()).await?;
+            let _ = inbox.discard(first.key()).await?;
             Ok(())
         };
         let cause = format!("a discard of the first of an ordering key that {what}");
-        let next = finds(&*place.inbox, &cause, discard).await?;
+        let next = finds(&*inbox.store, &cause, discard).await?;
         same("claimed", &next.message.id().as_str(), &"2")?;
     }
     Ok(())
@@ -433,14 +433,14 @@ pub(crate) async fn what_an_operator_sets_free_wakes(cx: Context) -> CaseResult 
 /// Defect: a purge lets an ordering key go on and wakes nobody.
 pub(crate) async fn a_purge_of_what_blocked_wakes(cx: Context) -> CaseResult {
     for archived in [false, true] {
-        let (place, first) = blocked(&cx).await?;
+        let (inbox, first) = blocked(&cx).await?;
         let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
         let keys = [first.key().clone()];
         let purge = async {
             let purged = if archived {
-                place.purge_archived(&expired, &keys).await?
+                inbox.purge_archived(&expired, &keys).await?
             } else {
-                place.purge(&expired).await?
+                inbox.purge(&expired).await?
             };
             same("purged", &purged, &1)
         };
@@ -449,7 +449,7 @@ pub(crate) async fn a_purge_of_what_blocked_wakes(cx: Context) -> CaseResult {
         } else {
             "a purge of what blocked"
         };
-        let next = finds(&*place.inbox, cause, purge).await?;
+        let next = finds(&*inbox.store, cause, purge).await?;
         same("claimed", &next.message.id().as_str(), &"2")?;
     }
     Ok(())
@@ -457,9 +457,9 @@ pub(crate) async fn a_purge_of_what_blocked_wakes(cx: Context) -> CaseResult {
 
 /// Defect: only the first, or the last, of a batch decides whether there is a signal.
 pub(crate) async fn any_member_of_a_batch_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
+    let inbox = cx.fresh().await?;
     let known = message("known")?;
-    place.accept_in(&known, State::Processed).await?;
+    inbox.accept_in(&known, State::Processed).await?;
     for (n, at) in [0, 1, 2].into_iter().enumerate() {
         let mut batch = vec![
             known.clone(),
@@ -467,19 +467,19 @@ pub(crate) async fn any_member_of_a_batch_wakes(cx: Context) -> CaseResult {
         ];
         batch.insert(at, message(&format!("{n}"))?);
         let receive = async {
-            let _ = place.receive(&batch).await?;
+            let _ = inbox.receive(&batch).await?;
             Ok(())
         };
         let cause = format!("a receive whose member {at} of 3 is new and due");
-        let leased = finds(&*place.inbox, &cause, receive).await?;
-        place.finish(&leased, processed()).await?;
+        let leased = finds(&*inbox.store, &cause, receive).await?;
+        inbox.finish(&leased, processed()).await?;
     }
     for at in 0..3 {
         let batch: Vec<Message> = (0..3)
             .map(|n| message(&format!("settled {at} {n}")))
             .collect::<CaseResult<_>>()?;
-        place.accept_all(&batch).await?;
-        let leased = place.claim_up_to(3, LONG).await?;
+        inbox.accept_all(&batch).await?;
+        let leased = inbox.claim_up_to(3, LONG).await?;
         same("claimed", &leased.len(), &3)?;
         let settlements: Vec<Settlement> = leased
             .into_iter()
@@ -494,32 +494,32 @@ pub(crate) async fn any_member_of_a_batch_wakes(cx: Context) -> CaseResult {
             })
             .collect();
         let settle = async {
-            let _ = place.settle(&settlements).await?;
+            let _ = inbox.settle(&settlements).await?;
             Ok(())
         };
         let cause = format!("settlements of which number {at} of 3 is a release");
-        let leased = finds(&*place.inbox, &cause, settle).await?;
-        place.finish(&leased, processed()).await?;
+        let leased = finds(&*inbox.store, &cause, settle).await?;
+        inbox.finish(&leased, processed()).await?;
     }
     Ok(())
 }
 
 /// Defect: a subscription hears of one handler only.
 pub(crate) async fn every_handler_of_a_subscription_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    drop(subscribed(&*place.inbox).await?);
+    let inbox = cx.fresh().await?;
+    drop(subscribed(&*inbox.store).await?);
     let names = ["a", "b", "c"];
     let handlers = names.map(HandlerName::new);
     let handlers: Vec<HandlerName> = handlers.into_iter().collect::<Result<_, _>>()?;
-    let mut subscription = place.subscribe(&handlers).await?;
+    let mut subscription = inbox.subscribe(&handlers).await?;
     for name in names.iter().rev().chain(&names) {
         // Spurious wake-ups are allowed; those of the past are used up here.
         while tokio::time::timeout(Duration::from_millis(20), subscription.woken())
             .await
             .is_ok()
         {}
-        let id = format!("{}", place.count(&Filter::default()).await?);
-        place.accept(&message_for(name, &id)?).await?;
+        let id = format!("{}", inbox.count(&Filter::default()).await?);
+        inbox.accept(&message_for(name, &id)?).await?;
         wakes(
             &mut *subscription,
             &format!("a receive for the handler {name}"),
@@ -531,22 +531,22 @@ pub(crate) async fn every_handler_of_a_subscription_wakes(cx: Context) -> CaseRe
 
 /// Defect: the next of an ordering key waits for the next poll when a corrupt row was before it.
 pub(crate) async fn what_a_corrupt_row_held_up_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
+    let inbox = cx.fresh_ordered().await?;
     let first = ordered("1", "k")?;
-    place
+    inbox
         .accept_all(&[first.clone(), ordered("2", "k")?])
         .await?;
-    place
+    inbox
         .fixture
         .corrupt(first.key(), Corruption::Headers)
         .await?;
-    let mut subscription = subscribed(&*place.inbox).await?;
+    let mut subscription = subscribed(&*inbox.store).await?;
     let request = ClaimRequest {
         handlers: vec![HandlerName::new(HANDLER)?],
         limit: 10,
         terms: terms(LONG)?,
     };
-    let claims = place.claim(&request).await?;
+    let claims = inbox.claim(&request).await?;
     same("reported as corrupt", &claims.corrupt.len(), &1)?;
     if !claims.leased.is_empty() {
         return same("claimed", &ids(&claims.leased), &vec!["2".into()]);
@@ -556,25 +556,25 @@ pub(crate) async fn what_a_corrupt_row_held_up_wakes(cx: Context) -> CaseResult 
         "a claim that set the first of an ordering key aside as corrupt",
     )
     .await?;
-    let next = claim(&*place.inbox, HANDLER, 10, LONG).await?;
+    let next = claim(&*inbox.store, HANDLER, 10, LONG).await?;
     same("claimed", &ids(&next), &vec!["2".into()])
 }
 
 /// Defect: what a transaction makes claimable wakes nobody, or wakes before the commit and then no
 /// more.
 pub(crate) async fn a_commit_wakes(cx: Context) -> CaseResult {
-    let place = cx.fresh().await?;
-    if !place.capabilities().transactions {
+    let inbox = cx.fresh().await?;
+    if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }
-    let transactions = place.fixture.transactions()?;
+    let transactions = inbox.fixture.transactions()?;
     let receive = async {
         let mut transaction = transactions.open().await?;
         let _ = transaction.receive(&[message("1")?]).await?;
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok(transaction.commit().await?)
     };
-    let mut leased = finds(&*place.inbox, "a receive in a transaction", receive).await?;
+    let mut leased = finds(&*inbox.store, "a receive in a transaction", receive).await?;
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry in a transaction"),
         (Outcome::Release, "a release in a transaction"),
@@ -589,14 +589,14 @@ pub(crate) async fn a_commit_wakes(cx: Context) -> CaseResult {
             tokio::time::sleep(Duration::from_millis(50)).await;
             Ok(transaction.commit().await?)
         };
-        leased = finds(&*place.inbox, cause, settle).await?;
+        leased = finds(&*inbox.store, cause, settle).await?;
     }
-    place.finish(&leased, processed()).await?;
-    if !place.capabilities().ordering {
+    inbox.finish(&leased, processed()).await?;
+    if !inbox.capabilities().ordering {
         return Ok(());
     }
     let (first, second) = (ordered("2", "k")?, ordered("3", "k")?);
-    place.accept_all(&[first.clone(), second]).await?;
+    inbox.accept_all(&[first.clone(), second]).await?;
     let mut transaction = transactions.open().await?;
     // Before the listener, whose claims would take it.
     let recorded = transaction.record(&first, None).await?;
@@ -605,17 +605,17 @@ pub(crate) async fn a_commit_wakes(cx: Context) -> CaseResult {
         tokio::time::sleep(Duration::from_millis(50)).await;
         Ok(transaction.commit().await?)
     };
-    let next = finds(&*place.inbox, "a record of the one before it", commit).await?;
+    let next = finds(&*inbox.store, "a record of the one before it", commit).await?;
     same("claimed", &next.message.id().as_str(), &"3")
 }
 
 /// Defect: other processes do not learn of what operators do.
 pub(crate) async fn another_process_is_woken_by_operators(cx: Context) -> CaseResult {
-    let place = cx.fresh_ordered().await?;
-    if place.capabilities().wakeups != Wakeups::EveryProcess {
+    let inbox = cx.fresh_ordered().await?;
+    if inbox.capabilities().wakeups != Wakeups::EveryProcess {
         return Err(Unmet::NotChecked(Need::WakeupsAcrossProcesses));
     }
-    let other = place.fixture.second_connection().await?;
+    let other = inbox.fixture.second_connection().await?;
     let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10)?;
     for (n, cause) in ["replay", "discard", "purge", "purge of the archived"]
         .into_iter()
@@ -623,11 +623,11 @@ pub(crate) async fn another_process_is_woken_by_operators(cx: Context) -> CaseRe
     {
         let key = OrderingKey::new(cause)?;
         let first = message(&format!("{n}-1"))?.with_ordering_key(key.clone());
-        place.accept(&first).await?;
-        let leased = place.claim_one().await?;
-        place.finish(&leased, dead_blocking("gave up")).await?;
+        inbox.accept(&first).await?;
+        let leased = inbox.claim_one().await?;
+        inbox.finish(&leased, dead_blocking("gave up")).await?;
         let second = message(&format!("{n}-2"))?.with_ordering_key(key.clone());
-        place.accept(&second).await?;
+        inbox.accept(&second).await?;
         let filter = Filter {
             states: vec![State::Dead],
             ordering_key: Some(key),
@@ -635,12 +635,12 @@ pub(crate) async fn another_process_is_woken_by_operators(cx: Context) -> CaseRe
         };
         let mut subscription = subscribed(&*other).await?;
         let changed = match n {
-            0 => place.replay_slice(&filter, &all_at_once()).await?.changed,
-            1 => place.discard_slice(&filter, &all_at_once()).await?.changed,
-            2 => place.purge(&expired).await?,
+            0 => inbox.replay_slice(&filter, &all_at_once()).await?.changed,
+            1 => inbox.discard_slice(&filter, &all_at_once()).await?.changed,
+            2 => inbox.purge(&expired).await?,
             _ => {
                 let keys = [first.key().clone()];
-                place.purge_archived(&expired, &keys).await?
+                inbox.purge_archived(&expired, &keys).await?
             }
         };
         same(&format!("changed by a {cause}"), &changed, &1)?;
@@ -655,10 +655,10 @@ pub(crate) async fn another_process_is_woken_by_operators(cx: Context) -> CaseRe
             "claimed after a {cause}: expected the next, saw {:?}",
             ids(&next)
         );
-        place.finish(&next[0], processed()).await?;
+        inbox.finish(&next[0], processed()).await?;
         if n == 0 {
-            let next = place.claim_one().await?;
-            place.finish(&next, processed()).await?;
+            let next = inbox.claim_one().await?;
+            inbox.finish(&next, processed()).await?;
         }
     }
     Ok(())

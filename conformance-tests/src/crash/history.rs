@@ -9,7 +9,7 @@ use inbox_api::{
 use serde::{Deserialize, Serialize};
 
 use super::log::{Event, What};
-use crate::harness::BoxError;
+use crate::needs::BoxError;
 
 /// One message of a receive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use super::{
     history::{Answered, Asked, History},
     point::Point,
 };
-use crate::harness::BoxError;
+use crate::needs::BoxError;
 
 /// Microseconds of the host's monotonic clock, which all processes on it share.
 pub(crate) fn now() -> io::Result<u64> {

@@ -90,7 +90,6 @@
 //! speed.
 
 mod check;
-mod herd;
 mod history;
 mod log;
 mod options;
@@ -100,6 +99,7 @@ pub mod proxy;
 mod report;
 mod target;
 mod worker;
+mod worker_pool;
 
 use std::{
     io::Write as _,
@@ -115,7 +115,7 @@ pub use options::{Mode, Options};
 pub use point::Point;
 pub use target::{Opened, Site, Target};
 
-use crate::harness::BoxError;
+use crate::needs::BoxError;
 use options::{TEST_NAME, Wanted};
 
 /// The whole program: a crash run of `target`, or one of its workers. Reads the program's

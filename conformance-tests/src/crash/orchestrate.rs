@@ -10,15 +10,15 @@ use inbox_api::{Filter, Key, Operate as _, Page, Record, State, Store as _};
 
 use super::{
     check::{Evidence, Findings, check},
-    herd::Herd,
     history::{Answered, Asked, History, sent},
     log::{Follower, Log, now},
     options::{Mode, Options},
     point::Point,
     target::{Opened, Site, Target},
     worker::{Role, handlers, messages, number_of},
+    worker_pool::WorkerPool,
 };
-use crate::harness::{BoxError, Need, Restart, Unable};
+use crate::needs::{BoxError, Need, Restart, Unable};
 
 /// Unfinished messages at which receivers hold new ones back.
 const BACKLOG: u64 = 250;
@@ -51,7 +51,7 @@ struct Run<'a> {
     options: &'a Options,
     site: &'a dyn Site,
     opened: Opened,
-    herd: Herd,
+    pool: WorkerPool,
     history: History,
     /// The calls before this one were looked at by [`Self::next_number`].
     looked_at: usize,
@@ -74,7 +74,7 @@ pub(crate) async fn run(
     let site = target.fresh().await?;
     let opened = target.open(&site.address()).await?;
     let mut random = fastrand::Rng::with_seed(options.seed);
-    let herd = Herd::start(
+    let pool = WorkerPool::start(
         mode,
         site.address(),
         directory,
@@ -86,7 +86,7 @@ pub(crate) async fn run(
         options,
         site: &*site,
         opened,
-        herd,
+        pool,
         history: History::default(),
         looked_at: 0,
         next_number: 0,
@@ -118,7 +118,7 @@ pub(crate) async fn run(
         took: began.elapsed(),
         kills: run.kills.into_iter().collect(),
         server_kills: run.server_kills,
-        processes: run.herd.started(),
+        processes: run.pool.started(),
         history: run.history,
         states,
         crashes,
@@ -147,7 +147,7 @@ impl Run<'_> {
         let mut progress = (0, Instant::now());
         let mut next_look = Instant::now();
         loop {
-            self.herd.follow(&mut self.history)?;
+            self.pool.follow(&mut self.history)?;
             let done = self.history.operations();
             if done > progress.0 {
                 progress = (done, Instant::now());
@@ -167,7 +167,7 @@ impl Run<'_> {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + Duration::from_millis(200);
                 if let Ok(backlog) = self.backlog().await {
-                    self.herd.hold(backlog > BACKLOG).await?;
+                    self.pool.hold(backlog > BACKLOG).await?;
                 }
             }
             let due = |wanted: u64| {
@@ -200,7 +200,7 @@ impl Run<'_> {
     async fn kill(&mut self) -> Result<(), BoxError> {
         let first = self.next_number().saturating_sub(OVERLAP);
         let point = self
-            .herd
+            .pool
             .kill(&self.kills, first, &mut self.history, &mut self.random)
             .await?;
         if let Some((_, count)) = self.kills.iter_mut().find(|(known, _)| *known == point) {
@@ -233,7 +233,7 @@ impl Run<'_> {
 
     /// Lets the processors finish everything; answers how many messages they did not.
     async fn drain(&mut self) -> Result<u64, BoxError> {
-        self.herd.finish(Role::Receiver, &mut self.history).await?;
+        self.pool.finish(Role::Receiver, &mut self.history).await?;
         let mut progress = (u64::MAX, Instant::now());
         let left = loop {
             // The last kill may have been the server's, so that an answer may be late.
@@ -249,10 +249,10 @@ impl Run<'_> {
             } else if progress.1.elapsed() > STUCK {
                 break left;
             }
-            self.herd.follow(&mut self.history)?;
+            self.pool.follow(&mut self.history)?;
             tokio::time::sleep(TICK * 4).await;
         };
-        self.herd.finish(Role::Processor, &mut self.history).await?;
+        self.pool.finish(Role::Processor, &mut self.history).await?;
         Ok(left)
     }
 

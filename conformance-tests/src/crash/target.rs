@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use inbox_api::Inbox;
 
 use crate::{
-    harness::{BoxError, Need, Offered, Restart, Unable},
+    needs::{BoxError, Need, Offered, Restart, Unable},
     transactions::AnyTransactions,
 };
 

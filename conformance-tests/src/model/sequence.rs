@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    place::{Context, Place, message_for},
+    test_inbox::{Context, TestInbox, message_for},
 };
 
 /// Between two steps, so that what happens at one step is later than the step before in both
@@ -23,7 +23,7 @@ use crate::{
 const STEP: Duration = Duration::from_millis(1);
 
 struct Pair {
-    store: Place,
+    store: TestInbox,
     model: MemoryStore,
     clock: Clock,
     offset: Offset,
@@ -36,10 +36,7 @@ struct Pair {
 pub(super) async fn run(cx: &Context, operations: &[Operation]) -> CaseResult {
     let store = cx.fresh().await?;
     let clock = Clock::system();
-    let model = MemoryStore::with(MemoryOptions {
-        clock: clock.clone(),
-        ..MemoryOptions::default()
-    });
+    let model = MemoryStore::with(MemoryOptions::new().clock(clock.clone()));
     let probe = message_for("probe", "1")?;
     let now = async |inbox: &dyn Inbox| -> CaseResult<_> {
         let _ = Store::receive(inbox, std::slice::from_ref(&probe)).await?;
@@ -48,7 +45,7 @@ pub(super) async fn run(cx: &Context, operations: &[Operation]) -> CaseResult {
             .map(|record| record.accepted_at)
             .ok_or_else(|| Unmet::Failed("an accepted message is not found".into()))
     };
-    let offset = Offset::between(now(&model).await?, now(&*store.inbox).await?);
+    let offset = Offset::between(now(&model).await?, now(&*store.store).await?);
     let mut pair = Pair {
         ordering: store.capabilities().ordering,
         store,
@@ -109,7 +106,7 @@ impl Pair {
     }
 
     async fn step(&mut self, operation: &Operation) -> CaseResult {
-        let (store, model) = (self.store.inbox.clone(), self.model.clone());
+        let (store, model) = (self.store.store.clone(), self.model.clone());
         match operation {
             Operation::Receive(batch) => {
                 let batch: Vec<Message> = batch
@@ -194,7 +191,7 @@ impl Pair {
             limit,
             terms: terms(actor, seconds)?,
         };
-        let seen = Store::claim(&*self.store.inbox, &request).await?;
+        let seen = Store::claim(&*self.store.store, &request).await?;
         let expected = self.model.claim(&request).await?;
         same("rows claimed as corrupt", &seen.corrupt, &expected.corrupt)?;
         let keys = |leased: &[inbox_api::Leased]| -> Vec<Key> {

@@ -361,10 +361,10 @@ register! { $
         a_key_that_is_archived_twice_is_purged_once:
             "A key that is named twice among the archived ones is purged and counted once.",
         what_changed_since_it_was_archived_is_not_purged:
-            "What was replayed, ended again or received anew since it was archived is not purged.",
+            "What was replayed, ended again or received again since it was archived is not purged.",
         two_purgers_share_the_work:
             "Several purgers at once share the work, without errors and without counting twice.",
-        a_purge_beside_traffic_disturbs_nothing: "A purge beside live traffic disturbs nothing.",
+        a_purge_beside_traffic_disturbs_nothing: "A purge during live traffic disturbs nothing.",
     }
     look (look) {
         a_record_shows_everything: "A record shows all that the store knows about a message.",
@@ -426,7 +426,7 @@ register! { $
         what_is_set_aside_lets_its_ordering_key_go_on:
             "A corrupt row holds its ordering key up until a claim sets it aside, and no longer.",
         a_listing_reports_it_beside_the_others:
-            "A listing reports corrupt rows beside the readable ones.",
+            "A listing reports corrupt rows together with the readable ones.",
         its_key_still_refuses_duplicates: "A corrupt row's key goes on refusing duplicates.",
         statistics_and_purge_go_on:
             "Statistics, counts and purges do not stumble over a corrupt row.",
@@ -436,7 +436,7 @@ register! { $
         a_processed_key_answers_its_result:
             "A processed key answers with the result that was kept.",
         a_held_key_is_busy: "A held key is busy until its lease ends.",
-        an_expired_lease_runs_anew: "A key whose lease ran out runs anew.",
+        an_expired_lease_runs_anew: "A key whose lease ran out runs again.",
         a_retry_is_busy_until_due: "A key that waits for a retry is busy until it is due.",
         a_delayed_message_is_stored_and_busy:
             "A delayed message is stored, and busy until it is due.",
@@ -545,7 +545,7 @@ register! { $
         two_records_of_a_key_keep_the_order:
             "Of two transactions that record messages of one ordering key, the later message waits its turn.",
         a_record_beside_a_death_keeps_the_order:
-            "A record beside a transaction in which the message before it dies and blocks is not its turn.",
+            "A record next to a transaction in which the message before it dies and blocks is not its turn.",
         two_new_messages_of_a_key_leave_it_whole:
             "Two transactions that record new messages of one ordering key leave it in order.",
     }
@@ -572,7 +572,7 @@ register! { $
         a_settlement_or_a_take_over_wins:
             "Of a late settlement and a claim or begin at the same time exactly one wins.",
         a_late_retry_hands_out_nothing_twice:
-            "A late retry beside claims hands no message out twice, and loses none.",
+            "A late retry during claims hands no message out twice, and loses none.",
         an_extension_or_a_take_over_wins:
             "Of a late extension and a claim or begin at the same time exactly one wins.",
         a_discard_or_a_claim_wins:
@@ -584,7 +584,7 @@ register! { $
         a_purge_of_the_archived_or_a_replay_wins:
             "Of a purge of archived keys and a replay at the same time exactly one wins.",
         a_copy_beside_a_purge_is_new_or_a_duplicate:
-            "A copy that comes beside the purge of its key is a duplicate, or new and kept.",
+            "A copy that comes during the purge of its key is a duplicate, or new and kept.",
         of_two_outcomes_one_counts:
             "Of two outcomes of one lease at the same time one counts, whole.",
     }

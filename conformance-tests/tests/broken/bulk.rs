@@ -242,7 +242,7 @@ impl Defect for SparesWhatWaits {
     }
 }
 
-/// A discard of pending messages hands the next of their ordering key out beside the one that is held.
+/// A discard of pending messages hands the next of their ordering key out along with the one that is held.
 #[derive(Default)]
 pub(crate) struct DiscardsLetGo(Mutex<Option<OrderingKey>>);
 
@@ -431,7 +431,7 @@ impl Defect for AtDropped {
                 }
                 Self::Fails => {
                     let text = "the payload is null";
-                    return Err(Error::new(ErrorKind::Other, "replay_slice", text));
+                    return Err(Error::new(ErrorKind::Other, text).in_operation("replay_slice"));
                 }
                 Self::Counts => progress.changed += 1,
             }

@@ -89,7 +89,7 @@ impl Defect for OrdersByDueTime {
     }
 }
 
-/// A release makes a message due anew.
+/// A release makes a message due again.
 #[derive(Default)]
 pub(crate) struct DueAnew(Mutex<HashMap<Key, SystemTime>>);
 

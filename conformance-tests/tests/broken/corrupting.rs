@@ -42,7 +42,7 @@ pub(crate) enum Mistake {
 pub(crate) struct Corrupt(Arc<Mutex<HashSet<Key>>>);
 
 fn unreadable(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Corrupt, operation, "the headers are not texts")
+    Error::new(ErrorKind::Corrupt, "the headers are not texts").in_operation(operation)
 }
 
 fn row(key: &Key) -> CorruptRow {
@@ -71,7 +71,7 @@ impl Corrupt {
             _ if !self.has(key) => Ok(()),
             (Mistake::GetSaysNothing, "get") | (Mistake::BeginSaysNothing, "begin") => Ok(()),
             (Mistake::GetSaysOther, "get") | (Mistake::BeginSaysOther, "begin") => {
-                Err(Error::new(ErrorKind::Other, operation, "it failed"))
+                Err(Error::new(ErrorKind::Other, "it failed").in_operation(operation))
             }
             _ => Err(unreadable(operation)),
         }

@@ -380,7 +380,7 @@ impl Defect for QuotesPayloads {
     ) -> Result<Begun> {
         inner.begin(message, terms).await.map_err(|_| {
             let payload = String::from_utf8_lossy(message.payload()).into_owned();
-            Error::new(ErrorKind::Invalid, "begin", format!("too long: {payload}"))
+            Error::new(ErrorKind::Invalid, format!("too long: {payload}")).in_operation("begin")
         })
     }
 
@@ -393,7 +393,7 @@ impl Defect for QuotesPayloads {
         let shown = payload.clone().unwrap_or_default();
         inner.replay(key, payload).await.map_err(|_| {
             let payload = String::from_utf8_lossy(&shown).into_owned();
-            Error::new(ErrorKind::Invalid, "replay", format!("too long: {payload}"))
+            Error::new(ErrorKind::Invalid, format!("too long: {payload}")).in_operation("replay")
         })
     }
 }
@@ -416,7 +416,7 @@ impl Defect for OneLeaseEach {
             if leases[..n].contains(lease) {
                 if self.fails {
                     let text = "ON CONFLICT DO UPDATE command cannot affect row a second time";
-                    return Err(Error::new(ErrorKind::Other, "extend", text));
+                    return Err(Error::new(ErrorKind::Other, text).in_operation("extend"));
                 }
                 extended[n] = Extended::LeaseLost;
             }

@@ -30,7 +30,7 @@ pub(crate) struct Minimal(pub(crate) Keys);
 fn check(operation: &'static str, messages: &[Message]) -> Result<()> {
     if messages.iter().any(|m| m.ordering_key().is_some()) {
         let what = "this store does not honour ordering keys";
-        return Err(Error::new(ErrorKind::Unsupported, operation, what));
+        return Err(Error::new(ErrorKind::Unsupported, what).in_operation(operation));
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ impl Defect for Minimal {
 
     async fn subscribe(&self, _: &MemoryStore, _: &[HandlerName]) -> Result<Box<dyn Subscription>> {
         let what = "this store has no wake-ups";
-        Err(Error::new(ErrorKind::Unsupported, "subscribe", what))
+        Err(Error::new(ErrorKind::Unsupported, what).in_operation("subscribe"))
     }
 }
 

@@ -24,10 +24,11 @@ pub(crate) mod skewed;
 pub(crate) mod table;
 mod texts;
 pub(crate) mod waking;
+mod workshop;
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -35,21 +36,18 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use conformance_tests::{
-    AnyTransactions, Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings,
-    Unable,
-};
 use inbox_api::{
-    Begun, Capabilities, ClaimRequest, Claims, Clock, Error, ErrorKind, Extended, Filter,
-    HandlerName, Inbox, Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate,
-    Page, Progress, PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice,
-    Statistics, Store, Subscription,
+    Begun, Capabilities, ClaimRequest, Claims, Error, ErrorKind, Extended, Filter, HandlerName,
+    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress,
+    PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store,
+    Subscription,
 };
-use inbox_memory::{MemoryOptions, MemoryStore};
+use inbox_memory::MemoryStore;
 
 use corrupting::Corrupt;
 use schema::Condition;
 
+pub(crate) use workshop::Workshop;
 pub(crate) use {
     claiming::{CrashNotCounted, LocalClock, NoRecovery, TwoBeginners},
     lengths::{
@@ -210,6 +208,11 @@ pub(crate) trait Defect: Send + Sync + 'static {
         ""
     }
 
+    /// The operation whose errors do not name it.
+    fn unnamed(&self) -> &'static str {
+        ""
+    }
+
     /// The operation that is done while the store is away, and denied to have been.
     fn denied(&self) -> &'static str {
         ""
@@ -269,6 +272,15 @@ impl Defect for Blind {
     }
 }
 
+/// An error that does not say in which operation it was met.
+pub(crate) struct Unnamed(pub(crate) &'static str);
+
+impl Defect for Unnamed {
+    fn unnamed(&self) -> &'static str {
+        self.0
+    }
+}
+
 /// An outage is taken for something that the caller has to mend.
 pub(crate) struct AwayAs(pub(crate) ErrorKind);
 
@@ -308,7 +320,7 @@ impl Defect for ClaimsByHandler {
 }
 
 fn unavailable(operation: &'static str) -> Error {
-    Error::new(ErrorKind::Unavailable, operation, "the store is away")
+    Error::new(ErrorKind::Unavailable, "the store is away").in_operation(operation)
 }
 
 /// A memory store with a defect, and switches for outages and for its end. Another process has the same
@@ -329,12 +341,20 @@ impl<D: Defect> Broken<D> {
     }
 
     fn check(&self, operation: &'static str) -> Result<&MemoryStore> {
+        let is_up = self.check_is_up(operation);
+        if self.defect.unnamed() == operation && is_up.is_err() {
+            return Err(Error::new(self.defect.away_as(), "the store is away"));
+        }
+        is_up
+    }
+
+    fn check_is_up(&self, operation: &'static str) -> Result<&MemoryStore> {
         if self.is_closed.load(Ordering::SeqCst) {
             return Err(unavailable(operation));
         }
         if self.is_away.load(Ordering::SeqCst) {
             let kind = self.defect.away_as();
-            return Err(Error::new(kind, operation, "the store is away"));
+            return Err(Error::new(kind, "the store is away").in_operation(operation));
         }
         Ok(&self.inner)
     }
@@ -552,150 +572,3 @@ const NO_PROGRESS: Progress = Progress {
     changed: 0,
     next: None,
 };
-
-/// Makes fresh stores with the defect that the function makes.
-pub(crate) struct Workshop<D: Defect> {
-    pub(crate) name: &'static str,
-    pub(crate) defect: fn() -> D,
-}
-
-#[async_trait]
-impl<D: Defect> Harness for Workshop<D> {
-    fn name(&self) -> String {
-        self.name.into()
-    }
-
-    async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
-        Ok(Box::new(self.place(settings, Condition::default())))
-    }
-
-    async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
-        let condition = Condition::of(Some(variant));
-        Ok(Box::new(self.place(&Settings::default(), condition)))
-    }
-
-    fn expected_not_checked(&self) -> Vec<Need> {
-        let mut lacking = vec![
-            Need::WakeupsAcrossProcesses,
-            Need::Silence,
-            Need::PowerLoss,
-            Need::OutageAmidWrites,
-        ];
-        if (self.defect)().in_transactions().is_none() {
-            lacking.push(Need::Transactions);
-        }
-        lacking
-    }
-}
-
-impl<D: Defect> Workshop<D> {
-    fn place(&self, settings: &Settings, condition: Condition) -> Place<D> {
-        let defaults = MemoryOptions::default();
-        let clock = Clock::system();
-        let inner = MemoryStore::with(MemoryOptions {
-            payload_limit: settings.payload_limit.unwrap_or(defaults.payload_limit),
-            drop_processed_payloads: settings.drop_processed_payloads,
-            clock: clock.clone(),
-        });
-        let place = Place {
-            inner,
-            clock,
-            defect: self.defect,
-            condition,
-            corrupt: Corrupt::default(),
-            is_away: Arc::default(),
-            outages: Arc::default(),
-            store: Mutex::default(),
-        };
-        place.start();
-        place
-    }
-}
-
-/// The memory stands for a server, which any number of processes use and which outlives them.
-struct Place<D> {
-    inner: MemoryStore,
-    clock: Clock,
-    defect: fn() -> D,
-    condition: Condition,
-    corrupt: Corrupt,
-    is_away: Arc<AtomicBool>,
-    outages: Arc<AtomicUsize>,
-    store: Mutex<Option<Arc<Broken<D>>>>,
-}
-
-impl<D: Defect> Place<D> {
-    fn open(&self) -> Arc<Broken<D>> {
-        Arc::new(Broken {
-            inner: self.inner.clone(),
-            defect: (self.defect)(),
-            condition: self.condition.clone(),
-            corrupt: self.corrupt.clone(),
-            is_away: Arc::clone(&self.is_away),
-            outages: Arc::clone(&self.outages),
-            is_closed: AtomicBool::new(false),
-        })
-    }
-
-    fn start(&self) {
-        *self.store.lock().unwrap() = Some(self.open());
-    }
-}
-
-#[async_trait]
-impl<D: Defect> Fixture for Place<D> {
-    fn inbox(&self) -> Arc<dyn Inbox> {
-        let store = self.store.lock().unwrap();
-        store.as_ref().map(Arc::clone).unwrap()
-    }
-
-    async fn advance_clock(&self, by: Duration) -> Offered<()> {
-        self.clock.advance(by);
-        Ok(())
-    }
-
-    async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {
-        let other = self.open();
-        if other.defect.is_the_servers() {
-            return Ok(self.inbox());
-        }
-        Ok(other)
-    }
-
-    async fn check_invariants(&self) -> Offered<Vec<String>> {
-        let store = self.store.lock().unwrap().clone().unwrap();
-        Ok(store.defect.inconsistencies(&self.inner).await)
-    }
-
-    async fn corrupt(&self, key: &Key, _: Corruption) -> Offered<()> {
-        self.corrupt.spoil(key);
-        Ok(())
-    }
-
-    async fn begin_outage(&self) -> Offered<()> {
-        self.outages.fetch_add(1, Ordering::SeqCst);
-        self.is_away.store(true, Ordering::SeqCst);
-        Ok(())
-    }
-
-    async fn end_outage(&self) -> Offered<()> {
-        self.is_away.store(false, Ordering::SeqCst);
-        Ok(())
-    }
-
-    async fn restart(&self, _: Restart) -> Offered<()> {
-        self.start();
-        Ok(())
-    }
-
-    fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
-        match (self.defect)().in_transactions() {
-            Some(mistake) => {
-                let away = Arc::clone(&self.is_away);
-                let skewed = skewed::Skewed::new(self.inner.clone(), mistake, away);
-                Ok(Arc::new(skewed))
-            }
-            None => Err(Unable::NotOffered(Need::Transactions)),
-        }
-    }
-}

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{
-    Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
+    Corruption, Fixture, Harness, Need, Offered, SchemaVariant, ServerControl, Settings, Unable,
 };
 use inbox_api::{Inbox, Key};
 use tokio::task::JoinHandle;
@@ -118,15 +118,7 @@ impl Fixture for Place {
         self.fixture.corrupt(key, corruption).await
     }
 
-    async fn begin_outage(&self) -> Offered<()> {
-        self.fixture.begin_outage().await
-    }
-
-    async fn end_outage(&self) -> Offered<()> {
-        self.fixture.end_outage().await
-    }
-
-    async fn restart(&self, how: Restart) -> Offered<()> {
-        self.fixture.restart(how).await
+    fn server(&self) -> &dyn ServerControl {
+        self.fixture.server()
     }
 }

@@ -147,7 +147,7 @@ impl Defect for DuplicateFailsBatch {
             for message in messages {
                 if inner.get(message.key()).await?.is_some() {
                     let text = "UNIQUE constraint failed";
-                    return Err(Error::new(ErrorKind::Other, "receive", text));
+                    return Err(Error::new(ErrorKind::Other, text).in_operation("receive"));
                 }
             }
         }

@@ -50,7 +50,7 @@ impl Default for Condition {
 }
 
 fn refused(operation: &'static str, kind: ErrorKind, text: &str) -> Error {
-    Error::new(kind, operation, text.to_owned())
+    Error::new(kind, text.to_owned()).in_operation(operation)
 }
 
 impl Condition {

@@ -82,6 +82,7 @@ macro_rules! table {
                 listing_of_the_expired_without_limit: broken::ExpiredWithoutLimit
                     => "retention::what_is_expired_keeps_to_its_limit",
                 claims_by_handler: broken::ClaimsByHandler => "leases::a_handler_named_twice_is_one",
+                settle_whose_errors_do_not_name_it: broken::Unnamed("settle") => "outage::every_operation_says_so",
                 claim_that_is_blind_to_an_outage: broken::Blind("claim") => "outage::every_operation_says_so",
                 extend_that_is_blind_to_an_outage: broken::Blind("extend") => "outage::every_operation_says_so",
                 settle_that_is_blind_to_an_outage: broken::Blind("settle") => "outage::every_operation_says_so",

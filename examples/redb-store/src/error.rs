@@ -8,7 +8,7 @@ use std::{borrow::Cow, io};
 
 use inbox_api::{Effect, Error, ErrorKind};
 
-/// What can go wrong inside a transaction, before the operation's name is added.
+/// What can go wrong inside a transaction.
 pub(crate) enum Failure {
     /// redb's own error.
     Redb(redb::Error),
@@ -29,35 +29,35 @@ impl<E: Into<redb::Error>> From<E> for Failure {
     }
 }
 
-/// Returns a function for `map_err`. `effect` is for the caller to say: before the commit nothing
-/// has happened, and a commit that fails may have happened all the same.
-pub(crate) fn in_operation(
-    operation: &'static str,
-    effect: Effect,
-) -> impl Fn(Failure) -> Error + Copy {
-    move |failure| match failure {
-        Failure::Found(kind, context) => Error::new(kind, operation, context),
-        Failure::Redb(error) => {
-            let (kind, context) = classify(&error);
-            Error::new(kind, operation, context)
-                .with_effect(effect)
-                .with_source(error)
+impl Failure {
+    /// The contract's error. `effect` is for the caller to say: before the commit nothing has
+    /// happened, and a commit that fails may have happened all the same.
+    pub(crate) fn into_error(self, effect: Effect) -> Error {
+        match self {
+            Self::Found(kind, context) => Error::new(kind, context),
+            Self::Redb(error) => {
+                let (kind, context) = classify(&error);
+                Error::new(kind, context)
+                    .with_effect(effect)
+                    .with_source(error)
+            }
         }
     }
 }
 
-pub(crate) fn unavailable(operation: &'static str, why: &'static str) -> Error {
-    Error::new(ErrorKind::Unavailable, operation, why)
+/// Before the commit, when nothing has happened.
+pub(crate) fn before_commit(failure: Failure) -> Error {
+    failure.into_error(Effect::None)
 }
 
 /// The blocking task did not come back: the runtime is shutting down, or the task panicked.
-pub(crate) fn lost_task(operation: &'static str, error: tokio::task::JoinError) -> Error {
+pub(crate) fn lost_task(error: tokio::task::JoinError) -> Error {
     let kind = if error.is_cancelled() {
         ErrorKind::Unavailable
     } else {
         ErrorKind::Other
     };
-    Error::new(kind, operation, "the database's task did not finish")
+    Error::new(kind, "the database's task did not finish")
         .with_effect(Effect::Unknown)
         .with_source(error)
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     fn kind(error: impl Into<redb::Error>) -> ErrorKind {
-        in_operation("claim", Effect::None)(Failure::from(error)).kind()
+        before_commit(Failure::from(error)).kind()
     }
 
     #[test]
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn a_failed_commit_may_have_happened() {
         let io = redb::StorageError::Io(io::Error::from(io::ErrorKind::StorageFull));
-        let error =
-            in_operation("settle", Effect::Unknown)(Failure::from(redb::CommitError::from(io)));
+        let failure = Failure::from(redb::CommitError::from(io));
+        let error = failure.into_error(Effect::Unknown);
         assert_eq!(error.effect(), Effect::Unknown);
     }
 }

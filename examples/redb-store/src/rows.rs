@@ -88,7 +88,7 @@ impl Stage {
 impl StateRow {
     /// The state that the world sees. A lease that has run out is shown as pending everywhere,
     /// though nobody has touched the row: that is why nothing has to sweep for lost leases.
-    pub(crate) fn shown(&self, now: i64) -> State {
+    pub(crate) fn visible_state(&self, now: i64) -> State {
         match self.stage {
             Stage::Leased { until } if until <= now => State::Pending,
             stage => stage.state(),
@@ -117,7 +117,7 @@ impl StateRow {
             newer_than,
             error_contains: part,
         } = filter;
-        (states.is_empty() || states.contains(&self.shown(now)))
+        (states.is_empty() || states.contains(&self.visible_state(now)))
             && handler.as_ref().is_none_or(|h| *h == self.key.handler)
             && kind.as_ref().is_none_or(|k| *k == self.kind)
             && (ordering_key.is_none() || *ordering_key == self.ordering_key)
@@ -148,7 +148,7 @@ impl StateRow {
         result: Option<Bytes>,
         now: i64,
     ) -> Record {
-        let state = self.shown(now);
+        let state = self.visible_state(now);
         let lease_until = match self.stage {
             Stage::Leased { until } if state == State::Leased => Some(from_micros(until)),
             _ => None,

@@ -4,95 +4,16 @@
 //! is the lock under which two set-ups or migrations cannot meet.
 
 use async_trait::async_trait;
-use inbox_api::{ErrorKind, Migration, Result, Schema};
-use redb::{ReadableTable, TableError, TableHandle, WriteTransaction};
+use inbox_api::{Migration, Result, Schema};
+use redb::{ReadableTable, WriteTransaction};
 
 use crate::{
-    RedbStore,
     error::Failure,
     rows::{StateRow, decode},
+    store::RedbStore,
     tables::{BLOCKING, COUNT, DESCRIPTION, META, STATE, Tables},
+    version::{Found, MARKER, VERSION, find, refusal},
 };
-
-const MARKER: &str = "inbox on redb";
-/// Version 1 had no `count` table and counted the state rows for its statistics.
-const VERSION: u32 = 2;
-
-/// What the file holds.
-enum Found {
-    Nothing,
-    /// A complete inbox of the expected version.
-    Current,
-    /// An inbox that says it has the expected version, and what it lacks.
-    Incomplete(String),
-    /// An inbox of another version.
-    Other(u32),
-    Foreign,
-}
-
-fn find(transaction: &WriteTransaction) -> Result<Found, Failure> {
-    let names = transaction
-        .list_tables()?
-        .map(|table| table.name().to_owned());
-    let names: Vec<String> = names.collect();
-    if names.is_empty() {
-        return Ok(Found::Nothing);
-    }
-    // Opening a table that is missing would make it, so its name is looked for first.
-    let is_missing = |table: &str| !names.iter().any(|name| name == table);
-    if is_missing(META.name()) {
-        return Ok(Found::Foreign);
-    }
-    let meta = match transaction.open_table(META) {
-        Ok(meta) => meta,
-        Err(TableError::Storage(error)) => return Err(error.into()),
-        Err(_other_types) => return Ok(Found::Foreign),
-    };
-    let marker = meta.get("marker")?;
-    let version = meta
-        .get("version")?
-        .and_then(|text| text.value().parse().ok());
-    let Some(version) = version.filter(|_| marker.is_some_and(|m| m.value() == MARKER)) else {
-        return Ok(Found::Foreign);
-    };
-    if version != VERSION {
-        return Ok(Found::Other(version));
-    }
-    // Names are not enough: opening a table compares the types of its keys and values, too.
-    if let Some((table, _)) = DESCRIPTION.iter().find(|(table, _)| is_missing(table)) {
-        return Ok(Found::Incomplete(format!("table {table} is missing")));
-    }
-    match Tables::open(transaction) {
-        Ok(_) => Ok(Found::Current),
-        Err(TableError::Storage(error)) => Err(error.into()),
-        Err(_) => Ok(Found::Incomplete("a table has other types".into())),
-    }
-}
-
-/// Fails unless the file holds a complete inbox of the expected version.
-pub(crate) fn check(transaction: &WriteTransaction) -> Result<(), Failure> {
-    match find(transaction)? {
-        Found::Current => Ok(()),
-        found => Err(refused(found)),
-    }
-}
-
-/// Why what was found cannot be used as it is: what it is, and what this build expects.
-fn refused(found: Found) -> Failure {
-    let what = match found {
-        Found::Nothing => {
-            let context = "the file holds no inbox: create it".into();
-            return Failure::Found(ErrorKind::SchemaMissing, context);
-        }
-        Found::Current => format!("an inbox of version {VERSION}"),
-        Found::Incomplete(lack) => format!("an inbox of version {VERSION} of which {lack}"),
-        Found::Other(version) => format!("an inbox of version {version}"),
-        Found::Foreign => "tables that are no inbox's, without a version".into(),
-    };
-    let context =
-        format!("the file holds {what}; this build expects an inbox of version {VERSION}");
-    Failure::Found(ErrorKind::SchemaVersion, context)
-}
 
 /// Makes the tables that are not there, and says which version they are.
 fn set_up(transaction: &WriteTransaction) -> Result<(), Failure> {
@@ -145,25 +66,34 @@ impl Schema for RedbStore {
             Found::Nothing => Ok((None, false)),
             Found::Current | Found::Incomplete(_) => Ok((Some(VERSION), false)),
             Found::Other(version) => Ok((Some(version), false)),
-            Found::Foreign => Err(refused(Found::Foreign)),
+            Found::Foreign => Err(refusal(Found::Foreign)),
         };
-        self.inner().set_up("version", look).await
+        self.inner()
+            .set_up(look)
+            .await
+            .map_err(|error| error.in_operation("version"))
     }
 
     async fn exists(&self) -> Result<bool> {
         let look = |transaction: &WriteTransaction| {
             Ok((matches!(find(transaction)?, Found::Current), false))
         };
-        self.inner().set_up("exists", look).await
+        self.inner()
+            .set_up(look)
+            .await
+            .map_err(|error| error.in_operation("exists"))
     }
 
     async fn create(&self) -> Result<()> {
         let create = |transaction: &WriteTransaction| match find(transaction)? {
             Found::Current => Ok(((), false)),
             Found::Nothing => Ok((set_up(transaction)?, true)),
-            found => Err(refused(found)),
+            found => Err(refusal(found)),
         };
-        self.inner().set_up("create", create).await
+        self.inner()
+            .set_up(create)
+            .await
+            .map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
@@ -175,7 +105,7 @@ impl Schema for RedbStore {
                     to_version_2(transaction)?;
                     Some(1)
                 }
-                found => return Err(refused(found)),
+                found => return Err(refusal(found)),
             };
             let is_changed = from != Some(VERSION);
             if is_changed {
@@ -183,6 +113,9 @@ impl Schema for RedbStore {
             }
             Ok((Migration { from, to: VERSION }, is_changed))
         };
-        self.inner().set_up("migrate", migrate).await
+        self.inner()
+            .set_up(migrate)
+            .await
+            .map_err(|error| error.in_operation("migrate"))
     }
 }

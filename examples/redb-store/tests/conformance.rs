@@ -12,16 +12,17 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{
-    Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, Settings, Unable,
+    Corruption, Fixture, Harness, Need, Offered, Restart, SchemaVariant, ServerControl, Settings,
+    Unable,
 };
-use inbox_api::{Inbox, Key, Schema, Store};
+use inbox_api::{Clock, Inbox, Key, Schema, Store};
 use redb::{
     Database, DatabaseError, ReadableTable, StorageBackend, TableDefinition, backends::FileBackend,
 };
 use redb_store::{RedbOptions, RedbStore};
 use tempfile::TempDir;
 
-// The tables as anybody else would have to declare them who opens the file.
+// The tables as any other program that opens the file would have to declare them.
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const KEY: TableDefinition<'_, (&str, &str), i64> = TableDefinition::new("key");
 const MESSAGE: TableDefinition<'_, i64, &[u8]> = TableDefinition::new("message");
@@ -38,24 +39,24 @@ impl Harness for Redb {
     }
 
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
-        let place = Place::new(settings)?;
-        place.store().create().await?;
-        Ok(Box::new(place))
+        let inbox = TestInbox::new(settings)?;
+        inbox.store().create().await?;
+        Ok(Box::new(inbox))
     }
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
-        let place = Place::new(&Settings::default())?;
+        let inbox = TestInbox::new(&Settings::default())?;
         if !matches!(variant, SchemaVariant::Missing | SchemaVariant::Foreign) {
-            place.store().create().await?;
+            inbox.store().create().await?;
         }
-        let spoilt = place
+        let spoilt = inbox
             .store()
             .with_database(|database| spoil(database, variant))?;
         spoilt.map_err(Unable::failed)?;
         // Opened again, because a store that has once seen its tables does not look again.
-        place.store().close().await;
-        place.open_again()?;
-        Ok(Box::new(place))
+        inbox.store().close().await;
+        inbox.open_again()?;
+        Ok(Box::new(inbox))
     }
 
     fn expected_not_checked(&self) -> Vec<Need> {
@@ -108,22 +109,31 @@ fn spoil_headers(database: &Database, key: &Key) -> Result<(), redb::Error> {
 }
 
 /// One inbox in its own directory, which goes with it.
-struct Place {
+struct TestInbox {
     directory: TempDir,
+    path: PathBuf,
+    clock: Clock,
     options: RedbOptions,
     store: Mutex<RedbStore>,
 }
 
-impl Place {
+impl TestInbox {
     fn new(settings: &Settings) -> Offered<Self> {
         let directory = tempfile::tempdir()?;
-        let mut options = RedbOptions::new(directory.path().join("inbox.redb"));
-        options.payload_limit = settings.payload_limit.unwrap_or(options.payload_limit);
-        options.drop_processed_payloads = settings.drop_processed_payloads;
-        options.open = open_on_disk;
+        let path = directory.path().join("inbox.redb");
+        let clock = Clock::system();
+        let mut options = RedbOptions::new(&path)
+            .drop_processed_payloads(settings.drop_processed_payloads)
+            .clock(clock.clone())
+            .open_with(open_on_disk);
+        if let Some(limit) = settings.payload_limit {
+            options = options.payload_limit(limit);
+        }
         let store = RedbStore::open(options.clone())?;
         Ok(Self {
             directory,
+            path,
+            clock,
             options,
             store: Mutex::new(store),
         })
@@ -135,7 +145,7 @@ impl Place {
     }
 
     fn outage(&self) -> PathBuf {
-        outage_beside(&self.options.path)
+        outage_file(&self.path)
     }
 
     /// Opens the inbox as it is in `file` now, while the store has it open: redb has done nothing there
@@ -144,7 +154,7 @@ impl Place {
         let left_behind = self.directory.path().join("left-behind.redb");
         fs::copy(file, &left_behind)?;
         self.store().close().await;
-        fs::rename(&left_behind, &self.options.path)?;
+        fs::rename(&left_behind, &self.path)?;
         self.open_again()
     }
 
@@ -156,13 +166,13 @@ impl Place {
 }
 
 #[async_trait]
-impl Fixture for Place {
+impl Fixture for TestInbox {
     fn inbox(&self) -> Arc<dyn Inbox> {
         Arc::new(self.store())
     }
 
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
-        self.options.clock.advance(by);
+        self.clock.advance(by);
         Ok(())
     }
 
@@ -185,16 +195,23 @@ impl Fixture for Place {
         spoilt.map_err(Unable::failed)
     }
 
+    fn server(&self) -> &dyn ServerControl {
+        self
+    }
+}
+
+#[async_trait]
+impl ServerControl for TestInbox {
     async fn begin_outage(&self) -> Offered<()> {
         self.begin_outage_after(0).await
     }
 
-    async fn begin_outage_after(&self, writes: u32) -> Offered<()> {
-        Ok(fs::write(self.outage(), writes.to_string())?)
-    }
-
     async fn end_outage(&self) -> Offered<()> {
         Ok(fs::remove_file(self.outage())?)
+    }
+
+    async fn begin_outage_after(&self, writes: u32) -> Offered<()> {
+        Ok(fs::write(self.outage(), writes.to_string())?)
     }
 
     async fn restart(&self, how: Restart) -> Offered<()> {
@@ -203,12 +220,12 @@ impl Fixture for Place {
                 self.store().close().await;
                 self.open_again()
             }
-            Restart::Killed => self.open_as_in(&self.options.path).await,
+            Restart::Killed => self.open_as_in(&self.path).await,
         }
     }
 
     async fn lose_power(&self) -> Offered<()> {
-        self.open_as_in(&durable(&self.options.path)).await
+        self.open_as_in(&durable_file(&self.path)).await
     }
 }
 
@@ -230,11 +247,11 @@ enum Write {
     At(u64, Vec<u8>),
 }
 
-fn outage_beside(path: &Path) -> PathBuf {
+fn outage_file(path: &Path) -> PathBuf {
     path.with_extension("outage")
 }
 
-fn durable(path: &Path) -> PathBuf {
+fn durable_file(path: &Path) -> PathBuf {
     path.with_extension("durable")
 }
 
@@ -246,12 +263,12 @@ fn open_file(path: &Path) -> Result<FileBackend, DatabaseError> {
 
 fn open_on_disk(path: &Path) -> Result<Database, DatabaseError> {
     if path.exists() {
-        fs::copy(path, durable(path))?;
+        fs::copy(path, durable_file(path))?;
     }
     let disk = Disk {
         file: open_file(path)?,
-        outage: outage_beside(path),
-        durable: open_file(&durable(path))?,
+        outage: outage_file(path),
+        durable: open_file(&durable_file(path))?,
         written: Mutex::default(),
     };
     Database::builder().create_with_backend(disk)

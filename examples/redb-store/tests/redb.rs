@@ -1,7 +1,7 @@
 //! What only this store can get wrong: its file, its versions, its rows.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::{fs, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use inbox_api::{
     ErrorKind, Filter, HandlerName, Kind, Message, MessageId, Migration, Operate, OrderingKey,
@@ -16,8 +16,12 @@ const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const COUNT: TableDefinition<'_, (&str, u8), u64> = TableDefinition::new("count");
 const STATE: TableDefinition<'_, i64, &[u8]> = TableDefinition::new("state");
 
+fn file(directory: &TempDir) -> PathBuf {
+    directory.path().join("inbox.redb")
+}
+
 fn options(directory: &TempDir) -> RedbOptions {
-    RedbOptions::new(directory.path().join("inbox.redb"))
+    RedbOptions::new(file(directory))
 }
 
 async fn inbox() -> (TempDir, RedbStore) {
@@ -80,16 +84,15 @@ fn spoil_first_state(store: &RedbStore) {
 #[test]
 fn a_file_of_another_kind_is_invalid() {
     let directory = tempfile::tempdir().unwrap();
-    let options = options(&directory);
     fs::write(
-        &options.path,
-        "a letter to somebody, longer than any header of redb's".repeat(99),
+        file(&directory),
+        "a letter, longer than any header of redb's".repeat(99),
     )
     .unwrap();
-    let before = fs::read(&options.path).unwrap();
-    let error = RedbStore::open(options.clone()).unwrap_err();
+    let before = fs::read(file(&directory)).unwrap();
+    let error = RedbStore::open(options(&directory)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert_eq!(fs::read(&options.path).unwrap(), before);
+    assert_eq!(fs::read(file(&directory)).unwrap(), before);
 }
 
 #[tokio::test]

@@ -93,7 +93,7 @@ async fn through_outages(
         let ended = janitor.sweep_into(sweep, token).await;
         if is_away && (ended.is_ok() || sweep.purged() > before) {
             is_away = false;
-            tracing::info!("store available again");
+            tracing::info!(target: "inbox::outage", "store available again");
         }
         match ended {
             Err(SweepError::Store(error)) if error.is_retryable() && !token.is_cancelled() => {

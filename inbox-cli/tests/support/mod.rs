@@ -86,7 +86,7 @@ pub(crate) fn on_every_store(test: impl Fn(&Place)) {
             }
         }
     }
-    if cfg!(feature = "mongodb")
+    if cfg!(feature = "mongo")
         && let Some(place) = Place::on_mongodb()
     {
         eprintln!("on MongoDB, or what speaks its protocol");
@@ -316,16 +316,13 @@ impl Drop for Place {
 fn remove(place: &Place) {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         match place.store().split(':').next().unwrap() {
-            #[cfg(feature = "mongodb")]
+            #[cfg(feature = "mongo")]
             "mongodb" => {
-                use inbox_mongo::{
-                    MongoOptions,
-                    mongodb::{Client, options::ClientOptions},
-                };
+                use inbox_mongo::mongodb::Client;
 
-                let (connection, _) = MongoOptions::from_url(place.store()).unwrap();
-                let options = ClientOptions::parse(connection).await.unwrap();
-                let client = Client::with_options(options).unwrap();
+                // Without the settings, some of which are the store's.
+                let server = place.store().split('?').next().unwrap();
+                let client = Client::with_uri_str(server).await.unwrap();
                 client.default_database().unwrap().drop().await.unwrap();
             }
             #[cfg(feature = "mysql")]

@@ -69,8 +69,8 @@ fn a_lease_counts_the_attempt_and_runs_out() {
     assert_eq!(lease.lease.until, from_micros(START + 1_000));
     assert_eq!(lease.message, message());
     assert_eq!((lease.attempts.started, lease.attempts.finished), (1, 0));
-    assert_eq!(entry.shown(START + 999), State::Leased);
-    assert_eq!(entry.shown(START + 1_000), State::Pending);
+    assert_eq!(entry.visible_state(START + 999), State::Leased);
+    assert_eq!(entry.visible_state(START + 1_000), State::Pending);
     assert_eq!(
         entry.standing,
         Standing::Leased {
@@ -93,7 +93,7 @@ fn processed_keeps_the_result_and_the_last_error() {
         entry.settle(token(6), &outcome, false, START + 30),
         Settled::Done
     );
-    assert_eq!(entry.finished(), Some((State::Processed, START + 30)));
+    assert_eq!(entry.final_state(), Some((State::Processed, START + 30)));
     assert_eq!(entry.result(), Some(Bytes::from_static(b"r")));
     assert_eq!(entry.last_error.as_deref(), Some("first"));
     assert_eq!((entry.attempts.started, entry.attempts.finished), (2, 2));
@@ -178,19 +178,19 @@ fn settling_again_changes_nothing() {
         entry.settle(token(5), &dead, false, START + 20),
         Settled::Done
     );
-    assert_eq!(entry.finished(), Some((State::Processed, START + 10)));
+    assert_eq!(entry.final_state(), Some((State::Processed, START + 10)));
     assert_eq!(entry.last_error, None);
 }
 
 #[test]
-fn a_lease_that_ran_out_can_be_settled_until_somebody_takes_it() {
+fn a_lease_that_ran_out_can_be_settled_until_another_takes_it() {
     let done = Outcome::Processed { result: None };
     let mut entry = leased();
     assert_eq!(
         entry.settle(token(5), &done, false, START + 5_000),
         Settled::Done
     );
-    assert_eq!(entry.finished(), Some((State::Processed, START + 5_000)));
+    assert_eq!(entry.final_state(), Some((State::Processed, START + 5_000)));
 
     let mut entry = leased();
     let _lease = entry.lease(token(6), &terms(), START + 5_000);
@@ -198,7 +198,7 @@ fn a_lease_that_ran_out_can_be_settled_until_somebody_takes_it() {
         entry.settle(token(5), &done, false, START + 5_001),
         Settled::LeaseLost
     );
-    assert_eq!(entry.shown(START + 5_001), State::Leased);
+    assert_eq!(entry.visible_state(START + 5_001), State::Leased);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn extend_needs_the_lease_and_revives_it() {
         entry.extend(token(5), length, START + 5_000),
         Extended::Until(from_micros(START + 5_200))
     );
-    assert_eq!(entry.shown(START + 5_100), State::Leased);
+    assert_eq!(entry.visible_state(START + 5_100), State::Leased);
     assert_eq!(
         processed().extend(token(5), length, START),
         Extended::LeaseLost
@@ -254,7 +254,7 @@ fn replay_needs_a_payload() {
     let mut entry = processed();
     entry.payload = None;
     assert_eq!(entry.replay(None, START), Intervention::PayloadDropped);
-    assert!(entry.finished().is_some());
+    assert!(entry.final_state().is_some());
     let payload = Bytes::from_static(b"new");
     assert_eq!(
         entry.replay(Some(payload.clone()), START),
@@ -268,7 +268,7 @@ fn discard_gives_up_pending_and_dead_only() {
     for mut entry in [pending(), dead(AfterDead::Block)] {
         let (old_token, old_error) = (entry.token, entry.last_error.clone());
         assert_eq!(entry.discard(token(9), START + 50), Intervention::Done);
-        assert_eq!(entry.finished(), Some((State::Discarded, START + 50)));
+        assert_eq!(entry.final_state(), Some((State::Discarded, START + 50)));
         assert_eq!(
             (entry.token, entry.last_error.clone()),
             (old_token, old_error)
@@ -296,5 +296,5 @@ fn discarding_a_lease_that_ran_out_fences_its_holder() {
         entry.settle(token(5), &done, false, START + 1_001),
         Settled::LeaseLost
     );
-    assert_eq!(entry.shown(START + 1_001), State::Discarded);
+    assert_eq!(entry.visible_state(START + 1_001), State::Discarded);
 }

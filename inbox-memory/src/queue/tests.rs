@@ -64,7 +64,7 @@ fn check(queue: &Queue, now: i64) {
             _ => {}
         }
         counted.blocking += u64::from(entry.blocks());
-        match entry.shown(now) {
+        match entry.visible_state(now) {
             State::Pending => counted.pending += 1,
             State::Leased => counted.leased += 1,
             State::Processed => counted.processed += 1,

@@ -25,13 +25,13 @@ pub struct Fixture {
 }
 
 pub fn fixture() -> Fixture {
-    with(MemoryOptions::default())
+    with(MemoryOptions::new())
 }
 
 pub fn with(options: MemoryOptions) -> Fixture {
-    let clock = options.clock.clone();
+    let clock = Clock::system();
     Fixture {
-        store: MemoryStore::with(options),
+        store: MemoryStore::with(options.clock(clock.clone())),
         clock,
     }
 }
@@ -119,7 +119,7 @@ impl Fixture {
     }
 
     /// Receives the message and settles it.
-    pub async fn finished(&self, message: &Message, outcome: Outcome) {
+    pub async fn finish(&self, message: &Message, outcome: Outcome) {
         self.accept(std::slice::from_ref(message)).await;
         let leased = self.claim_one().await;
         assert_eq!(leased.message.id(), message.id());
@@ -146,9 +146,8 @@ pub async fn one_of_each() -> Fixture {
     let f = fixture();
     f.accept(&[message("ran-out")]).await;
     let _lost = f.claim_one().await;
-    f.finished(&message("processed"), DONE).await;
-    f.finished(&message("dead"), dead(AfterDead::Continue))
-        .await;
+    f.finish(&message("processed"), DONE).await;
+    f.finish(&message("dead"), dead(AfterDead::Continue)).await;
     f.accept(&[message("discarded")]).await;
     assert_eq!(
         f.store.discard(&key("discarded")).await.unwrap(),

@@ -41,6 +41,14 @@ fn any_server() -> Result<Option<Server>, test_servers::Error> {
     }
 }
 
+/// The kind of the server that all tests of a program share.
+pub fn kind() -> ServerKind {
+    let server = SERVER.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    server
+        .as_ref()
+        .map_or(ServerKind::Ferretdb, |server| lock(server).kind())
+}
+
 /// The URL of the server that all tests of a program share; `None` when there is none, which has
 /// been reported.
 pub fn shared_url() -> Option<String> {
@@ -140,25 +148,28 @@ pub async fn client(url: &str) -> Client {
     Client::with_options(options).unwrap()
 }
 
-/// An inbox in a database of its own.
-pub struct Place {
+/// An inbox in its own database.
+pub struct TestInbox {
     pub url: String,
     pub database: String,
     pub options: MongoOptions,
     pub offset: ClockOffset,
 }
 
-impl Place {
+impl TestInbox {
     pub fn at(url: String) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // Of one process, and of one run: a server may be shared by several programs.
         let database = format!("test_{}_{number}", std::process::id());
         let offset = ClockOffset::default();
+        // A machine may be slow.
+        let times = "serverSelectionTimeoutMS=30000&connectTimeoutMS=30000";
         Self {
-            url,
-            options: MongoOptions::new()
+            options: MongoOptions::from_url(&with(&url, times))
+                .unwrap()
                 .database(&database)
                 .clock_offset(offset.clone()),
+            url,
             database,
             offset,
         }
@@ -170,15 +181,7 @@ impl Place {
     }
 
     pub async fn connect(&self) -> inbox_api::Result<MongoStore> {
-        self.connect_within(Duration::from_secs(30)).await
-    }
-
-    pub async fn connect_within(&self, timeout: Duration) -> inbox_api::Result<MongoStore> {
-        let millis = timeout.as_millis();
-        let times = format!("serverSelectionTimeoutMS={millis}&connectTimeoutMS={millis}");
-        let url = with(&self.url, &times);
-        let (connection, _) = MongoOptions::from_url(&url)?;
-        MongoStore::connect(connection, self.options.clone()).await
+        MongoStore::connect(self.options.clone()).await
     }
 
     /// Set up.

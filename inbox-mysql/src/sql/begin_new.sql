@@ -5,7 +5,7 @@ INSERT INTO {work} (
 )
 SELECT m.seq, m.handler, NULL, 1, @inbox_now + @inbox_lease, m.first_due_at, @inbox_now, 1, 0, 0,
     @inbox_worker
-FROM {one_stored};
+FROM {stored};
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
-SELECT m.handler, 1, 0, 0, 0 FROM {one_stored};
-SELECT m.seq, m.accepted_at FROM {one_stored};
+SELECT m.handler, 1, 0, 0, 0 FROM {stored};
+SELECT m.seq, m.accepted_at FROM {stored};

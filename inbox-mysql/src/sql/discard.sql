@@ -1,5 +1,5 @@
 -- Gives the messages of @inbox_seqs up. They are locked, and read with locking reads: see
--- `script.rs`. A lease that has run out gets a new token, so that its holder is told so when it
+-- `multi_statement.rs`. A lease that has run out gets a new token, so that its holder is told so when it
 -- settles.
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
 SELECT w.handler, -COUNT(*), 0, 0, COUNT(*)
@@ -26,6 +26,10 @@ SELECT d.seq, d.handler, 4, d.due_at, d.token, d.started, d.finished, d.replays,
     d.last_error, @inbox_now
 FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
 FOR UPDATE /*!80000 OF d */;
-{close}
+DELETE e
+FROM {seqs} AS j
+STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
+STRAIGHT_JOIN {open} AS e FORCE INDEX (PRIMARY)
+    ON e.handler = m.handler AND e.ordering_key = m.ordering_key AND e.seq = m.seq;
 DELETE w FROM {seqs} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq;
 DELETE d FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq;

@@ -1,5 +1,5 @@
 -- Makes the final messages of @inbox_seqs pending again. They are locked, and read with locking
--- reads: see `script.rs`.
+-- reads: see `multi_statement.rs`.
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
 SELECT d.handler, COUNT(*), 0, -COUNT(*), 0
 FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq

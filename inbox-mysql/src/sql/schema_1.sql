@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS {work} (
     KEY claim (handler, queue, visible_at, seq)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Dead letters, in a table of their own so that looking through them reads neither the backlog
+-- Dead letters, in a separate table so that looking through them reads neither the backlog
 -- nor the history.
 CREATE TABLE IF NOT EXISTS {dead} (
     seq BIGINT NOT NULL,
@@ -78,8 +78,8 @@ CREATE TABLE IF NOT EXISTS {done} (
     KEY expired (state, finished_at, seq)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- A row for each ordering key that has open messages. Whoever adds or removes one of them changes
--- this row first, which locks it (and makes such changes conflict across the nodes of a cluster).
+-- A row for each ordering key that has open messages. A transaction that adds or removes one of
+-- them changes this row first, which locks it (and makes such changes conflict across the nodes of a cluster).
 -- Head: the one message of the key that is pending and claimable, leased, or dead and blocking.
 CREATE TABLE IF NOT EXISTS {ordering} (
     handler VARBINARY(128) NOT NULL,

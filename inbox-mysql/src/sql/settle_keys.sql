@@ -1,4 +1,4 @@
--- @inbox_keys: the ordering keys of the leases in @inbox_settled, in one order for everybody.
+-- @inbox_keys: the ordering keys of the leases in @inbox_settled, in one order for all transactions.
 SET @inbox_keys = NULL;
 {agg} SELECT JSON_ARRAYAGG(JSON_ARRAY(HEX(handler), HEX(ordering_key))) INTO @inbox_keys
 FROM (

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use super::{Place, connect_options};
+use super::{TestInbox, connect_options};
 
 /// Whether the two programs are there. If not, and a server is required, that is a failure.
 pub fn available() -> bool {
@@ -22,8 +22,8 @@ pub fn available() -> bool {
     there
 }
 
-fn client(program: &str, place: &Place) -> Command {
-    let server = connect_options(&place.url, None);
+fn client(program: &str, inbox: &TestInbox) -> Command {
+    let server = connect_options(&inbox.url, None);
     let mut command = Command::new(program);
     command
         .arg("--no-defaults")
@@ -31,7 +31,7 @@ fn client(program: &str, place: &Place) -> Command {
         .arg(format!("--host={}", server.get_host()))
         .arg(format!("--port={}", server.get_port()))
         .arg(format!("--user={}", server.get_username()));
-    let url = url::Url::parse(&place.url).unwrap();
+    let url = url::Url::parse(&inbox.url).unwrap();
     if let Some(password) = url.password() {
         command.env("MYSQL_PWD", password);
     }
@@ -39,11 +39,11 @@ fn client(program: &str, place: &Place) -> Command {
 }
 
 /// The inbox's database as text.
-pub fn dump(place: &Place, arguments: &[&str]) -> Vec<u8> {
-    let output = client("mariadb-dump", place)
+pub fn dump(inbox: &TestInbox, arguments: &[&str]) -> Vec<u8> {
+    let output = client("mariadb-dump", inbox)
         .arg("--single-transaction")
         .args(arguments)
-        .arg(&place.database)
+        .arg(&inbox.database)
         .output()
         .unwrap();
     assert!(
@@ -55,9 +55,9 @@ pub fn dump(place: &Place, arguments: &[&str]) -> Vec<u8> {
 }
 
 /// Loads a dump into another database, up to the first statement that fails.
-pub fn load(place: &Place, dump: &[u8]) -> Output {
-    let mut loading = client("mariadb", place)
-        .arg(&place.database)
+pub fn load(inbox: &TestInbox, dump: &[u8]) -> Output {
+    let mut loading = client("mariadb", inbox)
+        .arg(&inbox.database)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -68,8 +68,8 @@ pub fn load(place: &Place, dump: &[u8]) -> Output {
     loading.wait_with_output().unwrap()
 }
 
-pub fn load_all(place: &Place, dump: &[u8]) {
-    let output = load(place, dump);
+pub fn load_all(inbox: &TestInbox, dump: &[u8]) {
+    let output = load(inbox, dump);
     assert!(
         output.status.success(),
         "{}",

@@ -8,10 +8,9 @@
 )]
 
 pub mod dump;
-pub mod effects;
-pub mod harness;
 
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -19,17 +18,21 @@ use std::{
     time::Duration,
 };
 
-use conformance_tests::{Offered, Restart, Unable, crash::proxy::Proxy};
+use conformance_tests::{Options, Report, crash::proxy::Proxy, run_with};
 use inbox_api::{
     AfterDead, ClockOffset, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message, MessageId,
     OrderingKey, Outcome, Schema as _, Settled, Store as _, StoreExt as _, WorkerName,
 };
-use inbox_mysql::{MySqlOptions, MySqlStore};
+use inbox_mysql::{MySqlOptions, MySqlStore, conformance::MySqlHarness};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlConnection,
     mysql::MySqlConnectOptions,
 };
-use test_servers::{Kind as ServerKind, Server, require_or_skip};
+use test_servers::{
+    Kind as ServerKind, Server,
+    control::{Outage, own},
+    require_or_skip,
+};
 
 type Shared = LazyLock<Result<Option<Mutex<Server>>, test_servers::Error>>;
 
@@ -60,27 +63,23 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does something to a server of the test's own, which may take a while.
-pub async fn act(
-    server: &Arc<Mutex<Server>>,
-    act: impl FnOnce(&mut Server) -> Result<(), test_servers::Error> + Send + 'static,
-) -> Offered<()> {
-    let server = Arc::clone(server);
-    tokio::task::spawn_blocking(move || act(&mut lock(&server)))
-        .await
-        .map_err(Unable::failed)?
-        .map_err(Unable::failed)
+/// The suite on the server of a kind that all cases share, and on others like it for those that harm
+/// theirs.
+pub fn harness(kind: ServerKind) -> MySqlHarness {
+    let url = shared_url(kind).unwrap_or_else(|| panic!("no {kind} server"));
+    MySqlHarness::new(MySqlOptions::from_url(&url).unwrap())
+        .named(kind.name())
+        .servers(own(kind, &[], Outage::Paused))
 }
 
-pub async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
-    act(server, move |server| match how {
-        Restart::Orderly => server.restart(),
-        Restart::Killed => {
-            server.kill()?;
-            server.start()
-        }
-    })
-    .await
+/// Runs the cases of a filter, several at a time, and reports.
+pub async fn report(harness: MySqlHarness, filter: &str) -> Report {
+    let options = Options {
+        filter: filter.into(),
+        jobs: NonZeroUsize::new(4),
+        ..Options::default()
+    };
+    run_with(Arc::new(harness), &options, |_| {}).await
 }
 
 pub fn connect_options(url: &str, database: Option<&str>) -> MySqlConnectOptions {
@@ -94,14 +93,14 @@ pub fn connect_options(url: &str, database: Option<&str>) -> MySqlConnectOptions
 }
 
 /// A database of a test's own on a server. Dropped with the value, as far as the server is there.
-pub struct Place {
+pub struct TestInbox {
     pub url: String,
     pub database: String,
     pub clock: ClockOffset,
     pub options: MySqlOptions,
 }
 
-impl Place {
+impl TestInbox {
     pub async fn at(url: String) -> sqlx::Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let database = format!("inbox_{}_{number}", std::process::id());
@@ -121,7 +120,7 @@ impl Place {
         })
     }
 
-    /// Lets the stores of this place reach its server through a proxy only.
+    /// Lets the stores of this inbox reach its server through a proxy only.
     pub async fn behind_proxy(&mut self) -> std::io::Result<Proxy> {
         let connect = self.options.connection();
         let server = (connect.get_host(), connect.get_port());
@@ -150,20 +149,6 @@ impl Place {
         connection.close().await
     }
 
-    /// Rules that do not hold in the tables.
-    pub async fn broken_rules(&self) -> sqlx::Result<Vec<String>> {
-        let mut connection = self.connection().await?;
-        let broken = sqlx::raw_sql(include_str!("invariants.sql"))
-            .fetch_all(&mut connection)
-            .await?;
-        connection.close().await?;
-        let text = |row: &sqlx::mysql::MySqlRow| {
-            let text: &[u8] = sqlx::Row::try_get_unchecked(row, 0)?;
-            Ok(String::from_utf8_lossy(text).into_owned())
-        };
-        broken.iter().map(text).collect()
-    }
-
     pub async fn number(&self, sql: &str) -> i64 {
         let mut connection = self.connection().await.unwrap();
         let row = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
@@ -188,7 +173,7 @@ impl Place {
 }
 
 /// Runs a test on each of the two servers that is there, in its own database.
-pub fn on_each<F: Future<Output = ()>>(test: impl Fn(Place, ServerKind) -> F) {
+pub fn on_each<F: Future<Output = ()>>(test: impl Fn(TestInbox, ServerKind) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -197,10 +182,10 @@ pub fn on_each<F: Future<Output = ()>>(test: impl Fn(Place, ServerKind) -> F) {
     for kind in [ServerKind::Mariadb, ServerKind::Mysql] {
         if let Some(url) = shared_url(kind) {
             runtime.block_on(async {
-                let place = Place::at(url).await.unwrap();
-                let database = place.database.clone();
-                let url = place.url.clone();
-                test(place, kind).await;
+                let inbox = TestInbox::at(url).await.unwrap();
+                let database = inbox.database.clone();
+                let url = inbox.url.clone();
+                test(inbox, kind).await;
                 let mut connection = connect_options(&url, None).connect().await.unwrap();
                 let sql = format!("DROP DATABASE IF EXISTS {database}");
                 connection.execute(AssertSqlSafe(sql)).await.unwrap();
@@ -281,22 +266,22 @@ pub fn dead(after: AfterDead) -> Outcome {
     }
 }
 
-/// How many of the place's sessions wait for a lock.
-pub async fn waiting(place: &Place) -> i64 {
+/// How many of the inbox's sessions wait for a lock.
+pub async fn waiting(inbox: &TestInbox) -> i64 {
     let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx AS t \
                    JOIN information_schema.processlist AS p ON p.ID = t.trx_mysql_thread_id \
                    WHERE t.trx_state = 'LOCK WAIT' AND p.DB = DATABASE()";
     // The servers renew what they answer only when nobody has asked for a tenth of a second.
     tokio::time::sleep(Duration::from_millis(250)).await;
-    place.number(waiting).await
+    inbox.number(waiting).await
 }
 
 /// Until one does.
-pub async fn waits(place: &Place) {
+pub async fn waits(inbox: &TestInbox) {
     for _ in 0..40 {
-        if waiting(place).await > 0 {
+        if waiting(inbox).await > 0 {
             return;
         }
     }
-    panic!("nobody waited for the other transaction");
+    panic!("no transaction waited for the other one");
 }

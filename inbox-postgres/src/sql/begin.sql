@@ -1,7 +1,7 @@
 -- Whether the caller may run the handler of this message now; stores the message if its key is
 -- not known. Answers: 'new' (not known before, now leased), 'run' (known, now leased),
 -- 'processed', 'busy', 'blocked', 'dead', 'discarded'.
-CREATE OR REPLACE FUNCTION {fn:begin}(
+CREATE OR REPLACE FUNCTION {inbox}_begin(
     new_handler text, new_id text, new_kind text, new_content_type text, new_ordering_key text,
     new_headers text, new_payload {payload}, new_due_at timestamptz, delay bigint,
     lease bigint, holder text,
@@ -11,12 +11,12 @@ CREATE OR REPLACE FUNCTION {fn:begin}(
     OUT stored_content_type text, OUT stored_ordering_key text, OUT stored_headers text,
     OUT stored_payload bytea
 )
-{pinned}
+{function_settings}
 AS $$
 DECLARE
-    -- Before the time: see `front.sql`.
+    -- Before the time: see `claim_cursor.sql`.
     number xid8 := pg_current_xact_id();
-    instant timestamptz := {fn:now}();
+    instant timestamptz := {inbox}_now();
     due timestamptz := greatest(
         instant, coalesce(new_due_at, instant + delay * interval '1 microsecond')
     );
@@ -26,22 +26,49 @@ DECLARE
     runs boolean;
     standing record;
 BEGIN
-    {read_committed}
-    {keep_partition}
+    {require_read_committed}
+    -- {if partitioned}
+    -- Before a number is drawn, so that its partition cannot be dropped before its row is there.
+    LOCK TABLE ONLY {inbox}_message IN ROW EXCLUSIVE MODE;
+    -- {end}
     FOR attempt IN 1 .. 100 LOOP
-        {store_one}
+        -- {if partitioned}
+        INSERT INTO {keys} (handler, id, seq)
+        VALUES (new_handler, new_id, nextval('{inbox}_seq'))
+        ON CONFLICT (handler, id) DO NOTHING
+        RETURNING seq INTO found_seq;
+        IF found_seq IS NOT NULL THEN
+            INSERT INTO {inbox}_message (
+                seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+            )
+            VALUES (
+                found_seq, instant, new_handler, new_id, new_kind, new_content_type,
+                new_ordering_key, new_headers::json, new_payload
+            );
+        END IF;
+        -- {else}
+        INSERT INTO {inbox}_message (
+            seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+        )
+        VALUES (
+            nextval('{inbox}_seq'), instant, new_handler, new_id, new_kind, new_content_type,
+            new_ordering_key, new_headers::json, new_payload
+        )
+        ON CONFLICT (handler, id) DO NOTHING
+        RETURNING seq INTO found_seq;
+        -- {end}
         IF found_seq IS NOT NULL THEN
             stored_at := instant;
             IF new_ordering_key IS NOT NULL THEN
                 SELECT k.fresh INTO head
-                FROM {fn:lock_keys}(ARRAY[new_handler], ARRAY[new_ordering_key]) AS k;
+                FROM {inbox}_lock_keys(ARRAY[new_handler], ARRAY[new_ordering_key]) AS k;
             END IF;
             -- Both may have waited for another transaction. The lease begins now.
-            instant := {fn:now}();
+            instant := {inbox}_now();
             stamp := (extract(epoch FROM instant) * 1000000)::bigint;
             lease_end := instant + lease * interval '1 microsecond';
             runs := head AND due <= instant;
-            INSERT INTO {work} (
+            INSERT INTO {inbox}_work (
                 seq, visible_at, due_at, token, started, finished, replays, state, claimable,
                 blocks, handler, ordering_key, worker
             )
@@ -50,12 +77,12 @@ BEGIN
                 CASE WHEN runs THEN stamp ELSE 0 END, runs::integer, 0, 0, runs::integer, head,
                 false, new_handler, new_ordering_key, CASE WHEN runs THEN holder END
             );
-            INSERT INTO {tally} (handler, pending, leased)
+            INSERT INTO {inbox}_tally (handler, pending, leased)
             VALUES (new_handler, (NOT runs)::integer, runs::integer);
             IF NOT head THEN
-                PERFORM {fn:rehead}(ARRAY[new_handler], ARRAY[new_ordering_key]);
+                PERFORM {inbox}_promote_key_heads(ARRAY[new_handler], ARRAY[new_ordering_key]);
             END IF;
-            {fold_sometimes}
+            {compact_counters_sometimes}
             IF runs THEN
                 answer := 'new';
                 until := lease_end;
@@ -76,9 +103,9 @@ BEGIN
         -- Gone again: purged, or its transaction was rolled back.
         CONTINUE WHEN found_seq IS NULL;
 
-        SELECT * INTO standing FROM {work} AS w WHERE w.seq = found_seq FOR UPDATE;
+        SELECT * INTO standing FROM {inbox}_work AS w WHERE w.seq = found_seq FOR UPDATE;
         IF FOUND THEN
-            instant := {fn:now}();
+            instant := {inbox}_now();
             IF standing.state = 3 THEN
                 answer := 'dead';
                 reason := standing.last_error;
@@ -91,27 +118,27 @@ BEGIN
                 answer := 'run';
                 until := instant + lease * interval '1 microsecond';
                 stamp := (extract(epoch FROM instant) * 1000000)::bigint;
-                UPDATE {work} AS w
+                UPDATE {inbox}_work AS w
                 SET state = 1, late = false, visible_at = until, token = greatest(w.token + 1, stamp),
                     started = w.started + 1, worker = holder
                 WHERE w.seq = found_seq
                 RETURNING w.token, w.started, w.finished
                 INTO new_token, attempts_started, attempts_finished;
                 IF standing.state = 0 THEN
-                    INSERT INTO {tally} (handler, pending, leased) VALUES (new_handler, -1, 1);
-                    {fold_sometimes}
+                    INSERT INTO {inbox}_tally (handler, pending, leased) VALUES (new_handler, -1, 1);
+                    {compact_counters_sometimes}
                 END IF;
                 SELECT m.accepted_at, m.kind, m.content_type, m.ordering_key, m.headers::text,
                     {payload_out}
                 INTO stored_at, stored_kind, stored_content_type, stored_ordering_key,
                     stored_headers, stored_payload
-                FROM {message} AS m
+                FROM {inbox}_message AS m
                 WHERE m.seq = found_seq;
             END IF;
             RETURN;
         END IF;
 
-        SELECT * INTO standing FROM {done} AS d WHERE d.seq = found_seq;
+        SELECT * INTO standing FROM {inbox}_done AS d WHERE d.seq = found_seq;
         IF FOUND THEN
             IF standing.state = 2 THEN
                 answer := 'processed';
@@ -122,7 +149,19 @@ BEGIN
             RETURN;
         END IF;
         -- It went from one table to the other in between.
-        {forget_key}
+        -- {if partitioned}
+        -- Its partition was dropped, and only the key is still there: not known any more.
+        WITH gone AS (
+            DELETE FROM {keys} AS k
+            USING {inbox}_partition AS p
+            WHERE k.handler = new_handler AND k.id = new_id AND k.seq = found_seq
+              AND p.number = found_seq / {width} AND p.dropped_state IS NOT NULL
+            RETURNING p.dropped_state
+        )
+        INSERT INTO {inbox}_tally (handler, processed, discarded)
+        SELECT new_handler, -(dropped_state = 2)::integer, -(dropped_state = 4)::integer
+        FROM gone;
+        -- {end}
     END LOOP;
     RAISE EXCEPTION 'the message changed too often' USING ERRCODE = 'serialization_failure';
 END

@@ -2,12 +2,12 @@
 -- of `chosen`: each step walks the one before it, and a sort here would copy every payload.
 --
 -- Pending messages are looked for from `pending_since` and leases that have run out from
--- `leased_since`, a time for each handler: `front.sql` says why there are no earlier ones.
+-- `leased_since`, a time for each handler: `claim_cursor.sql` says why there are no earlier ones.
 --
 -- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
 -- only to be found by its number. The number is compared as an array's element, which leaves the
 -- planner no choice but the index.
-CREATE OR REPLACE FUNCTION {fn:claim}(
+CREATE OR REPLACE FUNCTION {inbox}_claim(
     handlers text[], pending_since timestamptz[], leased_since timestamptz[], wanted integer,
     lease bigint, worker text
 ) RETURNS TABLE (
@@ -15,11 +15,11 @@ CREATE OR REPLACE FUNCTION {fn:claim}(
     headers text, accepted_at timestamptz, token bigint, started integer, finished integer,
     lease_until timestamptz, payload bytea
 )
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    instant timestamptz := {fn:now}();
+    instant timestamptz := {inbox}_now();
     lease_end timestamptz := instant + lease * interval '1 microsecond';
     stamp bigint := (extract(epoch FROM instant) * 1000000)::bigint;
     holder text := worker;
@@ -27,7 +27,7 @@ DECLARE
     missing integer := wanted;
     taken integer;
 BEGIN
-    {read_committed}
+    {require_read_committed}
     IF cardinality(handlers) > 1 THEN
         -- How many of the longest due messages are each handler's, so that no more rows than
         -- wanted are locked.
@@ -39,7 +39,7 @@ BEGIN
                 SELECT w.handler, w.seq
                 FROM unnest(handlers, pending_since) AS g (handler, since)
                 CROSS JOIN LATERAL (
-                    SELECT w.handler, w.visible_at, w.seq FROM {work} AS w
+                    SELECT w.handler, w.visible_at, w.seq FROM {inbox}_work AS w
                     WHERE w.handler = g.handler AND w.claimable AND NOT w.late AND w.state = 0
                       AND w.visible_at >= g.since AND w.visible_at <= instant
                     ORDER BY w.visible_at, w.seq LIMIT wanted
@@ -56,7 +56,7 @@ BEGIN
             SELECT w.seq, w.handler, w.state, w.visible_at
             FROM unnest(handlers, leased_since) AS h (handler, since)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
+                SELECT w.seq, w.handler, w.state, w.visible_at FROM {inbox}_work AS w
                 WHERE w.handler = h.handler AND w.claimable AND NOT w.late AND w.state = 1
                   AND w.visible_at >= h.since AND w.visible_at <= instant
                 ORDER BY w.visible_at, w.seq LIMIT missing
@@ -66,7 +66,7 @@ BEGIN
             SELECT w.seq, w.handler, w.state, w.visible_at
             FROM unnest(handlers) AS h (handler)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
+                SELECT w.seq, w.handler, w.state, w.visible_at FROM {inbox}_work AS w
                 WHERE w.handler = h.handler AND w.late AND w.visible_at <= instant
                 ORDER BY w.visible_at, w.seq LIMIT missing
                 FOR UPDATE SKIP LOCKED
@@ -75,7 +75,7 @@ BEGIN
             SELECT w.seq, w.handler, w.state, w.visible_at
             FROM unnest(handlers, pending_since, shares) AS h (handler, since, share)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.state, w.visible_at FROM {work} AS w
+                SELECT w.seq, w.handler, w.state, w.visible_at FROM {inbox}_work AS w
                 WHERE w.handler = h.handler AND w.claimable AND NOT w.late AND w.state = 0
                   AND w.visible_at >= h.since AND w.visible_at <= instant
                 ORDER BY w.visible_at, w.seq LIMIT h.share
@@ -88,14 +88,14 @@ BEGIN
             ) AS due
             ORDER BY visible_at, seq LIMIT missing
         ), leased AS (
-            UPDATE {work} AS w
+            UPDATE {inbox}_work AS w
             SET state = 1, late = false, visible_at = lease_end,
                 token = greatest(w.token + 1, stamp), started = w.started + 1, worker = holder
             FROM chosen AS c
             WHERE w.seq = ANY (ARRAY[c.seq])
             RETURNING w.seq, w.token, w.started, w.finished
         ), counted AS (
-            INSERT INTO {tally} (handler, pending, leased)
+            INSERT INTO {inbox}_tally (handler, pending, leased)
             SELECT handler, -count(*), count(*) FROM chosen WHERE state = 0 GROUP BY handler
         )
         SELECT l.seq, m.handler, m.id, m.kind, m.content_type, m.ordering_key, m.headers::text,
@@ -105,7 +105,7 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT m.handler, m.id, m.kind, m.content_type, m.ordering_key, m.headers,
                 m.accepted_at, {payload_out} AS payload
-            FROM {message} AS m
+            FROM {inbox}_message AS m
             WHERE m.seq = l.seq
             OFFSET 0
         ) AS m ON true;
@@ -118,6 +118,6 @@ BEGIN
         shares := array_fill(missing, ARRAY[cardinality(handlers)]);
     END LOOP;
 
-    {fold_sometimes}
+    {compact_counters_sometimes}
 END
 $$;

@@ -1,13 +1,13 @@
 -- Parameters as in list.sql; $1, $2 and $12 do not matter.
-WITH clock AS MATERIALIZED (SELECT {fn:now}() AS instant)
+WITH clock AS MATERIALIZED (SELECT {inbox}_now() AS instant)
 SELECT (
-    SELECT count(*) FROM clock, {work} AS s
-    JOIN {message} AS m ON m.seq = s.seq
+    SELECT count(*) FROM clock, {inbox}_work AS s
+    JOIN {inbox}_message AS m ON m.seq = s.seq
     WHERE $10 AND s.seq > $1 AND $2 > 0 AND $12 AND {work_states}
       AND {filter}
 ) + (
-    SELECT count(*) FROM clock, {done} AS s
-    JOIN {message} AS m ON m.seq = s.seq
+    SELECT count(*) FROM clock, {inbox}_done AS s
+    JOIN {inbox}_message AS m ON m.seq = s.seq
     WHERE $11 AND s.seq > $1 AND {done_states}
       AND {filter}
 )

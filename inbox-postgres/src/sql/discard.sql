@@ -1,8 +1,8 @@
 -- Gives up pending and dead messages, those of the two that are among `states`. A lease that has run out gets a new token, so that its
 -- holder is told so when it settles. Returns the numbers of those it changed.
-CREATE OR REPLACE FUNCTION {fn:discard}(seqs bigint[], states smallint[], wake boolean)
+CREATE OR REPLACE FUNCTION {inbox}_discard(seqs bigint[], states smallint[], wake boolean)
 RETURNS bigint[]
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -13,28 +13,28 @@ DECLARE
     changed bigint[];
     promoted bigint := 0;
 BEGIN
-    {read_committed}
+    {require_read_committed}
     -- From the messages, which do not change: a key that is emptied and filled again meanwhile is
     -- locked all the same.
     SELECT array_agg(m.handler), array_agg(m.ordering_key)
     INTO ordered_handlers, ordered_keys
     FROM unnest(seqs) AS g (seq)
     CROSS JOIN LATERAL (
-        SELECT m.handler, m.ordering_key FROM {message} AS m
+        SELECT m.handler, m.ordering_key FROM {inbox}_message AS m
         WHERE m.seq = g.seq AND m.ordering_key IS NOT NULL
         OFFSET 0
     ) AS m;
     IF ordered_handlers IS NOT NULL THEN
-        PERFORM {fn:lock_keys}(ordered_handlers, ordered_keys);
+        PERFORM {inbox}_lock_keys(ordered_handlers, ordered_keys);
     END IF;
-    instant := {fn:now}();
+    instant := {inbox}_now();
     stamp := (extract(epoch FROM instant) * 1000000)::bigint;
 
     WITH given_up AS MATERIALIZED (
         SELECT w.*
         FROM unnest(seqs) AS g (seq)
         CROSS JOIN LATERAL (
-            SELECT w.* FROM {work} AS w
+            SELECT w.* FROM {inbox}_work AS w
             WHERE w.seq = g.seq
               AND CASE w.state
                   WHEN 0 THEN 0 = ANY (states)
@@ -44,9 +44,9 @@ BEGIN
             FOR UPDATE
         ) AS w
     ), gone AS (
-        DELETE FROM {work} WHERE seq = ANY (ARRAY(SELECT seq FROM given_up))
+        DELETE FROM {inbox}_work WHERE seq = ANY (ARRAY(SELECT seq FROM given_up))
     ), kept AS (
-        INSERT INTO {done} (
+        INSERT INTO {inbox}_done (
             seq, due_at, finished_at, token, started, finished, replays, state, worker,
             last_error
         )
@@ -55,7 +55,7 @@ BEGIN
             started, finished, replays, 4, worker, last_error
         FROM given_up
     ), counted AS (
-        INSERT INTO {tally} (handler, pending, leased, dead, discarded)
+        INSERT INTO {inbox}_tally (handler, pending, leased, dead, discarded)
         SELECT handler, -count(*) FILTER (WHERE state = 0), -count(*) FILTER (WHERE state = 1),
             -count(*) FILTER (WHERE state = 3), count(*)
         FROM given_up
@@ -64,12 +64,12 @@ BEGIN
     SELECT array_agg(seq) INTO changed FROM given_up;
 
     IF ordered_handlers IS NOT NULL THEN
-        promoted := {fn:rehead}(ordered_handlers, ordered_keys);
+        promoted := {inbox}_promote_key_heads(ordered_handlers, ordered_keys);
     END IF;
     IF wake AND promoted > 0 THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
-    {fold_sometimes}
+    {compact_counters_sometimes}
     RETURN coalesce(changed, '{}');
 END
 $$;

@@ -2,40 +2,40 @@
 -- `age` microseconds, unless it has no more than `few` of them left, but not none. Returns whether
 -- there was one.
 --
--- For a moment nobody may use the tables. Whoever uses them already is waited for, as long as
+-- For a moment nobody may use the tables. What uses them already is waited for, as long as
 -- `lock_timeout` says; nobody can then be putting a message of that partition back to work.
-CREATE OR REPLACE FUNCTION {fn:drop_partition}(final_state smallint, age bigint, few integer)
+CREATE OR REPLACE FUNCTION {inbox}_drop_partition(final_state smallint, age bigint, few integer)
 RETURNS boolean
-{pinned}
+{function_settings}
 SET lock_timeout = '{lock_timeout}'
 AS $$
 #variable_conflict use_column
 DECLARE
-    finished_before timestamptz := {fn:now}() - age * interval '1 microsecond';
+    finished_before timestamptz := {inbox}_now() - age * interval '1 microsecond';
     current bigint;
     candidate bigint;
 BEGIN
-    {read_committed}
+    {require_read_committed}
     IF NOT pg_try_advisory_xact_lock({partition_lock}) THEN
         RETURN false;
     END IF;
-    SELECT s.last_value / {width} INTO current FROM {sequence} AS s;
+    SELECT s.last_value / {width} INTO current FROM {inbox}_seq AS s;
     FOR candidate IN
-        SELECT p.number FROM {partition} AS p
+        SELECT p.number FROM {inbox}_partition AS p
         WHERE p.number < current AND p.dropped_state IS NULL
         ORDER BY p.number
     LOOP
-        CONTINUE WHEN NOT {fn:is_over}(candidate, final_state, finished_before, few);
-        LOCK TABLE ONLY {message}, ONLY {done} IN ACCESS EXCLUSIVE MODE;
-        IF {fn:is_over}(candidate, final_state, finished_before, few) THEN
+        CONTINUE WHEN NOT {inbox}_is_over(candidate, final_state, finished_before, few);
+        LOCK TABLE ONLY {inbox}_message, ONLY {inbox}_done IN ACCESS EXCLUSIVE MODE;
+        IF {inbox}_is_over(candidate, final_state, finished_before, few) THEN
             EXECUTE format(
-                'ALTER TABLE {message} DETACH PARTITION {schema}.%I',
+                'ALTER TABLE {inbox}_message DETACH PARTITION {schema}.%I',
                 '{prefix}_message_' || candidate
             );
             EXECUTE format(
-                'ALTER TABLE {done} DETACH PARTITION {schema}.%I', '{prefix}_done_' || candidate
+                'ALTER TABLE {inbox}_done DETACH PARTITION {schema}.%I', '{prefix}_done_' || candidate
             );
-            UPDATE {partition} SET dropped_state = final_state WHERE number = candidate;
+            UPDATE {inbox}_partition SET dropped_state = final_state WHERE number = candidate;
         END IF;
         RETURN true;
     END LOOP;

@@ -2,29 +2,29 @@
 -- that stood, and the new end. A row that another transaction holds is passed over, since the others
 -- must not run out meanwhile: `kept` are the places of those whose lease has not, `kept_until` their
 -- ends.
-CREATE OR REPLACE FUNCTION {fn:extend}(
+CREATE OR REPLACE FUNCTION {inbox}_extend(
     seqs bigint[], tokens bigint[], lease bigint,
     OUT extended bigint[], OUT lease_until timestamptz,
     OUT kept bigint[], OUT kept_until timestamptz[]
 )
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    instant timestamptz := {fn:now}();
+    instant timestamptz := {inbox}_now();
 BEGIN
-    {read_committed}
+    {require_read_committed}
     lease_until := instant + lease * interval '1 microsecond';
     WITH held AS MATERIALIZED (
         SELECT g.place, w.seq
         FROM unnest(seqs, tokens) WITH ORDINALITY AS g (seq, token, place)
         CROSS JOIN LATERAL (
-            SELECT w.seq FROM {work} AS w
+            SELECT w.seq FROM {inbox}_work AS w
             WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
             FOR UPDATE SKIP LOCKED
         ) AS w
     ), moved AS (
-        UPDATE {work} SET visible_at = lease_until
+        UPDATE {inbox}_work SET visible_at = lease_until
         WHERE seq = ANY (ARRAY(SELECT seq FROM held))
     )
     SELECT array_agg(place) INTO extended FROM held;
@@ -33,7 +33,7 @@ BEGIN
         SELECT array_agg(g.place), array_agg(w.visible_at) INTO kept, kept_until
         FROM unnest(seqs, tokens) WITH ORDINALITY AS g (seq, token, place)
         CROSS JOIN LATERAL (
-            SELECT w.visible_at FROM {work} AS w
+            SELECT w.visible_at FROM {inbox}_work AS w
             WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
               AND w.visible_at > instant
             OFFSET 0

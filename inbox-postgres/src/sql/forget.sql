@@ -1,10 +1,10 @@
 -- Deletes the keys of up to `wanted` messages of a partition that was dropped, and the partition's
 -- tables when that was the last of them. Returns how many messages that was, whether there was such
 -- a partition that nobody else is working on, and whether its tables could not be deleted.
-CREATE OR REPLACE FUNCTION {fn:forget}(
+CREATE OR REPLACE FUNCTION {inbox}_forget(
     wanted integer, OUT forgotten bigint, OUT worked boolean, OUT stuck boolean
 )
-{pinned}
+{function_settings}
 SET lock_timeout = '{lock_timeout}'
 AS $$
 #variable_conflict use_column
@@ -14,12 +14,12 @@ DECLARE
     ids text[];
     seqs bigint[];
 BEGIN
-    {read_committed}
+    {require_read_committed}
     forgotten := 0;
     worked := false;
     stuck := false;
     SELECT p.number, p.dropped_state, p.forgotten INTO dropped
-    FROM {partition} AS p
+    FROM {inbox}_partition AS p
     WHERE p.dropped_state IS NOT NULL
     ORDER BY p.number LIMIT 1
     FOR UPDATE SKIP LOCKED;
@@ -45,12 +45,12 @@ BEGIN
               AND k.seq = g.seq
             RETURNING k.handler
         )
-        INSERT INTO {tally} (handler, processed, discarded)
+        INSERT INTO {inbox}_tally (handler, processed, discarded)
         SELECT handler, CASE WHEN dropped.dropped_state = 2 THEN -count(*) ELSE 0 END,
             CASE WHEN dropped.dropped_state = 4 THEN -count(*) ELSE 0 END
         FROM gone
         GROUP BY handler;
-        UPDATE {partition} AS p SET forgotten = seqs[cardinality(seqs)]
+        UPDATE {inbox}_partition AS p SET forgotten = seqs[cardinality(seqs)]
         WHERE p.number = dropped.number;
     END IF;
 
@@ -60,9 +60,9 @@ BEGIN
                 'DROP TABLE {schema}.%I, {schema}.%I',
                 '{prefix}_message_' || dropped.number, '{prefix}_done_' || dropped.number
             );
-            DELETE FROM {partition} AS p WHERE p.number = dropped.number;
+            DELETE FROM {inbox}_partition AS p WHERE p.number = dropped.number;
         EXCEPTION WHEN lock_not_available THEN
-            -- Somebody reads it, a dump perhaps. The next purge tries again.
+            -- It is being read, by a dump perhaps. The next purge tries again.
             stuck := true;
         END;
     END IF;

@@ -1,12 +1,12 @@
 -- $1 handler, $2 id.
-WITH clock AS MATERIALIZED (SELECT {fn:now}() AS instant),
+WITH clock AS MATERIALIZED (SELECT {inbox}_now() AS instant),
 named AS MATERIALIZED (SELECT k.seq FROM {keys} AS k WHERE k.handler = $1 AND k.id = $2)
 SELECT {columns}, s.blocks, s.visible_at, s.token, clock.instant, {payload_out}, NULL::bytea
 FROM clock, named
-JOIN {work} AS s ON s.seq = named.seq
-JOIN {message} AS m ON m.seq = named.seq
+JOIN {inbox}_work AS s ON s.seq = named.seq
+JOIN {inbox}_message AS m ON m.seq = named.seq
 UNION ALL
 SELECT {columns}, false, s.finished_at, s.token, clock.instant, {payload_out}, s.result
 FROM clock, named
-JOIN {done} AS s ON s.seq = named.seq
-JOIN {message} AS m ON m.seq = named.seq
+JOIN {inbox}_done AS s ON s.seq = named.seq
+JOIN {inbox}_message AS m ON m.seq = named.seq

@@ -1,9 +1,9 @@
 -- Whether all messages of a closed partition have been in `final_state` since `finished_before`,
 -- and whether they are none, or more than `few`. Looks at the ends of indexes only.
-CREATE OR REPLACE FUNCTION {fn:is_over}(
+CREATE OR REPLACE FUNCTION {inbox}_is_over(
     candidate bigint, final_state smallint, finished_before timestamptz, few integer
 ) RETURNS boolean
-{pinned}
+{function_settings}
 AS $$
 DECLARE
     lowest smallint;
@@ -12,7 +12,7 @@ DECLARE
     plenty boolean;
 BEGIN
     IF EXISTS (
-        SELECT FROM {work} AS w
+        SELECT FROM {inbox}_work AS w
         WHERE w.seq >= candidate * {width} AND w.seq < (candidate + 1) * {width}
     ) THEN
         RETURN false;

@@ -1,7 +1,7 @@
--- Makes a partition. Attaching one that was made as a table of its own waits for nobody who reads
+-- Makes a partition. Attaching one that was made as a separate table waits for nobody who reads
 -- or writes, and nobody waits for it.
-CREATE OR REPLACE FUNCTION {fn:make_partition}(wanted bigint) RETURNS void
-{pinned}
+CREATE OR REPLACE FUNCTION {inbox}_make_partition(wanted bigint) RETURNS void
+{function_settings}
 AS $$
 DECLARE
     parent text;
@@ -16,6 +16,6 @@ BEGIN
             parent, child, wanted * {width}, (wanted + 1) * {width}
         );
     END LOOP;
-    INSERT INTO {partition} (number, forgotten) VALUES (wanted, wanted * {width} - 1);
+    INSERT INTO {inbox}_partition (number, forgotten) VALUES (wanted, wanted * {width} - 1);
 END
 $$;

@@ -1,4 +1,4 @@
 -- The one clock of the inbox.
-CREATE OR REPLACE FUNCTION {fn:now}() RETURNS timestamptz
+CREATE OR REPLACE FUNCTION {inbox}_now() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL SAFE
 AS $$ SELECT pg_catalog.clock_timestamp() $$;

@@ -1,7 +1,7 @@
 -- Deletes dead messages that the caller has locked, but for those that block an ordering key which
--- somebody else is changing. Returns how many.
-CREATE OR REPLACE FUNCTION {fn:purge_dead}(old bigint[], wake boolean) RETURNS bigint
-{pinned}
+-- another transaction is changing. Returns how many.
+CREATE OR REPLACE FUNCTION {inbox}_purge_dead(old bigint[], wake boolean) RETURNS bigint
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -16,31 +16,39 @@ BEGIN
     INTO purged, unblocked_handlers, unblocked_keys
     FROM unnest(old) AS g (seq)
     CROSS JOIN LATERAL (
-        SELECT w.seq, w.handler, w.ordering_key, w.blocks FROM {work} AS w WHERE w.seq = g.seq
+        SELECT w.seq, w.handler, w.ordering_key, w.blocks FROM {inbox}_work AS w WHERE w.seq = g.seq
         OFFSET 0
     ) AS w
     LEFT JOIN LATERAL (
-        SELECT o.changes FROM {ordering} AS o
+        SELECT o.changes FROM {inbox}_ordering AS o
         WHERE w.blocks AND o.handler = w.handler AND o.ordering_key = w.ordering_key
         FOR UPDATE SKIP LOCKED
     ) AS o ON true
     WHERE NOT w.blocks OR o.changes IS NOT NULL;
 
     WITH gone AS (
-        DELETE FROM {message} AS m
+        DELETE FROM {inbox}_message AS m
         USING unnest(purged) AS g (seq)
         WHERE m.seq = ANY (ARRAY[g.seq])
         RETURNING m.handler, m.id
-    ), {forget_keys}finished AS (
-        DELETE FROM {work} WHERE seq = ANY (purged) RETURNING handler
+    ),
+    -- {if partitioned}
+    forgotten AS (
+        DELETE FROM {keys} AS k
+        USING gone AS g
+        WHERE k.handler = ANY (ARRAY[g.handler]) AND k.id = ANY (ARRAY[g.id])
+    ),
+    -- {end}
+    finished AS (
+        DELETE FROM {inbox}_work WHERE seq = ANY (purged) RETURNING handler
     )
-    INSERT INTO {tally} (handler, dead)
+    INSERT INTO {inbox}_tally (handler, dead)
     SELECT handler, -count(*) FROM finished GROUP BY handler;
-    PERFORM {fn:fold}();
+    PERFORM {inbox}_compact_counters();
 
     IF unblocked_handlers IS NOT NULL THEN
-        PERFORM {fn:lock_keys}(unblocked_handlers, unblocked_keys);
-        IF {fn:rehead}(unblocked_handlers, unblocked_keys) > 0 AND wake THEN
+        PERFORM {inbox}_lock_keys(unblocked_handlers, unblocked_keys);
+        IF {inbox}_promote_key_heads(unblocked_handlers, unblocked_keys) > 0 AND wake THEN
             PERFORM pg_notify('{channel}', '');
         END IF;
     END IF;

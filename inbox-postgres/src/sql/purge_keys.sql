@@ -1,13 +1,13 @@
 -- Deletes those of the given messages that have been in a final state for `age` microseconds.
 -- Returns how many.
-CREATE OR REPLACE FUNCTION {fn:purge_keys}(
+CREATE OR REPLACE FUNCTION {inbox}_purge_keys(
     final_state smallint, age bigint, handlers text[], ids text[], wake boolean
 ) RETURNS bigint
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    finished_before timestamptz := {fn:now}() - age * interval '1 microsecond';
+    finished_before timestamptz := {inbox}_now() - age * interval '1 microsecond';
     named bigint[] := ARRAY(
         SELECT m.seq
         FROM unnest(handlers, ids) AS k (handler, id)
@@ -19,23 +19,23 @@ DECLARE
     );
     old bigint[];
 BEGIN
-    {read_committed}
+    {require_read_committed}
     IF final_state = 3 THEN
         SELECT array_agg(seq) INTO old
         FROM (
-            SELECT w.seq FROM {work} AS w
+            SELECT w.seq FROM {inbox}_work AS w
             WHERE w.seq = ANY (named) AND w.state = 3 AND w.finished_at <= finished_before
             FOR UPDATE SKIP LOCKED
         ) AS w;
-        RETURN {fn:purge_dead}(old, wake);
+        RETURN {inbox}_purge_dead(old, wake);
     END IF;
     SELECT array_agg(d.seq) INTO old
     FROM unnest(named) AS g (seq)
     CROSS JOIN LATERAL (
-        SELECT d.seq FROM {done} AS d
+        SELECT d.seq FROM {inbox}_done AS d
         WHERE d.seq = g.seq AND d.state = final_state AND d.finished_at <= finished_before
         FOR UPDATE
     ) AS d;
-    RETURN {fn:purge_done}(final_state, old);
+    RETURN {inbox}_purge_done(final_state, old);
 END
 $$;

@@ -4,18 +4,18 @@
 -- batch, which is the order of acceptance. Due times and delays (in microseconds) are in order of
 -- places. An array in which nothing is given may be NULL. `alone`: not within a longer transaction
 -- of the caller's.
-CREATE OR REPLACE FUNCTION {fn:receive}(
+CREATE OR REPLACE FUNCTION {inbox}_receive(
     handlers text[], ids text[], kinds text[], content_types text[], ordering_keys text[],
     all_headers text[], payloads {payload}[], places integer[],
     due_ats timestamptz[], delays bigint[], wake boolean, alone boolean
 ) RETURNS integer[]
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- Before the time: see `front.sql`.
+    -- Before the time: see `claim_cursor.sql`.
     number xid8 := pg_current_xact_id();
-    instant timestamptz := {fn:now}();
+    instant timestamptz := {inbox}_now();
     blocks bigint[];
     stored integer[];
     ordered_seqs bigint[];
@@ -26,14 +26,57 @@ DECLARE
     fresh boolean[];
 BEGIN
     IF alone THEN
-        {read_committed}
+        {require_read_committed}
     END IF;
-    {keep_partition}
-    SELECT array_agg(nextval('{sequence}')) INTO blocks
+    -- {if partitioned}
+    -- Before a number is drawn, so that its partition cannot be dropped before its row is there.
+    LOCK TABLE ONLY {inbox}_message IN ROW EXCLUSIVE MODE;
+    -- {end}
+    SELECT array_agg(nextval('{inbox}_seq')) INTO blocks
     FROM generate_series(0, (cardinality(ids) - 1) / 1000);
 
-    WITH {store}, queued AS (
-        INSERT INTO {work} (
+    WITH
+    -- {if partitioned}
+    first AS (
+        INSERT INTO {keys} (handler, id, seq)
+        SELECT g.handler, g.id, blocks[g.place / 1000 + 1] + g.place % 1000
+        FROM unnest(handlers, ids, places) AS g (handler, id, place)
+        ON CONFLICT (handler, id) DO NOTHING
+        RETURNING seq
+    ), new AS (
+        INSERT INTO {inbox}_message (
+            seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+        )
+        SELECT n.seq, instant,
+            g.handler, g.id, g.kind, g.content_type, g.ordering_key, g.headers::json, g.payload
+        FROM unnest(
+            handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, places
+        ) AS g (handler, id, kind, content_type, ordering_key, headers, payload, place)
+        CROSS JOIN LATERAL (
+            SELECT blocks[g.place / 1000 + 1] + g.place % 1000 AS seq
+        ) AS n
+        -- Not a join: of arrays whose length it does not know the planner may loop over both.
+        WHERE (n.seq IN (SELECT seq FROM first)) IS TRUE
+        RETURNING seq, handler, ordering_key,
+            (array_position(blocks, seq - seq % 1000) - 1) * 1000 + (seq % 1000)::integer AS place
+    ),
+    -- {else}
+    new AS (
+        INSERT INTO {inbox}_message (
+            seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+        )
+        SELECT blocks[g.place / 1000 + 1] + g.place % 1000, instant,
+            g.handler, g.id, g.kind, g.content_type, g.ordering_key, g.headers::json, g.payload
+        FROM unnest(
+            handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, places
+        ) AS g (handler, id, kind, content_type, ordering_key, headers, payload, place)
+        ON CONFLICT (handler, id) DO NOTHING
+        RETURNING seq, handler, ordering_key,
+            (array_position(blocks, seq - seq % 1000) - 1) * 1000 + (seq % 1000)::integer AS place
+    ),
+    -- {end}
+    queued AS (
+        INSERT INTO {inbox}_work (
             seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
             handler
         )
@@ -46,7 +89,7 @@ BEGIN
         ) AS resolved
         WHERE ordering_key IS NULL
     ), counted AS (
-        INSERT INTO {tally} (handler, pending)
+        INSERT INTO {inbox}_tally (handler, pending)
         SELECT handler, count(*) FROM new GROUP BY handler
     )
     SELECT array_agg(place),
@@ -59,9 +102,9 @@ BEGIN
     IF ordered_seqs IS NOT NULL THEN
         SELECT array_agg(k.handler), array_agg(k.ordering_key), array_agg(k.fresh)
         INTO locked_handlers, locked_keys, fresh
-        FROM {fn:lock_keys}(ordered_handlers, ordered_keys) AS k;
+        FROM {inbox}_lock_keys(ordered_handlers, ordered_keys) AS k;
 
-        INSERT INTO {work} (
+        INSERT INTO {inbox}_work (
             seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
             handler, ordering_key
         )
@@ -82,8 +125,8 @@ BEGIN
             )) AS due
         ) AS resolved;
 
-        -- Somebody who drew later numbers may have come first.
-        PERFORM {fn:rehead}(array_agg(handler), array_agg(ordering_key))
+        -- A transaction that drew later numbers may have come first.
+        PERFORM {inbox}_promote_key_heads(array_agg(handler), array_agg(ordering_key))
         FROM unnest(locked_handlers, locked_keys, fresh) AS k (handler, ordering_key, fresh)
         WHERE NOT fresh
         HAVING count(*) > 0;
@@ -92,7 +135,7 @@ BEGIN
     IF wake AND stored IS NOT NULL THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
-    {fold_sometimes}
+    {compact_counters_sometimes}
     RETURN stored;
 END
 $$;

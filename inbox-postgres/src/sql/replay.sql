@@ -1,38 +1,38 @@
 -- Makes final messages pending again, with a new payload if one is given. Passes over messages in
 -- other states than `states` and those whose payload was dropped. Returns the numbers of those it
 -- changed.
-CREATE OR REPLACE FUNCTION {fn:replay}(
+CREATE OR REPLACE FUNCTION {inbox}_replay(
     seqs bigint[], states smallint[], new_payload {payload}, wake boolean
 ) RETURNS bigint[]
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- Before the time: see `front.sql`.
+    -- Before the time: see `claim_cursor.sql`.
     number xid8 := pg_current_xact_id();
-    instant timestamptz := {fn:now}();
+    instant timestamptz := {inbox}_now();
     ordered_handlers text[];
     ordered_keys text[];
     replayed bigint[];
 BEGIN
-    {read_committed}
+    {require_read_committed}
     SELECT array_agg(m.handler), array_agg(m.ordering_key)
     INTO ordered_handlers, ordered_keys
     FROM unnest(seqs) AS g (seq)
     CROSS JOIN LATERAL (
-        SELECT m.handler, m.ordering_key FROM {message} AS m
+        SELECT m.handler, m.ordering_key FROM {inbox}_message AS m
         WHERE m.seq = g.seq AND m.ordering_key IS NOT NULL
         OFFSET 0
     ) AS m;
     IF ordered_handlers IS NOT NULL THEN
-        PERFORM {fn:lock_keys}(ordered_handlers, ordered_keys);
+        PERFORM {inbox}_lock_keys(ordered_handlers, ordered_keys);
     END IF;
 
     WITH wanted AS MATERIALIZED (
         SELECT m.seq, m.handler, m.ordering_key
         FROM unnest(seqs) AS g (seq)
         CROSS JOIN LATERAL (
-            SELECT m.seq, m.handler, m.ordering_key FROM {message} AS m
+            SELECT m.seq, m.handler, m.ordering_key FROM {inbox}_message AS m
             WHERE m.seq = g.seq AND (m.payload IS NOT NULL OR new_payload IS NOT NULL)
             OFFSET 0
         ) AS m
@@ -40,12 +40,12 @@ BEGIN
         SELECT w.seq, w.handler
         FROM wanted AS g
         CROSS JOIN LATERAL (
-            SELECT w.seq, w.handler FROM {work} AS w
+            SELECT w.seq, w.handler FROM {inbox}_work AS w
             WHERE w.seq = g.seq AND w.state = 3 AND 3 = ANY (states)
             FOR UPDATE
         ) AS w
     ), revived AS (
-        UPDATE {work} AS w
+        UPDATE {inbox}_work AS w
         SET state = 0, claimable = w.ordering_key IS NULL, blocks = false,
             visible_at = instant, due_at = instant, finished_at = NULL,
             started = 0, finished = 0, replays = w.replays + 1, last_error = NULL
@@ -54,14 +54,14 @@ BEGIN
         SELECT d.seq, d.state, d.token, d.replays, d.worker, g.handler, g.ordering_key
         FROM wanted AS g
         CROSS JOIN LATERAL (
-            SELECT d.seq, d.state, d.token, d.replays, d.worker FROM {done} AS d
+            SELECT d.seq, d.state, d.token, d.replays, d.worker FROM {inbox}_done AS d
             WHERE d.seq = g.seq AND d.state = ANY (states)
             FOR UPDATE
         ) AS d
     ), gone AS (
-        DELETE FROM {done} AS d USING finished AS f WHERE d.seq = ANY (ARRAY[f.seq])
+        DELETE FROM {inbox}_done AS d USING finished AS f WHERE d.seq = ANY (ARRAY[f.seq])
     ), again AS (
-        INSERT INTO {work} (
+        INSERT INTO {inbox}_work (
             seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
             handler, ordering_key, worker
         )
@@ -73,7 +73,7 @@ BEGIN
         UNION ALL
         SELECT seq, handler, state FROM finished
     ), counted AS (
-        INSERT INTO {tally} (handler, pending, processed, dead, discarded)
+        INSERT INTO {inbox}_tally (handler, pending, processed, dead, discarded)
         SELECT handler, count(*), -count(*) FILTER (WHERE state = 2),
             -count(*) FILTER (WHERE state = 3), -count(*) FILTER (WHERE state = 4)
         FROM changed
@@ -82,17 +82,17 @@ BEGIN
     SELECT array_agg(seq) INTO replayed FROM changed;
 
     IF new_payload IS NOT NULL THEN
-        UPDATE {message} AS m SET payload = new_payload
+        UPDATE {inbox}_message AS m SET payload = new_payload
         FROM unnest(replayed) AS g (seq)
         WHERE m.seq = ANY (ARRAY[g.seq]);
     END IF;
     IF ordered_handlers IS NOT NULL THEN
-        PERFORM {fn:rehead}(ordered_handlers, ordered_keys);
+        PERFORM {inbox}_promote_key_heads(ordered_handlers, ordered_keys);
     END IF;
     IF wake AND replayed IS NOT NULL THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
-    {fold_sometimes}
+    {compact_counters_sometimes}
     RETURN coalesce(replayed, '{}');
 END
 $$;

@@ -1,6 +1,6 @@
 -- What was received. A row is written once and, but for dropped and edited payloads, never
 -- changed.
-CREATE TABLE {message} (
+CREATE TABLE {inbox}_message (
     seq bigint PRIMARY KEY,
     accepted_at timestamptz NOT NULL,
     handler text COLLATE "C" NOT NULL,
@@ -10,14 +10,29 @@ CREATE TABLE {message} (
     ordering_key text COLLATE "C",
     headers json NOT NULL,
     payload {payload}
-){by_range};
+)
+-- {if partitioned}
+PARTITION BY RANGE (seq)
+-- {end}
+;
 
-{keys_1}
+-- {if partitioned}
+-- What makes a message a duplicate, whichever partition the first copy is in.
+CREATE TABLE {inbox}_key (
+    handler text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    PRIMARY KEY (handler, id)
+);
+-- {else}
+CREATE UNIQUE INDEX {prefix}_key ON {inbox}_message (handler, id);
+-- {end}
+
 -- Numbers for messages in order of acceptance: each batch takes blocks of a thousand.
-CREATE SEQUENCE {sequence} AS bigint INCREMENT BY 1000 MINVALUE 1000 START WITH 1000;
+CREATE SEQUENCE {inbox}_seq AS bigint INCREMENT BY 1000 MINVALUE 1000 START WITH 1000;
 
 -- The messages that are not finished, and dead letters. States: 0 pending, 1 leased, 3 dead.
-CREATE TABLE {work} (
+CREATE TABLE {inbox}_work (
     seq bigint PRIMARY KEY,
     -- When a claim may take it: its due time, or the end of its lease.
     visible_at timestamptz NOT NULL,
@@ -31,7 +46,7 @@ CREATE TABLE {work} (
     -- Not held up by an earlier message of its ordering key; true for leased ones.
     claimable boolean NOT NULL,
     -- Pending, and became claimable after it was due: released, or next of its ordering key. Others
-    -- become claimable no later than they are due, which is what `front.sql` rests on.
+    -- become claimable no later than they are due, which is what `claim_cursor.sql` rests on.
     late boolean NOT NULL DEFAULT false,
     -- Dead, and later messages of its ordering key wait for an operator.
     blocks boolean NOT NULL,
@@ -43,27 +58,27 @@ CREATE TABLE {work} (
     autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
 
 -- What a claim reads, and where leases that have run out are found.
-CREATE INDEX "{prefix}_claim" ON {work} (handler, state, visible_at, seq)
+CREATE INDEX {prefix}_claim ON {inbox}_work (handler, state, visible_at, seq)
     WHERE claimable AND NOT late;
-CREATE INDEX "{prefix}_late" ON {work} (handler, visible_at, seq) WHERE late;
+CREATE INDEX {prefix}_late ON {inbox}_work (handler, visible_at, seq) WHERE late;
 
 -- The unfinished messages of each ordering key, the earliest first.
-CREATE INDEX "{prefix}_open" ON {work} (handler, ordering_key, seq)
+CREATE INDEX {prefix}_open ON {inbox}_work (handler, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND (state < 2 OR blocks);
 
 -- At most one message of an ordering key can be claimed or leased at any time.
-CREATE UNIQUE INDEX "{prefix}_head" ON {work} (handler, ordering_key)
+CREATE UNIQUE INDEX {prefix}_head ON {inbox}_work (handler, ordering_key)
     WHERE ordering_key IS NOT NULL AND claimable;
 
--- Dead letters in order of acceptance, whatever the backlog beside them.
-CREATE INDEX "{prefix}_dead" ON {work} (seq) WHERE state = 3;
-CREATE INDEX "{prefix}_perished" ON {work} (finished_at, seq) WHERE state = 3;
+-- Dead letters in order of acceptance, however long the backlog.
+CREATE INDEX {prefix}_dead ON {inbox}_work (seq) WHERE state = 3;
+CREATE INDEX {prefix}_perished ON {inbox}_work (finished_at, seq) WHERE state = 3;
 
 -- Dead letters that hold up their ordering key, to be counted by themselves.
-CREATE INDEX "{prefix}_blocking" ON {work} (handler) WHERE blocks;
+CREATE INDEX {prefix}_blocking ON {inbox}_work (handler) WHERE blocks;
 
 -- The messages that are finished. States: 2 processed, 4 discarded.
-CREATE TABLE {done} (
+CREATE TABLE {inbox}_done (
     seq bigint PRIMARY KEY,
     due_at timestamptz NOT NULL,
     finished_at timestamptz NOT NULL,
@@ -75,15 +90,19 @@ CREATE TABLE {done} (
     worker text COLLATE "C",
     last_error text COLLATE "C",
     result bytea
-){by_range};
+)
+-- {if partitioned}
+PARTITION BY RANGE (seq)
+-- {end}
+;
 
 -- Retention: the longest finished first.
-CREATE INDEX "{prefix}_expired" ON {done} (state, finished_at, seq);
-CREATE INDEX "{prefix}_discarded" ON {done} (seq) WHERE state = 4;
+CREATE INDEX {prefix}_expired ON {inbox}_done (state, finished_at, seq);
+CREATE INDEX {prefix}_discarded ON {inbox}_done (seq) WHERE state = 4;
 
--- A row for each ordering key that has unfinished messages. Whoever adds or removes one of them
+-- A row for each ordering key that has unfinished messages. What adds or removes one of them
 -- locks it first.
-CREATE TABLE {ordering} (
+CREATE TABLE {inbox}_ordering (
     handler text COLLATE "C" NOT NULL,
     ordering_key text COLLATE "C" NOT NULL,
     changes bigint NOT NULL,
@@ -92,7 +111,7 @@ CREATE TABLE {ordering} (
 
 -- How many messages stand where: the sum of its rows. Each operation adds rows and none changes
 -- one, so that no two operations wait for each other; now and then the rows are summed up.
-CREATE TABLE {tally} (
+CREATE TABLE {inbox}_tally (
     handler text COLLATE "C" NOT NULL,
     pending bigint NOT NULL DEFAULT 0,
     leased bigint NOT NULL DEFAULT 0,
@@ -101,7 +120,7 @@ CREATE TABLE {tally} (
     discarded bigint NOT NULL DEFAULT 0
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
-CREATE TABLE {meta} (
+CREATE TABLE {inbox}_meta (
     singleton boolean PRIMARY KEY CHECK (singleton),
     marker text NOT NULL,
     -- Of the tables, and of the functions as they are called.
@@ -113,4 +132,29 @@ CREATE TABLE {meta} (
     -- The functions' names, and digests of their texts.
     functions jsonb NOT NULL
 );
-{partitions_1}
+-- {if partitioned}
+
+-- Partition n holds the messages with numbers from n * {width} on. The one that the sequence
+-- stands in is the current one.
+CREATE TABLE {inbox}_partition (
+    number bigint PRIMARY KEY,
+    -- NULL: made ahead.
+    begins_at timestamptz,
+    -- The state that all of its messages were in when it was taken out of its table. Their keys
+    -- are still there, but for those up to the number in `forgotten`.
+    dropped_state smallint,
+    forgotten bigint NOT NULL
+);
+
+INSERT INTO {inbox}_partition (number, begins_at, forgotten)
+VALUES (0, pg_catalog.clock_timestamp(), 0), (1, NULL, 0);
+
+CREATE TABLE {inbox}_message_0 PARTITION OF {inbox}_message
+    FOR VALUES FROM (0) TO ({width});
+CREATE TABLE {inbox}_message_1 PARTITION OF {inbox}_message
+    FOR VALUES FROM ({width}) TO (2 * {width});
+CREATE TABLE {inbox}_done_0 PARTITION OF {inbox}_done
+    FOR VALUES FROM (0) TO ({width});
+CREATE TABLE {inbox}_done_1 PARTITION OF {inbox}_done
+    FOR VALUES FROM ({width}) TO (2 * {width});
+-- {end}

@@ -8,17 +8,17 @@
 -- Rows are changed by number, never by ctid: one that was changed while this waited for its lock is
 -- only to be found by its number. The number is compared as an array's element, which leaves the
 -- planner no choice but the index.
-CREATE OR REPLACE FUNCTION {fn:settle}(
+CREATE OR REPLACE FUNCTION {inbox}_settle(
     seqs bigint[], tokens bigint[], outcomes smallint[], delays bigint[], errors text[],
     blocking boolean[], results bytea[],
     any_ordered boolean, drop_payloads boolean, wake boolean, alone boolean, patience integer,
     OUT applied bigint[], OUT repeated bigint[]
 )
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- Before the time: see `front.sql`.
+    -- Before the time: see `claim_cursor.sql`.
     number xid8 := pg_current_xact_id();
     instant timestamptz;
     ordered_handlers text[];
@@ -28,7 +28,7 @@ DECLARE
     one record;
 BEGIN
     IF alone THEN
-        {read_committed}
+        {require_read_committed}
         IF patience IS NOT NULL THEN
             PERFORM set_config('lock_timeout', patience::text, true);
         END IF;
@@ -36,13 +36,13 @@ BEGIN
     -- One processed message, as inline use settles it: what follows takes twice as long to set up
     -- as to run for one. A lease that does not stand, or an ordering key, is left to it.
     IF cardinality(seqs) = 1 AND outcomes[1] = 2 AND NOT any_ordered AND NOT drop_payloads THEN
-        instant := {fn:now}();
-        DELETE FROM {work} AS w
+        instant := {inbox}_now();
+        DELETE FROM {inbox}_work AS w
         WHERE w.seq = seqs[1] AND w.token = tokens[1] AND w.state = 1 AND w.ordering_key IS NULL
         RETURNING w.handler, w.due_at, w.started, w.finished, w.replays, w.worker, w.last_error
         INTO one;
         IF FOUND THEN
-            INSERT INTO {done} (
+            INSERT INTO {inbox}_done (
                 seq, due_at, finished_at, token, started, finished, replays, state, worker,
                 last_error, result
             )
@@ -50,8 +50,8 @@ BEGIN
                 seqs[1], one.due_at, instant, tokens[1], one.started, one.finished + 1,
                 one.replays, 2, one.worker, one.last_error, results[1]
             );
-            INSERT INTO {tally} (handler, leased, processed) VALUES (one.handler, -1, 1);
-            {fold_sometimes}
+            INSERT INTO {inbox}_tally (handler, leased, processed) VALUES (one.handler, -1, 1);
+            {compact_counters_sometimes}
             applied := '{1}';
             RETURN;
         END IF;
@@ -59,22 +59,22 @@ BEGIN
 
     IF any_ordered THEN
         SELECT k.handlers, k.ordering_keys INTO ordered_handlers, ordered_keys
-        FROM {fn:lock_keys_of}(seqs) AS k;
+        FROM {inbox}_lock_keys_of(seqs) AS k;
     END IF;
 
-    instant := {fn:now}();
+    instant := {inbox}_now();
     IF 2 = ALL (outcomes) THEN
         -- As most are: to delete a row is to lock it, so each is visited once. Where some are
         -- kept, all are locked first, since deletions and updates would each lock in their own turn.
         WITH gone AS (
-            DELETE FROM {work} AS w
+            DELETE FROM {inbox}_work AS w
             USING unnest(seqs, tokens, results)
                 WITH ORDINALITY AS g (seq, token, result, place)
             WHERE w.seq = ANY (ARRAY[g.seq]) AND w.token = g.token AND w.state = 1
             RETURNING g.place, g.result, w.seq, w.handler, w.due_at, w.token, w.started,
                 w.finished, w.replays, w.worker, w.last_error
         ), finished AS (
-            INSERT INTO {done} (
+            INSERT INTO {inbox}_done (
                 seq, due_at, finished_at, token, started, finished, replays, state, worker,
                 last_error, result
             )
@@ -82,7 +82,7 @@ BEGIN
                 last_error, result
             FROM gone
         ), counted AS (
-            INSERT INTO {tally} (handler, leased, processed)
+            INSERT INTO {inbox}_tally (handler, leased, processed)
             SELECT handler, -count(*), count(*) FROM gone GROUP BY handler
         )
         SELECT array_agg(place) INTO applied FROM gone;
@@ -95,15 +95,15 @@ BEGIN
             CROSS JOIN LATERAL (
                 SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
                     w.finished, w.replays, w.worker, w.last_error
-                FROM {work} AS w
+                FROM {inbox}_work AS w
                 WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
                 FOR UPDATE
             ) AS w
         ), gone AS (
-            DELETE FROM {work}
+            DELETE FROM {inbox}_work
             WHERE seq = ANY (ARRAY(SELECT seq FROM held WHERE outcome = 2))
         ), finished AS (
-            INSERT INTO {done} (
+            INSERT INTO {inbox}_done (
                 seq, due_at, finished_at, token, started, finished, replays, state, worker,
                 last_error, result
             )
@@ -112,7 +112,7 @@ BEGIN
             FROM held
             WHERE outcome = 2
         ), kept AS (
-            UPDATE {work} AS w
+            UPDATE {inbox}_work AS w
             SET state = CASE WHEN h.outcome = 3 THEN 3 ELSE 0 END,
                 claimable = h.outcome < 2,
                 late = h.outcome = 0,
@@ -129,7 +129,7 @@ BEGIN
             ) AS due
             WHERE h.outcome <> 2 AND w.seq = ANY (ARRAY[h.seq])
         ), counted AS (
-            INSERT INTO {tally} (handler, leased, pending, processed, dead)
+            INSERT INTO {inbox}_tally (handler, leased, pending, processed, dead)
             SELECT handler, -count(*), count(*) FILTER (WHERE outcome < 2),
                 count(*) FILTER (WHERE outcome = 2), count(*) FILTER (WHERE outcome = 3)
             FROM held
@@ -139,10 +139,10 @@ BEGIN
     END IF;
 
     IF ordered_handlers IS NOT NULL THEN
-        promoted := {fn:rehead}(ordered_handlers, ordered_keys);
+        promoted := {inbox}_promote_key_heads(ordered_handlers, ordered_keys);
     END IF;
     IF drop_payloads AND applied IS NOT NULL THEN
-        UPDATE {message} AS m SET payload = NULL
+        UPDATE {inbox}_message AS m SET payload = NULL
         FROM unnest(applied) AS a (place)
         WHERE outcomes[a.place] = 2 AND m.seq = ANY (ARRAY[seqs[a.place]]);
     END IF;
@@ -152,10 +152,10 @@ BEGIN
         WHERE g.place <> ALL (coalesce(applied, '{}'))
           AND (
               EXISTS (
-                  SELECT FROM {work} AS w
+                  SELECT FROM {inbox}_work AS w
                   WHERE w.seq = g.seq AND w.token = g.token AND w.state <> 1
               )
-              OR EXISTS (SELECT FROM {done} AS d WHERE d.seq = g.seq AND d.token = g.token)
+              OR EXISTS (SELECT FROM {inbox}_done AS d WHERE d.seq = g.seq AND d.token = g.token)
           );
         -- What this transaction sees may be older than a lease that it does not find. Tokens only
         -- grow, so one that is lost or settled by what is seen is so for good.
@@ -163,12 +163,12 @@ BEGIN
             SELECT FROM unnest(seqs, tokens) WITH ORDINALITY AS g (seq, token, place)
             WHERE g.place <> ALL (coalesce(applied, '{}'))
               AND NOT EXISTS (
-                  SELECT FROM {work} AS w
+                  SELECT FROM {inbox}_work AS w
                   WHERE w.seq = g.seq
                     AND (w.token > g.token OR (w.token = g.token AND w.state <> 1))
               )
               AND NOT EXISTS (
-                  SELECT FROM {done} AS d WHERE d.seq = g.seq AND d.token >= g.token
+                  SELECT FROM {inbox}_done AS d WHERE d.seq = g.seq AND d.token >= g.token
               )
         ) THEN
             RAISE EXCEPTION 'a lease is younger than what the transaction sees'
@@ -178,6 +178,6 @@ BEGIN
     IF wake AND (returned OR promoted > 0) THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
-    {fold_sometimes}
+    {compact_counters_sometimes}
 END
 $$;

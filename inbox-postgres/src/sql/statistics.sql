@@ -1,16 +1,16 @@
 -- Counts by handler, and the message that has been due for longest. `lost`: leases that have run
 -- out, which count as pending.
-CREATE OR REPLACE FUNCTION {fn:statistics}()
+CREATE OR REPLACE FUNCTION {inbox}_statistics()
 RETURNS TABLE (
     handler text, pending bigint, leased bigint, processed bigint, dead bigint,
     discarded bigint, lost bigint, blocking bigint, due_since timestamptz, accepted_at timestamptz,
     instant timestamptz
 )
-{pinned}
+{function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
-    current timestamptz := {fn:now}();
+    current timestamptz := {inbox}_now();
 BEGIN
     RETURN QUERY
     SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, lost.n,
@@ -19,36 +19,36 @@ BEGIN
         SELECT t.handler, sum(t.pending)::bigint AS pending, sum(t.leased)::bigint AS leased,
             sum(t.processed)::bigint AS processed, sum(t.dead)::bigint AS dead,
             sum(t.discarded)::bigint AS discarded
-        FROM {tally} AS t
+        FROM {inbox}_tally AS t
         GROUP BY t.handler
         HAVING sum(t.pending + t.leased + t.processed + t.dead + t.discarded) > 0
     ) AS c
     CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM {work} AS w
+        SELECT count(*) AS n FROM {inbox}_work AS w
         WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
           AND w.visible_at <= current
     ) AS lost
     CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM {work} AS w WHERE w.handler = c.handler AND w.blocks
+        SELECT count(*) AS n FROM {inbox}_work AS w WHERE w.handler = c.handler AND w.blocks
     ) AS blocking
     LEFT JOIN LATERAL (
         SELECT first.visible_at, m.accepted_at
         FROM (
             (
-                SELECT w.visible_at, w.seq FROM {work} AS w
+                SELECT w.visible_at, w.seq FROM {inbox}_work AS w
                 WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 0
                   AND w.visible_at <= current
                 ORDER BY w.visible_at, w.seq LIMIT 1
             )
             UNION ALL
             (
-                SELECT w.visible_at, w.seq FROM {work} AS w
+                SELECT w.visible_at, w.seq FROM {inbox}_work AS w
                 WHERE w.handler = c.handler AND w.late AND w.visible_at <= current
                 ORDER BY w.visible_at, w.seq LIMIT 1
             )
             UNION ALL
             (
-                SELECT w.visible_at, w.seq FROM {work} AS w
+                SELECT w.visible_at, w.seq FROM {inbox}_work AS w
                 WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
                   AND w.visible_at <= current
                 ORDER BY w.visible_at, w.seq LIMIT 1
@@ -56,7 +56,7 @@ BEGIN
             ORDER BY visible_at, seq LIMIT 1
         ) AS first
         CROSS JOIN LATERAL (
-            SELECT m.accepted_at FROM {message} AS m WHERE m.seq = first.seq OFFSET 0
+            SELECT m.accepted_at FROM {inbox}_message AS m WHERE m.seq = first.seq OFFSET 0
         ) AS m
     ) AS due ON true
     ORDER BY c.handler COLLATE "C";

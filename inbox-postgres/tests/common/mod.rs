@@ -7,27 +7,33 @@
     reason = "each test program uses a part of it, and fails by panicking"
 )]
 
-pub mod check;
-
 use std::{
+    num::NonZeroUsize,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
-        atomic::{AtomicI64, AtomicU32, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
-use conformance_tests::{Offered, Restart, Unable, crash::proxy::Proxy};
+use conformance_tests::{Options, crash::proxy::Proxy};
 use inbox_api::{
-    AfterDead, Begun, ClaimRequest, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message,
-    MessageId, Operate as _, OrderingKey, Outcome, Record, Schema as _, Settled, Store as _,
-    StoreExt as _, WorkerName,
+    AfterDead, Begun, ClaimRequest, Filter, HandlerName, Key, Kind, Lease, LeaseTerms, Leased,
+    Message, MessageId, Operate as _, OrderingKey, Outcome, Record, Schema as _, Settled, State,
+    Store as _, StoreExt as _, WorkerName,
 };
-use inbox_postgres::{PostgresOptions, PostgresStore, SchemaName};
+use inbox_postgres::{
+    PostgresOptions, PostgresStore,
+    conformance::{PostgresHarness, TestSchema},
+};
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions,
 };
-use test_servers::{Kind as ServerKind, Server, find_own, or_skip, require_or_skip};
+use test_servers::{
+    Kind as ServerKind, Server,
+    control::{Outage, own},
+    find_own, or_skip, require_or_skip,
+};
 
 static SERVER: LazyLock<Result<Option<Mutex<Server>>, test_servers::Error>> =
     LazyLock::new(|| Ok(require_or_skip(ServerKind::Postgres)?.map(Mutex::new)));
@@ -48,39 +54,31 @@ pub fn own_server() -> Option<Server> {
     server.filter(|server| !server.is_shared())
 }
 
-/// A server of the test's own with settings of its own. With `INBOX_TEST_SETTINGS_ON=postgres-18`, for
-/// runs by hand, the newest one.
-pub fn own_server_with(settings: &[&str]) -> Option<Server> {
-    let kind = match std::env::var("INBOX_TEST_SETTINGS_ON").as_deref() {
+pub fn kind_with_settings() -> ServerKind {
+    match std::env::var("INBOX_TEST_SETTINGS_ON").as_deref() {
         Ok("postgres-18") => ServerKind::Postgres18,
         _ => ServerKind::Postgres,
-    };
-    let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
-    or_skip(kind, find_own(kind, &arguments)).unwrap_or_else(|error| panic!("{error}"))
+    }
 }
 
-/// Restarts a server of the test's own.
-pub async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
-    act(server, move |server| match how {
-        Restart::Orderly => server.restart(),
-        Restart::Killed => {
-            server.kill()?;
-            server.start()
-        }
-    })
-    .await
+/// A server for one test, with these settings. With `INBOX_TEST_SETTINGS_ON=postgres-18`, for
+/// runs by hand, the newest one.
+pub fn own_server_with(settings: &[&str]) -> Option<Server> {
+    let kind = kind_with_settings();
+    let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
+    or_skip(kind, find_own(kind, &arguments)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Does something to a server of the test's own, which may take a while.
 pub async fn act(
     server: &Arc<Mutex<Server>>,
     act: impl FnOnce(&mut Server) -> Result<(), test_servers::Error> + Send + 'static,
-) -> Offered<()> {
+) {
     let server = Arc::clone(server);
     tokio::task::spawn_blocking(move || act(&mut lock(&server)))
         .await
-        .map_err(Unable::failed)?
-        .map_err(Unable::failed)
+        .unwrap()
+        .unwrap();
 }
 
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -127,37 +125,61 @@ pub async fn proxied(url: &str) -> std::io::Result<(Proxy, String)> {
     Ok((proxy, url.into()))
 }
 
-/// An inbox in a schema of its own.
-pub struct Place {
-    pub url: String,
-    pub schema: SchemaName,
-    pub options: PostgresOptions,
-    /// By how much the inbox's clock is ahead, in microseconds.
-    ahead: AtomicI64,
+/// Settings for a server that nothing takes away; but a machine may be slow.
+pub fn patient(url: &str) -> PostgresOptions {
+    let options = PostgresOptions::new().connect_with(connection_options(url));
+    options.acquire_timeout(Duration::from_secs(30))
 }
 
-impl Place {
+/// The suite on a server of this kind and with these settings, which the cases share, and on others
+/// like it for those that harm theirs.
+pub fn harness(options: PostgresOptions, kind: ServerKind, settings: &[&str]) -> PostgresHarness {
+    let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
+    PostgresHarness::new(options).servers(own(kind, &arguments, Outage::Stopped))
+}
+
+/// Runs all cases, several at a time. For servers that a machine need not have.
+pub async fn run_suite(harness: PostgresHarness) {
+    let options = Options {
+        jobs: NonZeroUsize::new(4),
+        ..Options::default()
+    };
+    let report = conformance_tests::run_with(Arc::new(harness), &options, |_| {}).await;
+    assert!(report.is_conformant(), "{report}");
+}
+
+/// An inbox in its own schema.
+pub struct TestInbox {
+    pub url: String,
+    pub schema: TestSchema,
+    pub options: PostgresOptions,
+}
+
+impl TestInbox {
     pub fn at(url: String) -> Self {
-        let schema = SchemaName::new(fresh_name()).unwrap();
+        let schema = TestSchema::fresh(connection_options(&url));
         Self {
-            url,
-            options: PostgresOptions::new()
-                .schema(schema.clone())
+            options: schema
+                .inbox_options(&patient(&url))
                 .acquire_timeout(Duration::from_secs(2)),
+            url,
             schema,
-            ahead: AtomicI64::new(0),
         }
     }
 
-    /// On the shared server, which nothing takes away; but a machine may be slow.
     pub fn shared() -> Option<Self> {
-        let mut place = Self::at(shared_url()?);
-        place.options = place.options.acquire_timeout(Duration::from_secs(30));
-        Some(place)
+        let url = shared_url()?;
+        let schema = TestSchema::fresh(connection_options(&url));
+        Some(Self {
+            options: schema.inbox_options(&patient(&url)),
+            url,
+            schema,
+        })
     }
 
     pub async fn connect(&self) -> inbox_api::Result<PostgresStore> {
-        PostgresStore::connect(connection_options(&self.url), self.options.clone()).await
+        let connection = connection_options(&self.url);
+        PostgresStore::connect(self.options.clone().connect_with(connection)).await
     }
 
     /// As another process would.
@@ -174,75 +196,61 @@ impl Place {
 
     /// `sql` with the schema's quoted name for `{schema}`.
     pub fn sql(&self, sql: &str) -> String {
-        sql.replace("{schema}", &format!("\"{}\"", self.schema))
+        self.schema.sql(sql)
     }
 
     /// Runs SQL with `{schema}` in it.
     pub async fn run(&self, sql: &str) -> sqlx::Result<()> {
-        execute(&self.url, &self.sql(sql)).await
+        self.schema.run(sql).await
     }
 
     /// The first column of all rows.
     pub async fn column<T>(&self, sql: &str) -> Vec<T>
     where
-        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
     {
-        let found = self.find_column(sql).await;
+        let found = self.schema.column(sql).await;
         found.unwrap_or_else(|error| panic!("{sql}: {error}"))
-    }
-
-    /// The same, where the server may be away.
-    pub async fn find_column<T>(&self, sql: &str) -> sqlx::Result<Vec<T>>
-    where
-        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
-    {
-        use sqlx::Row as _;
-
-        let mut connection = connection(&self.url).await?;
-        // As one message, which a pooler passes on whole.
-        let found = sqlx::raw_sql(AssertSqlSafe(self.sql(sql)))
-            .fetch_all(&mut connection)
-            .await?;
-        connection.close().await?;
-        found.iter().map(|row| row.try_get(0)).collect()
     }
 
     /// The first column of the one row.
     pub async fn value<T>(&self, sql: &str) -> T
     where
-        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send + Unpin,
+        T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
     {
         let mut found = self.column(sql).await;
         assert_eq!(found.len(), 1, "{sql}");
         found.remove(0)
     }
 
-    /// Moves the inbox's clock forward, by replacing the function that every other one asks.
+    /// Moves the inbox's clock forward.
     pub async fn advance(&self, by: Duration) {
-        self.try_advance(by).await.unwrap();
+        self.schema.advance(by).await.unwrap();
     }
 
-    pub async fn try_advance(&self, by: Duration) -> sqlx::Result<()> {
-        let by = i64::try_from(by.as_micros()).unwrap();
-        let ahead = self.ahead.fetch_add(by, Ordering::Relaxed) + by;
-        let inbox = self.inbox();
-        self.run(&format!(
-            "CREATE OR REPLACE FUNCTION {{schema}}.{inbox}_now() RETURNS timestamptz
-             LANGUAGE sql VOLATILE PARALLEL SAFE
-             AS $$ SELECT pg_catalog.clock_timestamp() + {ahead} * interval '1 microsecond' $$"
-        ))
-        .await
+    /// The rules that do not hold in the inbox's tables.
+    pub async fn broken_rules(&self) -> Vec<String> {
+        self.schema.find_broken_rules().await.unwrap()
     }
+}
 
-    /// The inbox's name, as the names of its tables begin.
-    pub fn inbox(&self) -> &'static str {
-        "inbox"
+/// Fails unless the tables agree with each other, and the statistics with the listing.
+pub async fn check_consistent(ready: &Ready) {
+    assert_eq!(ready.place.broken_rules().await, [""; 0]);
+    let statistics = ready.store.statistics().await.unwrap();
+    for state in State::ALL {
+        let filter = Filter {
+            states: vec![state],
+            ..Filter::default()
+        };
+        let counted = ready.store.count(&filter).await.unwrap();
+        assert_eq!(statistics.count(state), counted, "{state}");
     }
 }
 
 /// An inbox that is set up, and a store on it.
 pub struct Ready {
-    pub place: Place,
+    pub place: TestInbox,
     pub store: PostgresStore,
 }
 
@@ -252,7 +260,7 @@ pub async fn ready() -> Option<Ready> {
 }
 
 pub async fn ready_with(change: impl FnOnce(PostgresOptions) -> PostgresOptions) -> Option<Ready> {
-    let mut place = Place::shared()?;
+    let mut place = TestInbox::shared()?;
     place.options = change(place.options);
     let store = place.store().await;
     Some(Ready { place, store })

@@ -42,7 +42,10 @@ async fn a_partition_is_dropped_whole_and_its_keys_in_slices() {
         .value(
             "SELECT count(*) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
              WHERE quote_ident(nspname) = '{schema}' AND relname LIKE 'inbox_%_0'"
-                .replace("'{schema}'", &format!("quote_ident('{}')", place.schema))
+                .replace(
+                    "'{schema}'",
+                    &format!("quote_ident('{}')", place.schema.name),
+                )
                 .as_str(),
         )
         .await;
@@ -182,7 +185,7 @@ async fn a_drop_that_was_interrupted_is_taken_up() {
         .await;
     assert_eq!(forgotten, 100);
     let statistics = store.statistics().await.unwrap();
-    // One of the hundred was recorded anew, and one of the others begun anew.
+    // One of the hundred was recorded again, and one of the others begun again.
     assert_eq!(statistics.count(State::Processed), PLENTY as u64 - 100);
     assert_eq!(store.receive_one(a).await.unwrap(), Receipt::Accepted);
 
@@ -197,7 +200,7 @@ async fn a_drop_that_was_interrupted_is_taken_up() {
 }
 
 #[tokio::test]
-async fn what_somebody_reads_is_dropped_later() {
+async fn what_is_being_read_is_dropped_later() {
     let Some(ready) = partitioned().await else {
         return;
     };

@@ -49,14 +49,14 @@ async fn next_partition(store: &PostgresStore) {
 }
 
 /// The numbers of the partitions that are there, those taken out of their tables included.
-async fn partitions(place: &Place) -> Vec<i64> {
+async fn partitions(place: &TestInbox) -> Vec<i64> {
     place
         .column("SELECT number FROM {schema}.inbox_partition ORDER BY number")
         .await
 }
 
 /// Those that are still part of their tables.
-async fn attached(place: &Place) -> Vec<String> {
+async fn attached(place: &TestInbox) -> Vec<String> {
     place
         .column(
             "SELECT c.relname::text FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
@@ -110,7 +110,7 @@ async fn sweep(store: &PostgresStore, state: State) -> u64 {
 
 /// Each message has its key, and each key its message unless its partition was dropped.
 async fn check(ready: &Ready) {
-    check::check_consistent(ready).await;
+    check_consistent(ready).await;
     let wrong: Vec<String> = ready
         .place
         .column(

@@ -10,20 +10,15 @@ async fn the_options_have_to_agree_with_the_inbox() {
     let Some(plain) = common::ready().await else {
         return;
     };
-    let without = |place: &Place| place.options.clone().partitions(None);
-    let with = |place: &Place| {
+    let without = |place: &TestInbox| place.options.clone().partitions(None);
+    let with = |place: &TestInbox| {
         place
             .options
             .clone()
             .partitions(Some(Partitions::every(HOUR)))
     };
-    for (place, options) in [
-        (&ready.place, without(&ready.place)),
-        (&plain.place, with(&plain.place)),
-    ] {
-        let store = PostgresStore::connect(connection_options(&place.url), options)
-            .await
-            .unwrap();
+    for options in [without(&ready.place), with(&plain.place)] {
+        let store = PostgresStore::connect(options).await.unwrap();
         let errors = [
             store.exists().await.unwrap_err(),
             store.create().await.unwrap_err(),
@@ -37,9 +32,7 @@ async fn the_options_have_to_agree_with_the_inbox() {
         }
     }
     // Another period and patience are not another layout.
-    let other = PostgresStore::connect(connection_options(&ready.place.url), with(&ready.place))
-        .await
-        .unwrap();
+    let other = PostgresStore::connect(with(&ready.place)).await.unwrap();
     assert!(other.exists().await.unwrap());
     assert_eq!(
         other.receive_one(&message("1")).await.unwrap(),
@@ -49,7 +42,7 @@ async fn the_options_have_to_agree_with_the_inbox() {
 
 #[tokio::test]
 async fn the_ddl_sets_an_inbox_in_partitions_up() {
-    let Some(place) = Place::shared() else {
+    let Some(place) = TestInbox::shared() else {
         return;
     };
     let options: PostgresOptions = place
@@ -57,9 +50,7 @@ async fn the_ddl_sets_an_inbox_in_partitions_up() {
         .clone()
         .partitions(Some(Partitions::every(HOUR)));
     execute(&place.url, &options.ddl()).await.unwrap();
-    let store = PostgresStore::connect(connection_options(&place.url), options)
-        .await
-        .unwrap();
+    let store = PostgresStore::connect(options).await.unwrap();
     assert!(store.exists().await.unwrap());
     assert_eq!(store.migrate().await.unwrap().from, Some(1));
     for part in [
@@ -91,8 +82,11 @@ async fn only_the_owner_keeps_partitions_up() {
         .await
         .unwrap();
     let store = PostgresStore::connect(
-        connection_options(&ready.place.url).username(&role),
-        ready.place.options.clone(),
+        ready
+            .place
+            .options
+            .clone()
+            .connect_with(connection_options(&ready.place.url).username(&role)),
     )
     .await
     .unwrap();
@@ -127,9 +121,9 @@ async fn only_the_owner_keeps_partitions_up() {
     check(&ready).await;
 }
 
-async fn owner(place: &Place) -> String {
+async fn owner(place: &TestInbox) -> String {
     let sql = "SELECT quote_ident(tableowner) FROM pg_tables
                WHERE tablename = 'inbox_meta' AND format('%I', schemaname) = '{name}'";
-    let name = place.schema.as_str();
+    let name = place.schema.name.as_str();
     place.value(&sql.replace("{name}", name)).await
 }

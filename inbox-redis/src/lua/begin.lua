@@ -5,7 +5,7 @@ local length, worker = tonumber(ARGV[arg + 7]), ARGV[arg + 8]
 local handler = handler_of(key)
 local s = load(key)
 if not s then
-  local place = ARGV[arg + 5] ~= '1' and place_of(key)
+  local place = ARGV[arg + 5] ~= '1' and noted_shard(key)
   if place then return {'elsewhere', place} end
   if ARGV[arg + 6] == '0' then return {'absent'} end
   local seq = tonumber(ARGV[arg])

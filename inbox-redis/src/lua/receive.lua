@@ -10,7 +10,7 @@ local answers, bodies = {}, {}
 
 local function receive_one(m)
   if call('HGET', ids, m.key) then return 0 end
-  local place = not m.pinned and place_of(m.key)
+  local place = not m.pinned and noted_shard(m.key)
   if place then return {place} end
   insert(m.key, base + m.place, m.due, m.okey, m.whole)
   bodies[#bodies + 1] = m.key
@@ -43,7 +43,7 @@ end
 
 local function receive_part(origin, keys, offsets, packed, blob, handler)
   local raws, fields, n_new = call('HMGET', ids, unpack(keys)), {}, 0
-  local elsewhere = places_of(keys)
+  local elsewhere = noted_shards(keys)
   for n in ipairs(keys) do
     local answer = raws[n] and 0 or 1
     if answer == 1 and elsewhere[n] then

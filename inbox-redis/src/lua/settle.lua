@@ -1,5 +1,5 @@
 -- ARGV: whether to drop payloads; how long to keep what was processed, or -1; the number of
--- commands to run beside (-1: a plain settlement), each as its number of words and the words; then
+-- commands to run with it (-1: a plain settlement), each as its number of words and the words; then
 -- for each settlement its key and, packed, outcome, number, token and a number of the outcome's own;
 -- behind it, unless it is processed without a result, the outcome's text.
 local drop, keep = ARGV[arg] == '1', tonumber(ARGV[arg + 1])

@@ -1,120 +1,151 @@
-//! Whole messages, with payloads and results.
+//! Looking at messages: one, a page of them, how many there are.
 
 use std::collections::BTreeMap;
 
-use inbox_api::{Error, ErrorKind, Key, Listing, Record, Result};
+use futures_util::future::try_join_all;
+use inbox_api::{Cursor, Filter, Key, Listing, Page, Record, Result};
 use redis::Value;
 
+use super::scan::{self, LAST, SCAN, position};
 use crate::{
+    connection::Connection,
     keys::field,
-    reply::{self, Taker, unexpected},
+    reply::{self, Taker},
     rows::{self, Row},
-    scripts::READ,
-    store::RedisStore,
+    scripts::{GET, LIST_BODIES},
 };
 
 /// One script loads at most so many bodies.
 const BODIES: usize = 50;
 
-impl RedisStore {
-    pub(super) fn corrupt(
-        &self,
-        operation: &'static str,
-        shard: u16,
-        field: &str,
-        reason: String,
-    ) -> Error {
-        let row = rows::corrupt_row(self.layout(), shard, field, reason);
-        let context = format!("{}: {}", row.place, row.reason);
-        Error::new(ErrorKind::Corrupt, operation, context)
+/// Looks for the message in its home first, then in all other shards.
+pub(super) async fn get(connection: &Connection, key: &Key) -> Result<Option<Record>> {
+    let home = connection.layout().home(key);
+    if let Some(found) = get_in(connection, home, key).await? {
+        return Ok(Some(found));
     }
+    let others = connection.layout().others(home);
+    let looks = others.map(|shard| get_in(connection, shard, key));
+    let found = try_join_all(looks).await?;
+    Ok(found.into_iter().flatten().next())
+}
 
-    /// Sorts rows into those that can be read and the others, and loads payloads and results.
-    pub(super) async fn listing(
-        &self,
-        operation: &'static str,
-        rows: Vec<Row>,
-        with_payload: bool,
-    ) -> Result<Listing> {
-        let mut listing = Listing::default();
-        let mut places: BTreeMap<u16, Vec<(usize, String)>> = BTreeMap::new();
-        for row in rows {
-            match row.record {
-                Ok(record) => {
-                    let place = (listing.records.len(), row.field);
-                    places.entry(row.shard).or_default().push(place);
-                    listing.records.push(record);
-                }
-                Err(reason) => listing.corrupt.push(rows::corrupt_row(
-                    self.layout(),
-                    row.shard,
-                    &row.field,
-                    reason,
-                )),
+pub(super) async fn list(connection: &Connection, filter: &Filter, page: &Page) -> Result<Listing> {
+    connection.check_open()?;
+    let after = position(page.after.as_ref())?;
+    let limit = page.limit.min(Page::MAX) as usize;
+    if limit == 0 {
+        return Ok(Listing::default());
+    }
+    let range = match after {
+        Some(after) if page.newest_first => (0, after - 1),
+        Some(after) => (after + 1, LAST),
+        None => (0, LAST),
+    };
+    let scans = scan::begin(connection, filter, &filter.states, range, page.newest_first);
+    // One more than asked for tells whether there is a next page.
+    let mut found = scan::find(scans, limit + 1).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found
+        .last()
+        .filter(|_| more)
+        .and_then(|row| i64::try_from(row.seq).ok())
+        .map(Cursor::from);
+    let mut listing = load(connection, found, page.with_payload).await?;
+    listing.next = next;
+    Ok(listing)
+}
+
+pub(super) async fn count(connection: &Connection, filter: &Filter) -> Result<u64> {
+    let scans = scan::begin(connection, filter, &filter.states, (0, LAST), false);
+    let mut count = 0;
+    for mut scan in scans {
+        while !scan.is_over() {
+            count += scan.look(SCAN).await?.len() as u64;
+        }
+    }
+    Ok(count)
+}
+
+/// Sorts rows into those that can be read and the others, and loads payloads and results.
+pub(super) async fn load(
+    connection: &Connection,
+    rows: Vec<Row>,
+    with_payload: bool,
+) -> Result<Listing> {
+    let mut listing = Listing::default();
+    let mut places: BTreeMap<u16, Vec<(usize, String)>> = BTreeMap::new();
+    for row in rows {
+        match row.record {
+            Ok(record) => {
+                let place = (listing.records.len(), row.field);
+                places.entry(row.shard).or_default().push(place);
+                listing.records.push(record);
+            }
+            Err(reason) => listing.corrupt.push(rows::corrupt_row(
+                connection.layout(),
+                row.shard,
+                &row.field,
+                reason,
+            )),
+        }
+    }
+    if with_payload {
+        for (shard, places) in places {
+            for step in places.chunks(BODIES) {
+                load_bodies(connection, shard, step, &mut listing.records).await?;
             }
         }
-        if with_payload {
-            for (shard, places) in places {
-                for step in places.chunks(BODIES) {
-                    self.load_bodies(operation, shard, step, &mut listing.records)
-                        .await?;
-                }
-            }
-        }
-        Ok(listing)
     }
+    Ok(listing)
+}
 
-    async fn load_bodies(
-        &self,
-        operation: &'static str,
-        shard: u16,
-        places: &[(usize, String)],
-        records: &mut [Record],
-    ) -> Result<()> {
-        let mapped = unexpected(operation);
-        let mut call = self.inner.caller.call(&READ, shard, []);
-        call.arg("bodies");
-        for (_, field) in places {
-            call.arg(field);
-        }
-        let answer = reply::list(self.run(operation, call).await?).map_err(mapped)?;
-        for ((place, _), pair) in places.iter().zip(answer) {
-            let mut pair = Taker::of(pair).map_err(mapped)?;
-            let body = pair.bytes().map_err(mapped)?;
-            let result = reply::bytes(pair.optional()).map_err(mapped)?;
-            if let Some(record) = records.get_mut(*place) {
-                // A payload that was just dropped is no longer there to be shown.
-                record.payload = body.and_then(|body| rows::payload(&body).ok());
-                if record.payload.is_none() {
-                    record.payload_bytes = None;
-                }
-                record.result = result;
+async fn load_bodies(
+    connection: &Connection,
+    shard: u16,
+    places: &[(usize, String)],
+    records: &mut [Record],
+) -> Result<()> {
+    let mut call = connection.call(&LIST_BODIES, shard, []);
+    for (_, field) in places {
+        call.arg(field);
+    }
+    let answer = reply::list(connection.run(call).await?)?;
+    for ((place, _), pair) in places.iter().zip(answer) {
+        let mut pair = Taker::of(pair)?;
+        let body = pair.bytes()?;
+        let result = reply::bytes(pair.optional())?;
+        if let Some(record) = records.get_mut(*place) {
+            // A payload that was just dropped is no longer there to be shown.
+            record.payload = body.and_then(|body| rows::payload(&body).ok());
+            if record.payload.is_none() {
+                record.payload_bytes = None;
             }
+            record.result = result;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// What a shard has under a key.
-    pub(super) async fn get_in(&self, shard: u16, key: &Key) -> Result<Option<Record>> {
-        const OPERATION: &str = "get";
-        let mapped = unexpected(OPERATION);
-        let mut call = self.inner.caller.call(&READ, shard, []);
-        call.arg("get").arg(field(key));
-        let mut answer = Taker::of(self.run(OPERATION, call).await?).map_err(mapped)?;
-        let now = match answer.optional() {
-            Value::Nil => return Ok(None),
-            now => reply::number(&now).map_err(mapped)?,
-        };
-        let row = rows::row(shard, 0, now, answer.next().map_err(mapped)?).map_err(mapped)?;
-        let body = reply::bytes(answer.optional()).map_err(mapped)?;
-        let result = reply::bytes(answer.optional()).map_err(mapped)?;
-        let corrupt = |reason| self.corrupt(OPERATION, shard, &row.field, reason);
-        let mut record = row.record.map_err(corrupt)?;
-        record.payload = body
-            .map(|body| rows::payload(&body))
-            .transpose()
-            .map_err(|reason| self.corrupt(OPERATION, shard, &field(key), reason))?;
-        record.result = result;
-        Ok(Some(record))
-    }
+/// What a shard has under a key.
+async fn get_in(connection: &Connection, shard: u16, key: &Key) -> Result<Option<Record>> {
+    let mut call = connection.call(&GET, shard, []);
+    call.arg(field(key));
+    let mut answer = Taker::of(connection.run(call).await?)?;
+    let now = match answer.optional() {
+        Value::Nil => return Ok(None),
+        now => reply::number(&now)?,
+    };
+    let row = rows::row(shard, 0, now, answer.next()?)?;
+    let body = reply::bytes(answer.optional())?;
+    let result = reply::bytes(answer.optional())?;
+    let corrupt = |reason| rows::corrupt_error(connection.layout(), shard, &row.field, reason);
+    let mut record = row.record.map_err(corrupt)?;
+    record.payload = body
+        .map(|body| rows::payload(&body))
+        .transpose()
+        .map_err(corrupt)?;
+    record.result = result;
+    Ok(Some(record))
 }

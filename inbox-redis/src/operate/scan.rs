@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use inbox_api::{Filter, HandlerName, Result, State, duration_micros};
+use inbox_api::{Cursor, Filter, HandlerName, Result, State, duration_micros};
 
 use crate::{
-    reply::{Taker, unexpected},
+    connection::Connection,
+    reply::Taker,
     rows::{self, Row},
-    scripts::READ,
-    store::RedisStore,
+    scripts::LIST,
 };
+
+/// One script purges or changes at most so many, so that live traffic gets in between.
+pub(super) const STEP: usize = 500;
 
 /// One script looks at most at so many messages.
 pub(super) const SCAN: u32 = 1000;
@@ -18,8 +21,7 @@ pub(super) const LAST: i64 = (1 << 53) - 1;
 
 /// The messages of one shard that match a filter, read as they are needed.
 pub(super) struct Scan<'a> {
-    store: &'a RedisStore,
-    operation: &'static str,
+    connection: &'a Connection,
     filter: &'a Filter,
     states: &'a [State],
     shard: u16,
@@ -36,26 +38,24 @@ impl Scan<'_> {
 
     /// The next matching rows: those of one look, so perhaps none before the end.
     pub(super) async fn look(&mut self, rows: u32) -> Result<Vec<Row>> {
-        let mapped = unexpected(self.operation);
         let rows = rows.clamp(1, SCAN);
         let only_dead = self.states == [State::Dead];
-        let mut call = self.store.inner.caller.call(&READ, self.shard, []);
-        call.arg("list")
-            .arg(self.from)
+        let mut call = self.connection.call(&LIST, self.shard, []);
+        call.arg(self.from)
             .arg(self.to)
             .arg(rows)
             .arg(u8::from(self.backwards))
             .arg(u8::from(only_dead));
-        let mut answer = Taker::of(self.store.run(self.operation, call).await?).map_err(mapped)?;
-        let now = answer.number().map_err(mapped)?;
-        let more = answer.number().map_err(mapped)? == 1;
-        let reached = answer.number().map_err(mapped)?;
+        let mut answer = Taker::of(self.connection.run(call).await?)?;
+        let now = answer.number()?;
+        let more = answer.number()? == 1;
+        let reached = answer.number()?;
         let mut found = Vec::new();
-        for entry in answer.list().map_err(mapped)? {
-            let mut entry = Taker::of(entry).map_err(mapped)?;
-            let seq = entry.unsigned().map_err(mapped)?;
-            let value = entry.next().map_err(mapped)?;
-            let row = rows::row(self.shard, seq, now, value).map_err(mapped)?;
+        for entry in answer.list()? {
+            let mut entry = Taker::of(entry)?;
+            let seq = entry.unsigned()?;
+            let value = entry.next()?;
+            let row = rows::row(self.shard, seq, now, value)?;
             if matches(&row, self.filter, self.states, now) {
                 found.push(row);
             }
@@ -117,41 +117,45 @@ fn matches(row: &Row, filter: &Filter, states: &[State], now: i64) -> bool {
         })
 }
 
-impl RedisStore {
-    pub(super) fn scans<'a>(
-        &'a self,
-        operation: &'static str,
-        filter: &'a Filter,
-        states: &'a [State],
-        (from, to): (i64, i64),
-        backwards: bool,
-    ) -> Vec<Scan<'a>> {
-        self.layout()
-            .all()
-            .map(|shard| Scan {
-                store: self,
-                operation,
-                filter,
-                states,
-                shard,
-                from,
-                to,
-                backwards,
-            })
-            .collect()
-    }
+/// A scan of each shard.
+pub(super) fn begin<'a>(
+    connection: &'a Connection,
+    filter: &'a Filter,
+    states: &'a [State],
+    (from, to): (i64, i64),
+    backwards: bool,
+) -> Vec<Scan<'a>> {
+    connection
+        .layout()
+        .all()
+        .map(|shard| Scan {
+            connection,
+            filter,
+            states,
+            shard,
+            from,
+            to,
+            backwards,
+        })
+        .collect()
+}
 
-    /// The first `wanted` matching rows of all shards, in order of acceptance.
-    pub(super) async fn scan(&self, scans: Vec<Scan<'_>>, wanted: usize) -> Result<Vec<Row>> {
-        let backwards = scans.first().is_some_and(|scan| scan.backwards);
-        let looks = scans.into_iter().map(|scan| scan.first(wanted));
-        let found = futures_util::future::try_join_all(looks).await?;
-        let mut found: Vec<Row> = found.into_iter().flatten().collect();
-        found.sort_by_key(|row| row.seq);
-        if backwards {
-            found.reverse();
-        }
-        found.truncate(wanted);
-        Ok(found)
+/// The first `wanted` matching rows of all shards, in order of acceptance.
+pub(super) async fn find(scans: Vec<Scan<'_>>, wanted: usize) -> Result<Vec<Row>> {
+    let backwards = scans.first().is_some_and(|scan| scan.backwards);
+    let looks = scans.into_iter().map(|scan| scan.first(wanted));
+    let found = futures_util::future::try_join_all(looks).await?;
+    let mut found: Vec<Row> = found.into_iter().flatten().collect();
+    found.sort_by_key(|row| row.seq);
+    if backwards {
+        found.reverse();
     }
+    found.truncate(wanted);
+    Ok(found)
+}
+
+/// The number behind which a cursor says to go on.
+pub(super) fn position(cursor: Option<&Cursor>) -> Result<Option<i64>> {
+    let number = cursor.map(|cursor| cursor.sequence().map(|seq| seq.clamp(0, LAST)));
+    Ok(number.transpose()?)
 }

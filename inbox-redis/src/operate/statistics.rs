@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use inbox_api::{HandlerName, HandlerStatistics, Result, Statistics};
 
 use crate::{
-    reply::{self, Reply, Taker, unexpected},
-    scripts::READ,
-    store::RedisStore,
+    connection::Connection,
+    reply::{self, Reply, Taker},
+    scripts::{STATISTICS, STATISTICS_HANDLERS},
 };
 
 /// A handler's statistics while they are put together from the shards.
@@ -42,72 +42,61 @@ impl Sum {
     }
 }
 
-impl RedisStore {
-    pub(super) async fn sum_up(&self) -> Result<Statistics> {
-        const OPERATION: &str = "statistics";
-        let mapped = unexpected(OPERATION);
-        let handlers = self.handlers(OPERATION).await?;
-        let calls = self.layout().all().map(|shard| {
-            let mut call = self.inner.caller.call(&READ, shard, &handlers);
-            call.arg("statistics");
-            call
-        });
-        let mut statistics: BTreeMap<HandlerName, Sum> = BTreeMap::new();
-        if !handlers.is_empty() {
-            let answers = self.run_all(OPERATION, calls.collect()).await?;
-            for (shard, answer) in self.layout().all().zip(answers) {
-                let common = |time| self.inner.caller.clocks.common(shard, time);
-                for row in reply::list(answer).map_err(mapped)? {
-                    let mut row = Taker::of(row).map_err(mapped)?;
-                    let name = row.next().map_err(mapped)?;
-                    let name = reply::text(&name).map_err(mapped)?.unwrap_or_default();
-                    let Ok(handler) = HandlerName::new(name) else {
-                        continue;
-                    };
-                    let entry = statistics.entry(handler.clone()).or_insert_with(|| Sum {
-                        statistics: HandlerStatistics::empty(handler),
-                        first: None,
-                    });
-                    entry.add(row, common).map_err(mapped)?;
-                }
+pub(super) async fn statistics(connection: &Connection) -> Result<Statistics> {
+    let handlers = handlers(connection).await?;
+    let calls = connection
+        .layout()
+        .all()
+        .map(|shard| connection.call(&STATISTICS, shard, &handlers));
+    let mut statistics: BTreeMap<HandlerName, Sum> = BTreeMap::new();
+    if !handlers.is_empty() {
+        let answers = connection.run_all(calls.collect()).await?;
+        for (shard, answer) in connection.layout().all().zip(answers) {
+            let common = |time| connection.clocks().common(shard, time);
+            for row in reply::list(answer)? {
+                let mut row = Taker::of(row)?;
+                let name = row.next()?;
+                let name = reply::text(&name)?.unwrap_or_default();
+                let Ok(handler) = HandlerName::new(name) else {
+                    continue;
+                };
+                let entry = statistics.entry(handler.clone()).or_insert_with(|| Sum {
+                    statistics: HandlerStatistics::empty(handler),
+                    first: None,
+                });
+                entry.add(row, common)?;
             }
         }
-        Ok(Statistics {
-            handlers: statistics.into_values().map(|sum| sum.statistics).collect(),
-        })
     }
+    Ok(Statistics {
+        handlers: statistics.into_values().map(|sum| sum.statistics).collect(),
+    })
+}
 
-    async fn handlers(&self, operation: &'static str) -> Result<Vec<HandlerName>> {
-        let looks = self
-            .layout()
-            .all()
-            .map(|shard| self.handlers_in(operation, shard));
-        let mut handlers = futures_util::future::try_join_all(looks).await?.concat();
-        handlers.sort();
-        handlers.dedup();
-        Ok(handlers)
-    }
+async fn handlers(connection: &Connection) -> Result<Vec<HandlerName>> {
+    let looks = connection
+        .layout()
+        .all()
+        .map(|shard| handlers_in(connection, shard));
+    let mut handlers = futures_util::future::try_join_all(looks).await?.concat();
+    handlers.sort();
+    handlers.dedup();
+    Ok(handlers)
+}
 
-    /// The handlers that have messages in a shard.
-    pub(crate) async fn handlers_in(
-        &self,
-        operation: &'static str,
-        shard: u16,
-    ) -> Result<Vec<HandlerName>> {
-        let mapped = unexpected(operation);
-        let mut call = self.inner.caller.call(&READ, shard, []);
-        call.arg("handlers");
-        let mut handlers = Vec::new();
-        for name in reply::list(self.run(operation, call).await?).map_err(mapped)? {
-            let Ok(Some(name)) = reply::text(&name) else {
-                continue;
-            };
-            let name = name.split_once('\0').map_or(name, |(name, _)| name);
-            // A name that breaks the rules is a corrupt row, which claim and list report.
-            if let Ok(handler) = HandlerName::new(name) {
-                handlers.push(handler);
-            }
+/// The handlers that have messages in a shard.
+pub(crate) async fn handlers_in(connection: &Connection, shard: u16) -> Result<Vec<HandlerName>> {
+    let call = connection.call(&STATISTICS_HANDLERS, shard, []);
+    let mut handlers = Vec::new();
+    for name in reply::list(connection.run(call).await?)? {
+        let Ok(Some(name)) = reply::text(&name) else {
+            continue;
+        };
+        let name = name.split_once('\0').map_or(name, |(name, _)| name);
+        // A name that breaks the rules is a corrupt row, which claim and list report.
+        if let Ok(handler) = HandlerName::new(name) {
+            handlers.push(handler);
         }
-        Ok(handlers)
     }
+    Ok(handlers)
 }

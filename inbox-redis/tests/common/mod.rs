@@ -1,8 +1,7 @@
-//! What the tests share: servers of their own, and fixtures on them.
+//! What the tests share: their own servers, and fixtures on them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 pub mod address;
-pub mod harness;
 pub mod load;
 pub mod messages;
 pub mod primaries;
@@ -16,9 +15,15 @@ use std::{
 };
 
 use inbox_api::{ClockOffset, InboxName};
-use inbox_redis::{RedisOptions, RedisStore, StartChecks};
+use inbox_redis::{
+    Confirmations, RedisOptions, RedisStore, StartChecks, conformance::RedisHarness,
+};
 use redis::aio::ConnectionLike as _;
-use test_servers::{Error, Kind, NoServer, Server, find_own_with_clocks, require_or_skip};
+use test_servers::{
+    Error, Kind, NoServer, Server,
+    control::{Outage, own},
+    find_own_with_clocks, require_or_skip,
+};
 
 /// Numbers the inboxes of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -28,20 +33,22 @@ pub fn fresh_name() -> InboxName {
     InboxName::new(format!("t{}_{number}", std::process::id())).unwrap()
 }
 
+pub type Shared = LazyLock<Result<Option<Mutex<Server>>, Error>>;
+
 fn found(kind: Kind) -> Result<Option<Mutex<Server>>, Error> {
     Ok(require_or_skip(kind)?.map(Mutex::new))
 }
 
-pub static SERVER: harness::Shared = LazyLock::new(|| found(Kind::Redis));
-pub static CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::RedisCluster));
-pub static REDIS_8: harness::Shared = LazyLock::new(|| found(Kind::Redis8));
-pub static REDIS_8_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::Redis8Cluster));
-pub static VALKEY: harness::Shared = LazyLock::new(|| found(Kind::Valkey));
-pub static VALKEY_CLUSTER: harness::Shared = LazyLock::new(|| found(Kind::ValkeyCluster));
+pub static SERVER: Shared = LazyLock::new(|| found(Kind::Redis));
+pub static CLUSTER: Shared = LazyLock::new(|| found(Kind::RedisCluster));
+pub static REDIS_8: Shared = LazyLock::new(|| found(Kind::Redis8));
+pub static REDIS_8_CLUSTER: Shared = LazyLock::new(|| found(Kind::Redis8Cluster));
+pub static VALKEY: Shared = LazyLock::new(|| found(Kind::Valkey));
+pub static VALKEY_CLUSTER: Shared = LazyLock::new(|| found(Kind::ValkeyCluster));
 
 /// A cluster with the clock of one node ten minutes ahead, and that of another ten minutes behind, where
 /// clocks can be changed.
-pub static CLOCKS_APART: harness::Shared = LazyLock::new(|| {
+pub static CLOCKS_APART: Shared = LazyLock::new(|| {
     // Replicas have the clocks of their primaries.
     match find_own_with_clocks(Kind::RedisCluster, &[], &[0, 600, -600]) {
         Ok(server) => Ok(Some(Mutex::new(server))),
@@ -54,7 +61,7 @@ pub static CLOCKS_APART: harness::Shared = LazyLock::new(|| {
 });
 
 /// A shared server, if there is one. Looking for it blocks, so it has its own thread.
-pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex<Server>>, String> {
+pub fn started(server: &'static Shared) -> Result<Option<&'static Mutex<Server>>, String> {
     let found = std::thread::spawn(|| match &**server {
         Ok(server) => Ok(server.as_ref()),
         Err(error) => Err(error.to_string()),
@@ -63,7 +70,7 @@ pub fn started(server: &'static harness::Shared) -> Result<Option<&'static Mutex
 }
 
 /// The URL of a shared server, if there is one.
-pub fn url(server: &'static harness::Shared) -> Option<String> {
+pub fn url(server: &'static Shared) -> Option<String> {
     let server = started(server).unwrap()?;
     Some(server.lock().unwrap().url().to_owned())
 }
@@ -82,6 +89,42 @@ pub fn options(url: &str, cluster: bool, shards: u16) -> RedisOptions {
         .unwrap()
         .start_checks(StartChecks::Warn)
         .operation_timeout(Duration::from_secs(5))
+}
+
+/// The suite's harness on a shared server, over so many shards, with confirmations that are less than
+/// the tests' operations may take. Cases that harm their servers have their own.
+pub fn harness(
+    (kind, server): (Kind, &'static Shared),
+    shards: u16,
+    confirmations: Confirmations,
+) -> RedisHarness {
+    let cluster = matches!(
+        kind,
+        Kind::RedisCluster | Kind::Redis8Cluster | Kind::ValkeyCluster
+    );
+    let url = url(server).unwrap_or_else(|| panic!("there is no {kind} here"));
+    let options = options(&url, cluster, shards).confirmations(confirmations);
+    let over = if shards > 1 { " over shards" } else { "" };
+    RedisHarness::new(options)
+        .named(format!("redis, on {kind}{over}"))
+        .servers(own(kind, &[], Outage::Paused))
+}
+
+/// What a replica has in memory. One of a slow machine needs the time for 80 MiB.
+pub fn by_a_replica() -> Confirmations {
+    Confirmations {
+        replicas: 1,
+        timeout: Duration::from_secs(4),
+        ..Confirmations::default()
+    }
+}
+
+/// What is on the primary's disk.
+pub fn by_the_disk() -> Confirmations {
+    Confirmations {
+        local_aof: true,
+        ..Confirmations::default()
+    }
 }
 
 /// A fresh inbox whose time can be moved.

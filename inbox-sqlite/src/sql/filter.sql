@@ -1,5 +1,4 @@
-{states}
-  AND (?4 IS NULL OR iif(s.state = 1 AND s.lease_until <= ?3, 0, s.state)
+(?4 IS NULL OR iif(s.state = 1 AND s.lease_until <= ?3, 0, s.state)
       IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR s.handler = ?5)
   AND (?6 IS NULL OR m.kind = ?6)

@@ -1,4 +1,4 @@
--- ?1 messages as JSON arrays, ?2 all their headers and payloads one behind the other, ?3 now. Headers
+-- ?1 messages as JSON arrays, ?2 all their headers and payloads one after the other, ?3 now. Headers
 -- are JSON themselves: within JSON they would be written and read several times over.
 -- json_each walks the array in order, which makes the first copy of a key the one that counts
 -- and the order of the batch the order of acceptance.

@@ -1,5 +1,13 @@
--- ?1 to ?9 as in insert.sql, ?10 result. A new token, so that a worker whose lease ran out is
+-- The message if it is new, and its end if it can be processed now.
+-- ?1 to ?9 as in begin.sql, ?10 result. A new token, so that a worker whose lease ran out is
 -- told so when it settles.
+INSERT INTO {inbox}_message (
+    handler, id, kind, content_type, headers, ordering_key,
+    accepted_at, first_due_at, payload_bytes, payload
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, length(?9), ?9)
+ON CONFLICT (handler, id) DO NOTHING
+RETURNING 'accepted', seq, 0, 0;
 UPDATE {inbox}_state
 SET state = 2, claimable = 0, lease_until = NULL, token = max(token + 1, ?7),
     started = started + 1, finished = finished + 1, finished_at = ?7, result = ?10

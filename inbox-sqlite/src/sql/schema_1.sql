@@ -58,7 +58,7 @@ CREATE UNIQUE INDEX {inbox}_head ON {inbox}_state (handler, ordering_key)
 CREATE INDEX {inbox}_final ON {inbox}_state (state, finished_at, seq)
     WHERE finished_at IS NOT NULL;
 
--- Dead letters in order of acceptance, however long the history beside them.
+-- Dead letters in order of acceptance, however long the history is.
 CREATE INDEX {inbox}_dead ON {inbox}_state (seq)
     WHERE state = 3;
 

@@ -1,4 +1,4 @@
--- ?1 settlements as JSON arrays, ?2 all results one behind the other, ?3 now.
+-- ?1 settlements as JSON arrays, ?2 all results one after the other, ?3 now.
 UPDATE {inbox}_state
 SET state = j.new_state,
     claimable = j.new_state = 0,

@@ -1,10 +1,7 @@
-//! What the tests share: a store in a folder of its own whose clock they move.
+//! What the tests share: a store in a temporary folder, whose clock they move.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use inbox_api::{
     AfterDead, Begun, ClaimRequest, Clock, HandlerName, Key, Kind, Lease, LeaseTerms, Leased,
@@ -12,18 +9,17 @@ use inbox_api::{
     StoreExt, WorkerName,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore, Synchronous};
-use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
 pub const LENGTH: Duration = Duration::from_secs(30);
 
-pub struct Place {
+pub struct TestInbox {
     pub folder: TempDir,
     pub clock: Clock,
     pub store: SqliteStore,
 }
 
-impl Place {
+impl TestInbox {
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("inbox.db")
     }
@@ -34,36 +30,36 @@ impl Place {
             .clock(self.clock.clone())
     }
 
-    /// Another store on the same file, with connections of its own as another process has.
+    /// Another store on the same file, with its own connections, as another process has.
     pub async fn other(&self) -> SqliteStore {
         SqliteStore::connect(self.options()).await.unwrap()
     }
 }
 
-pub async fn empty_place() -> Place {
+pub async fn empty_test_inbox() -> TestInbox {
     let folder = TempDir::new().unwrap();
     let clock = Clock::system();
     let options = SqliteOptions::new(folder.path().join("inbox.db"))
         .synchronous(Synchronous::Normal)
         .clock(clock.clone());
     let store = SqliteStore::connect(options).await.unwrap();
-    Place {
+    TestInbox {
         folder,
         clock,
         store,
     }
 }
 
-pub async fn place() -> Place {
-    let place = empty_place().await;
-    place.store.create().await.unwrap();
-    place
+pub async fn test_inbox() -> TestInbox {
+    let inbox = empty_test_inbox().await;
+    inbox.store.create().await.unwrap();
+    inbox
 }
 
-pub async fn place_with(change: impl Fn(SqliteOptions) -> SqliteOptions) -> Place {
-    let mut place = place().await;
-    place.store = SqliteStore::connect(change(place.options())).await.unwrap();
-    place
+pub async fn test_inbox_with(change: impl Fn(SqliteOptions) -> SqliteOptions) -> TestInbox {
+    let mut inbox = test_inbox().await;
+    inbox.store = SqliteStore::connect(change(inbox.options())).await.unwrap();
+    inbox
 }
 
 pub fn handler(name: &str) -> HandlerName {
@@ -142,18 +138,6 @@ pub fn dead(after: AfterDead) -> Outcome {
         reason: "poison".into(),
         after,
     }
-}
-
-/// Rules that do not hold in the tables of an inbox named "inbox".
-pub async fn broken_rules(path: &Path) -> Vec<String> {
-    let options = SqliteConnectOptions::new().filename(path);
-    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
-    let broken = sqlx::query_scalar(include_str!("invariants.sql"))
-        .fetch_all(&mut connection)
-        .await
-        .unwrap();
-    connection.close().await.unwrap();
-    broken
 }
 
 /// Compares the counts that triggers keep with what listings count.

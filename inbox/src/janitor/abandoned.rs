@@ -21,7 +21,7 @@ use crate::{
     hooks::{Call, Hooks},
     patience::Patient,
     refusal::plainer,
-    telemetry::{self, Count},
+    telemetry::{self, Count, MESSAGE},
 };
 
 /// For how long the janitor holds a message that it looks at.
@@ -167,7 +167,7 @@ impl Abandoned {
                 return Err(invalid.in_operation("settle"));
             }
         }
-        tracing::warn!(%key, %reason, "message given up");
+        tracing::warn!(target: MESSAGE, %key, %reason, "message given up");
         telemetry::count(&key.handler, Count::Dead);
         self.tell(Call::DeadLettered(Box::new(leased), reason))
             .await;
@@ -270,7 +270,7 @@ fn ended(error: JoinError) -> Result<bool> {
         Ok(panic) => resume_unwind(panic),
         Err(_) => {
             let context = "the runtime was shut down";
-            Err(Error::new(ErrorKind::Other, "sweep", context))
+            Err(Error::new(ErrorKind::Other, context).in_operation("sweep"))
         }
     }
 }

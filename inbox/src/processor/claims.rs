@@ -18,7 +18,7 @@ use crate::{
     ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Settlement, Store as _,
     backoff::{after, through_an_outage},
     hooks::{Call, Teller},
-    telemetry::{self, Count, Timer},
+    telemetry::{self, Count, OUTAGE, Timer},
 };
 
 /// How long a few free slots wait for more, so that a busy processor claims in batches.
@@ -201,7 +201,7 @@ impl Driver {
             Ok(claims) => claims,
             Err(error) if error.is_retryable() => {
                 let outage = self.claiming.outage.get_or_insert_with(|| {
-                    tracing::warn!(%error, "cannot claim; trying again until it works");
+                    tracing::warn!(target: OUTAGE, %error, "cannot claim; trying again until it works");
                     through_an_outage().build()
                 });
                 self.claiming.next = now + outage.next().unwrap_or(PATIENCE);
@@ -210,7 +210,7 @@ impl Driver {
             Err(error) => return self.fail(error),
         };
         if self.claiming.outage.take().is_some() {
-            tracing::info!("claiming works again");
+            tracing::info!(target: OUTAGE, "claiming works again");
         }
         for row in &claims.corrupt {
             tracing::error!(

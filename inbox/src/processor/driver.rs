@@ -27,7 +27,7 @@ use super::{
 use crate::{
     Error, Outcome, Result,
     hooks::{Call, Teller},
-    telemetry::Count,
+    telemetry::{Count, MESSAGE},
 };
 
 /// How long a handler that was told to stop may go on before it is dropped.
@@ -266,7 +266,7 @@ impl Driver {
             End::Dropped if was_told_to_stop => End::Outcome(Outcome::Release),
             End::Interrupted(failure) if is_stopping => {
                 let error = failure.error();
-                tracing::info!(key = %slot.context.message().key(), error, "attempt cut short");
+                tracing::info!(target: MESSAGE, key = %slot.context.message().key(), error, "attempt cut short");
                 End::Outcome(Outcome::Release)
             }
             End::Interrupted(failure) => task::failed(&config, &slot.context, failure),

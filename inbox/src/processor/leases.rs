@@ -10,6 +10,7 @@ use super::{Config, Context, driver::Driver, handler::Hold, table::Phase};
 use crate::{
     Extended, Lease, Result, Store as _,
     backoff::{LONGEST_PAUSE, through_an_outage},
+    telemetry::OUTAGE,
 };
 
 pub(super) struct Renewal {
@@ -150,7 +151,7 @@ impl Driver {
                     }
                 }
                 let outage = self.renewal.outage.get_or_insert_with(|| {
-                    tracing::warn!(%error, "cannot renew leases; trying again until it works");
+                    tracing::warn!(target: OUTAGE, %error, "cannot renew leases; trying again until it works");
                     through_an_outage().build()
                 });
                 let pause = outage.next().unwrap_or(LONGEST_PAUSE);
@@ -159,7 +160,7 @@ impl Driver {
             Err(error) => return self.fail(error),
         };
         if self.renewal.outage.take().is_some() {
-            tracing::info!("renewing leases works again");
+            tracing::info!(target: OUTAGE, "renewing leases works again");
         }
         let expires = started + self.config.terms.length();
         for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {

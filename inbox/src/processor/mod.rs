@@ -219,7 +219,7 @@ fn ended(task: Result<Result<Summary>, JoinError>) -> Result<Summary> {
         Ok(panic) => resume_unwind(panic),
         Err(_) => {
             let context = "the runtime was shut down";
-            Err(Error::new(ErrorKind::Other, "process", context))
+            Err(Error::new(ErrorKind::Other, context).in_operation("process"))
         }
     })
 }

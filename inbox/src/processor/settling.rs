@@ -11,7 +11,7 @@ use crate::{
     backoff::through_an_outage,
     hooks::Call,
     refusal::plainer,
-    telemetry::{Count, Timer},
+    telemetry::{Count, OUTAGE, Timer},
 };
 
 /// Outcomes on their way to the store. There is at most one per slot, so an outage makes this no
@@ -155,7 +155,7 @@ impl Driver {
                 }
                 let short = || {
                     let context = "the store did not answer for each message";
-                    Error::new(ErrorKind::Other, "settle", context)
+                    Error::new(ErrorKind::Other, context).in_operation("settle")
                 };
                 return self.fail(other.err().unwrap_or_else(short));
             }
@@ -185,12 +185,12 @@ async fn send(
         .when(Error::is_retryable)
         .notify(|error, _| {
             if std::mem::take(&mut is_first) {
-                tracing::warn!(%error, "cannot settle; trying again until it works");
+                tracing::warn!(target: OUTAGE, %error, "cannot settle; trying again until it works");
             }
         })
         .await;
     if !is_first && result.is_ok() {
-        tracing::info!("settling works again");
+        tracing::info!(target: OUTAGE, "settling works again");
     }
     timer.settled();
     SettledBatch {

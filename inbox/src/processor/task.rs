@@ -14,7 +14,11 @@ use super::{
     handler::{Completed, Remedy},
     router::Route,
 };
-use crate::{Outcome, headers::TRACEPARENT, telemetry::Timer};
+use crate::{
+    Outcome,
+    headers::TRACEPARENT,
+    telemetry::{MESSAGE, Timer},
+};
 
 /// How a run ended.
 pub(super) enum End {
@@ -136,7 +140,7 @@ async fn run(config: &Config, context: &Context, expires: Instant) -> End {
         // It was told to stop, and the message is not to pay for that.
         Err(failure) if context.is_cut_short() && failure.is_retry() => {
             let (_, error) = failure.into_parts();
-            tracing::info!(key = %message.key(), %error, "attempt cut short");
+            tracing::info!(target: MESSAGE, key = %message.key(), %error, "attempt cut short");
             End::Outcome(Outcome::Release)
         }
         Err(failure) => failed(config, context, failure),
@@ -155,11 +159,11 @@ pub(super) fn failed(config: &Config, context: &Context, failure: Failure) -> En
     };
     End::Outcome(match after {
         Some(after) if attempt < config.retry.max_attempts() => {
-            tracing::info!(key = %context.message().key(), %error, ?after, "attempt failed");
+            tracing::info!(target: MESSAGE, key = %context.message().key(), %error, ?after, "attempt failed");
             Outcome::Retry { after, error }
         }
         _ => {
-            tracing::warn!(key = %context.message().key(), %error, "attempt failed; giving up");
+            tracing::warn!(target: MESSAGE, key = %context.message().key(), %error, "attempt failed; giving up");
             Outcome::Dead {
                 reason: error,
                 after: config.after_dead,

@@ -15,7 +15,10 @@ use super::{
     report::{BatchReport, Summary},
     source::{Delivery, Rejection, SourceError},
 };
-use crate::{Error, ErrorKind, Message, Receipt, Result, Store as _, telemetry};
+use crate::{
+    Error, ErrorKind, Message, Receipt, Result, Store as _,
+    telemetry::{self, MESSAGE},
+};
 
 /// What a rejected delivery counts as that does not say what it holds.
 const UNKNOWN_BYTES: usize = 1024 * 1024;
@@ -59,7 +62,12 @@ pub(super) async fn process<D: Delivery>(
         rejected = report.rejected,
         "batch received"
     );
-    telemetry::received(&report);
+    let outcomes = [
+        ("accepted", report.accepted),
+        ("duplicate", report.duplicates),
+        ("rejected", report.rejected),
+    ];
+    telemetry::received(outcomes, report.elapsed);
     if let Some(on_batch) = &receiver.on_batch
         && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
     {
@@ -145,9 +153,9 @@ async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>
             Ok(_) => {
                 return Err(Error::new(
                     ErrorKind::Other,
-                    "receive",
                     "the store did not answer for every message",
-                ));
+                )
+                .in_operation("receive"));
             }
             Err(error) if error.is_retryable() => {
                 tokio::time::sleep(outage.failed(&error)).await;
@@ -161,7 +169,7 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
     let copies = match place {
         Ok(range) => receipts.get(range).unwrap_or_default(),
         Err(rejection) => {
-            tracing::warn!(reason = %rejection, "delivery rejected: not a valid message");
+            tracing::warn!(target: MESSAGE, reason = %rejection, "delivery rejected: not a valid message");
             report.rejected += 1;
             return Verdict::Reject(rejection);
         }
@@ -171,7 +179,7 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
         Receipt::Accepted | Receipt::Duplicate => None,
     });
     if let Some(invalid) = refusal {
-        tracing::warn!(reason = %invalid, "delivery rejected: refused by the store");
+        tracing::warn!(target: MESSAGE, reason = %invalid, "delivery rejected: refused by the store");
         report.rejected += 1;
         return Verdict::Reject(invalid.into());
     }
@@ -233,7 +241,7 @@ fn panicked() -> SourceError {
 
 fn note_failures(failures: &[SourceError]) -> usize {
     if let Some(error) = failures.first() {
-        tracing::warn!(
+        tracing::warn!(target: MESSAGE,
             %error,
             count = failures.len(),
             "acknowledgement failed; the broker will deliver again and the copies be refused"

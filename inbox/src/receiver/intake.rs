@@ -12,7 +12,7 @@ use super::{
     outage::Outage,
     source::{Source, SourceError},
 };
-use crate::backoff::after;
+use crate::{backoff::after, telemetry::MESSAGE};
 
 /// How the source stands.
 enum Supply {
@@ -94,7 +94,7 @@ pub(super) async fn run<S: Source>(
 
     let summary = lock(&summary).clone();
     if summary.abandoned() > 0 {
-        tracing::warn!(
+        tracing::warn!(target: MESSAGE,
             deliveries = summary.abandoned(),
             "receiver stopped at its drain limit; the broker will deliver these again"
         );

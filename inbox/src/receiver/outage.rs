@@ -7,7 +7,10 @@ use std::{
 
 use backon::{BackoffBuilder as _, ExponentialBackoff};
 
-use crate::backoff::{LONGEST_PAUSE, through_an_outage};
+use crate::{
+    backoff::{LONGEST_PAUSE, through_an_outage},
+    telemetry::OUTAGE,
+};
 
 /// One thing that may be away for a while. Logs once when an outage begins and once when it ends.
 pub(super) struct Outage {
@@ -24,18 +27,18 @@ impl Outage {
     pub(super) fn failed(&mut self, error: &dyn fmt::Display) -> Duration {
         let of = self.of;
         let (_, pauses) = self.present.get_or_insert_with(|| {
-            tracing::warn!(%error, "{of} unavailable; retrying until it is back");
+            tracing::warn!(target: OUTAGE, %error, "{of} unavailable; retrying until it is back");
             (Instant::now(), through_an_outage().build())
         });
         let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
-        tracing::debug!(%error, ?pause, "{of} still unavailable");
+        tracing::debug!(target: OUTAGE, %error, ?pause, "{of} still unavailable");
         pause
     }
 
     /// Notes a success.
     pub(super) fn over(&mut self) {
         if let Some((began, _)) = self.present.take() {
-            tracing::info!(after = ?began.elapsed(), "{} available again", self.of);
+            tracing::info!(target: OUTAGE, after = ?began.elapsed(), "{} available again", self.of);
         }
     }
 }

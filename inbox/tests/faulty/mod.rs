@@ -111,10 +111,12 @@ impl FaultyStore {
     ) -> Result<T> {
         match self.next_fault(operation) {
             Fault::Pass => work.await,
-            Fault::Before(kind) => Err(Error::new(kind, operation, "planned, before")),
+            Fault::Before(kind) => Err(Error::new(kind, "planned, before").in_operation(operation)),
             Fault::After(kind) => {
                 work.await?;
-                Err(Error::new(kind, operation, "planned, reply lost").with_effect(Effect::Unknown))
+                Err(Error::new(kind, "planned, reply lost")
+                    .in_operation(operation)
+                    .with_effect(Effect::Unknown))
             }
             Fault::Never => std::future::pending().await,
             Fault::Late => {

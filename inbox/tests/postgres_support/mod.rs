@@ -87,12 +87,12 @@ impl Place {
 
     /// The same inbox through a pooler in transaction mode.
     pub async fn through(&self, pooler: &Server) -> PostgresStore {
-        let (connection, options) = PostgresOptions::from_url(pooler.url()).unwrap();
+        let options = PostgresOptions::from_url(pooler.url()).unwrap();
         let options = options
             .schema(self.schema.clone())
             .prepared_statements(false)
             .notifications(false);
-        PostgresStore::connect(connection, options).await.unwrap()
+        PostgresStore::connect(options).await.unwrap()
     }
 
     /// The same inbox as another role.
@@ -174,9 +174,9 @@ impl Drop for Place {
 }
 
 async fn connect(url: &str, schema: &SchemaName) -> PostgresStore {
-    let (connection, options) = PostgresOptions::from_url(url).unwrap();
+    let options = PostgresOptions::from_url(url).unwrap();
     let options = options.schema(schema.clone());
-    PostgresStore::connect(connection, options).await.unwrap()
+    PostgresStore::connect(options).await.unwrap()
 }
 
 /// A connection that can write also while the server is read-only for everybody else.

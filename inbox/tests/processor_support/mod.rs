@@ -60,12 +60,13 @@ pub struct Spy {
 
 impl Spy {
     pub fn new() -> Self {
-        Self::with(MemoryOptions::default())
+        Self::with(MemoryOptions::new())
     }
 
     pub fn with(options: MemoryOptions) -> Self {
-        let clock = options.clock.clone();
-        Self::around(Arc::new(MemoryStore::with(options)), clock)
+        let clock = Clock::system();
+        let store = MemoryStore::with(options.clock(clock.clone()));
+        Self::around(Arc::new(store), clock)
     }
 
     pub fn around(inner: Arc<dyn Inbox>, clock: Clock) -> Self {
@@ -156,7 +157,7 @@ impl Spy {
             | Some(Trouble::Hold | Trouble::RefuseOutcome { .. } | Trouble::RefuseDead { .. }) => {
                 work.await
             }
-            Some(Trouble::Refuse(kind)) => Err(Error::new(kind, operation, "planned")),
+            Some(Trouble::Refuse(kind)) => Err(Error::new(kind, "planned").in_operation(operation)),
             Some(Trouble::HoldAnswer) => {
                 let answer = work.await;
                 self.wait_while(|| matches!(self.trouble(operation), Some(Trouble::HoldAnswer)))
@@ -165,7 +166,8 @@ impl Spy {
             }
             Some(Trouble::LoseReply) => {
                 work.await?;
-                let error = Error::new(ErrorKind::Unavailable, operation, "reply lost, as planned");
+                let error = Error::new(ErrorKind::Unavailable, "reply lost, as planned")
+                    .in_operation(operation);
                 Err(error.with_effect(Effect::Unknown))
             }
         }

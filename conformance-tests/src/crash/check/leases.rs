@@ -200,7 +200,7 @@ impl Possible {
     }
 }
 
-/// Whether somebody other than the holder of `token` has, or may have, claimed the message before
+/// Whether another worker than the holder of `token` has, or may have, claimed the message before
 /// `end`.
 pub(super) fn has_rival(
     key: &Key,

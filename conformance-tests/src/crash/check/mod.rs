@@ -46,8 +46,8 @@ pub enum Rule {
     TokensGrow,
     /// A settlement that was answered with `Done` had the newest token.
     Fenced,
-    /// A lease is lost only to somebody who claimed the message.
-    LostToSomebody,
+    /// A lease is lost only to a worker that claimed the message.
+    LostToNobody,
     /// A message ends in the state that its settlement gave it.
     SettledState,
     /// A final state comes from a settlement.
@@ -83,7 +83,7 @@ impl Rule {
         Self::OneHolder,
         Self::TokensGrow,
         Self::Fenced,
-        Self::LostToSomebody,
+        Self::LostToNobody,
         Self::SettledState,
         Self::StateHasACause,
         Self::FinalStaysFinal,
@@ -108,7 +108,7 @@ impl Rule {
             Self::OneHolder => "one-holder",
             Self::TokensGrow => "tokens-grow",
             Self::Fenced => "fenced",
-            Self::LostToSomebody => "lost-to-somebody",
+            Self::LostToNobody => "lost-to-nobody",
             Self::SettledState => "settled-state",
             Self::StateHasACause => "state-has-a-cause",
             Self::FinalStaysFinal => "final-stays-final",

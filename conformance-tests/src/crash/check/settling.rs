@@ -54,7 +54,7 @@ impl Checker<'_> {
                     let token = settle.token;
                     format!("the lease of token {token} was lost, and nobody had claimed it")
                 });
-                self.judge(Rule::LostToSomebody, &[key], broken);
+                self.judge(Rule::LostToNobody, &[key], broken);
             }
             _ => {}
         }

@@ -21,7 +21,7 @@ use Received::{Accepted, Duplicate};
 /// The length of every lease, in milliseconds.
 const LEASE: u64 = 500;
 
-/// A run as somebody might tell it. Times are in milliseconds; an end of 0 means that there was
+/// A run, as text. Times are in milliseconds; an end of 0 means that there was
 /// none.
 #[derive(Default)]
 struct Run {
@@ -257,7 +257,7 @@ fn unknown_outcomes_explain_what_they_can() {
         .settle((20, 21), ("a", 1), Processed, Done)
         .listed("a", State::Processed, 1, 1)
         .keeps_all();
-    // The settlement was lost to somebody of whom nobody knows.
+    // The settlement was lost to a worker that the history does not know.
     Run::default()
         .receive(0, 1, "a", Accepted)
         .claim(2, 3, "a", 1, (1, 0))
@@ -442,7 +442,7 @@ fn lost_to_nobody() {
         .claim(600, 601, "a", 2, (2, 0))
         .settle((602, 603), ("a", 2), Processed, Done)
         .listed("a", State::Processed, 2, 1)
-        .breaks(Rule::LostToSomebody);
+        .breaks(Rule::LostToNobody);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use super::{
     point::Point,
     target::{Opened, Target},
 };
-use crate::harness::BoxError;
+use crate::needs::BoxError;
 
 pub(crate) use receive::{messages, number_of};
 

@@ -16,7 +16,7 @@ use crate::{
         options::Mode,
         point::Point,
     },
-    harness::{BoxError, Unable},
+    needs::{BoxError, Unable},
     transactions::AnyTransactions,
 };
 
@@ -96,7 +96,7 @@ async fn work(
         }
         match random.u8(..100) {
             0..10 => extend(worker, &leased, length).await?,
-            // Stays away for longer than its lease: its work is somebody else's by now.
+            // Stays away for longer than its lease: its work is another worker's by now.
             10 if leased.attempts.started < PATIENCE => tokio::time::sleep(length * 2).await,
             _ => {}
         }
@@ -190,7 +190,7 @@ async fn settle(worker: &Worker, batch: &[Settlement]) -> Result<(), BoxError> {
 
 /// Writes the effect and settles in one transaction. Once only: when its answer is unknown it may
 /// have been committed, and a second one would find its settlement repeated, which is `Done` too,
-/// and write the effect again. The lease is left to run out instead, and whoever claims the message
+/// and write the effect again. The lease is left to run out instead, and the worker that claims the message
 /// then, if anybody can, does the work.
 async fn complete(
     worker: &Worker,
@@ -208,7 +208,7 @@ async fn complete(
         Ok(answer) => answer,
         Err(Unable::Failed(error)) => match error.downcast::<inbox_api::Error>() {
             Ok(error) => {
-                // The lease runs out and somebody does it again, or it was committed.
+                // The lease runs out and another worker does it again, or it was committed.
                 pause_after(&error).await;
                 Answered::failed(&error)
             }

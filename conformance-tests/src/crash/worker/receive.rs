@@ -15,7 +15,7 @@ use crate::{
         options::Mode,
         point::Point,
     },
-    harness::BoxError,
+    needs::BoxError,
 };
 
 /// So many messages after each other share their ordering keys.

@@ -2,9 +2,9 @@
 //! handlers that fail, and a count of the effects at the end.
 
 mod broker;
-mod herd;
 mod stage;
 mod worker;
+mod worker_pool;
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use inbox::{
-    Filter, HandlerName, Operate, Page, State, Store as _,
+    Filter, HandlerName, Operate, Page, State, Store as _, StoreKind,
     receiver::{Receiver, Summary},
 };
 use serde::Serialize;
@@ -23,14 +23,13 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::worker::{DemoWorker, worker};
 use self::{
     broker::Broker,
-    herd::Herd,
     stage::{Effects, OnSqlite, Stage},
+    worker_pool::WorkerPool,
 };
 use crate::{
     args::{Global, wrong_usage},
     exit::Exit,
-    interrupt, output, progress,
-    store::{self, Kind},
+    interrupt, output, progress, store,
 };
 
 pub(crate) const HELP: &str = "\
@@ -81,24 +80,24 @@ struct Outcome {
 pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
     let token = interrupt::token()?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let kind = Kind::of(&global.store);
+    let kind = StoreKind::of(&global.store);
     match kind {
-        Some(Kind::Redis) => {
+        Some(StoreKind::Redis) => {
             wrong_usage("the demo needs a store with transactions, and Redis has none");
         }
-        Some(Kind::Mongodb) => wrong_usage(
+        Some(StoreKind::Mongo) => wrong_usage(
             "the demo has no stage on MongoDB; it plays on SQLite, PostgreSQL, MySQL and MariaDB",
         ),
         _ => store::check(&global.store)?,
     }
-    if matches!(kind, Some(Kind::Postgres | Kind::Mysql)) && args.keep.is_some() {
+    if matches!(kind, Some(StoreKind::Postgres | StoreKind::MySql)) && args.keep.is_some() {
         wrong_usage("--keep is for a demo on SQLite");
     }
     let result = match kind {
         #[cfg(feature = "postgres")]
-        Some(Kind::Postgres) => on_postgres(global, &args, seed, &token).await?,
+        Some(StoreKind::Postgres) => on_postgres(global, &args, seed, &token).await?,
         #[cfg(feature = "mysql")]
-        Some(Kind::Mysql) => on_mysql(global, &args, seed, &token).await?,
+        Some(StoreKind::MySql) => on_mysql(global, &args, seed, &token).await?,
         _ => on_sqlite(global, &args, seed, &token).await?,
     };
     let Some(result) = result else {
@@ -141,15 +140,13 @@ async fn on_postgres(
     seed: u64,
     token: &CancellationToken,
 ) -> Result<Option<Outcome>> {
-    use crate::scratch::Scratch;
-
     let url = &global.store;
-    let schema = Scratch::schema("demo")?;
+    let schema = stage::OnPostgres::fresh_schema()?;
     let stage = stage::OnPostgres::open(url, schema.clone())
         .await
         .with_context(|| store::cannot_open(url))?;
     let result = unless_interrupted(token, play(global, args, &stage, seed)).await;
-    if let Err(error) = Scratch::at(url)?.drop_schema(&schema).await {
+    if let Err(error) = stage.remove().await {
         output::note(format_args!("the schema {schema} is left behind: {error}"));
     }
     result
@@ -164,7 +161,7 @@ async fn on_mysql(
     token: &CancellationToken,
 ) -> Result<Option<Outcome>> {
     let url = &global.store;
-    let inbox = crate::tables::inbox_name("demo")?;
+    let inbox = crate::mysql_tables::inbox_name("demo")?;
     let stage = stage::OnMysql::open(url, inbox.clone())
         .await
         .with_context(|| store::cannot_open(url))?;
@@ -196,7 +193,7 @@ async fn play<S: Stage>(global: &Global, args: &DemoArgs, stage: &S, seed: u64) 
 
     let mut broker = Broker::new(&handler, &mut random)?;
     let deliveries = broker.remaining() as u64;
-    let herd = Herd::start(stage.directions(), args.workers, args.kills, random.fork())?;
+    let pool = WorkerPool::start(stage.directions(), args.workers, args.kills, random.fork())?;
     let bar = progress::bar(global, "messages finished", Broker::messages());
     let receiver = Receiver::builder(Arc::new(store.clone()))
         .batch_size(20)
@@ -208,7 +205,7 @@ async fn play<S: Stage>(global: &Global, args: &DemoArgs, stage: &S, seed: u64) 
                 .await
                 .context("the receiver failed")
         },
-        herd.run(
+        pool.run(
             async || finished(store).await,
             |done| bar.set_position(done)
         ),

@@ -5,7 +5,7 @@ local function write()
   save_all()
   move_all()
   for handler, keys in pairs(touched) do
-    for okey in pairs(keys) do rehead(handler, okey) end
+    for okey in pairs(keys) do promote_key_head(handler, okey) end
   end
   for handler, of_handler in pairs(changes) do
     for state, by in pairs(of_handler) do

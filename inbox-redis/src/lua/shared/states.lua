@@ -112,7 +112,7 @@ local function open_member(s)
 end
 
 -- Of an ordering key's open messages, the one that is leased is the head, else the earliest.
-local function rehead(handler, okey)
+local function promote_key_head(handler, okey)
   local keys = handlers[handler]
   local current = call('HGET', keys.heads, okey)
   local held = current and load(string.sub(current, 7))

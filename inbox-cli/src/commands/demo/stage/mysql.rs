@@ -7,7 +7,7 @@ use inbox_mysql::{MySqlOptions, MySqlStore};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{Directions, Effects, Stage, Transaction};
-use crate::tables;
+use crate::mysql_tables;
 
 const TABLES: [&str; 3] = ["effect", "message", "done"];
 
@@ -34,15 +34,14 @@ impl OnMysql {
     /// Drops the tables.
     pub(crate) async fn remove(&self) -> sqlx::Result<()> {
         self.store.close().await;
-        let effects = tables::companion(&self.options, "effect");
-        tables::drop_all(std::slice::from_ref(&self.options), effects.as_slice()).await
+        let effects = self.options.table("effect");
+        mysql_tables::drop_all(&self.options, &[effects]).await
     }
 
     /// `template` for this inbox, whose name is a validated identifier.
     fn sql(&self, template: &str) -> SqlStr {
         let sql = TABLES.iter().fold(template.to_owned(), |sql, table| {
-            let name = tables::companion(&self.options, table).unwrap_or_default();
-            sql.replace(&format!("{{{table}}}"), &name)
+            sql.replace(&format!("{{{table}}}"), &self.options.table(table))
         });
         AssertSqlSafe(sql).into_sql_str()
     }
@@ -64,7 +63,7 @@ impl Stage for OnMysql {
     }
 
     async fn set_up(&self) -> Result<()> {
-        tables::try_out(&self.options).await?;
+        mysql_tables::try_out(&self.options).await?;
         self.store.create().await?;
         let mut transaction = self.store.open().await?;
         sqlx::raw_sql(self.sql(include_str!("mysql_effects.sql")))

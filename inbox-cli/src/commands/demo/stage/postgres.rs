@@ -2,30 +2,58 @@
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use inbox::{Schema as _, Transactional as _};
-use inbox_postgres::{PostgresStore, SchemaName};
+use inbox::{InboxName, Schema as _, Store as _, Transactional as _};
+use inbox_postgres::{PostgresOptions, PostgresStore, SchemaName};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use super::{Directions, Effects, Stage, Transaction};
-use crate::scratch::Scratch;
 
 #[derive(Clone)]
 pub(crate) struct OnPostgres {
     url: String,
     schema: SchemaName,
+    options: PostgresOptions,
     store: PostgresStore,
 }
 
 impl OnPostgres {
-    /// In `schema` of the database that `url` names.
+    /// The name of a schema that no other run takes.
+    pub(crate) fn fresh_schema() -> inbox::Result<SchemaName> {
+        let (process, random) = (std::process::id(), fastrand::u32(..));
+        Ok(SchemaName::new(format!(
+            "inbox_demo_{process}_{random:08x}"
+        ))?)
+    }
+
+    /// In `schema` of the database that `url` names, with the URL's other settings.
     pub(crate) async fn open(url: &str, schema: SchemaName) -> inbox::Result<Self> {
-        let scratch = Scratch::at(url)?;
-        let options = scratch.options(&schema);
+        let options = PostgresOptions::from_url(url)?
+            .inbox_name(InboxName::default())
+            .schema(schema.clone());
         Ok(Self {
             url: url.to_owned(),
-            store: scratch.connect(options).await?,
+            store: PostgresStore::connect(options.clone()).await?,
+            options,
             schema,
         })
+    }
+
+    /// Drops the schema with all that is in it. Does not wait for ever for those that still use it.
+    pub(crate) async fn remove(&self) -> Result<()> {
+        // The play has closed its store, or was left in the middle.
+        let store = PostgresStore::connect(self.options.clone()).await?;
+        let dropped = self.drop_schema(&store).await;
+        store.close().await;
+        dropped
+    }
+
+    async fn drop_schema(&self, store: &PostgresStore) -> Result<()> {
+        let mut transaction = store.open().await?;
+        let sql = "SET LOCAL lock_timeout = '5s'; DROP SCHEMA IF EXISTS {schema} CASCADE";
+        sqlx::raw_sql(self.sql(sql))
+            .execute(&mut *transaction)
+            .await?;
+        Ok(store.commit(transaction).await?)
     }
 
     /// `template` for this schema, whose name is a validated identifier.

@@ -1,0 +1,83 @@
+//! How an entry is shown to handlers and operators, and which entries a filter selects.
+
+use inbox_api::{Bytes, Cursor, Filter, Message, Record, State, duration_micros, from_micros};
+
+use crate::entry::{Entry, Standing};
+
+impl Entry {
+    /// The message as handlers get it.
+    pub(crate) fn message(&self) -> Message {
+        let mut message = Message::new(
+            self.key.handler.clone(),
+            self.key.id.clone(),
+            self.kind.clone(),
+            // A payload is missing only after processing, and a replay then brings a new one.
+            self.payload.clone().unwrap_or_default(),
+        )
+        .with_headers(self.headers.clone());
+        if let Some(content_type) = &self.content_type {
+            message = message.with_content_type(content_type.clone());
+        }
+        if let Some(ordering_key) = &self.ordering_key {
+            message = message.with_ordering_key(ordering_key.clone());
+        }
+        message
+    }
+
+    /// All that is known about it; payload and result only if asked for.
+    pub(crate) fn record(&self, with_payload: bool, now: i64) -> Record {
+        let state = self.visible_state(now);
+        let lease_until = match self.standing {
+            Standing::Leased { until } if state == State::Leased => Some(from_micros(until)),
+            _ => None,
+        };
+        Record {
+            key: self.key.clone(),
+            kind: self.kind.clone(),
+            content_type: self.content_type.clone(),
+            headers: self.headers.clone(),
+            ordering_key: self.ordering_key.clone(),
+            payload: self.payload.clone().filter(|_| with_payload),
+            payload_bytes: self.payload.as_ref().map(|payload| payload.len() as u64),
+            state,
+            attempts: self.attempts,
+            replays: self.replays,
+            accepted_at: from_micros(self.accepted_at),
+            due_at: from_micros(self.due_at),
+            lease_until,
+            worker: self.worker.clone(),
+            finished_at: self.final_state().map(|(_, at)| from_micros(at)),
+            last_error: self.last_error.clone(),
+            blocks_ordering_key: self.blocks(),
+            result: self.result().filter(|_| with_payload),
+            cursor: Cursor::from(self.seq),
+        }
+    }
+
+    /// What its handler stored, if it is processed.
+    pub(crate) fn result(&self) -> Option<Bytes> {
+        match &self.standing {
+            Standing::Processed { result, .. } => result.clone(),
+            _ => None,
+        }
+    }
+
+    /// Whether `filter` selects this entry.
+    pub(crate) fn matches(&self, filter: &Filter, now: i64) -> bool {
+        let accepted_before = |age| self.accepted_at <= now.saturating_sub(duration_micros(age));
+        (filter.states.is_empty() || filter.states.contains(&self.visible_state(now)))
+            && filter
+                .handler
+                .as_ref()
+                .is_none_or(|h| *h == self.key.handler)
+            && filter.kind.as_ref().is_none_or(|k| *k == self.kind)
+            && (filter.ordering_key.is_none() || filter.ordering_key == self.ordering_key)
+            && filter.older_than.is_none_or(accepted_before)
+            && filter.newer_than.is_none_or(|age| !accepted_before(age))
+            && filter.error_contains.as_ref().is_none_or(|part| {
+                self.last_error
+                    .as_ref()
+                    .is_some_and(|error| error.contains(part))
+            })
+    }
+}

@@ -1,0 +1,146 @@
+//! What an inbox looks like in its database: names, indexes, the validator, and the commands that make
+//! them.
+
+use std::fmt::Write as _;
+
+use inbox_api::InboxName;
+use mongodb::bson::{Document, doc};
+
+use crate::sessions::write_concern_document;
+
+pub(crate) const VERSION: u32 = 1;
+pub(crate) const MARKER: &str = "inbox.mongo";
+/// The `_id` of the document with the version.
+pub(crate) const SCHEMA: &str = "schema";
+/// The index that every collection has.
+pub(crate) const ID_INDEX: &str = "_id_";
+/// The index that claims read.
+pub(crate) const CLAIM_INDEX: &str = "claim";
+pub(crate) const SEQUENCE_INDEX: &str = "sequence";
+pub(crate) const STANDING_INDEX: &str = "standing";
+pub(crate) const ORDERING_INDEX: &str = "ordering";
+
+pub(crate) fn messages(inbox: &InboxName) -> String {
+    format!("{inbox}_message")
+}
+
+pub(crate) fn meta(inbox: &InboxName) -> String {
+    format!("{inbox}_meta")
+}
+
+/// What every message has. The store reads more closely; this is for other writers.
+pub(crate) fn validator() -> Document {
+    let text = doc! { "bsonType": "string" };
+    let whole = doc! { "bsonType": ["int", "long"] };
+    doc! { "$jsonSchema": {
+        "bsonType": "object",
+        "required": [
+            "_id", "seq", "handler", "id", "kind", "headers", "acceptedAt", "dueAt", "visibleAt",
+            "state", "token", "started", "finished", "replays",
+        ],
+        "properties": {
+            "_id": text.clone(),
+            "handler": text.clone(),
+            "id": text.clone(),
+            "kind": text.clone(),
+            "contentType": text.clone(),
+            "orderingKey": text.clone(),
+            "headers": text.clone(),
+            "worker": text.clone(),
+            "error": text,
+            "seq": whole.clone(),
+            "acceptedAt": whole.clone(),
+            "dueAt": whole.clone(),
+            "visibleAt": whole.clone(),
+            "finishedAt": whole.clone(),
+            "token": whole.clone(),
+            "started": whole.clone(),
+            "finished": whole.clone(),
+            "replays": whole.clone(),
+            "payloadBytes": whole,
+            "state": { "bsonType": ["int", "long"], "minimum": 0, "maximum": 4 },
+            "lane": { "bsonType": ["int", "long"], "minimum": 1, "maximum": 2 },
+            "payload": { "bsonType": "binData" },
+            "result": { "bsonType": "binData" },
+            "expireAt": { "bsonType": "date" },
+        },
+    } }
+}
+
+pub(crate) fn create_messages(inbox: &InboxName) -> Document {
+    doc! {
+        "create": messages(inbox),
+        "validator": validator(),
+        "validationLevel": "strict",
+        "validationAction": "error",
+    }
+}
+
+pub(crate) fn indexes() -> Vec<Document> {
+    vec![
+        // What claims read: messages that may be claimed, and those whose ordering key must be
+        // looked at.
+        doc! {
+            "name": CLAIM_INDEX,
+            "key": { "handler": 1, "visibleAt": 1, "seq": 1 },
+            "partialFilterExpression": { "lane": { "$gt": 0 } },
+        },
+        // Listings.
+        doc! { "name": SEQUENCE_INDEX, "key": { "seq": 1 } },
+        // Counts, and what a purge deletes next.
+        doc! { "name": STANDING_INDEX, "key": { "state": 1, "finishedAt": 1, "handler": 1 } },
+        // The earliest open message of an ordering key.
+        doc! {
+            "name": ORDERING_INDEX,
+            "key": { "handler": 1, "orderingKey": 1, "seq": 1 },
+            "partialFilterExpression": { "open": true },
+        },
+        // Those of an ordering key that are in front.
+        doc! {
+            "name": "front",
+            "key": { "handler": 1, "orderingKey": 1, "lane": 1 },
+            "partialFilterExpression": { "lane": { "$gt": 0 }, "orderingKey": { "$gt": "" } },
+        },
+        // Messages that the server is to delete by itself.
+        doc! {
+            "name": "expiry",
+            "key": { "expireAt": 1 },
+            "expireAfterSeconds": 0,
+            "partialFilterExpression": { "expireAt": { "$exists": true } },
+        },
+    ]
+}
+
+pub(crate) fn create_indexes(inbox: &InboxName) -> Document {
+    doc! { "createIndexes": messages(inbox), "indexes": indexes() }
+}
+
+pub(crate) fn sequence() -> Document {
+    doc! { "_id": "sequence", "last": 0_i64 }
+}
+
+/// Of an inbox that is being set up.
+pub(crate) fn mark() -> Document {
+    doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": false }
+}
+
+/// The mark comes first and says only at the end that the inbox is complete, as `create` does it, so
+/// that what breaks off in the middle is completed by `create`.
+pub(crate) fn ddl(database: &str, inbox: &InboxName) -> String {
+    let insert = |document: Document| doc! { "insert": meta(inbox), "documents": [document] };
+    let complete = doc! { "q": { "_id": SCHEMA }, "u": { "$set": { "complete": true } } };
+    let commands = [
+        insert(mark()),
+        create_messages(inbox),
+        create_indexes(inbox),
+        insert(sequence()),
+        doc! { "update": meta(inbox), "updates": [complete] },
+    ];
+    let mut text = format!("// For mongosh.\ndb = db.getSiblingDB({database:?});\n");
+    for mut command in commands {
+        command.insert("writeConcern", write_concern_document());
+        let json = serde_json::to_string_pretty(&command).unwrap_or_default();
+        let _ = writeln!(text, "db.runCommand({json});");
+    }
+    text
+}

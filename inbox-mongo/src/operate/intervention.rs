@@ -1,0 +1,149 @@
+//! What replays and discards have in common.
+
+use inbox_api::{
+    Bytes, Cursor, ErrorKind, Filter, Intervention, Key, Progress, Result, Slice, State,
+};
+use mongodb::bson::{Document, doc, oid::ObjectId};
+
+use super::{discard, filter::Query, records::position, replay};
+use crate::{
+    begin::find,
+    connection::{Connection, Database},
+    ordering::promote_key_heads,
+    rows::{id_of, identifier, number, record, those},
+};
+
+/// What is done to messages.
+pub(super) enum Act {
+    /// With a new payload, if there is one.
+    Replay(Option<Bytes>),
+    Discard,
+}
+
+impl Act {
+    /// The states in which it is done.
+    fn states(&self) -> &'static [State] {
+        match self {
+            Self::Replay(_) => replay::FINAL,
+            Self::Discard => discard::UNWANTED,
+        }
+    }
+
+    /// Which messages are changed at a time of the server's, and how.
+    fn change(&self, database: &Database, now: i64, mark: ObjectId) -> (Document, Vec<Document>) {
+        match self {
+            Self::Replay(payload) => replay::change(database, payload.as_ref(), mark),
+            Self::Discard => discard::change(database, now, mark),
+        }
+    }
+}
+
+pub(super) fn numbers_of(found: &[Document]) -> Vec<i64> {
+    found
+        .iter()
+        .filter_map(|document| number(document, "seq"))
+        .collect()
+}
+
+/// Changes the messages `ids` where they are still as `condition` says, and looks at their
+/// ordering keys. Answers how many were changed.
+pub(super) async fn change(
+    connection: &mut Connection<'_>,
+    ids: &[String],
+    condition: Document,
+    pipeline: Vec<Document>,
+    ordered: &[String],
+    mark: ObjectId,
+) -> Result<u64> {
+    let mut filter = those(ids.iter().map(String::as_str));
+    filter.extend(condition);
+    let statement = doc! { "q": filter, "u": pipeline, "multi": true };
+    let matched = connection.update(vec![statement]).await?;
+    if matched > 0 && !ordered.is_empty() {
+        promote_key_heads(connection, ordered, &[mark]).await?;
+    }
+    Ok(matched)
+}
+
+pub(super) async fn intervene(
+    connection: &mut Connection<'_>,
+    key: &Key,
+    act: &Act,
+) -> Result<Intervention> {
+    let id = identifier(key);
+    loop {
+        let Some(mut found) = find(connection, &id).await? else {
+            return Ok(Intervention::NotFound);
+        };
+        let now = number(&found, "now").unwrap_or(0);
+        let ordered = found.contains_key("orderingKey");
+        connection.open(number(&found, "seq"), now).await?;
+        let mark = ObjectId::new();
+        let (condition, pipeline) = act.change(connection.database, now, mark);
+        let ids = [id.clone()];
+        let ordered = if ordered { ids.as_slice() } else { &[] };
+        if change(connection, &ids, condition, pipeline, ordered, mark).await? > 0 {
+            return Ok(Intervention::Done);
+        }
+        let state = match record(&mut found) {
+            Ok(record) => record.state,
+            Err(reason) => return Err(connection.error(ErrorKind::Corrupt, reason)),
+        };
+        match act {
+            _ if !act.states().contains(&state) => return Ok(Intervention::WrongState(state)),
+            Act::Replay(None) if !found.contains_key("payloadBytes") => {
+                return Ok(Intervention::PayloadDropped);
+            }
+            // It has changed just now.
+            _ => {}
+        }
+    }
+}
+
+/// Finds one slice of messages and changes them.
+pub(super) async fn intervene_in_slice(
+    connection: &mut Connection<'_>,
+    filter: &Filter,
+    slice: &Slice,
+    act: &Act,
+) -> Result<Progress> {
+    let nothing = Progress {
+        changed: 0,
+        next: None,
+    };
+    let beyond = position(slice.after.as_ref())?;
+    let (Some(mut query), 1..) = (Query::eligible(filter, act.states()), slice.limit) else {
+        return Ok(nothing);
+    };
+    if let Some(beyond) = beyond {
+        query.filter.insert("seq", doc! { "$gt": beyond });
+    }
+    if matches!(act, Act::Replay(_)) {
+        query.filter.insert("payload", doc! { "$exists": true });
+    }
+    // Others may replay what is found here and see it through before it is changed.
+    let still = query.still();
+    let mut pipeline = query.stages(connection.database, Some(doc! { "seq": 1 }));
+    pipeline.push(doc! { "$limit": i64::from(slice.limit) });
+    pipeline.push(doc! { "$project": { "seq": 1, "orderingKey": 1, "now": 1 } });
+    let found = connection.aggregate(None, pipeline).await?;
+    let Some(last) = found.last() else {
+        return Ok(nothing);
+    };
+    let now = number(last, "now").unwrap_or(0);
+    connection.open(numbers_of(&found), now).await?;
+    // All that were found, also if others change some of them first: those behind are left to
+    // the next slice all the same.
+    let full = found.len() >= slice.limit as usize;
+    let next = number(last, "seq").filter(|_| full).map(Cursor::from);
+    let ids = |found: &mut dyn Iterator<Item = &Document>| -> Vec<String> {
+        found.filter_map(|d| id_of(d).map(str::to_owned)).collect()
+    };
+    let all = ids(&mut found.iter());
+    let ordered = ids(&mut found.iter().filter(|d| d.contains_key("orderingKey")));
+    let mark = ObjectId::new();
+    let (condition, pipeline) = act.change(connection.database, now, mark);
+    let condition = doc! { "$and": [condition, still] };
+    let changed = change(connection, &all, condition, pipeline, &ordered, mark).await?;
+    Ok(Progress { changed, next })
+}

@@ -1,0 +1,125 @@
+//! Counts and lag of each handler.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use inbox_api::{HandlerName, HandlerStatistics, Result, State, Statistics};
+use mongodb::bson::{Document, doc};
+
+use crate::{
+    connection::Connection,
+    count_cache,
+    layout::STANDING_INDEX,
+    rows::{CLAIMABLE, code, number},
+};
+
+/// How many messages each handler has in each stored state, by the state's code.
+type ByHandler = BTreeMap<String, BTreeMap<i64, u64>>;
+
+/// Messages are counted by [`count_cache`]; the first message of each handler, and leases that have
+/// run out, are read from indexes.
+pub(super) async fn statistics(connection: &mut Connection<'_>) -> Result<Statistics> {
+    let mut by_handler = ByHandler::new();
+    for ((handler, state), count) in count_cache::count(connection).await? {
+        by_handler.entry(handler).or_default().insert(state, count);
+    }
+    let run_out = connection
+        .aggregate(
+            Some(STANDING_INDEX),
+            vec![
+                doc! { "$match": { "state": code(State::Leased) } },
+                doc! { "$set": { "now": connection.database.now() } },
+                doc! { "$match": { "$expr": { "$lte": ["$visibleAt", "$now"] } } },
+                doc! { "$group": { "_id": "$handler", "count": { "$sum": 1 } } },
+            ],
+        )
+        .await?;
+    let waiting: Vec<&str> = by_handler
+        .iter()
+        .filter(|(_, states)| {
+            let open = [State::Pending, State::Leased];
+            open.iter()
+                .any(|state| states.contains_key(&i64::from(code(*state))))
+        })
+        .map(|(handler, _)| handler.as_str())
+        .collect();
+    let oldest = connection
+        .read_meta([
+            doc! { "$match": { "_id": "sequence" } },
+            doc! { "$project": {
+                "handler": { "$literal": waiting }, "now": connection.database.now(),
+            } },
+            doc! { "$unwind": "$handler" },
+            doc! { "$lookup": {
+                "from": connection.database.message_collection(),
+                "let": { "handler": "$handler" },
+                "pipeline": [
+                    { "$match": {
+                        "lane": { "$gt": 0 }, "$expr": { "$eq": ["$handler", "$$handler"] },
+                    } },
+                    { "$sort": { "visibleAt": 1, "seq": 1 } },
+                    { "$match": { "lane": CLAIMABLE } },
+                    { "$limit": 1 },
+                    { "$project": { "visibleAt": 1, "acceptedAt": 1 } },
+                ],
+                "as": "oldest",
+            } },
+        ])
+        .await?;
+    let of = |found: &[Document], field: &str, name: &str| {
+        found
+            .iter()
+            .find(|found| found.get_str(field).is_ok_and(|found| found == name))
+            .cloned()
+            .unwrap_or_default()
+    };
+    // In order of name. One that breaks the rules is of a corrupt message, which claim and list
+    // report.
+    let handlers = by_handler.iter().filter_map(|(name, states)| {
+        let handler = HandlerName::new(name.as_str()).ok()?;
+        let run_out = counter(&of(&run_out, "_id", name));
+        let oldest = of(&oldest, "handler", name);
+        Some(handler_statistics(handler, states, run_out, &oldest))
+    });
+    Ok(Statistics {
+        handlers: handlers.collect(),
+    })
+}
+
+fn counter(document: &Document) -> u64 {
+    number(document, "count")
+        .and_then(|count| u64::try_from(count).ok())
+        .unwrap_or(0)
+}
+
+/// `oldest` has the first message that may be claimed once it is visible, if any, and the time.
+fn handler_statistics(
+    handler: HandlerName,
+    states: &BTreeMap<i64, u64>,
+    run_out: u64,
+    oldest: &Document,
+) -> HandlerStatistics {
+    let mut statistics = HandlerStatistics::empty(handler);
+    let count = |state: State| states.get(&i64::from(code(state))).copied().unwrap_or(0);
+    let leased = count(State::Leased);
+    let run_out = run_out.min(leased);
+    statistics.pending = count(State::Pending) + run_out;
+    statistics.leased = leased - run_out;
+    statistics.processed = count(State::Processed);
+    statistics.blocking = states
+        .get(&i64::from(count_cache::BLOCKING))
+        .copied()
+        .unwrap_or(0);
+    statistics.dead = count(State::Dead) + statistics.blocking;
+    statistics.discarded = count(State::Discarded);
+    let first = oldest.get_array("oldest").ok();
+    let first = first.and_then(|oldest| oldest.first()?.as_document());
+    let now = number(oldest, "now").unwrap_or(0);
+    let since = |field: &str| {
+        let first = first.filter(|first| number(first, "visibleAt").is_some_and(|at| at <= now))?;
+        let waited = now.saturating_sub(number(first, field)?);
+        Some(Duration::from_micros(u64::try_from(waited).unwrap_or(0)))
+    };
+    statistics.lag = since("visibleAt");
+    statistics.oldest_due_age = since("acceptedAt");
+    statistics
+}

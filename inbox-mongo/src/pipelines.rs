@@ -1,0 +1,97 @@
+//! Update pipelines: what each step of a message's life writes. They run within the server, on one
+//! document at a time, so each is atomic and takes its time from the server.
+//!
+//! Whatever comes from outside is wrapped in `$literal`, or a text that begins with a `$` would be
+//! read as the name of a field.
+
+mod claim;
+mod discard;
+mod extend;
+mod key_heads;
+mod purge;
+mod record;
+mod replay;
+mod settle;
+
+use inbox_api::{Bytes, State, error_text};
+use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
+
+pub(crate) use self::{
+    claim::{hand_back, lease, set_aside},
+    discard::discard,
+    extend::{extend, prolong},
+    key_heads::{promote, unclaim_heads, unmark},
+    purge::unblock,
+    record::record,
+    replay::replay,
+    settle::{Keeping, settle},
+};
+use crate::{
+    connection::Database,
+    rows::{CLAIMABLE, MARKED, code},
+};
+
+fn literal(value: impl Into<Bson>) -> Document {
+    doc! { "$literal": value.into() }
+}
+
+pub(crate) fn binary(bytes: &Bytes) -> Binary {
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    }
+}
+
+/// `then` for a message with an ordering key, `otherwise` for one without.
+fn if_ordered(then: impl Into<Bson>, otherwise: impl Into<Bson>) -> Document {
+    doc! { "$cond": [{ "$gt": ["$orderingKey", null] }, then.into(), otherwise.into()] }
+}
+
+fn add(what: &str, number: i64) -> Document {
+    doc! { "$add": [format!("${what}"), number] }
+}
+
+/// A token that is greater than the last, and not below the clock.
+fn next_token(now: &Document) -> Document {
+    doc! { "$max": [add("token", 1), now.clone()] }
+}
+
+/// What becoming final writes, `lane` included: none.
+fn finish(now: &Document, state: State) -> Document {
+    doc! {
+        "state": code(state),
+        "finishedAt": now.clone(),
+        "visibleAt": now.clone(),
+        "lane": "$$REMOVE",
+    }
+}
+
+fn dead(now: &Document, reason: &str) -> Document {
+    let mut set = finish(now, State::Dead);
+    set.insert("finished", add("finished", 1));
+    set.insert("error", literal(&*error_text(reason)));
+    set.insert("open", "$$REMOVE");
+    set
+}
+
+fn release() -> Document {
+    doc! {
+        "state": code(State::Pending),
+        "visibleAt": "$dueAt",
+        "started": add("started", -1),
+        "lane": CLAIMABLE,
+    }
+}
+
+/// Marks a message with an ordering key, instead of the `lane` that `set` has. Claims come to marks
+/// by the time at which they were set; [`promote`] puts the due time back.
+fn mark_ordered(database: &Database, set: &mut Document, mark: ObjectId) {
+    for (field, marked) in [
+        ("lane", Bson::from(MARKED)),
+        ("visibleAt", database.now().into()),
+    ] {
+        let unmarked = set.remove(field).unwrap_or_else(|| "$$REMOVE".into());
+        set.insert(field, if_ordered(marked, unmarked));
+    }
+    set.insert("mark", if_ordered(mark, "$$REMOVE"));
+}

@@ -1,0 +1,48 @@
+//! What a replay writes.
+
+use inbox_api::{Bytes, State};
+use mongodb::bson::{Document, doc, oid::ObjectId};
+
+use super::{add, binary, if_ordered, literal, mark_ordered};
+use crate::{
+    connection::Database,
+    rows::{CLAIMABLE, code},
+};
+
+/// Makes a final message pending again.
+pub(crate) fn replay(
+    database: &Database,
+    payload: Option<&Bytes>,
+    mark: ObjectId,
+) -> Vec<Document> {
+    let now = database.now();
+    let mut set = doc! {
+        "state": code(State::Pending),
+        "dueAt": now.clone(),
+        "visibleAt": now,
+        "started": 0,
+        "finished": 0,
+        "replays": add("replays", 1),
+        "lane": CLAIMABLE,
+        "open": if_ordered(true, "$$REMOVE"),
+    };
+    for gone in [
+        "error",
+        "finishedAt",
+        "result",
+        "blocks",
+        "expireAt",
+        "expireUnmarked",
+    ] {
+        set.insert(gone, "$$REMOVE");
+    }
+    if let Some(payload) = payload {
+        set.insert("payload", literal(binary(payload)));
+        set.insert(
+            "payloadBytes",
+            i64::try_from(payload.len()).unwrap_or(i64::MAX),
+        );
+    }
+    mark_ordered(database, &mut set, mark);
+    vec![doc! { "$set": set }]
+}

@@ -1,0 +1,83 @@
+//! What a settlement writes.
+
+use std::time::Duration;
+
+use inbox_api::{AfterDead, Outcome, State, duration_micros, error_text};
+use mongodb::bson::{Document, doc, oid::ObjectId};
+
+use super::{add, binary, dead, finish, if_ordered, literal, mark_ordered, release};
+use crate::{
+    connection::Database,
+    options::MongoOptions,
+    rows::{CLAIMABLE, code},
+};
+
+/// What becomes of a processed message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keeping {
+    pub(crate) drop_payload: bool,
+    pub(crate) expire_after: Option<Duration>,
+}
+
+impl Keeping {
+    pub(crate) fn of(options: &MongoOptions) -> Self {
+        Self {
+            drop_payload: options.drop_processed_payloads,
+            expire_after: options.expire_processed_after,
+        }
+    }
+}
+
+/// Ends a lease. A message with an ordering key is left marked with `mark`.
+pub(crate) fn settle(
+    database: &Database,
+    outcome: &Outcome,
+    keeping: Keeping,
+    mark: ObjectId,
+) -> Vec<Document> {
+    let now = database.now();
+    let mut set = match outcome {
+        Outcome::Processed { result } => {
+            let mut set = finish(&now, State::Processed);
+            set.insert("finished", add("finished", 1));
+            set.insert("open", "$$REMOVE");
+            if let Some(result) = result {
+                set.insert("result", literal(binary(result)));
+            }
+            if keeping.drop_payload {
+                set.insert("payload", "$$REMOVE");
+                set.insert("payloadBytes", "$$REMOVE");
+            }
+            if let Some(age) = keeping.expire_after {
+                let millis = duration_micros(age).div_euclid(1000);
+                let at = doc! { "$add": ["$$NOW", millis] };
+                // The server must not delete a mark: what it stands for would never be done.
+                set.insert("expireAt", if_ordered("$$REMOVE", at.clone()));
+                set.insert("expireUnmarked", if_ordered(at, "$$REMOVE"));
+            }
+            set
+        }
+        Outcome::Dead { reason, after } => {
+            let mut set = dead(&now, reason);
+            if *after == AfterDead::Block {
+                set.insert("blocks", if_ordered(true, "$$REMOVE"));
+                set.remove("open");
+            }
+            set
+        }
+        Outcome::Retry { after, error } => {
+            let due = doc! { "$add": [now, duration_micros(*after)] };
+            doc! {
+                "state": code(State::Pending),
+                "dueAt": due.clone(),
+                "visibleAt": due,
+                "finished": add("finished", 1),
+                "error": literal(&*error_text(error)),
+                "lane": CLAIMABLE,
+            }
+        }
+        Outcome::Release => release(),
+    };
+    mark_ordered(database, &mut set, mark);
+    vec![doc! { "$set": set }]
+}

@@ -1,0 +1,199 @@
+//! Whether there is an inbox, and of which version.
+
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+};
+
+use inbox_api::{Error, ErrorKind, Result};
+use mongodb::{
+    bson::{Document, doc},
+    options::{ReadConcern, ReadPreference},
+};
+
+use crate::{
+    connection::Database,
+    error::before,
+    layout::{MARKER, SCHEMA, VERSION, messages, meta},
+    ordering::check_shards,
+    rows::number,
+};
+
+/// As [`Database::task`], for what needs an inbox of the right version: looks once whether there is
+/// one.
+pub(crate) async fn checked_task<T, F>(
+    database: &Arc<Database>,
+    work: impl FnOnce(Arc<Database>) -> F + Send + 'static,
+) -> Result<T>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let checked = database.task(|database| async move {
+        if !database.checked.load(Ordering::Relaxed) {
+            check_version(&database).await?;
+            database.checked.store(true, Ordering::Relaxed);
+        }
+        work(database).await
+    });
+    checked.await
+}
+
+/// What stands in the database under the inbox's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    Version { version: u32, complete: bool },
+    Foreign,
+}
+
+/// A document of the inbox's own, or of another application with a collection of that name.
+pub(super) async fn find_meta(database: &Database, filter: Document) -> Result<Option<Document>> {
+    database
+        .meta()
+        .find_one(filter)
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(ReadPreference::Primary.into())
+        .await
+        .map_err(before)
+}
+
+async fn read_mark(database: &Database) -> Result<Option<Document>> {
+    find_meta(database, doc! { "_id": SCHEMA }).await
+}
+
+fn read_version(mark: &Document) -> Found {
+    let version = number(mark, "version").and_then(|version| version.try_into().ok());
+    match version {
+        Some(version) if mark.get_str("marker").is_ok_and(|found| found == MARKER) => {
+            Found::Version {
+                version,
+                complete: mark.get_bool("complete").unwrap_or(false),
+            }
+        }
+        _ => Found::Foreign,
+    }
+}
+
+pub(super) async fn find(database: &Database) -> Result<Found> {
+    if let Some(mark) = read_mark(database).await? {
+        return Ok(read_version(&mark));
+    }
+    let names = [
+        messages(&database.options.inbox),
+        meta(&database.options.inbox),
+    ];
+    let present = database
+        .handle()
+        .list_collection_names()
+        .filter(doc! { "name": { "$in": names.as_slice() } })
+        .await
+        .map_err(before)?;
+    let used = present.contains(&names[0])
+        || (present.contains(&names[1]) && find_meta(database, doc! {}).await?.is_some());
+    if !used {
+        return Ok(Found::Nothing);
+    }
+    // Another process may have begun to set it up between the two looks.
+    Ok(match read_mark(database).await? {
+        Some(mark) => read_version(&mark),
+        None => Found::Foreign,
+    })
+}
+
+pub(super) fn wrong_version(database: &Database, found: u32) -> Error {
+    let what = if found > VERSION {
+        "use a newer build"
+    } else {
+        "migrate it"
+    };
+    Error::new(
+        ErrorKind::SchemaVersion,
+        format!(
+            "the inbox {} has schema version {found}, this build works with {VERSION}: {what}",
+            database.options.inbox
+        ),
+    )
+}
+
+pub(super) fn foreign(database: &Database) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        format!(
+            "there are collections of the names of the inbox {0} without the mark of an inbox, the \
+             document {SCHEMA:?} in {0}_meta (version unknown, this build works with {VERSION}); \
+             choose another inbox name or database, or drop them if nobody needs them",
+            database.options.inbox
+        ),
+    )
+}
+
+pub(super) fn incomplete(database: &Database, part: &str) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        format!(
+            "the inbox {} says version {VERSION}, but this is missing or not as this build's \
+             version {VERSION} makes it: {part}; ddl shows it, for putting it right by hand",
+            database.options.inbox
+        ),
+    )
+}
+
+pub(super) fn unfinished(database: &Database) -> Error {
+    Error::new(
+        ErrorKind::SchemaVersion,
+        format!(
+            "setting up the inbox {} in version {VERSION} was begun and not finished; create or \
+             migrate finishes it",
+            database.options.inbox
+        ),
+    )
+}
+
+/// Fails unless an inbox of the expected version is there. Looks at its mark only, so that it is
+/// cheap enough for the first use of every store.
+async fn check_version(database: &Database) -> Result<()> {
+    match find(database).await? {
+        Found::Version { version, complete } if version == VERSION => {
+            if !complete {
+                return Err(unfinished(database));
+            }
+            check_shards(database).await
+        }
+        Found::Version { version, .. } => Err(wrong_version(database, version)),
+        Found::Foreign => Err(foreign(database)),
+        Found::Nothing => Err(Error::new(
+            ErrorKind::SchemaMissing,
+            format!(
+                "there is no inbox {}; create or migrate sets one up",
+                database.options.inbox
+            ),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::mark;
+
+    #[test]
+    fn marks_tell_versions_from_foreign_documents() {
+        let found = |mark: Document| read_version(&mark);
+        assert_eq!(
+            found(mark()),
+            Found::Version {
+                version: VERSION,
+                complete: false
+            }
+        );
+        assert_eq!(
+            found(doc! { "_id": "schema", "version": 1 }),
+            Found::Foreign
+        );
+        assert_eq!(
+            found(doc! { "marker": MARKER, "version": -1 }),
+            Found::Foreign
+        );
+    }
+}

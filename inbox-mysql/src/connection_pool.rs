@@ -1,0 +1,291 @@
+//! The pool: its connections are used for no longer than an operation may take, and closed when that did not
+//! come to its end.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use inbox_api::{Effect, Error, ErrorKind, Result};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, MySql, MySqlConnection, MySqlPool,
+    mysql::{MySqlConnectOptions, MySqlPoolOptions},
+    pool::PoolConnection,
+};
+use tokio::time::Instant;
+
+use crate::error::before;
+
+/// For how long a connection may have been idle to be used without a look at it.
+const TRUSTED: Duration = Duration::from_secs(1);
+/// The longest that such a look may take.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
+/// The most seconds that the servers take as a limit for waits.
+const LONGEST_LOCK_WAIT: u64 = 31_536_000;
+/// How long between two tries to replace a connection that does not answer.
+const BETWEEN_RENEWALS: Duration = Duration::from_secs(1);
+
+/// What is set for a session of the store's, once: a transaction that the server has rolled back
+/// is not followed by another one that was not begun, and it is known to be one of these.
+/// Waits for locks, also those of DDL, end before the operation does: the server would go on waiting for
+/// an operation that has ended, and hold what the transaction has locked.
+fn own_session(lock_wait: Duration, galera: bool) -> String {
+    let seconds = lock_wait.as_secs();
+    let mut session = format!(
+        "SET SESSION autocommit = 1, SESSION completion_type = 0, \
+         SESSION innodb_lock_wait_timeout = {seconds}, SESSION lock_wait_timeout = {seconds}, \
+         @inbox_own = 1"
+    );
+    if galera {
+        // What other nodes have answered before is seen by this session.
+        session.push_str(", SESSION wsrep_sync_wait = 1");
+    }
+    session
+}
+
+/// The longest wait for a lock: whole seconds, at least one, and less than the limit where that is
+/// possible.
+fn lock_wait(limit: Duration) -> Duration {
+    let below = limit.saturating_sub(Duration::from_millis(500)).as_secs();
+    Duration::from_secs(below.clamp(1, LONGEST_LOCK_WAIT))
+}
+
+/// The pool of a store.
+pub(crate) struct ConnectionPool {
+    pool: MySqlPool,
+    /// What there is to know if the pool is the store's own, whose connections log no statements.
+    own: Option<Arc<Own>>,
+    /// The longest that an operation may take.
+    limit: Duration,
+    closed: AtomicBool,
+}
+
+/// What makes a connection of the store's own.
+///
+/// One that does not answer any more is not left to the pool, which would wait for it: to close an
+/// encrypted connection in order takes an answer, too. Another one takes its place, and it is dropped.
+struct Own {
+    connect: MySqlConnectOptions,
+    session: Arc<str>,
+    limit: Duration,
+    closed: AtomicBool,
+}
+
+impl Own {
+    async fn renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        let mut other = self.connect.connect().await?;
+        let session = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&self.session)));
+        session.execute(&mut other).await?;
+        *connection = other;
+        Ok(())
+    }
+
+    /// Looks at a connection that was idle. The pool limits the time of this, too.
+    async fn check_or_renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
+        let most = (self.limit / 4).min(LONGEST_LOOK);
+        match tokio::time::timeout(most, connection.ping()).await {
+            Ok(Ok(())) => Ok(()),
+            _ => self.renew(connection).await,
+        }
+    }
+
+    /// Sends what a transaction that was dropped has left to be sent. The pool would wait for the
+    /// answer for as long as the network does.
+    async fn flush_or_renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<bool> {
+        match tokio::time::timeout(self.limit, connection.flush()).await {
+            Ok(settled) => return settled.map(|()| true),
+            // No operation waits for it, but it has a place in the pool.
+            Err(_) => {
+                while !self.closed.load(Ordering::Relaxed) {
+                    let renewed = tokio::time::timeout(self.limit, self.renew(connection)).await;
+                    if matches!(renewed, Ok(Ok(()))) {
+                        return Ok(true);
+                    }
+                    tokio::time::sleep(BETWEEN_RENEWALS).await;
+                }
+            }
+        }
+        Err(io::Error::from(io::ErrorKind::TimedOut).into())
+    }
+}
+
+impl ConnectionPool {
+    /// Connections of the store's own.
+    pub(crate) fn own(
+        connect: MySqlConnectOptions,
+        most: u32,
+        limit: Duration,
+        galera: bool,
+    ) -> Self {
+        let session: Arc<str> = own_session(lock_wait(limit), galera).into();
+        let own = Arc::new(Own {
+            connect: connect.clone(),
+            session: Arc::clone(&session),
+            limit,
+            closed: AtomicBool::new(false),
+        });
+        let (before, after) = (Arc::clone(&own), Arc::clone(&own));
+        let pool = MySqlPoolOptions::new()
+            .max_connections(most)
+            .acquire_timeout(limit)
+            .test_before_acquire(false)
+            .after_connect(move |connection, _| {
+                let session = Arc::clone(&session);
+                Box::pin(async move {
+                    let session = sqlx::raw_sql(AssertSqlSafe(session));
+                    session.execute(connection).await?;
+                    Ok(())
+                })
+            })
+            .before_acquire(move |connection, meta| {
+                let own = Arc::clone(&before);
+                Box::pin(async move {
+                    if meta.idle_for >= TRUSTED {
+                        own.check_or_renew(connection).await?;
+                    }
+                    Ok(true)
+                })
+            })
+            .after_release(move |connection, _| {
+                let own = Arc::clone(&after);
+                Box::pin(async move { own.flush_or_renew(connection).await })
+            })
+            .connect_lazy_with(connect);
+        Self {
+            pool,
+            own: Some(own),
+            limit,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Those of a pool of the caller's.
+    pub(crate) fn foreign(pool: MySqlPool, limit: Duration) -> Self {
+        Self {
+            pool,
+            own: None,
+            limit,
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// The longest that a statement waits for a lock.
+    pub(crate) fn lock_wait(&self) -> Duration {
+        lock_wait(self.limit)
+    }
+
+    /// When an operation that is called now has to have answered.
+    pub(crate) fn until(&self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    pub(crate) async fn acquire(&self, until: Instant) -> Result<PoolConnection<MySql>> {
+        if self.is_closed() {
+            return Err(before(sqlx::Error::PoolClosed));
+        }
+        let mut outcome = Err(sqlx::Error::PoolTimedOut);
+        if Instant::now() < until {
+            let acquiring = tokio::time::timeout_at(until, self.pool.acquire()).await;
+            outcome = acquiring.unwrap_or(outcome);
+        }
+        if matches!(outcome, Err(sqlx::Error::PoolTimedOut)) {
+            self.close_idle();
+        }
+        outcome.map_err(before)
+    }
+
+    /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
+    pub(crate) async fn guard(&self, until: Instant) -> Result<ConnectionGuard> {
+        let connection = self.acquire(until).await?;
+        Ok(ConnectionGuard {
+            connection: Some(connection),
+            limit: self.limit,
+        })
+    }
+
+    /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection.
+    pub(crate) async fn in_time<T>(
+        &self,
+        until: Instant,
+        effect: Effect,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout_at(until, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                self.close_idle();
+                Err(too_late().with_effect(effect))
+            }
+        }
+    }
+
+    /// Closes what the pool holds ready: when one connection does not answer, those that were open at
+    /// the same time may be as silent.
+    fn close_idle(&self) {
+        while let Some(connection) = self.pool.try_acquire() {
+            drop(connection.detach());
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if let Some(own) = &self.own {
+            own.closed.store(true, Ordering::Relaxed);
+            // A transaction that the caller still holds must not keep this from returning.
+            let _ = tokio::time::timeout(self.limit, self.pool.close()).await;
+        }
+    }
+}
+
+pub(crate) fn too_late() -> Error {
+    let context = "the server did not answer in time";
+    Error::new(ErrorKind::Unavailable, context)
+}
+
+/// A connection that is closed rather than given back when a script on it did not come to its
+/// end: the server then rolls back what is open.
+pub(crate) struct ConnectionGuard {
+    connection: Option<PoolConnection<MySql>>,
+    limit: Duration,
+}
+
+impl ConnectionGuard {
+    /// The script has come to its end.
+    pub(crate) fn give_back(mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            let limit = self.limit;
+            // The driver looks whether the connection is sound, and would wait for the answer for
+            // as long as the network does.
+            tokio::spawn(async move {
+                let _ = tokio::time::timeout(limit, connection.return_to_pool()).await;
+            });
+        }
+    }
+
+    pub(crate) fn session(&mut self) -> Result<&mut MySqlConnection> {
+        match &mut self.connection {
+            Some(connection) => Ok(&mut **connection),
+            None => Err(before(sqlx::Error::WorkerCrashed)),
+        }
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(connection.detach());
+        }
+    }
+}

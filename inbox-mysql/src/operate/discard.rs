@@ -1,0 +1,54 @@
+//! Discarding: pending and dead messages are given up.
+
+use inbox_api::{Filter, Intervention, Key, Progress, Result, Slice, State};
+
+use super::{
+    change::{Change, change_one, change_slice},
+    selection::in_states,
+};
+use crate::{
+    connection::Connection,
+    context::Context,
+    multi_statement::Script,
+    rows::Stored,
+    statement::{Secrecy, Statement},
+};
+
+struct Discard;
+
+impl Change for Discard {
+    const ELIGIBLE: &'static [State] = &[State::Pending, State::Dead];
+    const CONDITION: &'static str = "";
+
+    fn add(
+        &self,
+        context: &Context,
+        script: &mut Script,
+        states: &[State],
+        _secrecy: Secrecy,
+    ) -> usize {
+        let sql = &context.sql;
+        let states = Statement::new(in_states(states));
+        script.fill(&sql.discard_lock, &[("states", states)]);
+        let changed = script.all(&sql.count_selected);
+        script.all(&sql.discard);
+        changed
+    }
+
+    fn refuse(&self, found: &Stored) -> Option<Intervention> {
+        let state = found.record.state;
+        (!Self::ELIGIBLE.contains(&state)).then_some(Intervention::WrongState(state))
+    }
+}
+
+pub(super) async fn discard(connection: Connection<'_>, key: &Key) -> Result<Intervention> {
+    change_one(connection, key, &Discard).await
+}
+
+pub(super) async fn discard_slice(
+    connection: Connection<'_>,
+    filter: &Filter,
+    slice: &Slice,
+) -> Result<Progress> {
+    change_slice(connection, filter, slice, &Discard).await
+}

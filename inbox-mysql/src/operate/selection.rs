@@ -1,0 +1,132 @@
+//! What a filter means in SQL.
+
+use inbox_api::{Cursor, Filter, Result, State, duration_micros};
+
+use crate::{context::Context, statement::Statement};
+
+/// Which table leads a query, so that it reads neither the history nor the backlog in vain. Its
+/// alias is that of `columns.sql`.
+#[derive(Clone, Copy)]
+pub(super) enum Lead {
+    Message,
+    Work,
+    Dead,
+    Done,
+}
+
+impl Lead {
+    pub(super) fn of(states: &[State]) -> Self {
+        let within = |some: &[State]| states.iter().all(|state| some.contains(state));
+        if states.is_empty() {
+            Self::Message
+        } else if within(&[State::Dead]) {
+            Self::Dead
+        } else if within(&[State::Pending, State::Leased]) {
+            Self::Work
+        } else if within(&[State::Processed, State::Discarded]) {
+            Self::Done
+        } else {
+            Self::Message
+        }
+    }
+
+    fn alias(self) -> &'static str {
+        match self {
+            Self::Message => "m",
+            Self::Work => "w",
+            Self::Dead => "d",
+            Self::Done => "f",
+        }
+    }
+
+    /// The number of a message.
+    pub(super) fn seq(self) -> Statement {
+        Statement::new(format!("{}.seq", self.alias()))
+    }
+
+    /// The tables of a query, this one first.
+    pub(super) fn tables(self, context: &Context) -> Statement {
+        let tables = [
+            ("m", "{message}"),
+            ("w", "{work}"),
+            ("d", "{dead}"),
+            ("f", "{done}"),
+        ];
+        let lead = self.alias();
+        let leading = tables.iter().find(|(alias, _)| *alias == lead);
+        let mut text = format!("{} AS {lead}", leading.map_or("", |(_, table)| *table));
+        if lead != "m" {
+            text += &format!(
+                " STRAIGHT_JOIN {{message}} AS m FORCE INDEX (PRIMARY) ON m.seq = {lead}.seq"
+            );
+        }
+        for (alias, table) in tables {
+            if alias != lead && alias != "m" {
+                text += &format!(" LEFT JOIN {table} AS {alias} ON {alias}.seq = {lead}.seq");
+            }
+        }
+        Statement::new(context.sql.expand(&text))
+    }
+}
+
+/// Whether a row of `columns.sql` is shown in one of these states.
+pub(super) fn in_states(states: &[State]) -> String {
+    let conditions: Vec<_> = states
+        .iter()
+        .map(|state| match state {
+            State::Pending => {
+                "(w.seq IS NOT NULL AND (w.queue <> 1 OR w.visible_at <= @inbox_now))"
+            }
+            State::Leased => "(w.queue = 1 AND w.visible_at > @inbox_now)",
+            State::Processed => "f.state = 2",
+            State::Dead => "d.seq IS NOT NULL",
+            State::Discarded => "f.state = 4",
+        })
+        .collect();
+    conditions.join(" OR ")
+}
+
+/// Adds what `filter` means, with these states (none: any), to a condition that has begun.
+pub(super) fn push_filter(statement: &mut Statement, filter: &Filter, states: &[State]) {
+    if !states.is_empty() {
+        statement.push(" AND (").push(&in_states(states)).push(")");
+    }
+    for (column, wanted) in [
+        (
+            "m.handler",
+            filter.handler.as_ref().map(AsRef::<str>::as_ref),
+        ),
+        ("m.kind", filter.kind.as_ref().map(AsRef::<str>::as_ref)),
+        (
+            "m.ordering_key",
+            filter.ordering_key.as_ref().map(AsRef::<str>::as_ref),
+        ),
+    ] {
+        if let Some(wanted) = wanted {
+            statement
+                .push(" AND ")
+                .push(column)
+                .push(" = ")
+                .bytes(wanted.as_bytes());
+        }
+    }
+    if let Some(age) = filter.older_than {
+        statement
+            .push(" AND m.accepted_at <= @inbox_now - ")
+            .number(duration_micros(age));
+    }
+    if let Some(age) = filter.newer_than {
+        statement
+            .push(" AND m.accepted_at > @inbox_now - ")
+            .number(duration_micros(age));
+    }
+    if let Some(text) = &filter.error_contains {
+        statement.push(" AND LOCATE(").bytes(text.as_bytes());
+        statement.push(", COALESCE(w.last_error, d.last_error, f.last_error)) > 0");
+    }
+}
+
+/// The number behind which a page or a slice begins.
+pub(super) fn after(cursor: Option<&Cursor>, start: i64) -> Result<i64> {
+    cursor.map_or(Ok(start), |cursor| Ok(cursor.sequence()?))
+}

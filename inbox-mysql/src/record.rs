@@ -1,0 +1,90 @@
+//! Recording in a caller's transaction: the message is stored if it is new, and processed if its handler may
+//! run.
+
+use inbox_api::{Bytes, Message, Recorded, Result};
+
+use crate::{
+    context::Context,
+    error::failed,
+    lookup::{InlinePlaces, Obstacle, key_values},
+    multi_statement::{Answers, Script},
+    receive::{add_prepare_one, add_store_one},
+    statement::{Secrecy, Statement},
+    transaction_step::Step,
+};
+
+pub(crate) async fn record(
+    mut step: Step<'_>,
+    message: &Message,
+    result: Option<Bytes>,
+) -> Result<Recorded> {
+    let context = step.context();
+    context.check_message(message)?;
+    if let Some(result) = &result {
+        context.check_result(result)?;
+    }
+    // A look for the key comes first: see `add_store_one`.
+    let mut script = step.script();
+    add_prepare_one(context, &mut script, message);
+    let look = script.fill(&context.sql.record_find, &key_values(message.key()));
+    let answers = step.go_on(script).await?;
+    let known = !answers.rows(look).is_empty();
+    let secrecy = step.secrecy(&answers);
+    let mut script = step.script();
+    let places = add_record(
+        context,
+        &mut script,
+        message,
+        result.as_ref(),
+        known,
+        secrecy,
+    );
+    let answers = step.end(script).await?;
+    read_record(context, &answers, &places)
+}
+
+/// Adds a record to `script`.
+fn add_record(
+    context: &Context,
+    script: &mut Script,
+    message: &Message,
+    result: Option<&Bytes>,
+    known: bool,
+    secrecy: Secrecy,
+) -> InlinePlaces {
+    let sql = &context.sql;
+    let stored = add_store_one(context, script, message, known, secrecy);
+    script.fill(&sql.find_lock, &key_values(message.key()));
+    script.all(&sql.lock_keys);
+    let result = match result {
+        Some(result) => Statement::of_secret(result, secrecy),
+        None => Statement::new("NULL"),
+    };
+    script.fill(&sql.record, &[("result", result)]);
+    let taken = script.changed();
+    script.all(&sql.record_delete);
+    if context.options.drop_processed_payloads {
+        script.all(&sql.record_drop);
+    }
+    script.all(&sql.promote_key_heads);
+    InlinePlaces {
+        stored,
+        taken,
+        found: script.all(&sql.get_found_lock),
+    }
+}
+
+fn read_record(context: &Context, answers: &Answers, places: &InlinePlaces) -> Result<Recorded> {
+    if answers.number(places.taken).map_err(failed)? == 1 {
+        return Ok(Recorded::First);
+    }
+    let now = answers.now().map_err(failed)?;
+    let found = places.read_found(context, answers)?;
+    Ok(match Obstacle::of(found, now) {
+        Obstacle::Processed { result } => Recorded::Processed { result },
+        Obstacle::Busy { until } => Recorded::Busy { until },
+        Obstacle::Blocked => Recorded::Blocked,
+        Obstacle::Dead { reason } => Recorded::Dead { reason },
+        Obstacle::Discarded => Recorded::Discarded,
+    })
+}

@@ -1,0 +1,1 @@
+SELECT seq INTO @inbox_taken FROM {work} WHERE seq = @inbox_seq FOR UPDATE;

@@ -1,0 +1,7 @@
+-- As claim_queue.sql, of what became due no sooner than {from}.
+(
+    SELECT seq, visible_at FROM {work} FORCE INDEX (claim)
+    WHERE handler = {handler} AND queue = {queue} AND visible_at >= {from}
+        AND visible_at <= @inbox_now
+    ORDER BY visible_at, seq LIMIT {limit} FOR UPDATE SKIP LOCKED
+);

@@ -1,0 +1,7 @@
+-- The message that find.sql has found.
+SELECT {columns}, m.payload, f.result
+FROM {message} AS m
+LEFT JOIN {work} AS w ON w.seq = m.seq
+LEFT JOIN {dead} AS d ON d.seq = m.seq
+LEFT JOIN {done} AS f ON f.seq = m.seq
+WHERE m.seq = @inbox_seq;

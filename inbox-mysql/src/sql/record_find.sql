@@ -1,0 +1,1 @@
+SELECT seq FROM {message} WHERE handler = {handler} AND id = {id};

@@ -1,0 +1,1 @@
+DELETE w FROM {leases} AND w.queue = 1 AND w.handler = {handler};

@@ -1,3 +1,0 @@
-DELETE w
-FROM {leases}
-WHERE w.queue = 1

@@ -1,8 +1,0 @@
-INSERT INTO {done} (
-    seq, handler, state, due_at, token, started, finished, replays, worker, last_error,
-    finished_at, result
-)
-SELECT w.seq, w.handler, 2, w.due_at, w.token, w.started, w.finished + 1, w.replays, w.worker,
-    w.last_error, @inbox_now, NULL
-FROM {leases}
-WHERE w.queue = 1

@@ -1,0 +1,262 @@
+//! How one operation gets its connection, its time and its isolation level, and gives the connection
+//! back.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use inbox_api::{Effect, Error, ErrorKind, Result};
+use sqlx::{
+    Connection as _, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr,
+    Transaction,
+    postgres::{PgArguments, PgRow},
+};
+use tokio::time::timeout;
+
+use crate::{
+    connection_guard::{ConnectionGuard, OrClose},
+    error::{before, failed, is_stale, may_be_schema, no_answer, sqlstate},
+    names::{NOT_READ_COMMITTED, Names},
+    options::PostgresOptions,
+    sqlstate::LIMIT_EXCEEDED,
+    statements::Statements,
+    versions::check_version,
+};
+
+/// A queue of notifications that was full stays so after the session is gone that kept it, until the
+/// server is asked how full it is: notifications themselves free it, too, but find no room.
+const FREE_NOTIFICATIONS: &str = "SELECT pg_catalog.pg_notification_queue_usage()";
+
+/// What the functions and set-up need, whatever the default is: to see what was committed before
+/// they got their locks.
+pub(crate) const READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// The same, with the mark that ends with the transaction and that `commit` asks for.
+const MARKED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL inbox.transaction = 'on'";
+
+/// One inbox's database: the pool, and what is sent over its connections.
+pub(crate) struct Database {
+    pub(crate) options: PostgresOptions,
+    pub(crate) names: Names,
+    pub(crate) statements: Statements,
+    pub(crate) pool: PgPool,
+    /// Whether an inbox of the right version was found there.
+    checked: AtomicBool,
+    /// Whether connections begin transactions at another level than read committed unless told to.
+    stricter: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// Where a statement runs.
+pub(crate) enum On<'a> {
+    /// On a connection of the pool, committed by itself.
+    Pool,
+    /// The same, with a plan made for these very arguments and for the tables' present size: for
+    /// statements that people send now and then, whose best plan depends on both.
+    PoolPlannedEachTime,
+    /// In a transaction of the caller's.
+    Transaction(&'a mut PgConnection),
+}
+
+impl Database {
+    pub(crate) fn new(pool: PgPool, options: PostgresOptions) -> Self {
+        let names = options.names();
+        Self {
+            statements: Statements::new(&names),
+            names,
+            options,
+            pool,
+            checked: AtomicBool::new(false),
+            stricter: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Every operation fails from now on.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(before(sqlx::Error::PoolClosed));
+        }
+        Ok(())
+    }
+
+    /// The longest that one operation may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.options.operation_timeout
+    }
+
+    /// Runs one statement, after a look at the schema's version if there was none yet.
+    pub(crate) async fn run(
+        &self,
+        on: On<'_>,
+        sql: &SqlStr,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>> {
+        self.run_within(self.limit(), on, sql, arguments).await
+    }
+
+    /// The same, for what is left of an operation's time.
+    pub(crate) async fn run_within(
+        &self,
+        limit: Duration,
+        on: On<'_>,
+        sql: &SqlStr,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>> {
+        self.check_open()?;
+        let persistent = matches!(on, On::Pool);
+        let connection = match on {
+            On::Pool | On::PoolPlannedEachTime => {
+                let mut guard = ConnectionGuard::new(self.limit());
+                let work = self.run_on_pool(&mut guard, persistent, sql, arguments);
+                let outcome = timeout(limit, work).await;
+                return guard.finish(outcome);
+            }
+            On::Transaction(connection) => connection,
+        };
+        let work = async {
+            enter(connection).await?;
+            self.check(connection).await?;
+            sqlx::query_with(sql.clone(), arguments)
+                .persistent(self.options.prepared_statements)
+                .fetch_all(connection)
+                .await
+                .map_err(|error| self.failed(error))
+        };
+        // The connection is the caller's, who has to roll back.
+        timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Err(no_answer()))
+    }
+
+    async fn run_on_pool(
+        &self,
+        guard: &mut ConnectionGuard,
+        persistent: bool,
+        sql: &SqlStr,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>> {
+        let connection = guard.take(&self.pool).await.map_err(before)?;
+        self.check(connection).await?;
+        let prepared = self.options.prepared_statements;
+        let query = sqlx::query_with(sql.clone(), arguments).persistent(prepared && persistent);
+        let answer = if prepared && !self.stricter.load(Ordering::Relaxed) {
+            query.fetch_all(connection).await
+        } else {
+            // To say at which isolation level it runs. And without prepared statements, the driver
+            // sends a statement and its arguments in two steps, between which a pooler may change
+            // the server's connection, unless in a transaction.
+            let connection = guard.transaction_begins().map_err(before)?;
+            let begun = connection.begin_with(READ_COMMITTED).await;
+            let mut transaction = begun.map_err(before)?;
+            let answer = match query.fetch_all(&mut *transaction).await {
+                Ok(rows) => transaction.commit().await.map(|()| rows),
+                Err(error) => transaction.rollback().await.and(Err(error)),
+            };
+            if answer.as_ref().err().is_none_or(is_of_server) {
+                guard.transaction_ended();
+            }
+            answer
+        };
+        if let Err(error) = &answer
+            && sqlstate(error).is_some_and(|code| code == LIMIT_EXCEEDED)
+            && let Some(connection) = guard.connection()
+        {
+            let _ = sqlx::raw_sql(FREE_NOTIFICATIONS).execute(connection).await;
+        }
+        answer.map_err(|error| {
+            if sqlstate(&error).is_some_and(|code| is_stale(&code)) {
+                guard.close();
+            }
+            self.failed(error)
+        })
+    }
+
+    /// Looks at the schema's version, until it was seen to be right.
+    async fn check(&self, connection: &mut PgConnection) -> Result<()> {
+        if !self.checked.load(Ordering::Relaxed) {
+            check_version(connection, &self.names).await?;
+            self.learn_isolation(connection).await?;
+            self.checked.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether single statements run at the level that they need, or have to be put into
+    /// transactions that say so. Functions refuse other levels, should the default change.
+    async fn learn_isolation(&self, connection: &mut PgConnection) -> Result<()> {
+        let sql = "SELECT pg_catalog.current_setting('default_transaction_isolation')";
+        let row = sqlx::raw_sql(sql)
+            .fetch_one(connection)
+            .await
+            .map_err(before)?;
+        let stricter = row.try_get::<&str, _>(0).map_err(before)? != "read committed";
+        self.stricter.store(stricter, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn failed(&self, error: sqlx::Error) -> Error {
+        if sqlstate(&error).as_deref() == Some(NOT_READ_COMMITTED) {
+            // The default has changed since. From now on each transaction says what it needs.
+            self.stricter.store(true, Ordering::Relaxed);
+            let context = "the connection's default isolation level has changed";
+            return Error::new(ErrorKind::Conflict, context).with_source(error);
+        }
+        if sqlstate(&error).is_some_and(|code| may_be_schema(&code)) {
+            // The next operation looks again.
+            self.checked.store(false, Ordering::Relaxed);
+        }
+        failed(error)
+    }
+
+    /// A transaction that outlives this call, marked for `commit` to recognise.
+    pub(crate) async fn begin_transaction(&self) -> Result<Transaction<'static, Postgres>> {
+        self.check_open()?;
+        let beginning = async {
+            let connection = self.pool.acquire().await.map_err(before)?;
+            let begun = Transaction::begin(connection, Some(MARKED.into_sql_str())).await;
+            begun.map_err(before)
+        };
+        self.in_time(beginning)
+            .await
+            .map_err(|error| error.with_effect(Effect::None))
+    }
+
+    /// Runs what owns a connection of the pool, in a transaction for instance, and closes it if
+    /// that takes too long or is dropped.
+    pub(crate) async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        timeout(self.limit(), OrClose::new(work))
+            .await
+            .unwrap_or_else(|_| Err(no_answer()))
+    }
+}
+
+/// Marks a transaction as one that this store is used in, for [`commit`](inbox_api::Transactional).
+/// Fails outside of one: what follows would commit by itself there, and a message whose work was
+/// rolled back would count as handled.
+async fn enter(connection: &mut PgConnection) -> Result<()> {
+    const ENTER: &str = "SAVEPOINT inbox_probe; RELEASE SAVEPOINT inbox_probe; \
+                         SET LOCAL inbox.transaction = 'on'";
+    const NO_TRANSACTION: &str = "25P01";
+    match sqlx::raw_sql(ENTER).execute(connection).await {
+        Ok(_) => Ok(()),
+        Err(error) if sqlstate(&error).as_deref() == Some(NO_TRANSACTION) => {
+            let context = "the transaction is not there any more: a statement in it has ended it, \
+                           and others may have committed by themselves";
+            Err(Error::new(ErrorKind::Other, context)
+                .with_effect(Effect::Unknown)
+                .with_source(error))
+        }
+        Err(error) => Err(before(error)),
+    }
+}
+
+/// Whether the server, or a pooler, has answered: then the connection is sound, or closed.
+fn is_of_server(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some()
+}

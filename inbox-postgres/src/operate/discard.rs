@@ -1,0 +1,41 @@
+//! Discarding: giving pending and dead messages up.
+
+use inbox_api::{Filter, Intervention, Key, Progress, Result, Slice, State};
+
+use super::{
+    records::get,
+    selection::{Selection, change_slice, read_numbers},
+};
+use crate::{
+    arguments::Arguments,
+    connection::{Database, On},
+};
+
+pub(super) async fn discard(database: &Database, key: &Key) -> Result<Intervention> {
+    loop {
+        let arguments = Arguments::of_key(key)
+            .with(database.options.notifications)
+            .finish()?;
+        let text = &database.statements.discard;
+        let answer = database.run(On::Pool, text, arguments).await?;
+        if !read_numbers(&answer)?.is_empty() {
+            return Ok(Intervention::Done);
+        }
+        match get(database, key).await? {
+            None => return Ok(Intervention::NotFound),
+            // It became pending or dead just now.
+            Some(record) if matches!(record.state, State::Pending | State::Dead) => {}
+            Some(record) => return Ok(Intervention::WrongState(record.state)),
+        }
+    }
+}
+
+pub(super) async fn discard_slice(
+    database: &Database,
+    filter: &Filter,
+    slice: &Slice,
+) -> Result<Progress> {
+    let texts = &database.statements.discard_slice;
+    let selection = Selection::eligible(filter, &[State::Pending, State::Dead]);
+    change_slice(database, texts, selection, slice, false).await
+}

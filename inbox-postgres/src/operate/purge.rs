@@ -1,0 +1,91 @@
+//! Retention: deleting what has been final for long enough.
+
+use inbox_api::{Key, Listing, PurgeRequest, Result};
+
+use super::records::read_listing;
+use crate::{
+    arguments::Arguments,
+    connection::{Database, On},
+    partitions::{ANY, FEW, deletion_age, drop_partitions, keep_partitions},
+    rows,
+    time::micros,
+};
+
+/// One statement of a purge deletes this many messages, so that what it holds and writes at once
+/// stays small.
+const PURGE_SLICE: u32 = 250;
+
+pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result<u64> {
+    let partitions = database.options.partitions.as_ref();
+    let mut left = expired.limit();
+    if left == 0 {
+        return Ok(0);
+    }
+    let mut purged = 0;
+    if let Some(partitions) = partitions {
+        keep_partitions(database, partitions).await?;
+        purged = drop_partitions(database, expired, FEW, left).await?;
+        left = left.saturating_sub(u32::try_from(purged).unwrap_or(u32::MAX));
+    }
+    let older_than = deletion_age(partitions, expired);
+    while left > 0 {
+        let limit = left.min(PURGE_SLICE);
+        let arguments = Arguments::new()
+            .with(i16::from(expired.state().code()))
+            .with(micros(older_than))
+            .with(i32::try_from(limit).unwrap_or(i32::MAX))
+            .with(database.options.notifications)
+            .finish()?;
+        let text = &database.statements.purge;
+        let started = std::time::Instant::now();
+        let answer = database.run(On::Pool, text, arguments).await?;
+        let (found, slice) = (rows::count(&answer, 0)?, rows::count(&answer, 1)?);
+        purged += slice;
+        left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
+        // Those found whose ordering key others are changing are still there, and would
+        // be found again.
+        if found < u64::from(limit) || slice == 0 {
+            break;
+        }
+        // Rests as long as it worked, so that the server is never busy with it alone; also behind
+        // the last, since a caller that reaches the limit asks for more.
+        tokio::time::sleep(started.elapsed()).await;
+    }
+    Ok(purged)
+}
+
+pub(super) async fn expired(database: &Database, expired: &PurgeRequest) -> Result<Listing> {
+    let arguments = Arguments::new()
+        .with(i16::from(expired.state().code()))
+        .with(micros(expired.older_than()))
+        .with(i64::from(expired.limit()))
+        .finish()?;
+    let text = &database.statements.expired;
+    let answer = database.run(On::Pool, text, arguments).await?;
+    read_listing(&database.options.inbox, &answer)
+}
+
+pub(super) async fn purge_archived(
+    database: &Database,
+    expired: &PurgeRequest,
+    keys: &[Key],
+) -> Result<u64> {
+    let mut purged = 0;
+    for some in keys.chunks(PURGE_SLICE as usize) {
+        let arguments = Arguments::new()
+            .with(i16::from(expired.state().code()))
+            .with(micros(expired.older_than()))
+            .with(some.iter().map(|k| k.handler.as_str()).collect::<Vec<_>>())
+            .with(some.iter().map(|k| k.id.as_str()).collect::<Vec<_>>())
+            .with(database.options.notifications)
+            .finish()?;
+        let text = &database.statements.purge_keys;
+        let answer = database.run(On::Pool, text, arguments).await?;
+        purged += rows::count(&answer, 0)?;
+    }
+    if let (Some(partitions), false) = (&database.options.partitions, keys.is_empty()) {
+        keep_partitions(database, partitions).await?;
+        drop_partitions(database, expired, ANY, PURGE_SLICE).await?;
+    }
+    Ok(purged)
+}

@@ -1,4 +1,0 @@
--- Not above read committed, where it would conflict with every other one.
-    IF random() < 0.002 AND current_setting('transaction_isolation') = 'read committed' THEN
-        PERFORM {fn:fold}();
-    END IF;

@@ -1,1 +1,0 @@
-CREATE UNIQUE INDEX "{prefix}_key" ON {message} (handler, id);

@@ -1,0 +1,265 @@
+//! While another transaction holds a message: what waits, what passes it, and what is answered.
+// The lint configuration spares `#[test]` functions, not their helpers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use common::*;
+use inbox_api::{
+    AfterDead, Begun, Extended, Filter, Operate as _, PurgeRequest, Recorded, Settled, Slice,
+    State, Store as _, StoreExt as _, Transactional as _, from_micros,
+};
+use inbox_postgres::PostgresStore;
+
+/// Waits until some backend waits for a lock of another.
+async fn wait_for_a_lock_wait(place: &TestInbox) {
+    let started = Instant::now();
+    loop {
+        // By the name of this test's schema in the statement.
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+             AND query LIKE '%{}%'",
+            place.schema.name
+        );
+        if place.value::<i64>(&sql).await > 0 {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody waits");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What must not wait for a transaction that this test holds open.
+async fn in_time<T>(doing: impl Future<Output = T>) -> T {
+    let answer = tokio::time::timeout(Duration::from_secs(60), doing).await;
+    answer.unwrap_or_else(|_| panic!("it waited for a transaction that holds another message"))
+}
+
+/// The inbox's clock.
+async fn now(place: &TestInbox) -> SystemTime {
+    let sql = "SELECT (extract(epoch FROM {schema}.inbox_now()) * 1000000)::bigint";
+    from_micros(place.value(sql).await)
+}
+
+fn ten() -> Vec<inbox_api::Message> {
+    (0..10).map(|n| message(&n.to_string())).collect()
+}
+
+async fn discard_all(store: &PostgresStore, limit: u32) -> (u64, u64) {
+    let filter = Filter {
+        states: vec![State::Pending, State::Dead],
+        ..Filter::default()
+    };
+    let (mut changed, mut slices, mut after) = (0, 0, None);
+    loop {
+        let slice = Slice { after, limit };
+        let progress = store.discard_slice(&filter, &slice).await.unwrap();
+        changed += progress.changed;
+        slices += 1;
+        match progress.next {
+            None => return (changed, slices),
+            next => after = next,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slice_from_which_a_message_is_taken_is_not_the_last() {
+    let Some(ready) = ready().await else { return };
+    let store = &ready.store;
+    let _ = store.receive(&ten()).await.unwrap();
+    let mut transaction = store.open().await.unwrap();
+    let recorded = store.record_in(&mut transaction, &message("2"), None).await;
+    assert_eq!(recorded.unwrap(), Recorded::First);
+    let discarding = {
+        let store = store.clone();
+        tokio::spawn(async move { discard_all(&store, 4).await })
+    };
+    wait_for_a_lock_wait(&ready.place).await;
+    store.commit(transaction).await.unwrap();
+    assert_eq!(discarding.await.unwrap(), (9, 3));
+
+    // The same of a replay: dead ones, of which another operator takes one.
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = &place.store().await;
+    let _ = store.receive(&ten()).await.unwrap();
+    for leased in claim(store, 10).await {
+        settle(store, &leased.lease, dead(AfterDead::Continue)).await;
+    }
+    let mut holding = connection(&place.url).await.unwrap();
+    let sql = place.sql(
+        "BEGIN; DELETE FROM {schema}.inbox_work WHERE seq = (
+             SELECT seq FROM {schema}.inbox_message WHERE id = '2'
+         )",
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+        .execute(&mut holding)
+        .await
+        .unwrap();
+    let replaying = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let slice = Slice {
+                after: None,
+                limit: 5,
+            };
+            store
+                .replay_slice(&Filter::default(), &slice)
+                .await
+                .unwrap()
+        })
+    };
+    wait_for_a_lock_wait(&place).await;
+    sqlx::raw_sql("COMMIT").execute(&mut holding).await.unwrap();
+    let progress = replaying.await.unwrap();
+    assert_eq!(progress.changed, 4);
+    assert!(progress.next.is_some());
+}
+
+#[tokio::test]
+async fn a_purge_goes_on_behind_messages_whose_key_is_held() {
+    let Some(ready) = ready().await else { return };
+    let store = &ready.store;
+    let messages: Vec<_> = (0..600)
+        .map(|n| ordered(&n.to_string(), &n.to_string()))
+        .collect();
+    let _ = store.receive(&messages).await.unwrap();
+    for leased in claim(store, 600).await {
+        settle(store, &leased.lease, dead(AfterDead::Block)).await;
+    }
+    let mut transaction = store.open().await.unwrap();
+    let more: Vec<_> = (0..3)
+        .map(|n| ordered(&format!("more {n}"), &n.to_string()))
+        .collect();
+    let _ = store.receive_in(&mut transaction, &more).await.unwrap();
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10_000).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 597);
+    store.commit(transaction).await.unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 3);
+    assert_eq!(claim(store, 10).await.len(), 3);
+    check_consistent(&ready).await;
+}
+
+#[tokio::test]
+async fn an_extension_passes_a_lease_that_is_being_settled() {
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    let _ = store.receive(&ten()).await.unwrap();
+    let leases: Vec<_> = claim(store, 10)
+        .await
+        .into_iter()
+        .map(|l| l.lease)
+        .collect();
+    let mut transaction = store.open().await.unwrap();
+    let settlement = inbox_api::Settlement {
+        lease: leases[3].clone(),
+        outcome: processed(),
+    };
+    let settled = store.settle_in(&mut transaction, &[settlement]).await;
+    assert_eq!(settled.unwrap(), [Settled::Done]);
+    let extended = in_time(store.extend(&leases, 10 * LENGTH)).await.unwrap();
+    for (n, extended) in extended.iter().enumerate() {
+        let Extended::Until(until) = extended else {
+            panic!("{n} is lost");
+        };
+        let left = until.duration_since(now(place).await).unwrap();
+        // The one that is held stands as long as it did.
+        assert_eq!(left > LENGTH, n != 3, "{n}: {left:?}");
+    }
+    // Once it has run out, nobody says that it stands.
+    place.advance(LENGTH).await;
+    let extended = in_time(store.extend(&leases, 10 * LENGTH)).await.unwrap();
+    for (n, extended) in extended.iter().enumerate() {
+        assert_eq!(*extended == Extended::LeaseLost, n == 3, "{n}");
+    }
+    store.roll_back(transaction).await.unwrap();
+    let extended = store.extend_one(&leases[3], LENGTH).await.unwrap();
+    assert!(matches!(extended, Extended::Until(_)), "{extended:?}");
+    check_consistent(&ready).await;
+}
+
+/// A duplicate that was answered does not keep the message's holder waiting for the transaction's end.
+#[tokio::test]
+async fn a_duplicate_in_a_transaction_holds_nothing() {
+    let Some(ready) = ready().await else { return };
+    let store = &ready.store;
+    for n in 0..2 {
+        let sent = [message("a"), ordered("b", "k")];
+        let _ = store.receive(&sent).await.unwrap();
+        let leases: Vec<_> = claim(store, 10)
+            .await
+            .into_iter()
+            .map(|l| l.lease)
+            .collect();
+        let mut transaction = store.open().await.unwrap();
+        for message in &sent {
+            let recorded = store
+                .record_in(&mut transaction, message, None)
+                .await
+                .unwrap();
+            assert!(matches!(recorded, Recorded::Busy { .. }), "{recorded:?}");
+        }
+        let outcome = match n {
+            0 => retry(Duration::ZERO),
+            _ => processed(),
+        };
+        for lease in &leases {
+            in_time(settle(store, lease, outcome.clone())).await;
+        }
+        store.commit(transaction).await.unwrap();
+    }
+    check_consistent(&ready).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_begins_when_it_is_handed_out() {
+    for ordering_key in [None, Some("k")] {
+        let Some(ready) = ready().await else { return };
+        let (place, store) = (&ready.place, &ready.store);
+        // A clock that a function which is running sees moved.
+        place
+            .run(
+                "CREATE SEQUENCE {schema}.ahead;
+                 CREATE OR REPLACE FUNCTION {schema}.inbox_now() RETURNS timestamptz
+                 LANGUAGE sql VOLATILE AS $$
+                     SELECT clock_timestamp() + last_value * interval '1 second'
+                     FROM {schema}.ahead
+                 $$",
+            )
+            .await
+            .unwrap();
+        // Waits for the key of the message, or for its ordering key.
+        let (sent, other) = match ordering_key {
+            None => (message("1"), message("1")),
+            Some(key) => (ordered("1", key), ordered("2", key)),
+        };
+        let mut transaction = store.open().await.unwrap();
+        let _ = store.receive_in(&mut transaction, &[other]).await.unwrap();
+        let beginning = {
+            let store = store.clone();
+            tokio::spawn(async move { store.begin(&sent, &terms()).await.unwrap() })
+        };
+        wait_for_a_lock_wait(place).await;
+        let ahead = 2 * LENGTH.as_secs();
+        place
+            .run(&format!("SELECT setval('{{schema}}.ahead', {ahead})"))
+            .await
+            .unwrap();
+        store.roll_back(transaction).await.unwrap();
+        let Begun::Run(leased) = beginning.await.unwrap() else {
+            panic!("not run");
+        };
+        let now = now(place).await;
+        assert!(
+            leased.lease.until > now,
+            "it had run out when it was handed out"
+        );
+        assert!(claim(store, 10).await.is_empty());
+        settle(store, &leased.lease, processed()).await;
+        check_consistent(&ready).await;
+    }
+}

@@ -1,0 +1,2 @@
+-- Answers the handlers that have messages here, each with a state.
+return call('HKEYS', counts)

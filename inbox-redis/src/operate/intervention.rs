@@ -1,0 +1,184 @@
+//! What replays and discards have in common: the same steps, with a script of each.
+
+use std::collections::BTreeMap;
+
+use inbox_api::{Bytes, Cursor, Filter, Intervention, Key, Progress, Result, Slice, State};
+use redis::Value;
+
+use super::scan::{self, LAST, STEP, position};
+use crate::{
+    connection::Connection,
+    keys::field,
+    reply::{self, Reply, Taker, Unexpected},
+    rows::{self, Row},
+    scripts::Script,
+};
+
+/// What is done to messages, and in which states.
+pub(super) struct Act<'a> {
+    pub(super) script: &'static Script,
+    pub(super) states: &'a [State],
+    /// The new one, if any.
+    pub(super) payload: Option<Bytes>,
+}
+
+impl Act<'_> {
+    fn mask(&self) -> u32 {
+        let bits = self.states.iter().map(|state| 1 << state.code());
+        bits.fold(0, |mask, bit: u32| mask | bit)
+    }
+}
+
+/// The states of `filter` in which something can be done; dead when it names none.
+fn select_states(filter: &Filter, possible: &[State]) -> Vec<State> {
+    if filter.states.is_empty() {
+        return vec![State::Dead];
+    }
+    let states = filter.states.iter().copied();
+    states.filter(|state| possible.contains(state)).collect()
+}
+
+/// What one message's replay or discard came to.
+enum Changed {
+    Done(Intervention),
+    Corrupt,
+}
+
+fn read_answer(value: Value) -> Reply<Changed> {
+    let mut answer = Taker::of(value)?;
+    let what = answer.next()?;
+    Ok(match reply::text(&what)?.ok_or(Unexpected)? {
+        "done" => Changed::Done(Intervention::Done),
+        "absent" => Changed::Done(Intervention::NotFound),
+        "dropped" => Changed::Done(Intervention::PayloadDropped),
+        "state" => {
+            let state = State::from_code(answer.number()?).ok_or(Unexpected)?;
+            Changed::Done(Intervention::WrongState(state))
+        }
+        "corrupt" => Changed::Corrupt,
+        _ => return Err(Unexpected),
+    })
+}
+
+/// Replays or discards messages of one shard, where their states allow it.
+async fn change(
+    connection: &Connection,
+    shard: u16,
+    keys: &[Key],
+    act: &Act<'_>,
+) -> Result<Vec<Changed>> {
+    let handlers = keys.iter().map(|key| &key.handler);
+    let mut call = connection.call(act.script, shard, handlers);
+    call.arg(act.mask())
+        .arg(u8::from(act.payload.is_some()))
+        .arg(act.payload.as_deref().unwrap_or_default());
+    for key in keys {
+        call.arg(field(key));
+    }
+    let answers = reply::list(connection.run_confirmed(call).await?)?;
+    let changed = answers.into_iter().map(read_answer);
+    Ok(changed.collect::<Reply<_>>()?)
+}
+
+/// Looks for the message in its home first, then in all other shards.
+pub(super) async fn intervene(
+    connection: &Connection,
+    key: &Key,
+    act: &Act<'_>,
+) -> Result<Intervention> {
+    let home = connection.layout().home(key);
+    let at_home = change_one(connection, home, key, act).await?;
+    if at_home != Intervention::NotFound {
+        return Ok(at_home);
+    }
+    let others = connection.layout().others(home);
+    let looks = others.map(|shard| change_one(connection, shard, key, act));
+    let found = futures_util::future::try_join_all(looks).await?;
+    let found = found.into_iter().find(|one| *one != Intervention::NotFound);
+    Ok(found.unwrap_or(Intervention::NotFound))
+}
+
+async fn change_one(
+    connection: &Connection,
+    shard: u16,
+    key: &Key,
+    act: &Act<'_>,
+) -> Result<Intervention> {
+    let answers = change(connection, shard, std::slice::from_ref(key), act).await?;
+    match answers.into_iter().next() {
+        Some(Changed::Done(intervention)) => Ok(intervention),
+        Some(Changed::Corrupt) => {
+            let reason = "its state cannot be read".to_owned();
+            let layout = connection.layout();
+            Err(rows::corrupt_error(layout, shard, &field(key), reason))
+        }
+        None => Err(Unexpected.into()),
+    }
+}
+
+pub(super) async fn intervene_in_slice(
+    connection: &Connection,
+    filter: &Filter,
+    slice: &Slice,
+    script: &'static Script,
+    possible: &[State],
+) -> Result<Progress> {
+    connection.check_open()?;
+    let states = select_states(filter, possible);
+    let act = Act {
+        script,
+        states: &states,
+        payload: None,
+    };
+    let mut from = position(slice.after.as_ref())?.map_or(0, |seq| seq + 1);
+    let mut left = slice.limit as usize;
+    let mut progress = Progress {
+        changed: 0,
+        next: None,
+    };
+    if states.is_empty() {
+        return Ok(progress);
+    }
+    while left > 0 {
+        let wanted = left.min(STEP);
+        let scans = scan::begin(connection, filter, &states, (from, LAST), false);
+        let found = scan::find(scans, wanted).await?;
+        let Some(last) = found.last().and_then(|row| i64::try_from(row.seq).ok()) else {
+            return Ok(progress);
+        };
+        let is_last = found.len() < wanted;
+        let done = change_found(connection, &act, found).await?;
+        let changed = done.iter().max().copied();
+        left = left.saturating_sub(done.len());
+        progress.changed += done.len() as u64;
+        from = last + 1;
+        if left == 0 {
+            progress.next = changed.and_then(|seq| Some(Cursor::from(i64::try_from(seq).ok()?)));
+        } else if is_last {
+            break;
+        }
+    }
+    Ok(progress)
+}
+
+/// Answers the numbers of those that were changed.
+async fn change_found(connection: &Connection, act: &Act<'_>, found: Vec<Row>) -> Result<Vec<u64>> {
+    let mut by_shard: BTreeMap<u16, (Vec<u64>, Vec<Key>)> = BTreeMap::new();
+    for row in found {
+        let Ok(record) = row.record else { continue };
+        // A message without a payload is passed over by a replay; the script sees to it.
+        let (numbers, keys) = by_shard.entry(row.shard).or_default();
+        numbers.push(row.seq);
+        keys.push(record.key);
+    }
+    let mut done = Vec::new();
+    for (shard, (numbers, keys)) in by_shard {
+        let answers = change(connection, shard, &keys, act).await?;
+        for (seq, answer) in numbers.into_iter().zip(answers) {
+            if matches!(answer, Changed::Done(Intervention::Done)) {
+                done.push(seq);
+            }
+        }
+    }
+    Ok(done)
+}

@@ -1,0 +1,126 @@
+//! Claiming: what has been due for longest, and then the leases on it, in one transaction.
+
+use std::{collections::HashSet, sync::atomic::Ordering};
+
+use inbox_api::{
+    ClaimRequest, Claims, FencingToken, Lease, Leased, Result, duration_micros, from_micros,
+};
+use sqlx::SqliteConnection;
+use tokio::time::Instant;
+
+use crate::{
+    batch::json,
+    connection::Database,
+    error::{failed, is_too_late},
+    rows,
+    statements::{BEGIN, BEGIN_READING},
+};
+
+pub(crate) async fn claim(database: &Database, request: &ClaimRequest) -> Result<Claims> {
+    if request.handlers.is_empty() || request.limit == 0 {
+        return Ok(Claims::default());
+    }
+    database
+        .run(|until| attempt(database, request, until))
+        .await
+}
+
+/// A worker that found nothing looks first the next time, without the write lock: those who wait
+/// for work keep no others from writing. If there is something after all, the transaction goes
+/// on with what it has read, unless another process has written meanwhile.
+async fn attempt(database: &Database, request: &ClaimRequest, until: Instant) -> Result<Claims> {
+    let idle = &database.idle;
+    if idle.load(Ordering::Relaxed) {
+        match claim_within(database, BEGIN_READING, request, until).await {
+            Err(error) if is_too_late(&error) => idle.store(false, Ordering::Relaxed),
+            outcome => return outcome,
+        }
+    }
+    claim_within(database, BEGIN, request, until).await
+}
+
+/// Claims in a transaction that begins with that statement.
+async fn claim_within(
+    database: &Database,
+    begin: &'static str,
+    request: &ClaimRequest,
+    until: Instant,
+) -> Result<Claims> {
+    let mut transaction = database.begin_with(begin, until).await?;
+    let claims = lease_due(database, &mut transaction, request, database.now()).await?;
+    transaction.commit().await.map_err(failed)?;
+    let idle = claims.leased.is_empty() && claims.corrupt.is_empty();
+    database.idle.store(idle, Ordering::Relaxed);
+    if !claims.corrupt.is_empty() {
+        // What was set aside may have been first of its ordering key.
+        database.signal.raise();
+    }
+    Ok(claims)
+}
+
+/// Leases what is due, and sets aside what cannot be read.
+async fn lease_due(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    request: &ClaimRequest,
+    now: i64,
+) -> Result<Claims> {
+    let statements = &database.statements;
+    let handlers: HashSet<_> = request.handlers.iter().map(AsRef::as_ref).collect();
+    let handlers: Vec<&str> = handlers.into_iter().collect();
+    let returned = sqlx::query(statements.claim.clone())
+        .bind(json(&handlers)?)
+        .bind(now)
+        .bind(i64::from(request.limit))
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed)?;
+
+    let inbox = database.options.inbox.as_str();
+    let until = now.saturating_add(duration_micros(request.terms.length()));
+    let mut claims = Claims::default();
+    let (mut good, mut bad) = (Vec::with_capacity(returned.len()), Vec::new());
+    for row in &returned {
+        let seq = rows::seq(row).map_err(failed)?;
+        match rows::read_candidate(row) {
+            Ok(found) => {
+                good.push(seq);
+                claims.leased.push(Leased {
+                    lease: Lease {
+                        key: found.message.key().clone(),
+                        token: FencingToken::after(found.token, now),
+                        locator: seq.unsigned_abs(),
+                        until: from_micros(until),
+                    },
+                    message: found.message,
+                    attempts: found.attempts,
+                    accepted_at: from_micros(found.accepted_at),
+                });
+            }
+            Err(reason) => {
+                tracing::error!(inbox, seq, %reason, "corrupt message set aside");
+                bad.push((seq, format!("corrupt: {reason}")));
+                claims.corrupt.push(rows::corrupt_row(inbox, seq, reason));
+            }
+        }
+    }
+    if !bad.is_empty() {
+        sqlx::query(statements.claim_set_aside.clone())
+            .bind(json(&bad)?)
+            .bind(now)
+            .execute(&mut *connection)
+            .await
+            .map_err(failed)?;
+    }
+    if !good.is_empty() {
+        sqlx::query(statements.claim_lease.clone())
+            .bind(json(&good)?)
+            .bind(now)
+            .bind(until)
+            .bind(request.terms.worker().as_str())
+            .execute(&mut *connection)
+            .await
+            .map_err(failed)?;
+    }
+    Ok(claims)
+}
