@@ -277,6 +277,14 @@ async fn commit_if(
     }
     let mut scripts = vec![script];
     if server.form() == Form::Compound {
+        // In a cluster, the server may roll back between two statements of one packet, and does not
+        // say so to the next one. What comes last before the commit has to look for the transaction,
+        // and the commit has its own packet: a roll-back between packets fails the next.
+        for statement in IS_THERE {
+            if let Some(script) = scripts.last_mut() {
+                script.fixed(statement);
+            }
+        }
         scripts.push(Script::default());
     }
     if let Some(script) = scripts.last_mut() {

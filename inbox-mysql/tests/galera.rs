@@ -150,3 +150,96 @@ async fn a_callers_session_waits_as_before(url: &str) {
         pool.close().await;
     }
 }
+
+/// Another node's write may roll a transaction back at any moment, also between two statements of its
+/// commit. `Ok` must never be the answer then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_in_a_conflict_is_whole_or_fails() {
+    const TASKS: u64 = 4;
+    const ROUNDS: u64 = 500;
+    let started = tokio::task::spawn_blocking(|| require_or_skip(Kind::Galera));
+    let Some(cluster) = started.await.unwrap().unwrap() else {
+        return;
+    };
+    let urls = cluster.urls();
+    let inbox = TestInbox::at(urls[0].clone()).await.unwrap();
+    let store = inbox.store().await;
+    for sql in [
+        "CREATE TABLE contended (id BIGINT UNSIGNED PRIMARY KEY, n BIGINT NOT NULL)",
+        "CREATE TABLE written (id BIGINT UNSIGNED PRIMARY KEY)",
+    ] {
+        inbox.run(sql).await.unwrap();
+    }
+    let ended = Arc::new(AtomicBool::new(false));
+    let other = connect_options(&urls[1], Some(&inbox.database));
+    let contender = tokio::spawn({
+        let ended = Arc::clone(&ended);
+        async move {
+            let mut connection = other.connect().await.unwrap();
+            while !ended.load(Ordering::Relaxed) {
+                // It may lose as well.
+                let _ = connection.execute("UPDATE contended SET n = n + 1").await;
+            }
+        }
+    });
+    let tasks = (0..TASKS).map(|task| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let (mut committed, mut failed) = (Vec::new(), 0);
+            for id in (0..ROUNDS).map(|round| round * TASKS + task) {
+                let mut transaction = store.open().await.unwrap();
+                let sql = format!(
+                    "INSERT INTO contended VALUES ({task}, 0) ON DUPLICATE KEY UPDATE n = n + 1; \
+                     INSERT INTO written VALUES ({id})"
+                );
+                let wrote = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *transaction);
+                let wrote = wrote.await.is_ok();
+                match store.commit(transaction).await {
+                    Ok(()) if wrote => committed.push(id),
+                    Ok(()) => panic!("a commit behind a failed statement"),
+                    Err(error) => {
+                        assert!(error.is_retryable(), "{error:?}");
+                        failed += 1;
+                    }
+                }
+            }
+            (committed, failed)
+        })
+    });
+    let mut committed = BTreeSet::new();
+    let mut failed = 0;
+    for task in futures_util::future::join_all(tasks).await {
+        let (ids, lost) = task.unwrap();
+        committed.extend(ids);
+        failed += lost;
+    }
+    ended.store(true, Ordering::Relaxed);
+    contender.await.unwrap();
+    let mut connection = inbox.connection().await.unwrap();
+    let written: BTreeSet<u64> = sqlx::query_scalar("SELECT id FROM written")
+        .fetch_all(&mut connection)
+        .await
+        .unwrap()
+        .into_iter()
+        .collect();
+    let lost: Vec<_> = committed.difference(&written).collect();
+    eprintln!(
+        "{} committed, {failed} failed, {} lost",
+        committed.len(),
+        lost.len()
+    );
+    assert!(lost.is_empty(), "answered with Ok and not there: {lost:?}");
+    assert!(failed > 0, "no transaction met a conflict");
+}
+
+async fn persist<T, F: Future<Output = inbox_api::Result<T>>>(operation: impl Fn() -> F) -> T {
+    for _ in 0..100 {
+        match operation().await {
+            Err(error) if error.is_retryable() => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            answer => return answer.unwrap(),
+        }
+    }
+    panic!("the cluster did not recover")
+}
