@@ -166,7 +166,9 @@ const CLASSES: &[Class] = &[
         Unavailable,
         Unknown,
         "the server could not read or write its files",
-        &[1024, 1026, 1810, 1811],
+        // A temporary file could not be made, read, closed, deleted, renamed, read to its end, resized,
+        // synchronised or found. Reading and writing, by the server and by the engine.
+        &[1, 2, 4, 6, 7, 9, 14, 27, 29, 1024, 1026, 1810, 1811],
     ),
     // A permission has to be granted.
     class(
@@ -322,9 +324,9 @@ mod tests {
             Unavailable,
             Unknown,
             &[
-                1024, 1026, 1028, 1053, 1077, 1078, 1079, 1080, 1152, 1154, 1155, 1156, 1157, 1158,
-                1159, 1160, 1161, 1180, 1181, 1184, 1317, 1593, 1598, 1810, 1811, 1835, 1927, 1969,
-                3024, 3169, 4031,
+                1, 2, 4, 6, 7, 9, 14, 27, 29, 1024, 1026, 1028, 1053, 1077, 1078, 1079, 1080, 1152,
+                1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1180, 1181, 1184, 1317, 1593, 1598,
+                1810, 1811, 1835, 1927, 1969, 3024, 3169, 4031,
             ],
         ),
         (

@@ -60,6 +60,9 @@ impl Recipe for Galera {
         for node in 1..NODES {
             fs::create_dir(data(home, node))?;
         }
+        for node in 0..NODES {
+            fs::create_dir(temporary(home, node))?;
+        }
         let accounts = home.join("accounts.sql");
         // The server that makes the directory does not look at accounts before it is told to.
         fs::write(&accounts, format!("FLUSH PRIVILEGES;\n{}", mysql::ACCOUNTS))?;
@@ -160,7 +163,7 @@ fn start(program: &Program, home: &Path, node: usize) -> Command {
             "--pid-file",
             &home.join(format!("pid{node}")),
         ))
-        .arg(mysql::option("--tmpdir", home))
+        .arg(mysql::option("--tmpdir", &temporary(home, node)))
         .args(mysql::SETTINGS)
         .args(SETTINGS)
         .arg(format!("--wsrep-provider={PROVIDER}"));
@@ -169,6 +172,11 @@ fn start(program: &Program, home: &Path, node: usize) -> Command {
 
 fn data(home: &Path, node: usize) -> PathBuf {
     home.join(format!("node{node}"))
+}
+
+/// A node that starts removes every temporary table that it finds in it, another node's too.
+fn temporary(home: &Path, node: usize) -> PathBuf {
+    home.join(format!("temporary{node}"))
 }
 
 fn recovered(home: &Path, node: usize) -> PathBuf {
