@@ -150,6 +150,7 @@ mod ready;
 mod registry;
 mod report;
 mod run;
+pub mod samples;
 mod server;
 mod test_inbox;
 mod time_text;

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DONE, LEASE, dead, fixture, handler, key, keyed, message, retry, terms};
+use common::{DONE, LEASE, dead, fixture, handler, key, message, ordered, retry, terms};
 use inbox_api::{
     AfterDead, Due, Intervention, Operate, Outcome, Receipt, Settled, Store, StoreExt, Subscription,
 };
@@ -39,7 +39,7 @@ async fn whatever_makes_work_claimable_wakes() {
     f.accept(&[message("1").for_handler(handler("g"))]).await;
     assert!(is_woken(&mut woken).await, "receive");
 
-    f.accept(&[keyed("a", "o"), keyed("b", "o")]).await;
+    f.accept(&[ordered("a", "o"), ordered("b", "o")]).await;
     assert!(is_woken(&mut woken).await);
     assert!(!is_woken(&mut woken).await, "one signal for one cause");
 
@@ -73,8 +73,8 @@ async fn whatever_makes_work_claimable_wakes() {
         Intervention::Done
     );
     assert!(is_woken(&mut woken).await, "replay");
-    f.accept(&[keyed("c", "o")]).await;
-    assert!(f.store.begin(&keyed("b", "o"), &terms()).await.is_ok());
+    f.accept(&[ordered("c", "o")]).await;
+    assert!(f.store.begin(&ordered("b", "o"), &terms()).await.is_ok());
     assert!(is_woken(&mut woken).await);
     f.store.close().await;
     assert!(is_woken(&mut woken).await, "close");
@@ -83,7 +83,7 @@ async fn whatever_makes_work_claimable_wakes() {
 #[tokio::test]
 async fn processed_wakes_for_the_next_of_the_key() {
     let f = fixture();
-    f.accept(&[keyed("a", "o"), keyed("b", "o"), keyed("c", "o")])
+    f.accept(&[ordered("a", "o"), ordered("b", "o"), ordered("c", "o")])
         .await;
     let mut woken = f.store.subscribe(&[handler("h")]).await.unwrap();
     assert!(!is_woken(&mut woken).await, "it is from now on");

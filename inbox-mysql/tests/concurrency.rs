@@ -28,7 +28,7 @@ const BATCHES: usize = 30;
 const BATCH: usize = 3;
 
 fn terms() -> LeaseTerms {
-    LeaseTerms::new(common::LENGTH, WorkerName::new("w").unwrap()).unwrap()
+    LeaseTerms::new(common::LEASE, WorkerName::new("w").unwrap()).unwrap()
 }
 
 fn done(lease: inbox_api::Lease) -> Settlement {

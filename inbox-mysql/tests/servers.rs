@@ -260,7 +260,7 @@ fn lists_over_max_allowed_packet_are_split() {
                 lease.locator = u64::MAX / 4 - n as u64;
                 more.push(lease);
             }
-            let extended = store.extend(&more, common::LENGTH).await.unwrap();
+            let extended = store.extend(&more, common::LEASE).await.unwrap();
             let held = |n: &inbox_api::Extended| matches!(n, inbox_api::Extended::Until(_));
             assert!(extended[..MANY].iter().all(held));
             assert!(!extended[MANY..].iter().any(held));

@@ -219,7 +219,7 @@ fn leases_are_extended_past_one_whose_row_a_transaction_holds() {
         let mut transaction = store.open().await.unwrap();
         let settled = store.settle_in(&mut transaction, &done(&leases[1])).await;
         assert_eq!(settled.unwrap(), [Settled::Done]);
-        let length = 10 * common::LENGTH;
+        let length = 10 * common::LEASE;
         let began = Instant::now();
         let extended = store.extend(&leases, length).await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(10), "it waited");
@@ -234,7 +234,7 @@ fn leases_are_extended_past_one_whose_row_a_transaction_holds() {
             assert_eq!(record.lease_until, Some(until), "{}", lease.key);
         }
         // One that has run out is not known to stand.
-        inbox.clock.advance(2 * common::LENGTH);
+        inbox.clock.advance(2 * common::LEASE);
         let extended = store.extend(&leases, length).await.unwrap();
         assert!(matches!(extended[0], Extended::Until(_)), "{extended:?}");
         assert_eq!(extended[1], Extended::LeaseLost);
@@ -266,9 +266,9 @@ fn a_lease_that_was_waited_for_has_its_whole_length() {
                 begin(store.clone()),
                 end_behind(&inbox, &store, transaction)
             );
-            assert!(lease.until >= ended + common::LENGTH, "begin");
+            assert!(lease.until >= ended + common::LEASE, "begin");
             // Only the row of the work is held.
-            inbox.clock.advance(2 * common::LENGTH);
+            inbox.clock.advance(2 * common::LEASE);
             let mut transaction = store.open().await.unwrap();
             let settled = store.settle_in(&mut transaction, &done(&lease)).await;
             assert_eq!(settled.unwrap(), [Settled::Done]);
@@ -276,7 +276,7 @@ fn a_lease_that_was_waited_for_has_its_whole_length() {
                 begin(store.clone()),
                 end_behind(&inbox, &store, transaction)
             );
-            assert!(lease.until >= ended + common::LENGTH, "begin again");
+            assert!(lease.until >= ended + common::LEASE, "begin again");
             settle(&store, &lease, processed()).await;
         }
     });
@@ -329,7 +329,7 @@ fn a_repeatable_read_transaction_leaves_the_others_their_messages() {
                 assert_eq!(recorded.unwrap(), Recorded::First);
             }
             let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
-            let extended = store.extend(&leases, common::LENGTH).await.unwrap();
+            let extended = store.extend(&leases, common::LEASE).await.unwrap();
             assert_eq!(extended.len(), leases.len());
             for lease in &leases {
                 settle(&store, lease, processed()).await;

@@ -115,7 +115,7 @@ async fn what_is_committed_late_or_comes_back_is_claimed() {
     let lease = takes(store, "late").await;
 
     traffic(store).await;
-    place.advance(2 * LENGTH).await;
+    place.advance(2 * LEASE).await;
     let lease_of_another = takes(store, "late").await;
     assert_ne!(lease, lease_of_another);
 

@@ -98,7 +98,7 @@ async fn work(store: PostgresStore, worker: usize, scene: Arc<Scene>) {
         if round.is_multiple_of(3) {
             let mut leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
             leases.reverse();
-            for answer in store.extend(&leases, LENGTH).await.unwrap() {
+            for answer in store.extend(&leases, LEASE).await.unwrap() {
                 assert!(matches!(answer, Extended::Until(_)));
             }
         }

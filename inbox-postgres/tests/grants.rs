@@ -83,8 +83,8 @@ async fn everything(place: &TestInbox, store: &PostgresStore, round: &str) -> Re
     let leased = store.claim(&request(10)).await?.leased;
     assert_eq!(leased.len(), 3);
     let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
-    store.extend(&leases, LENGTH * 2).await?;
-    let outcomes = [processed(), dead(AfterDead::Block), retry(LENGTH)];
+    store.extend(&leases, LEASE * 2).await?;
+    let outcomes = [processed(), dead(AfterDead::Block), retry(LEASE)];
     let settlements: Vec<_> = leases
         .into_iter()
         .zip(outcomes)

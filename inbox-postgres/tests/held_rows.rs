@@ -161,23 +161,23 @@ async fn an_extension_passes_a_lease_that_is_being_settled() {
     };
     let settled = store.settle_in(&mut transaction, &[settlement]).await;
     assert_eq!(settled.unwrap(), [Settled::Done]);
-    let extended = in_time(store.extend(&leases, 10 * LENGTH)).await.unwrap();
+    let extended = in_time(store.extend(&leases, 10 * LEASE)).await.unwrap();
     for (n, extended) in extended.iter().enumerate() {
         let Extended::Until(until) = extended else {
             panic!("{n} is lost");
         };
         let left = until.duration_since(now(place).await).unwrap();
         // The one that is held stands as long as it did.
-        assert_eq!(left > LENGTH, n != 3, "{n}: {left:?}");
+        assert_eq!(left > LEASE, n != 3, "{n}: {left:?}");
     }
     // Once it has run out, nobody says that it stands.
-    place.advance(LENGTH).await;
-    let extended = in_time(store.extend(&leases, 10 * LENGTH)).await.unwrap();
+    place.advance(LEASE).await;
+    let extended = in_time(store.extend(&leases, 10 * LEASE)).await.unwrap();
     for (n, extended) in extended.iter().enumerate() {
         assert_eq!(*extended == Extended::LeaseLost, n == 3, "{n}");
     }
     store.roll_back(transaction).await.unwrap();
-    let extended = store.extend_one(&leases[3], LENGTH).await.unwrap();
+    let extended = store.extend_one(&leases[3], LEASE).await.unwrap();
     assert!(matches!(extended, Extended::Until(_)), "{extended:?}");
     check_consistent(&ready).await;
 }
@@ -244,7 +244,7 @@ async fn a_lease_begins_when_it_is_handed_out() {
             tokio::spawn(async move { store.begin(&sent, &terms()).await.unwrap() })
         };
         wait_for_a_lock_wait(place).await;
-        let ahead = 2 * LENGTH.as_secs();
+        let ahead = 2 * LEASE.as_secs();
         place
             .run(&format!("SELECT setval('{{schema}}.ahead', {ahead})"))
             .await

@@ -131,7 +131,7 @@ async fn a_message_that_is_missing_is_reported_once_and_set_aside() {
     assert_eq!(ids(&claims.leased), ["there"]);
     assert_eq!(claims.corrupt.len(), 1);
     assert!(claims.corrupt[0].reason.contains("missing"), "{claims:?}");
-    place.advance(2 * LENGTH).await;
+    place.advance(2 * LEASE).await;
     let claims = store.claim(&request(10)).await.unwrap();
     assert_eq!((claims.leased.len(), claims.corrupt.len()), (1, 0));
     let dead = Filter {

@@ -159,7 +159,7 @@ impl Measured {
         );
         let leases = measure!("claim", self.claimed(100).await);
         assert_eq!(leases.len(), 100);
-        measure!("extend", self.store.extend(&leases, LENGTH).await.unwrap());
+        measure!("extend", self.store.extend(&leases, LEASE).await.unwrap());
         measure!(
             "settle processed",
             self.settle_as(&leases[..40], &processed()).await

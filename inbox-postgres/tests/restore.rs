@@ -63,14 +63,14 @@ impl Original {
             let receipts = store.receive(&batch).await.unwrap();
             assert!(receipts.iter().all(|receipt| *receipt == Receipt::Accepted));
         }
-        let later = message("later").with_due(Due::After(LENGTH * 100));
+        let later = message("later").with_due(Due::After(LEASE * 100));
         let _ = store.receive_one(&later).await.unwrap();
         let leased = claim(&store, 9).await;
         for (n, leased) in leased.iter().enumerate() {
             match n {
                 0..4 => settle(&store, &leased.lease, processed()).await,
                 4 => settle(&store, &leased.lease, dead(AfterDead::Continue)).await,
-                5 => settle(&store, &leased.lease, retry(LENGTH)).await,
+                5 => settle(&store, &leased.lease, retry(LEASE)).await,
                 _ => {}
             }
         }
@@ -146,7 +146,7 @@ impl Original {
             assert_eq!(receipt, Receipt::Duplicate, "{id}");
         }
         // A lease of before stands until another worker has it; then it is stale.
-        target.advance(LENGTH * 2).await;
+        target.advance(LEASE * 2).await;
         let receipt = store.receive_one(&ordered("new", "k0")).await.unwrap();
         assert_eq!(receipt, Receipt::Accepted);
         let mut seen = Vec::new();
@@ -344,7 +344,7 @@ async fn data_of_partitions_that_are_not_there_is_refused() {
     };
     for n in 0..2 {
         original.place.advance(Duration::from_secs(3601)).await;
-        let expired = inbox_api::PurgeRequest::new(State::Processed, LENGTH * 10_000, 100).unwrap();
+        let expired = inbox_api::PurgeRequest::new(State::Processed, LEASE * 10_000, 100).unwrap();
         original.store.purge(&expired).await.unwrap();
         let hourly = message(&format!("hour {n}"));
         let receipt = original.store.receive_one(&hourly).await.unwrap();

@@ -464,7 +464,7 @@ async fn odd_settings_of_the_session_change_nothing() {
         .unwrap();
     store.create().await.unwrap();
     assert!(store.exists().await.unwrap());
-    let later = message("later").with_due(Due::After(LENGTH));
+    let later = message("later").with_due(Due::After(LEASE));
     store
         .receive(&[message("1"), ordered("2", "k"), later])
         .await
@@ -475,7 +475,7 @@ async fn odd_settings_of_the_session_change_nothing() {
     for leased in leased {
         let left = leased.lease.until.duration_since(leased.accepted_at);
         let left = left.unwrap();
-        assert!(left >= LENGTH && left < LENGTH * 2, "{left:?}");
+        assert!(left >= LEASE && left < LEASE * 2, "{left:?}");
         settle(&store, &leased.lease, processed()).await;
     }
     check_consistent(&Ready { place, store }).await;
@@ -488,19 +488,19 @@ async fn the_view_shows_where_each_message_stands() {
     store
         .receive(&[
             message("waits"),
-            message("later").with_due(Due::After(LENGTH * 10)),
+            message("later").with_due(Due::After(LEASE * 10)),
             ordered("blocks", "k"),
             ordered("blocked", "k"),
         ])
         .await
         .unwrap();
     let lost = begin(store, &message("lost")).await;
-    place.advance(LENGTH).await;
+    place.advance(LEASE).await;
     let held = begin(store, &message("held")).await;
     assert!(held.lease.until > lost.lease.until);
     for (id, outcome) in [
         ("done", processed()),
-        ("retried", retry(LENGTH)),
+        ("retried", retry(LEASE)),
         ("dead", dead(AfterDead::Continue)),
         ("given up", dead(AfterDead::Continue)),
     ] {

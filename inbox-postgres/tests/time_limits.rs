@@ -183,7 +183,7 @@ async fn every_operation_on_a_silent_connection_ends_and_the_next_uses_another()
     );
     let lease = claim_one(&store).await;
     silent.silence(&pool).await;
-    ends("extend", store.extend_one(&lease, LENGTH)).await;
+    ends("extend", store.extend_one(&lease, LEASE)).await;
     goes_on("extend", &store).await;
     silent.silence(&pool).await;
     ends("settle", store.settle_one(&lease, processed())).await;

@@ -137,7 +137,7 @@ async fn record_answers_in_every_state() {
     let lease = begin(store, &message("held")).await.lease;
     let busy = Recorded::Busy { until: lease.until };
     assert_eq!(record(&message("held")).await, busy);
-    let later = message("later").with_due(Due::After(LENGTH));
+    let later = message("later").with_due(Due::After(LEASE));
     assert!(matches!(record(&later).await, Recorded::Busy { .. }));
     store
         .receive(&[message("pending"), ordered("a1", "a"), ordered("a2", "a")])
@@ -147,7 +147,7 @@ async fn record_answers_in_every_state() {
     assert_eq!(record(&ordered("a2", "a")).await, Recorded::Blocked);
     assert_eq!(record(&ordered("a1", "a")).await, Recorded::First);
     assert_eq!(record(&ordered("a2", "a")).await, Recorded::First);
-    ready.place.advance(LENGTH).await;
+    ready.place.advance(LEASE).await;
     assert_eq!(
         record(&message("held")).await,
         Recorded::First,
@@ -588,7 +588,7 @@ async fn no_interleaving_loses_the_place_of_an_ordering_key() {
     assert!(accepted.values().all(|n| *n == 1), "accepted twice");
 
     // Leases that conflicts left behind run out; nothing blocks for ever.
-    place.advance(LENGTH).await;
+    place.advance(LEASE).await;
     assert_eq!(place.broken_rules().await, [""; 0]);
     for id in accepted.keys() {
         assert!(store.get(&key(id)).await.unwrap().is_some(), "{id} is lost");

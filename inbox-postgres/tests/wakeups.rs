@@ -107,7 +107,7 @@ async fn a_statement_that_makes_work_available_notifies_once_and_without_a_paylo
     );
     settle_all(&leased[100..200], Outcome::Release).await;
     assert_eq!(notified(&mut listener, place).await, once, "release");
-    settle_all(&leased[200..300], retry(LENGTH)).await;
+    settle_all(&leased[200..300], retry(LEASE)).await;
     assert_eq!(notified(&mut listener, place).await, once, "retry");
     settle_all(&leased[300..400], dead(AfterDead::Block)).await;
     assert_eq!(notified(&mut listener, place).await, [""; 0], "dead");
@@ -206,7 +206,7 @@ async fn what_makes_nothing_available_wakes_nobody() {
     assert!(is_woken(&mut subscription).await);
     settle_down(&mut subscription).await;
     let lease = claim_one(store).await;
-    let _ = store.extend_one(&lease, LENGTH * 2).await.unwrap();
+    let _ = store.extend_one(&lease, LEASE * 2).await.unwrap();
     settle(store, &lease, processed()).await;
     let mut transaction = store.open().await.unwrap();
     let recorded = store.record_in(&mut transaction, &message("2"), None).await;
@@ -214,7 +214,7 @@ async fn what_makes_nothing_available_wakes_nobody() {
     store.commit(transaction).await.unwrap();
     store.get(&key("1")).await.unwrap();
     assert!(is_quiet(&mut subscription).await);
-    let later = message("later").with_due(Due::After(LENGTH));
+    let later = message("later").with_due(Due::After(LEASE));
     store.receive(&[later]).await.unwrap();
     // A wake-up for what is due later is allowed, and must not lead to a claim.
     assert_eq!(claim(store, 10).await, []);

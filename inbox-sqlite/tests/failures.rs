@@ -110,7 +110,7 @@ async fn claim_begin_settle_and_extend_can_be_dropped_anywhere() {
                     .iter()
                     .map(|l| l.lease.clone())
                     .collect::<Vec<_>>(),
-                LENGTH,
+                LEASE,
             )
             .await
             .unwrap();
@@ -131,13 +131,13 @@ async fn claim_begin_settle_and_extend_can_be_dropped_anywhere() {
         )
         .await
         .unwrap();
-    inbox.clock.advance(LENGTH);
+    inbox.clock.advance(LEASE);
     let leases = std::cell::RefCell::new(claim(store, 10_000).await);
     cut_everywhere(&inbox, "settle", async |_| {
         let leased: Vec<_> = (0..3).filter_map(|_| leases.borrow_mut().pop()).collect();
         let settlements: Vec<_> = leased
             .into_iter()
-            .zip([processed(), retry(LENGTH), dead(AfterDead::Block)])
+            .zip([processed(), retry(LEASE), dead(AfterDead::Block)])
             .map(|(leased, outcome)| Settlement {
                 lease: leased.lease,
                 outcome,
@@ -153,7 +153,7 @@ async fn a_settlement_with_payloads_to_drop_can_be_dropped_anywhere() {
     let inbox = test_inbox_with(|options| options.drop_processed_payloads(true)).await;
     let store = &inbox.store;
     cut_everywhere(&inbox, "settle", async |times| {
-        let lease = run(store, &message(&format!("d{times}"))).await.lease;
+        let lease = begin(store, &message(&format!("d{times}"))).await.lease;
         store.settle_one(&lease, processed()).await.unwrap()
     })
     .await;
@@ -560,7 +560,7 @@ async fn subscriptions_wake_in_this_process_and_in_others() {
 async fn a_quiet_file_wakes_nobody_and_a_closed_store_neither() {
     let inbox = test_inbox().await;
     let mut subscription = inbox.store.subscribe(&[handler("h")]).await.unwrap();
-    let later = message("later").with_due(Due::After(LENGTH));
+    let later = message("later").with_due(Due::After(LEASE));
     inbox.store.receive(&[later]).await.unwrap();
     // The watcher may be late with what was before; it does not go on for ever.
     let mut quiet = false;

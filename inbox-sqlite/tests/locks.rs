@@ -67,7 +67,7 @@ async fn leases_are_measured_from_when_they_are_handed_out() {
 
     let held = lease.clone();
     let extended = an_hour_late(&inbox, async move |store: SqliteStore| {
-        store.extend(&[held], LENGTH).await.unwrap()
+        store.extend(&[held], LEASE).await.unwrap()
     })
     .await;
     let Extended::Until(until) = extended[0] else {
@@ -96,14 +96,14 @@ async fn delays_are_measured_from_when_they_are_stored() {
     store.receive(&[message("1")]).await.unwrap();
     let lease = claim_one(store).await;
     let settled = an_hour_late(&inbox, async move |store: SqliteStore| {
-        store.settle_one(&lease, retry(LENGTH)).await.unwrap()
+        store.settle_one(&lease, retry(LEASE)).await.unwrap()
     })
     .await;
     assert_eq!(settled, Settled::Done);
     assert!(get(store, "1").await.due_at > now(&inbox), "retry");
 
     let _ = an_hour_late(&inbox, async move |store: SqliteStore| {
-        let later = message("2").with_due(Due::After(LENGTH));
+        let later = message("2").with_due(Due::After(LEASE));
         store.receive(&[later]).await.unwrap()
     })
     .await;
@@ -116,7 +116,7 @@ async fn delays_are_measured_from_when_they_are_stored() {
 async fn a_lease_that_ran_out_during_the_wait_is_free() {
     let inbox = test_inbox().await;
     let store = &inbox.store;
-    let first = run(store, &message("1")).await;
+    let first = begin(store, &message("1")).await;
     let begun = an_hour_late(&inbox, async |store: SqliteStore| {
         store.begin(&message("1"), &terms()).await.unwrap()
     })
@@ -133,7 +133,7 @@ async fn a_lease_that_ran_out_during_the_wait_is_free() {
 async fn a_claim_that_finds_nothing_needs_no_write_lock() {
     let inbox = test_inbox().await;
     let store = &inbox.store;
-    let later = message("later").with_due(Due::After(LENGTH));
+    let later = message("later").with_due(Due::After(LEASE));
     store.receive(&[later, message("held")]).await.unwrap();
     assert_eq!(ids(&claim(store, 10).await), ["held"]);
     // The first one that is empty shows that work has run out.
@@ -143,7 +143,7 @@ async fn a_claim_that_finds_nothing_needs_no_write_lock() {
         assert!(claim(store, 10).await.is_empty());
     }
     unlock(held).await;
-    inbox.clock.advance(LENGTH);
+    inbox.clock.advance(LEASE);
     assert_eq!(claim(store, 10).await.len(), 2);
 }
 
@@ -167,11 +167,11 @@ async fn commits_that_make_nothing_due_wake_nobody() {
     let mut subscription = store.subscribe(&[handler("h")]).await.unwrap();
     settle_down(&mut subscription).await;
     for (n, writer) in [store, &other].into_iter().enumerate() {
-        let _ = writer.extend(&[lease(n)], LENGTH).await.unwrap();
+        let _ = writer.extend(&[lease(n)], LEASE).await.unwrap();
         settle(writer, &lease(n), processed()).await;
-        settle(writer, &lease(n + 2), retry(LENGTH)).await;
+        settle(writer, &lease(n + 2), retry(LEASE)).await;
         settle(writer, &lease(n + 4), dead(inbox_api::AfterDead::Continue)).await;
-        let later = message(&format!("later {n}")).with_due(Due::After(LENGTH));
+        let later = message(&format!("later {n}")).with_due(Due::After(LEASE));
         writer.receive(&[later]).await.unwrap();
         let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 1).unwrap();
         assert_eq!(writer.purge(&expired).await.unwrap(), 1);
@@ -192,7 +192,7 @@ async fn commits_that_make_nothing_due_wake_nobody() {
             settle(store, &lease.lease, processed()).await;
         }
     }
-    let lease = run(&other, &message("released")).await.lease;
+    let lease = begin(&other, &message("released")).await.lease;
     settle_down(&mut subscription).await;
     settle(&other, &lease, Outcome::Release).await;
     tokio::time::timeout(Duration::from_secs(60), subscription.woken())
@@ -231,7 +231,7 @@ async fn every_operation_ends_while_another_process_keeps_the_lock() {
                 .await
                 .map(drop),
             store
-                .extend(std::slice::from_ref(&lease), LENGTH)
+                .extend(std::slice::from_ref(&lease), LEASE)
                 .await
                 .map(drop),
             store.begin(&message("3"), &terms()).await.map(drop),

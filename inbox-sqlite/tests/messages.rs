@@ -14,7 +14,7 @@ async fn nothing_in_gives_nothing_out() {
     // Without I/O: there is no inbox yet, and nobody notices.
     assert_eq!(store.receive(&[]).await.unwrap(), []);
     assert_eq!(store.settle(&[]).await.unwrap(), []);
-    assert_eq!(store.extend(&[], LENGTH).await.unwrap(), []);
+    assert_eq!(store.extend(&[], LEASE).await.unwrap(), []);
     assert_eq!(claim(store, 0).await, []);
     let mut nobody = request(5);
     nobody.handlers.clear();

@@ -98,7 +98,7 @@ async fn live() -> TestInbox {
             "processed" => settle(store, &leased.lease, processed()).await,
             "purged" => settle(store, &leased.lease, dead(AfterDead::Block)).await,
             "dead" => settle(store, &leased.lease, dead(AfterDead::Continue)).await,
-            "retried" => settle(store, &leased.lease, retry(LENGTH)).await,
+            "retried" => settle(store, &leased.lease, retry(LEASE)).await,
             "leased" => {}
             _ => settle(store, &leased.lease, inbox_api::Outcome::Release).await,
         }
@@ -140,7 +140,7 @@ async fn goes_on(before: &[Record], numbered: i64, restored: &TestInbox) {
     let newest = get(store, "new").await.cursor;
     assert!(newest.sequence().unwrap() > numbered, "{newest:?}");
     // The lease of the time before ends, and the next one has a higher token.
-    restored.clock.advance(LENGTH * 2);
+    restored.clock.advance(LEASE * 2);
     let leased = claim(store, 100).await;
     assert!(ids(&leased).contains(&"leased"), "{:?}", ids(&leased));
     assert!(!ids(&leased).contains(&"blocked"));

@@ -158,12 +158,12 @@ async fn record_answers_in_every_state() {
         store.commit(transaction).await.unwrap();
         recorded
     };
-    let lease = run(store, &message("held")).await.lease;
+    let lease = begin(store, &message("held")).await.lease;
     assert_eq!(
         record(&message("held")).await,
         Recorded::Busy { until: lease.until }
     );
-    let later = message("later").with_due(Due::After(LENGTH));
+    let later = message("later").with_due(Due::After(LEASE));
     assert!(matches!(record(&later).await, Recorded::Busy { .. }));
     store
         .receive(&[message("pending"), ordered("a1", "a"), ordered("a2", "a")])
@@ -173,7 +173,7 @@ async fn record_answers_in_every_state() {
     assert_eq!(record(&ordered("a2", "a")).await, Recorded::Blocked);
     assert_eq!(record(&ordered("a1", "a")).await, Recorded::First);
     assert_eq!(record(&ordered("a2", "a")).await, Recorded::First);
-    inbox.clock.advance(LENGTH);
+    inbox.clock.advance(LEASE);
     assert_eq!(
         record(&message("held")).await,
         Recorded::First,
@@ -181,7 +181,7 @@ async fn record_answers_in_every_state() {
     );
     let settled = store.settle_one(&lease, processed()).await.unwrap();
     assert_eq!(settled, Settled::LeaseLost);
-    let lease = run(store, &message("dead")).await.lease;
+    let lease = begin(store, &message("dead")).await.lease;
     settle(store, &lease, dead(AfterDead::Continue)).await;
     let reason = "poison".to_owned();
     assert_eq!(record(&message("dead")).await, Recorded::Dead { reason });

@@ -7,16 +7,17 @@
     reason = "helpers of tests, of which each test binary uses some"
 )]
 
-use std::time::Duration;
+#[allow(unused_imports, reason = "each test program uses a part")]
+pub use conformance_tests::samples::{
+    LEASE, dead, handler, key, message, ordered, retry, terms, worker,
+};
 
 use inbox_api::{
-    AfterDead, Clock, Cursor, Due, Filter, HandlerName, Intervention, Key, Kind, LeaseTerms,
-    Leased, Message, MessageId, Operate, OrderingKey, Outcome, Page, Receipt, Record, Settled,
-    State, StoreExt, WorkerName,
+    AfterDead, Clock, Cursor, Due, Filter, Intervention, Leased, Message, Operate, Outcome, Page,
+    Receipt, Record, Settled, State, StoreExt,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 
-pub const LEASE: Duration = Duration::from_secs(30);
 pub const DONE: Outcome = Outcome::Processed { result: None };
 
 pub struct Fixture {
@@ -33,50 +34,6 @@ pub fn with(options: MemoryOptions) -> Fixture {
     Fixture {
         store: MemoryStore::with(options.clock(clock.clone())),
         clock,
-    }
-}
-
-pub fn handler(name: &str) -> HandlerName {
-    HandlerName::new(name).unwrap()
-}
-
-pub fn worker() -> WorkerName {
-    WorkerName::new("worker").unwrap()
-}
-
-pub fn terms() -> LeaseTerms {
-    LeaseTerms::new(LEASE, worker()).unwrap()
-}
-
-pub fn key(id: &str) -> Key {
-    Key::new(handler("h"), MessageId::new(id).unwrap())
-}
-
-pub fn message(id: &str) -> Message {
-    Message::new(
-        handler("h"),
-        MessageId::new(id).unwrap(),
-        Kind::new("k").unwrap(),
-        format!("payload of {id}"),
-    )
-}
-
-/// A message with an ordering key.
-pub fn keyed(id: &str, line: &str) -> Message {
-    message(id).with_ordering_key(OrderingKey::new(line).unwrap())
-}
-
-pub fn retry(after: Duration) -> Outcome {
-    Outcome::Retry {
-        after,
-        error: "try again".into(),
-    }
-}
-
-pub fn dead(after: AfterDead) -> Outcome {
-    Outcome::Dead {
-        reason: "poison".into(),
-        after,
     }
 }
 

@@ -9,6 +9,11 @@
 
 pub mod dump;
 
+#[allow(unused_imports, reason = "each test program uses a part")]
+pub use conformance_tests::samples::{
+    LEASE, accept, claim, claim_one, dead, handler, key, message, ordered, processed, settle,
+    terms, worker,
+};
 use std::{
     num::NonZeroUsize,
     sync::{
@@ -19,10 +24,7 @@ use std::{
 };
 
 use conformance_tests::{Options, Report, crash::proxy::Proxy, run_with};
-use inbox_api::{
-    AfterDead, ClockOffset, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message, MessageId,
-    OrderingKey, Outcome, Schema as _, Settled, Store as _, StoreExt as _, WorkerName,
-};
+use inbox_api::{ClockOffset, Schema as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::MySqlHarness};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlConnection,
@@ -191,78 +193,6 @@ pub fn on_each<F: Future<Output = ()>>(test: impl Fn(TestInbox, ServerKind) -> F
                 connection.execute(AssertSqlSafe(sql)).await.unwrap();
             });
         }
-    }
-}
-
-pub const LENGTH: Duration = Duration::from_secs(30);
-
-pub fn handler(name: &str) -> HandlerName {
-    HandlerName::new(name).unwrap()
-}
-
-pub fn key(id: &str) -> Key {
-    Key::new(handler("h"), MessageId::new(id).unwrap())
-}
-
-pub fn message(id: &str) -> Message {
-    Message::new(
-        handler("h"),
-        MessageId::new(id).unwrap(),
-        Kind::new("k").unwrap(),
-        format!("payload of {id}"),
-    )
-}
-
-pub fn ordered(id: &str, ordering_key: &str) -> Message {
-    message(id).with_ordering_key(OrderingKey::new(ordering_key).unwrap())
-}
-
-pub fn terms() -> LeaseTerms {
-    LeaseTerms::new(LENGTH, worker()).unwrap()
-}
-
-pub fn worker() -> WorkerName {
-    WorkerName::new("w").unwrap()
-}
-
-pub async fn claim(store: &MySqlStore, limit: u32) -> Vec<Leased> {
-    let claims = store
-        .claim_for(&handler("h"), limit, LENGTH, &worker())
-        .await
-        .unwrap();
-    assert_eq!(claims.corrupt, []);
-    claims.leased
-}
-
-pub async fn claim_one(store: &MySqlStore) -> Lease {
-    let mut leased = claim(store, 1).await;
-    assert_eq!(leased.len(), 1);
-    leased.remove(0).lease
-}
-
-pub async fn accept(store: &MySqlStore, messages: &[Message]) {
-    let receipts = store.receive(messages).await.unwrap();
-    assert!(
-        receipts
-            .iter()
-            .all(|receipt| *receipt == inbox_api::Receipt::Accepted),
-        "{receipts:?}"
-    );
-}
-
-pub async fn settle(store: &MySqlStore, lease: &Lease, outcome: Outcome) {
-    let settled = store.settle_one(lease, outcome).await.unwrap();
-    assert_eq!(settled, Settled::Done);
-}
-
-pub fn processed() -> Outcome {
-    Outcome::Processed { result: None }
-}
-
-pub fn dead(after: AfterDead) -> Outcome {
-    Outcome::Dead {
-        reason: "poison".into(),
-        after,
     }
 }
 

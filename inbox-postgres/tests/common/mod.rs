@@ -7,6 +7,11 @@
     reason = "each test program uses a part of it, and fails by panicking"
 )]
 
+#[allow(unused_imports, reason = "each test program uses a part")]
+pub use conformance_tests::samples::{
+    LEASE, begin, claim, claim_one, dead, get, handler, ids, key, message, ordered, processed,
+    request, retry, settle, terms, worker,
+};
 use std::{
     num::NonZeroUsize,
     sync::{
@@ -17,11 +22,7 @@ use std::{
 };
 
 use conformance_tests::{Options, crash::proxy::Proxy};
-use inbox_api::{
-    AfterDead, Begun, ClaimRequest, Filter, HandlerName, Key, Kind, Lease, LeaseTerms, Leased,
-    Message, MessageId, Operate as _, OrderingKey, Outcome, Record, Schema as _, Settled, State,
-    Store as _, StoreExt as _, WorkerName,
-};
+use inbox_api::{Filter, Kind, Message, MessageId, Operate as _, Schema as _, State};
 use inbox_postgres::{
     PostgresOptions, PostgresStore,
     conformance::{PostgresHarness, TestSchema},
@@ -267,24 +268,6 @@ pub async fn ready_with(change: impl FnOnce(PostgresOptions) -> PostgresOptions)
 }
 
 /// How long the leases of these tests run.
-pub const LENGTH: Duration = Duration::from_secs(30);
-
-pub fn handler(name: &str) -> HandlerName {
-    HandlerName::new(name).unwrap()
-}
-
-pub fn worker() -> WorkerName {
-    WorkerName::new("w").unwrap()
-}
-
-pub fn key(id: &str) -> Key {
-    Key::new(handler("h"), MessageId::new(id).unwrap())
-}
-
-pub fn message(id: &str) -> Message {
-    message_with(id, format!("payload of {id}"))
-}
-
 pub fn message_with(id: &str, payload: impl Into<inbox_api::Bytes>) -> Message {
     Message::new(
         handler("h"),
@@ -292,72 +275,4 @@ pub fn message_with(id: &str, payload: impl Into<inbox_api::Bytes>) -> Message {
         Kind::new("k").unwrap(),
         payload,
     )
-}
-
-pub fn ordered(id: &str, ordering_key: &str) -> Message {
-    message(id).with_ordering_key(OrderingKey::new(ordering_key).unwrap())
-}
-
-pub fn terms() -> LeaseTerms {
-    LeaseTerms::new(LENGTH, worker()).unwrap()
-}
-
-pub fn request(limit: u32) -> ClaimRequest {
-    ClaimRequest {
-        handlers: vec![handler("h")],
-        limit,
-        terms: terms(),
-    }
-}
-
-pub async fn claim(store: &PostgresStore, limit: u32) -> Vec<Leased> {
-    let claims = store.claim(&request(limit)).await.unwrap();
-    assert_eq!(claims.corrupt, []);
-    claims.leased
-}
-
-pub fn ids(leased: &[Leased]) -> Vec<&str> {
-    leased.iter().map(|l| l.message.id().as_str()).collect()
-}
-
-pub async fn claim_one(store: &PostgresStore) -> Lease {
-    let mut leased = claim(store, 1).await;
-    assert_eq!(leased.len(), 1);
-    leased.remove(0).lease
-}
-
-/// Begins a message that may be run.
-pub async fn begin(store: &PostgresStore, message: &Message) -> Leased {
-    match store.begin(message, &terms()).await.unwrap() {
-        Begun::Run(leased) => *leased,
-        other => panic!("not run but {other:?}"),
-    }
-}
-
-pub async fn get(store: &PostgresStore, id: &str) -> Record {
-    store.get(&key(id)).await.unwrap().unwrap()
-}
-
-pub fn processed() -> Outcome {
-    Outcome::Processed { result: None }
-}
-
-pub fn retry(after: Duration) -> Outcome {
-    Outcome::Retry {
-        after,
-        error: "failed".into(),
-    }
-}
-
-pub fn dead(after: AfterDead) -> Outcome {
-    Outcome::Dead {
-        reason: "poison".into(),
-        after,
-    }
-}
-
-/// Settles a lease that stands.
-pub async fn settle(store: &PostgresStore, lease: &Lease, outcome: Outcome) {
-    let settled = store.settle_one(lease, outcome).await.unwrap();
-    assert_eq!(settled, Settled::Done);
 }

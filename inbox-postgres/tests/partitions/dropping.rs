@@ -60,7 +60,7 @@ async fn one_message_holds_a_partition_up() {
         return;
     };
     let Ready { place, store } = &ready;
-    let unfinished = message("unfinished").with_due(inbox_api::Due::After(30 * LENGTH));
+    let unfinished = message("unfinished").with_due(inbox_api::Due::After(30 * LEASE));
     receive(store, &[unfinished]).await;
     let poison = begin(store, &message("dead")).await;
     settle(store, &poison.lease, dead(AfterDead::Continue)).await;
@@ -68,7 +68,7 @@ async fn one_message_holds_a_partition_up() {
     process_all(store).await;
     let purged = async |state| sweep(store, state).await;
     assert_eq!(purged(State::Processed).await, 0, "one pending, one dead");
-    place.advance(30 * LENGTH).await;
+    place.advance(30 * LEASE).await;
     process_all(store).await;
     assert_eq!(purged(State::Processed).await, 0, "one dead");
     let discarded = store.discard(poison.message.key()).await.unwrap();

@@ -123,7 +123,7 @@ async fn each_statement_reads_the_one_partition_that_it_needs() {
         receive(&store, &[ordered(&format!("ordered {round}"), "k")]).await;
         let leased = claim(&store, 15).await;
         let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
-        let _ = store.extend(&leases, LENGTH).await.unwrap();
+        let _ = store.extend(&leases, LEASE).await.unwrap();
         let outcomes = [
             processed(),
             retry(Duration::ZERO),

@@ -1,17 +1,16 @@
 //! What the tests share: a store in a temporary folder, whose clock they move.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
-use std::{path::PathBuf, time::Duration};
-
-use inbox_api::{
-    AfterDead, Begun, ClaimRequest, Clock, HandlerName, Key, Kind, Lease, LeaseTerms, Leased,
-    Message, MessageId, Operate, OrderingKey, Outcome, Record, Schema, Settled, State, Store,
-    StoreExt, WorkerName,
+#[allow(unused_imports, reason = "each test program uses a part")]
+pub use conformance_tests::samples::{
+    LEASE, begin, claim, claim_one, dead, get, handler, ids, key, message, ordered, processed,
+    request, retry, settle, terms,
 };
+use std::path::PathBuf;
+
+use inbox_api::{Clock, Operate, Schema, State};
 use inbox_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use tempfile::TempDir;
-
-pub const LENGTH: Duration = Duration::from_secs(30);
 
 pub struct TestInbox {
     pub folder: TempDir,
@@ -62,84 +61,6 @@ pub async fn test_inbox_with(change: impl Fn(SqliteOptions) -> SqliteOptions) ->
     inbox
 }
 
-pub fn handler(name: &str) -> HandlerName {
-    HandlerName::new(name).unwrap()
-}
-
-pub fn key(id: &str) -> Key {
-    Key::new(handler("h"), MessageId::new(id).unwrap())
-}
-
-pub fn message(id: &str) -> Message {
-    Message::new(
-        handler("h"),
-        MessageId::new(id).unwrap(),
-        Kind::new("k").unwrap(),
-        format!("payload of {id}"),
-    )
-}
-
-pub fn ordered(id: &str, ordering_key: &str) -> Message {
-    message(id).with_ordering_key(OrderingKey::new(ordering_key).unwrap())
-}
-
-pub fn terms() -> LeaseTerms {
-    LeaseTerms::new(LENGTH, WorkerName::new("w").unwrap()).unwrap()
-}
-
-pub fn request(limit: u32) -> ClaimRequest {
-    ClaimRequest {
-        handlers: vec![handler("h")],
-        limit,
-        terms: terms(),
-    }
-}
-
-pub async fn claim(store: &SqliteStore, limit: u32) -> Vec<Leased> {
-    let claims = store.claim(&request(limit)).await.unwrap();
-    assert_eq!(claims.corrupt, []);
-    claims.leased
-}
-
-pub fn ids(leased: &[Leased]) -> Vec<&str> {
-    leased.iter().map(|l| l.message.id().as_str()).collect()
-}
-
-pub async fn claim_one(store: &SqliteStore) -> Lease {
-    let mut leased = claim(store, 1).await;
-    assert_eq!(leased.len(), 1);
-    leased.remove(0).lease
-}
-
-pub async fn run(store: &SqliteStore, message: &Message) -> Leased {
-    match store.begin(message, &terms()).await.unwrap() {
-        Begun::Run(leased) => *leased,
-        other => panic!("not run but {other:?}"),
-    }
-}
-
-pub async fn get(store: &SqliteStore, id: &str) -> Record {
-    store.get(&key(id)).await.unwrap().unwrap()
-}
-
-pub fn processed() -> Outcome {
-    Outcome::Processed { result: None }
-}
-
-pub fn retry(after: Duration) -> Outcome {
-    Outcome::Retry {
-        after,
-        error: "failed".into(),
-    }
-}
-
-pub fn dead(after: AfterDead) -> Outcome {
-    Outcome::Dead {
-        reason: "poison".into(),
-        after,
-    }
-}
-
 /// Compares the counts that triggers keep with what listings count.
 pub async fn check_consistent(store: &SqliteStore) {
     let statistics = store.statistics().await.unwrap();
@@ -151,10 +72,4 @@ pub async fn check_consistent(store: &SqliteStore) {
         let counted = store.count(&filter).await.unwrap();
         assert_eq!(statistics.count(state), counted, "{state}");
     }
-}
-
-/// Settles a lease that stands.
-pub async fn settle(store: &SqliteStore, lease: &Lease, outcome: Outcome) {
-    let settled = store.settle_one(lease, outcome).await.unwrap();
-    assert_eq!(settled, Settled::Done);
 }
