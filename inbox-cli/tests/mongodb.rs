@@ -10,8 +10,7 @@
 mod support;
 
 use inbox_mongo::mongodb::{Client, bson::doc};
-use nix::sys::signal::Signal;
-use support::{Place, finish, signal, wait_for};
+use support::Place;
 
 /// Whether the server has transactions and change streams, and how many databases are there with
 /// such names, without the command.
@@ -35,26 +34,7 @@ fn schema_from_nothing_to_there() {
     let Some(place) = Place::on_mongodb() else {
         return;
     };
-    place
-        .inbox(&["schema", "ddl"])
-        .exits(0)
-        .says("createIndexes");
-    place.inbox(&["schema", "exists"]).exits(4).says("no");
-    place.inbox(&["schema", "version"]).exits(4).says("none");
-    for command in [&["stats"][..], &["list"], &["process", "--", "true"]] {
-        place
-            .inbox(command)
-            .exits(1)
-            .complains("set one up with `inbox schema create`");
-    }
-    place.inbox(&["schema", "create"]).exits(0);
-    place.inbox(&["schema", "create"]).exits(0);
-    place.inbox(&["schema", "exists"]).exits(0).says("yes");
-    place
-        .inbox(&["schema", "migrate"])
-        .exits(0)
-        .says("already at version");
-    place.inbox(&["stats"]).exits(0).says("the inbox is empty");
+    place.sets_up_the_inbox("createIndexes");
 }
 
 #[test]
@@ -65,7 +45,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
     let at = place.store().split_once("://").unwrap().1;
     let (host, database) = at.split_once('/').unwrap();
     let database = database.split_once('?').unwrap().0;
-    for (url, reason) in [
+    place.refuses([
         (
             "mongodb://user:hunter2@127.0.0.1:1/x?serverSelectionTimeoutMS=500".to_owned(),
             "127.0.0.1:1: Connection refused",
@@ -86,16 +66,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
             place.store().replace("inbox=test", "inbox=absent"),
             "set one up with `inbox schema create`",
         ),
-    ] {
-        for command in [&["stats"][..], &["process", "--drain", "--", "true"]] {
-            let output = place.inbox(&[&["--store", &url], command].concat());
-            // A URL that no store understands is a wrong command line.
-            let is_usage = output.stderr.contains("the store's URL");
-            let output = output.exits(if is_usage { 2 } else { 1 }).complains(reason);
-            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
-            assert!(!output.stderr.contains("hunter"), "{output:?}");
-        }
-    }
+    ]);
     for (url, reason, code) in [
         (
             "mongodb://user:hunter2@127.0.0.1:1/x?serverSelectionTimeoutMS=500",
@@ -147,9 +118,5 @@ fn conformance_is_reported_and_leaves_nothing() {
             .says("mongodb (a standalone server: no transactions): nothing was checked.");
     }
     assert_eq!(left, 0);
-    let child = place.start(&["conformance"]);
-    wait_for("a case", || ask(&place, "inbox_conformance_").1 > 0);
-    signal(&child, Signal::SIGINT);
-    finish(child.wait_with_output().unwrap()).exits(130);
-    assert_eq!(ask(&place, "inbox_conformance_").1, 0);
+    place.leaves_nothing_of(&["conformance"], || ask(&place, "inbox_conformance_").1 > 0);
 }

@@ -50,27 +50,7 @@ fn schema_from_nothing_to_there() {
     let Some(place) = Place::on_postgres() else {
         return;
     };
-    place
-        .inbox(&["schema", "ddl"])
-        .exits(0)
-        .says("CREATE TABLE");
-    place.inbox(&["schema", "exists"]).exits(4).says("no");
-    place.inbox(&["schema", "version"]).exits(4).says("none");
-    for command in [&["stats"][..], &["list"], &["process", "--", "true"]] {
-        place
-            .inbox(command)
-            .exits(1)
-            .complains("set one up with `inbox schema create`");
-    }
-    place.inbox(&["schema", "create"]).exits(0);
-    place.inbox(&["schema", "create"]).exits(0);
-    place.inbox(&["schema", "exists"]).exits(0).says("yes");
-    place
-        .inbox(&["schema", "migrate"])
-        .exits(0)
-        .says("already at version");
-    place.inbox(&["schema", "version"]).exits(0);
-    place.inbox(&["stats"]).exits(0).says("the inbox is empty");
+    place.sets_up_the_inbox("CREATE TABLE");
     // The printed statements make the same inbox elsewhere.
     let Some(other) = Place::on_postgres() else {
         return;
@@ -95,7 +75,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
     let at = place.server();
     let at = at.rsplit_once('@').unwrap().1;
     let host = at.split_once('/').unwrap().0;
-    for (url, reason) in [
+    place.refuses([
         (
             "postgres://user:hunter2@127.0.0.1:1/x".to_owned(),
             "refused",
@@ -128,16 +108,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
             place.server().replace(at, &format!("{host}/nothing")),
             "database does not exist",
         ),
-    ] {
-        for command in [&["stats"][..], &["process", "--drain", "--", "true"]] {
-            let output = place.inbox(&[&["--store", &url], command].concat());
-            // A URL that no store understands is a wrong command line.
-            let is_usage = output.stderr.contains("the store's URL");
-            let output = output.exits(if is_usage { 2 } else { 1 }).complains(reason);
-            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
-            assert!(!output.stderr.contains("hunter"), "{output:?}");
-        }
-    }
+    ]);
 }
 
 #[test]
@@ -145,20 +116,7 @@ fn the_demo_keeps_its_promise_and_leaves_nothing() {
     let Some(place) = Place::on_postgres() else {
         return;
     };
-    let output = place
-        .inbox(&["demo", "--workers", "2", "--kills", "3", "--json"])
-        .exits(0);
-    let result = &output.json()[0];
-    assert_eq!(result["exactly_once"], true, "{output:?}");
-    assert_eq!(result["crashes"], 3, "{output:?}");
-    assert_eq!(result["effects"], result["processed"], "{output:?}");
-    assert!(result["dead"].as_u64().unwrap() > 0, "{output:?}");
-    place.inbox(&["demo", "--keep", "x"]).exits(2);
-    let child = place.start(&["demo"]);
-    wait_for("a demo", || schemas_left(&place, "demo").is_some());
-    signal(&child, Signal::SIGINT);
-    finish(child.wait_with_output().unwrap()).exits(130);
-    assert_eq!(schemas_left(&place, "demo"), None);
+    place.keeps_the_promise_of_the_demo(|| schemas_left(&place, "demo").is_some());
 }
 
 #[test]
@@ -171,11 +129,9 @@ fn conformance_is_reported_and_leaves_nothing() {
         .inbox(&["conformance", "fencing"])
         .exits(0)
         .says("postgres: passes what was asked for, which is not the whole suite.");
-    let child = place.start(&["conformance"]);
-    wait_for("a case", || schemas_left(&place, "conformance").is_some());
-    signal(&child, Signal::SIGINT);
-    finish(child.wait_with_output().unwrap()).exits(130);
-    assert_eq!(schemas_left(&place, "conformance"), None);
+    place.leaves_nothing_of(&["conformance"], || {
+        schemas_left(&place, "conformance").is_some()
+    });
 }
 
 #[test]

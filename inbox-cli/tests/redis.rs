@@ -13,8 +13,7 @@ use inbox_redis::{
     ACL_RULES,
     redis::{self, Cmd, FromRedisValue},
 };
-use nix::sys::signal::Signal;
-use support::{Place, REDIS_KINDS, WEBHOOKS, finish, signal, wait_for};
+use support::{Place, REDIS_KINDS, WEBHOOKS};
 use test_servers::{Kind, Server, find_own, or_skip};
 
 fn on_each(test: impl Fn(Place)) {
@@ -71,23 +70,7 @@ fn keys_left(place: &Place) -> usize {
 #[test]
 fn schema_from_nothing_to_there() {
     on_each(|place| {
-        place.inbox(&["schema", "ddl"]).exits(0).says("HSET {test_");
-        place.inbox(&["schema", "exists"]).exits(4).says("no");
-        place.inbox(&["schema", "version"]).exits(4).says("none");
-        for command in [&["stats"][..], &["list"], &["process", "--", "true"]] {
-            place
-                .inbox(command)
-                .exits(1)
-                .complains("set one up with `inbox schema create`");
-        }
-        place.inbox(&["schema", "create"]).exits(0);
-        place.inbox(&["schema", "create"]).exits(0);
-        place.inbox(&["schema", "exists"]).exits(0).says("yes");
-        place
-            .inbox(&["schema", "migrate"])
-            .exits(0)
-            .says("already at version");
-        place.inbox(&["stats"]).exits(0).says("the inbox is empty");
+        place.sets_up_the_inbox("HSET {test_");
     });
 }
 
@@ -101,7 +84,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
     let at = place.server();
     let at = at.rsplit_once("//").unwrap().1.trim_end_matches('/');
     let (url, _) = made.split_once('?').unwrap();
-    for (url, reason) in [
+    place.refuses([
         ("redis://user:hunter2@127.0.0.1:1".to_owned(), "refused"),
         (
             "redis+cluster://user:hunter2@127.0.0.1:1".to_owned(),
@@ -135,16 +118,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
             format!("{url}?inbox=absent"),
             "set one up with `inbox schema create`",
         ),
-    ] {
-        for command in [&["stats"][..], &["process", "--drain", "--", "true"]] {
-            let output = place.inbox(&[&["--store", &url], command].concat());
-            // A URL that no store understands is a wrong command line.
-            let is_usage = output.stderr.contains("the store's URL");
-            let output = output.exits(if is_usage { 2 } else { 1 }).complains(reason);
-            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
-            assert!(!output.stderr.contains("hunter"), "{output:?}");
-        }
-    }
+    ]);
     if let Some(cluster) = Place::on_redis(Kind::RedisCluster) {
         let one = cluster.store().replacen("redis+cluster:", "redis:", 1);
         let output = place.inbox(&["--store", &one, "stats"]).exits(1);
@@ -251,10 +225,6 @@ fn conformance_is_reported_and_leaves_nothing() {
             .exits(0)
             .says("redis: passes what was asked for, which is not the whole suite.");
         assert_eq!(keys_left(&place), 0);
-        let child = place.start(&["conformance"]);
-        wait_for("a case", || keys_left(&place) > 0);
-        signal(&child, Signal::SIGINT);
-        finish(child.wait_with_output().unwrap()).exits(130);
-        assert_eq!(keys_left(&place), 0);
+        place.leaves_nothing_of(&["conformance"], || keys_left(&place) > 0);
     });
 }

@@ -287,6 +287,68 @@ impl Place {
             .unwrap()
     }
 
+    /// The commands of `schema`, from nothing to an inbox that is empty. The definition that they
+    /// print contains `ddl`.
+    #[track_caller]
+    pub(crate) fn sets_up_the_inbox(&self, ddl: &str) {
+        self.inbox(&["schema", "ddl"]).exits(0).says(ddl);
+        self.inbox(&["schema", "exists"]).exits(4).says("no");
+        self.inbox(&["schema", "version"]).exits(4).says("none");
+        for command in [&["stats"][..], &["list"], &["process", "--", "true"]] {
+            self.inbox(command)
+                .exits(1)
+                .complains("set one up with `inbox schema create`");
+        }
+        self.inbox(&["schema", "create"]).exits(0);
+        self.inbox(&["schema", "create"]).exits(0);
+        self.inbox(&["schema", "exists"]).exits(0).says("yes");
+        self.inbox(&["schema", "migrate"])
+            .exits(0)
+            .says("already at version");
+        self.inbox(&["schema", "version"]).exits(0);
+        self.inbox(&["stats"]).exits(0).says("the inbox is empty");
+    }
+
+    /// Each URL is refused in one line, for its reason and without its credentials.
+    #[track_caller]
+    pub(crate) fn refuses<const N: usize>(&self, urls: [(String, &str); N]) {
+        for (url, reason) in urls {
+            for command in [&["stats"][..], &["process", "--drain", "--", "true"]] {
+                let output = self.inbox(&[&["--store", &url], command].concat());
+                // A URL that no store understands is a wrong command line.
+                let is_usage = output.stderr.contains("the store's URL");
+                let output = output.exits(if is_usage { 2 } else { 1 }).complains(reason);
+                assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+                assert!(!output.stderr.contains("hunter"), "{output:?}");
+            }
+        }
+    }
+
+    /// Nothing is lost or doubled in a demo with kills, and one that is interrupted leaves nothing.
+    #[track_caller]
+    pub(crate) fn keeps_the_promise_of_the_demo(&self, is_there: impl Fn() -> bool) {
+        let output = self
+            .inbox(&["demo", "--workers", "2", "--kills", "3", "--json"])
+            .exits(0);
+        let result = &output.json()[0];
+        assert_eq!(result["exactly_once"], true, "{output:?}");
+        assert_eq!(result["crashes"], 3, "{output:?}");
+        assert_eq!(result["effects"], result["processed"], "{output:?}");
+        assert!(result["dead"].as_u64().unwrap() > 0, "{output:?}");
+        self.inbox(&["demo", "--keep", "x"]).exits(2);
+        self.leaves_nothing_of(&["demo"], is_there);
+    }
+
+    /// A command that is interrupted as soon as its tables are there leaves none of them.
+    #[track_caller]
+    pub(crate) fn leaves_nothing_of(&self, command: &[&str], is_there: impl Fn() -> bool) {
+        let child = self.start(command);
+        wait_for("its tables", &is_there);
+        signal(&child, Signal::SIGINT);
+        finish(child.wait_with_output().unwrap()).exits(130);
+        assert!(!is_there());
+    }
+
     /// The counts of handler `default`.
     pub(crate) fn stats(&self) -> Counts {
         let output = self.inbox(&["stats", "--json"]).exits(0);
