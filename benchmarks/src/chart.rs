@@ -209,7 +209,7 @@ fn bars(path: &Path, figures: &[Figure]) -> Result<()> {
             ];
             canvas.draw(&PathElement::new(whisker, BLACK))?;
             let at = (place(figure.most) + 6, top + BAR / 2);
-            write(&canvas, &shown(figure.median), at, 14, HPos::Left)?;
+            write(&canvas, &format_figure(figure.median), at, 14, HPos::Left)?;
             top += BAR;
         }
         top += 10;
@@ -271,8 +271,8 @@ where
     chart
         .configure_mesh()
         .x_desc(what)
-        .x_label_formatter(&|value| shown(*value))
-        .y_label_formatter(&|value| shown(*value))
+        .x_label_formatter(&|value| format_figure(*value))
+        .y_label_formatter(&|value| format_figure(*value))
         .label_style((FONT, 14))
         .axis_desc_style((FONT, 15))
         .light_line_style(WHITE.mix(0.0))
@@ -322,7 +322,7 @@ fn falls(figures: &[Figure]) -> bool {
 }
 
 /// As short as a label should be.
-fn shown(figure: f64) -> String {
+fn format_figure(figure: f64) -> String {
     let (figure, unit) = match figure {
         figure if figure >= 1_000_000.0 => (figure / 1e6, "M"),
         figure if figure >= 1000.0 => (figure / 1e3, "k"),

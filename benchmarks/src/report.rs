@@ -271,12 +271,12 @@ impl Report {
             table.add_row([
                 row.store.to_owned(),
                 step,
-                shown(row.spread.median),
-                shown(row.spread.least),
-                shown(row.spread.most),
+                format_figure(row.spread.median),
+                format_figure(row.spread.least),
+                format_figure(row.spread.most),
                 row.unit.to_owned(),
-                row.p50_ms.map_or_else(String::new, shown),
-                row.p99_ms.map_or_else(String::new, shown),
+                row.p50_ms.map_or_else(String::new, format_figure),
+                row.p99_ms.map_or_else(String::new, format_figure),
             ]);
         }
         for column in table.column_iter_mut() {
@@ -301,7 +301,7 @@ pub(crate) fn rate(messages: u64, time: Duration) -> f64 {
 }
 
 /// Rates need no decimals; ratios and milliseconds do.
-fn shown(figure: f64) -> String {
+fn format_figure(figure: f64) -> String {
     if figure < 0.1 {
         format!("{figure:.4}")
     } else if figure < 100.0 {

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// A time by RFC 3339, in UTC, to the microsecond that stores keep.
-pub(crate) fn shown(time: SystemTime) -> String {
+pub(crate) fn format_time(time: SystemTime) -> String {
     match jiff::Timestamp::try_from(time) {
         Ok(time) => format!("{time:.6}"),
         // Beyond the year 9999.
@@ -34,9 +34,9 @@ pub(crate) fn readable(text: &str) -> String {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(NAME) {
         readable.push_str(before);
-        match parsed(after) {
+        match parse_time(after) {
             Some((time, behind)) => {
-                readable.push_str(&shown(time));
+                readable.push_str(&format_time(time));
                 rest = behind;
             }
             None => {
@@ -50,7 +50,7 @@ pub(crate) fn readable(text: &str) -> String {
 }
 
 /// The time whose fields a text begins with, and what comes behind it.
-fn parsed(text: &str) -> Option<(SystemTime, &str)> {
+fn parse_time(text: &str) -> Option<(SystemTime, &str)> {
     let (fields, behind) = text.split_once('}')?;
     let mut fields = fields.split(',').map(str::trim);
     let seconds: u64 = fields.next()?.strip_prefix("tv_sec: ")?.parse().ok()?;
@@ -91,6 +91,6 @@ mod tests {
     #[test]
     fn times_without_a_date_are_shown() {
         let far = UNIX_EPOCH + Duration::from_secs(9_000_000_000_000);
-        assert_eq!(shown(far), "9000000000000s after 1970");
+        assert_eq!(format_time(far), "9000000000000s after 1970");
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::{
     check::{CaseResult, Unmet},
-    time_text::{apart, shown},
+    time_text::{apart, format_time},
 };
 
 /// By how much the suite's reading of a store's times may be off.
@@ -42,8 +42,11 @@ pub(crate) fn within(
     });
     Err(Unmet::Failed(format!(
         "{what}: expected {}, saw {}{far}",
-        expected.map_or_else(|| "none".into(), |time| format!("about {}", shown(time))),
-        seen.map_or_else(|| "none".into(), shown),
+        expected.map_or_else(
+            || "none".into(),
+            |time| format!("about {}", format_time(time))
+        ),
+        seen.map_or_else(|| "none".into(), format_time),
     )))
 }
 

@@ -74,7 +74,7 @@ pub(crate) struct Log;
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        let _ = io::stderr().lock().write_all(told(&text).as_bytes());
+        let _ = io::stderr().lock().write_all(log_line(&text).as_bytes());
         Ok(line.len())
     }
 
@@ -124,11 +124,11 @@ pub(crate) fn count(number: u64) -> String {
 
 /// `1 message`, `2 messages`.
 pub(crate) fn messages(number: u64) -> String {
-    counted(number, "message")
+    count_of(number, "message")
 }
 
 /// A number with its noun.
-pub(crate) fn counted(number: u64, noun: &str) -> String {
+pub(crate) fn count_of(number: u64, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{} {noun}{ending}", count(number))
 }
@@ -189,7 +189,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 }
 
 /// A line of the log, whose colours are the log's own: it writes out control characters itself.
-fn told(line: &str) -> Cow<'_, str> {
+fn log_line(line: &str) -> Cow<'_, str> {
     written_out(line, char::is_control)
 }
 
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(cell("a\u{202e}b\u{200b}", 20), "a\\u{202e}b\\u{200b}");
         assert_eq!(harmless("a\nb\u{9b}\u{2066}"), "a\nb\\u{9b}\\u{2066}");
         assert_eq!(
-            told("\u{1b}[33mW\u{1b}[0m \u{202e}\n"),
+            log_line("\u{1b}[33mW\u{1b}[0m \u{202e}\n"),
             "\u{1b}[33mW\u{1b}[0m \\u{202e}\n"
         );
         assert_eq!(cell("äöü", 2), "äö…");

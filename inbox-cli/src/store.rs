@@ -28,7 +28,7 @@ pub(crate) async fn waiting<T>(url: &str, work: impl Future<Output = T>) -> T {
     if let Ok(done) = tokio::time::timeout(QUIET, &mut work).await {
         return done;
     }
-    tracing::warn!("waiting for the store at {}", shown(url));
+    tracing::warn!("waiting for the store at {}", without_password(url));
     work.await
 }
 
@@ -55,16 +55,18 @@ async fn open_existing(url: &str) -> Result<Arc<dyn Inbox>> {
                 Some(found) if found < expected => bail!(
                     "the inbox at {} has version {found}, this build needs {expected}; run \
                      `inbox schema migrate`",
-                    shown(url)
+                    without_password(url)
                 ),
                 Some(_) => bail!(
                     "the inbox at {} is incomplete, or --store's settings differ from those that it \
                      was set up with: `inbox schema migrate` completes it or says what differs",
-                    shown(url)
+                    without_password(url)
                 ),
             }
         }
-        Err(e) => Err(e).with_context(|| format!("cannot use the inbox at {}", shown(url))),
+        Err(e) => {
+            Err(e).with_context(|| format!("cannot use the inbox at {}", without_password(url)))
+        }
     }
 }
 
@@ -74,9 +76,11 @@ pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
     match waiting(url, store.create()).await {
         Ok(()) => Ok(store),
         Err(e) if e.kind() == ErrorKind::SchemaVersion => {
-            Err(e).with_context(|| format!("cannot use the inbox at {}", shown(url)))
+            Err(e).with_context(|| format!("cannot use the inbox at {}", without_password(url)))
         }
-        Err(e) => Err(e).with_context(|| format!("cannot set up an inbox at {}", shown(url))),
+        Err(e) => {
+            Err(e).with_context(|| format!("cannot set up an inbox at {}", without_password(url)))
+        }
     }
 }
 
@@ -103,13 +107,13 @@ pub(crate) async fn close_all() {
 }
 
 pub(crate) fn cannot_open(url: &str) -> String {
-    format!("cannot open the store {}", shown(url))
+    format!("cannot open the store {}", without_password(url))
 }
 
 fn no_inbox(url: &str) -> String {
     format!(
         "there is no inbox at {}; set one up with `inbox schema create`",
-        shown(url)
+        without_password(url)
     )
 }
 
@@ -162,7 +166,7 @@ pub(crate) fn without_creating(url: &str) -> String {
 /// Where the inbox is, for messages: the URL without user and password, and of its settings those
 /// that say which inbox. Nothing of what may be a part of a password, also in a URL that is
 /// malformed because of one.
-pub(crate) fn shown(url: &str) -> String {
+pub(crate) fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         let is_plain = !url.contains([':', '@', '=', ' ']);
         return if is_plain { url } else { "(no URL)" }.to_owned();
@@ -206,11 +210,14 @@ mod tests {
     #[test]
     fn credentials_and_options_are_not_shown() {
         assert_eq!(
-            shown("postgres://user:p%40ss@host:5432/db?sslmode=require"),
+            without_password("postgres://user:p%40ss@host:5432/db?sslmode=require"),
             "postgres://host:5432/db"
         );
-        assert_eq!(shown("sqlite://a.db?synchronous=full"), "sqlite://a.db");
-        assert_eq!(shown("orders.db"), "orders.db");
+        assert_eq!(
+            without_password("sqlite://a.db?synchronous=full"),
+            "sqlite://a.db"
+        );
+        assert_eq!(without_password("orders.db"), "orders.db");
     }
 
     #[test]
@@ -224,18 +231,22 @@ mod tests {
             "host=1 password=Secret",
             "//app:Secret@host",
         ] {
-            assert!(!shown(url).contains("Secret"), "{}", shown(url));
+            assert!(
+                !without_password(url).contains("Secret"),
+                "{}",
+                without_password(url)
+            );
         }
     }
 
     #[test]
     fn which_inbox_it_is_is_shown() {
         assert_eq!(
-            shown("postgres://host/db?schema=shop&sslmode=require&inbox=orders"),
+            without_password("postgres://host/db?schema=shop&sslmode=require&inbox=orders"),
             "postgres://host/db?schema=shop&inbox=orders"
         );
         assert_eq!(
-            shown("redis+cluster://a:1,b:2?inbox=orders"),
+            without_password("redis+cluster://a:1,b:2?inbox=orders"),
             "redis+cluster://a:1,b:2?inbox=orders"
         );
     }

@@ -88,7 +88,7 @@ fn read_answer(
     };
     Ok(Answer::Begun(
         match reply::text(&what)?.ok_or(Unexpected)? {
-            "run" => match rows::taken(shard, answer.next()?)?.leased {
+            "run" => match rows::read_taken(shard, answer.next()?)?.leased {
                 Ok(leased) => Begun::Run(Box::new(leased)),
                 Err(reason) => return Err(corrupt(reason)),
             },

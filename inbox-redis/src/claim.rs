@@ -214,7 +214,7 @@ impl Claimed {
         let mut taken = answer
             .list()?
             .into_iter()
-            .map(|row| rows::taken(shard, row))
+            .map(|row| rows::read_taken(shard, row))
             .collect::<Reply<Vec<_>>>()?;
         for field in answer.list()? {
             taken.push(Taken {
@@ -233,7 +233,7 @@ impl Claimed {
                 Value::Array(parts) => parts.last().map(reply::unsigned).transpose()?,
                 _ => None,
             };
-            match rows::taken_run(shard, run) {
+            match rows::read_taken_run(shard, run) {
                 Ok(messages) => taken.extend(messages),
                 Err(Unexpected) => unreadable.push((shard, base.ok_or(Unexpected)?)),
             }

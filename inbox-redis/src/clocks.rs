@@ -42,13 +42,16 @@ impl Clocks {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn counted(&self, at: Instant) -> i64 {
+    fn micros_since_start(&self, at: Instant) -> i64 {
         micros(at.saturating_duration_since(self.start))
     }
 
     /// Takes note of what a shard's clock has shown between sending the question and now.
     pub(crate) fn hear(&self, shard: u16, time: i64, sent: Instant) {
-        let (sent, received) = (self.counted(sent), self.counted(Instant::now()));
+        let (sent, received) = (
+            self.micros_since_start(sent),
+            self.micros_since_start(Instant::now()),
+        );
         if let Some(ahead) = self.lock().get_mut(usize::from(shard)) {
             let fits = ahead.is_some_and(|ahead| {
                 let (least, most) = (time - received, time - sent);
@@ -74,7 +77,7 @@ impl Clocks {
     pub(crate) fn at(&self, shard: u16, moment: Moment) -> i64 {
         let ahead = self.lock().get(usize::from(shard)).copied().flatten();
         match (moment.0, ahead) {
-            (Some(moment), Some(ahead)) => self.counted(moment).saturating_add(ahead),
+            (Some(moment), Some(ahead)) => self.micros_since_start(moment).saturating_add(ahead),
             _ => 0,
         }
     }

@@ -101,7 +101,7 @@ impl Blob {
 }
 
 /// The messages of a run as `claim.lua` hands it out.
-pub(crate) fn taken_run(shard: u16, value: Value) -> Reply<Vec<Taken>> {
+pub(crate) fn read_taken_run(shard: u16, value: Value) -> Reply<Vec<Taken>> {
     let mut run = Taker::of(value)?;
     let origin = run.unsigned()?;
     let held = Held {
@@ -139,10 +139,15 @@ pub(crate) fn taken_run(shard: u16, value: Value) -> Reply<Vec<Taken>> {
                 .filter(|(handler, bytes, _)| handler.as_str() == name && *bytes == head);
             let (handler, _, parts) = same.insert(match known {
                 Some(known) => known,
-                None => (parsed(name)?, head.clone(), fixed(&head)?),
+                None => (parse_name(name)?, head.clone(), fixed(&head)?),
             });
-            let message = Message::new(handler.clone(), parsed(id)?, parts.kind.clone(), payload)
-                .with_headers(parts.headers.clone());
+            let message = Message::new(
+                handler.clone(),
+                parse_name(id)?,
+                parts.kind.clone(),
+                payload,
+            )
+            .with_headers(parts.headers.clone());
             Ok(held.leased(
                 match &parts.content_type {
                     Some(content_type) => message.with_content_type(content_type.clone()),
@@ -206,15 +211,15 @@ fn short<'a>(bytes: &mut &'a [u8], name: &str) -> Decoded<&'a str> {
     std::str::from_utf8(text).map_err(|_| format!("{name} is not UTF-8"))
 }
 
-fn parsed<T: FromStr<Err = Invalid>>(text: &str) -> Decoded<T> {
+fn parse_name<T: FromStr<Err = Invalid>>(text: &str) -> Decoded<T> {
     text.parse().map_err(|e: Invalid| e.to_string())
 }
 
 fn fixed(mut bytes: &[u8]) -> Decoded<Fixed> {
-    let kind = parsed(short(&mut bytes, "kind")?)?;
+    let kind = parse_name(short(&mut bytes, "kind")?)?;
     let content_type = match short(&mut bytes, "content type")? {
         "" => None,
-        text => Some(parsed(text)?),
+        text => Some(parse_name(text)?),
     };
     let headers = std::str::from_utf8(bytes).map_err(|_| "headers are not UTF-8")?;
     Ok(Fixed {
@@ -280,7 +285,7 @@ pub(crate) struct Taken {
     pub(crate) leased: Decoded<Leased>,
 }
 
-pub(crate) fn taken(shard: u16, value: Value) -> Reply<Taken> {
+pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
     let mut row = Taker::of(value)?;
     let field = reply::text(&row.next()?)?.ok_or(Unexpected)?.to_owned();
     let seq = row.unsigned()?;
@@ -306,7 +311,7 @@ pub(crate) fn taken(shard: u16, value: Value) -> Reply<Taken> {
             message = message.with_content_type(content_type);
         }
         if let Some(text) = reply::text(&ordering_key).map_err(|_| "ordering key is not UTF-8")? {
-            message = message.with_ordering_key(parsed(text)?);
+            message = message.with_ordering_key(parse_name(text)?);
         }
         Ok(message)
     };
@@ -411,7 +416,7 @@ fn record(
         kind: fixed.kind,
         content_type: fixed.content_type,
         headers: fixed.headers,
-        ordering_key: ordering_key.as_deref().map(parsed).transpose()?,
+        ordering_key: ordering_key.as_deref().map(parse_name).transpose()?,
         payload: None,
         payload_bytes: u64::try_from(bytes).ok(),
         state: if stored == State::Leased && !leased {
@@ -427,7 +432,7 @@ fn record(
         accepted_at: from_micros(accepted),
         due_at: from_micros(due),
         lease_until: leased.then(|| from_micros(at)),
-        worker: worker.as_deref().map(parsed).transpose()?,
+        worker: worker.as_deref().map(parse_name).transpose()?,
         finished_at: stored.is_final().then(|| from_micros(at)),
         last_error: last_error.filter(|_| flags & HAS_ERROR_TEXT != 0),
         blocks_ordering_key: flags & BLOCKS != 0,

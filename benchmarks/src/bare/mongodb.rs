@@ -55,7 +55,7 @@ impl Caller {
         }
     }
 
-    async fn found(&self, pipeline: Vec<Document>, index: &str) -> Result<Vec<RawDocumentBuf>> {
+    async fn find_all(&self, pipeline: Vec<Document>, index: &str) -> Result<Vec<RawDocumentBuf>> {
         let mut cursor = self
             .messages
             .aggregate(pipeline)
@@ -84,7 +84,7 @@ impl Caller {
 
     async fn claim(&self) -> Result<Vec<Held>> {
         let candidates = self
-            .found(
+            .find_all(
                 vec![
                     doc! { "$match": { "handler": HANDLER, "lane": { "$gt": 0 } } },
                     doc! { "$sort": { "visibleAt": 1, "seq": 1 } },
@@ -125,7 +125,7 @@ impl Caller {
         self.update(filter, pipeline).await?;
         let mut won = chosen;
         won.insert("claim", claim);
-        self.found(vec![doc! { "$match": won }], "_id_")
+        self.find_all(vec![doc! { "$match": won }], "_id_")
             .await?
             .iter()
             .map(|won| {

@@ -203,7 +203,7 @@ pub(crate) async fn begin(cx: Context) -> CaseResult {
 }
 
 /// A leased message of the round's own handler.
-async fn held(inbox: &TestInbox, polls: usize) -> CaseResult<inbox_api::Leased> {
+async fn claim_one(inbox: &TestInbox, polls: usize) -> CaseResult<inbox_api::Leased> {
     let sent = of_round(polls)?;
     inbox.accept(&sent).await?;
     let leased = crate::test_inbox::claim(&*inbox.store, sent.handler().as_str(), 1, LONG).await?;
@@ -217,7 +217,7 @@ pub(crate) async fn settle(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let mut rounds = Rounds::new();
     while let Some(polls) = rounds.next()? {
-        let leased = held(&inbox, polls).await?;
+        let leased = claim_one(&inbox, polls).await?;
         let settlement = [Settlement {
             lease: leased.lease.clone(),
             outcome: processed(),
@@ -239,7 +239,7 @@ pub(crate) async fn extend(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let mut rounds = Rounds::new();
     while let Some(polls) = rounds.next()? {
-        let leased = held(&inbox, polls).await?;
+        let leased = claim_one(&inbox, polls).await?;
         let leases = [leased.lease.clone()];
         rounds.record(drop_after(polls, Store::extend(&*inbox.store, &leases, LONG)).await)?;
         let again = inbox.extend_one(&leased.lease, LONG).await?;
@@ -256,7 +256,7 @@ pub(crate) async fn replay(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let mut rounds = Rounds::new();
     while let Some(polls) = rounds.next()? {
-        let leased = held(&inbox, polls).await?;
+        let leased = claim_one(&inbox, polls).await?;
         inbox.finish(&leased, dead("gave up")).await?;
         let key = &leased.lease.key;
         let payload = Some(Bytes::from_static(b"edited"));
@@ -309,7 +309,7 @@ pub(crate) async fn slices(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let mut rounds = Rounds::new();
     while let Some(polls) = rounds.next()? {
-        let leased = held(&inbox, polls).await?;
+        let leased = claim_one(&inbox, polls).await?;
         inbox.finish(&leased, dead("gave up")).await?;
         let filter = Filter {
             handler: Some(leased.message.handler().clone()),
@@ -344,7 +344,7 @@ pub(crate) async fn purge(cx: Context) -> CaseResult {
     let mut rounds = Rounds::new();
     let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     while let Some(polls) = rounds.next()? {
-        let leased = held(&inbox, polls).await?;
+        let leased = claim_one(&inbox, polls).await?;
         inbox.finish(&leased, processed()).await?;
         rounds.record(drop_after(polls, Operate::purge(&*inbox.store, &expired)).await)?;
         gone_in_the_end(&inbox, &expired, &leased.lease.key).await?;

@@ -173,7 +173,7 @@ fn in_words(filter: &Filter) -> String {
     words.join(", ")
 }
 
-pub(super) async fn listed(
+pub(super) async fn list_keys(
     inbox: &TestInbox,
     filter: &Filter,
 ) -> CaseResult<BTreeMap<String, Record>> {
@@ -223,7 +223,7 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
     };
     let mut held = population(&inbox).await?;
     for filter in filters(&inbox)? {
-        let before = listed(&inbox, &Filter::default()).await?;
+        let before = list_keys(&inbox, &Filter::default()).await?;
         let mut meant = filter.clone();
         if meant.states.is_empty() {
             meant.states.push(State::Dead);
@@ -232,7 +232,7 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
         let expected = if meant.states.is_empty() {
             BTreeMap::new()
         } else {
-            listed(&inbox, &meant).await?
+            list_keys(&inbox, &meant).await?
         };
         let mut after = None;
         let mut changed = 0;
@@ -253,7 +253,7 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             }
         }
         let asked = format!("by slices of {}", in_words(&filter));
-        let now = listed(&inbox, &Filter::default()).await?;
+        let now = list_keys(&inbox, &Filter::default()).await?;
         let changed_ids: Vec<&String> = now
             .iter()
             .filter(|(id, record)| before.get(*id) != Some(*record))

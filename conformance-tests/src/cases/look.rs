@@ -15,7 +15,7 @@ use crate::{
     times::about,
 };
 
-fn listed(listing: &Listing) -> Vec<String> {
+fn keys_of(listing: &Listing) -> Vec<String> {
     listing
         .records
         .iter()
@@ -31,7 +31,7 @@ async fn all_pages(inbox: &TestInbox, filter: &Filter, page: Page) -> CaseResult
     let (mut page, mut pages) = (page, Vec::new());
     loop {
         let listing = inbox.list(filter, &page).await?;
-        pages.push(listed(&listing));
+        pages.push(keys_of(&listing));
         ensure!(pages.len() <= 100, "pages: saw no end after 100 of them");
         match listing.next {
             Some(next) => page.after = Some(next),
@@ -100,7 +100,7 @@ pub(crate) async fn listings_are_in_order_of_acceptance(cx: Context) -> CaseResu
     inbox.accept_all(&batch[..5]).await?;
     inbox.accept_all(&batch[5..]).await?;
     let earliest = inbox.list(&Filter::default(), &Page::first(100)).await?;
-    same("earliest first", &listed(&earliest), &expected_ids(1..=10))?;
+    same("earliest first", &keys_of(&earliest), &expected_ids(1..=10))?;
     let page = Page {
         newest_first: true,
         ..Page::first(100)
@@ -108,7 +108,7 @@ pub(crate) async fn listings_are_in_order_of_acceptance(cx: Context) -> CaseResu
     let latest = inbox.list(&Filter::default(), &page).await?;
     same(
         "latest first",
-        &listed(&latest),
+        &keys_of(&latest),
         &expected_ids((1..=10).rev()),
     )
 }
@@ -147,7 +147,7 @@ pub(crate) async fn pages_are_stable_while_rows_change(cx: Context) -> CaseResul
         ..Filter::default()
     };
     let first = inbox.list(&filter, &Page::first(3)).await?;
-    same("first page", &listed(&first), &expected_ids(1..=3))?;
+    same("first page", &keys_of(&first), &expected_ids(1..=3))?;
     // The first page's messages leave the filter, and new ones come.
     for leased in inbox.claim_up_to(3, LONG).await? {
         inbox.finish(&leased, processed()).await?;
@@ -160,7 +160,7 @@ pub(crate) async fn pages_are_stable_while_rows_change(cx: Context) -> CaseResul
     let second = inbox.list(&filter, &page).await?;
     same(
         "second page after the first page's messages left",
-        &listed(&second),
+        &keys_of(&second),
         &expected_ids(4..=6),
     )?;
     let page = Page {
@@ -168,7 +168,7 @@ pub(crate) async fn pages_are_stable_while_rows_change(cx: Context) -> CaseResul
         ..Page::first(10)
     };
     let last = inbox.list(&filter, &page).await?;
-    same("last page", &listed(&last), &expected_ids(7..=10))
+    same("last page", &keys_of(&last), &expected_ids(7..=10))
 }
 
 pub(crate) async fn a_page_without_room_is_empty(cx: Context) -> CaseResult {
@@ -177,7 +177,7 @@ pub(crate) async fn a_page_without_room_is_empty(cx: Context) -> CaseResult {
     let none = inbox.list(&Filter::default(), &Page::first(0)).await?;
     same(
         "records and next",
-        &(listed(&none), none.next),
+        &(keys_of(&none), none.next),
         &(Vec::new(), None),
     )?;
     let all = inbox
@@ -185,7 +185,7 @@ pub(crate) async fn a_page_without_room_is_empty(cx: Context) -> CaseResult {
         .await?;
     same(
         "with the largest limit",
-        &(listed(&all), all.next),
+        &(keys_of(&all), all.next),
         &(expected_ids(1..=2), None),
     )
 }
@@ -285,7 +285,7 @@ async fn variety(inbox: &TestInbox) -> CaseResult {
 async fn matches(inbox: &TestInbox, what: &str, filter: Filter, expected: &[usize]) -> CaseResult {
     let expected = expected_ids(expected.iter().copied());
     let listing = inbox.list(&filter, &Page::first(100)).await?;
-    same(&format!("listed {what}"), &listed(&listing), &expected)?;
+    same(&format!("listed {what}"), &keys_of(&listing), &expected)?;
     let count = inbox.count(&filter).await?;
     same(&format!("counted {what}"), &count, &(expected.len() as u64))?;
     let pages = all_pages(inbox, &filter, Page::first(2)).await?.concat();
@@ -472,7 +472,7 @@ pub(crate) async fn a_cursor_outlives_its_message(cx: Context) -> CaseResult {
     let rest = inbox.list(&Filter::default(), &page).await?;
     same(
         "listed behind what was purged",
-        &listed(&rest),
+        &keys_of(&rest),
         &expected_ids(3..=4),
     )?;
     same("claimable", &inbox.claim_up_to(9, LONG).await?.len(), &2)?;

@@ -10,7 +10,7 @@ use inbox_api::{
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     test_inbox::{Context, HANDLER, LONG, TestInbox, dead, ids, message, processed, retry, terms},
-    time_text::{apart, shown},
+    time_text::{apart, format_time},
 };
 
 /// How long before a moment it is looked whether it has come: more than a defect may be off.
@@ -63,9 +63,9 @@ fn is_after(
         earliest <= seen && seen <= latest,
         "{what}: expected it {after:?} after the call, between {} and {}, saw {}, which is {} than the \
          earliest",
-        shown(earliest),
-        shown(latest),
-        shown(seen),
+        format_time(earliest),
+        format_time(latest),
+        format_time(seen),
         apart(seen, earliest)
     );
     Ok(())

@@ -105,7 +105,7 @@ impl Measuring {
                     },
                 })
                 .collect();
-            settled(&self.inbox, &settlements).await?;
+            settle_all(&self.inbox, &settlements).await?;
             done += settlements.len();
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Measuring {
             })
             .collect();
         let started = Instant::now();
-        settled(inbox, &settlements).await?;
+        settle_all(inbox, &settlements).await?;
         times.entry("settle").or_default().push(started.elapsed());
 
         let _ = timed(times, "statistics", inbox.statistics()).await?;
@@ -218,7 +218,7 @@ async fn timed<T>(
     Ok(answer)
 }
 
-async fn settled(inbox: &TestInbox, settlements: &[Settlement]) -> CaseResult {
+async fn settle_all(inbox: &TestInbox, settlements: &[Settlement]) -> CaseResult {
     let answers = inbox.settle(settlements).await?;
     same(
         "answers of settle",

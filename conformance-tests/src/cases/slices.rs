@@ -99,7 +99,7 @@ pub(crate) async fn a_discard_goes_on_past_messages_that_workers_take(cx: Contex
         &left,
         &0,
     )?;
-    counted(&inbox, State::Leased, taken).await
+    expect_count(&inbox, State::Leased, taken).await
 }
 
 /// Messages that are all dead.
@@ -116,11 +116,11 @@ async fn dead_ones(inbox: &TestInbox) -> CaseResult<Vec<Message>> {
         })
         .collect();
     let _ = inbox.settle(&settlements).await?;
-    counted(inbox, State::Dead, MESSAGES).await?;
+    expect_count(inbox, State::Dead, MESSAGES).await?;
     Ok(messages)
 }
 
-async fn counted(inbox: &TestInbox, state: State, expected: usize) -> CaseResult {
+async fn expect_count(inbox: &TestInbox, state: State, expected: usize) -> CaseResult {
     let filter = Filter {
         states: vec![state],
         ..Filter::default()
@@ -414,7 +414,7 @@ pub(crate) async fn a_dropped_payload_in_the_middle_is_passed_over(cx: Context) 
         }
         let what = format!("replayed of 7 messages, of which {dropped:?} have no payload any more");
         same(&what, &changed, &3)?;
-        let states: Vec<State> = super::filters::listed(&inbox, &Filter::default())
+        let states: Vec<State> = super::filters::list_keys(&inbox, &Filter::default())
             .await?
             .into_values()
             .map(|record| record.state)

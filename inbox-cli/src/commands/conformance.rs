@@ -10,7 +10,7 @@ use crate::{
     args::{ConformanceArgs, Global},
     exit::Exit,
     interrupt, output, progress,
-    store::{self, cannot_open, shown},
+    store::{self, cannot_open, without_password},
 };
 
 /// For how long what a case in the middle has started is waited for.
@@ -92,7 +92,7 @@ async fn harness(url: &str) -> Result<Arc<dyn Harness>> {
         }
         _ => bail!(
             "no store of this build is at {}; it has {}",
-            shown(url),
+            without_password(url),
             inbox::schemes().join(", ")
         ),
     })

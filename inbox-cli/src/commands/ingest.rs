@@ -138,12 +138,12 @@ impl Ingested {
         let mut sentence = format!(
             "{} accepted, {}",
             output::count(self.accepted),
-            output::counted(self.duplicates, "duplicate")
+            output::count_of(self.duplicates, "duplicate")
         );
         if self.refused > 0 {
             sentence.push_str(&format!(
                 ", {} refused",
-                output::counted(self.refused, "line")
+                output::count_of(self.refused, "line")
             ));
         }
         sentence

@@ -114,7 +114,10 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
         }
     } else {
         if !global.quiet && !global.json {
-            let (handler, place) = (&args.processing.handler, store::shown(&global.store));
+            let (handler, place) = (
+                &args.processing.handler,
+                store::without_password(&global.store),
+            );
             output::note(format_args!(
                 "processing messages of `{handler}` at {place}; Ctrl-C to end"
             ));

@@ -8,7 +8,7 @@ use crate::{
     args::Global,
     exit::Exit,
     output,
-    store::{check, connect, shown, waiting, without_creating},
+    store::{check, connect, waiting, without_creating, without_password},
 };
 
 #[derive(Debug, Subcommand)]
@@ -57,7 +57,10 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
             if global.json {
                 output::json(&json!({ "version": store.expected_version() }))?;
             } else {
-                say(global, &format!("the inbox at {} is set up", shown(url)))?;
+                say(
+                    global,
+                    &format!("the inbox at {} is set up", without_password(url)),
+                )?;
             }
         }
         SchemaCommand::Migrate => {

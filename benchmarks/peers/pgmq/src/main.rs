@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     })
     .await?;
     ensure!(
-        stored(&pool).await? == run.messages(),
+        count_stored(&pool).await? == run.messages(),
         "messages are missing"
     );
 
@@ -57,7 +57,7 @@ async fn main() -> Result<()> {
             consumer.await??;
         }
         handled.all(run.messages()).await?;
-        until(0, || stored(&pool)).await
+        until(0, || count_stored(&pool)).await
     })
     .await
 }
@@ -77,7 +77,7 @@ async fn consume(queue: PGMQueueExt, batch: i32, handled: Handled) -> Result<()>
 }
 
 /// The messages that are in the queue.
-async fn stored(pool: &PgPool) -> Result<u64> {
+async fn count_stored(pool: &PgPool) -> Result<u64> {
     let number: i64 = sqlx::query_scalar("SELECT count(*) FROM pgmq.q_bench")
         .fetch_one(pool)
         .await?;

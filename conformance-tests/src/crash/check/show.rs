@@ -45,7 +45,7 @@ pub(super) fn lines(evidence: &Evidence<'_>, keys: &[&Key]) -> Vec<String> {
     let mut found: Vec<(u64, String)> = Vec::new();
     for call in &evidence.history.calls {
         for key in keys {
-            for what in told(call, key) {
+            for what in describe_call(call, key) {
                 let name = if keys.len() > 1 {
                     format!("{key} ")
                 } else {
@@ -81,7 +81,7 @@ pub(super) fn lines(evidence: &Evidence<'_>, keys: &[&Key]) -> Vec<String> {
 }
 
 /// What `call` says about `key`, once for each time that it names it.
-fn told(call: &Call, key: &Key) -> Vec<String> {
+fn describe_call(call: &Call, key: &Key) -> Vec<String> {
     let mut told = Vec::new();
     let unknown = |what: &mut String| {
         let _ = match &call.answered {
