@@ -112,13 +112,13 @@ mod tests {
         rows.iter().map(|row| row.get(3)).collect()
     }
 
-    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, `c` what
-    /// a subquery gave.
+    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, `c` and
+    /// `due` what a subquery gave.
     fn scans(plan: &[String]) -> Vec<&String> {
         plan.iter()
             .filter(|line| line.starts_with("SCAN"))
             .filter(|line| !line.contains("VIRTUAL TABLE") && !line.contains("CONSTANT ROW"))
-            .filter(|line| *line != "SCAN n" && *line != "SCAN c")
+            .filter(|line| !["SCAN n", "SCAN c", "SCAN due"].contains(&line.as_str()))
             .collect()
     }
 
@@ -219,6 +219,21 @@ mod tests {
                 "{lines:#?}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_claim_sorts_before_it_reads_messages() {
+        let inbox = InboxName::default();
+        let mut connection = set_up(&inbox).await;
+        let lines = plan(&mut connection, Statements::new(&inbox).claim.as_str()).await;
+        let place = |part: &str| lines.iter().position(|line| line.contains(part));
+        let (sort, read) = (place("TEMP B-TREE").unwrap(), place("SEARCH m").unwrap());
+        assert!(sort < read, "{lines:#?}");
+        assert!(
+            !lines[read..]
+                .iter()
+                .any(|line| line.contains("TEMP B-TREE"))
+        );
     }
 
     #[tokio::test]

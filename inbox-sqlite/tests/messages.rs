@@ -4,8 +4,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::*;
-use inbox_api::{Bytes, Headers, Operate, Outcome, Receipt, Settled, State, Store};
+use inbox_api::{
+    Bytes, Due, Headers, Kind, Message, MessageId, Operate, Outcome, Receipt, Settled, State, Store,
+};
 
 #[tokio::test]
 async fn nothing_in_gives_nothing_out() {
@@ -55,4 +59,37 @@ async fn many_large_results_and_headers_fit() {
         assert_eq!(record.state, State::Processed);
         assert!(record.result == (n < 7).then(|| result(n)), "{n}");
     }
+}
+
+#[tokio::test]
+async fn a_claim_takes_what_is_due_for_longest_of_all_handlers() {
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    let due = |name: &str, id: &str, seconds: u64| {
+        Message::new(
+            handler(name),
+            MessageId::new(id).unwrap(),
+            Kind::new("k").unwrap(),
+            vec![b'x'; 8 * 1024],
+        )
+        .with_due(Due::After(Duration::from_secs(seconds)))
+    };
+    let batch = [
+        due("h1", "third", 3),
+        due("h1", "first", 1),
+        due("h2", "fifth", 5),
+        due("h2", "second", 2),
+        due("h3", "fourth", 4),
+    ];
+    store.receive(&batch).await.unwrap();
+    inbox.clock.advance(Duration::from_secs(10));
+    let mut request = request(4);
+    request.handlers = ["h3", "h2", "h1"].map(handler).to_vec();
+    let claims = store.claim(&request).await.unwrap();
+    let ids: Vec<_> = claims
+        .leased
+        .iter()
+        .map(|leased| leased.message.id().as_str())
+        .collect();
+    assert_eq!(ids, ["first", "second", "third", "fourth"]);
 }
