@@ -102,6 +102,7 @@ fn processor(store: Arc<impl Store>, router: Router) -> Processor {
     Processor::builder(store)
         .router(router)
         .concurrency(6)
+        .look_ahead(12)
         .drain_limit(DRAIN_LIMIT)
         // A stop that counted would soon make dead letters.
         .retry(RetryPolicy::default().with_max_attempts(2))

@@ -109,7 +109,8 @@ async fn outage(seed: u64) {
     let minutes = if is_patient { 60 } else { 1 };
     let processor = Processor::builder(spy.clone())
         .router(router)
-        .concurrency(fastrand::usize(10..40))
+        .concurrency(fastrand::usize(1..40))
+        .look_ahead(fastrand::usize(..20))
         .retry(at_once(1_000))
         .store_timeout(Duration::from_secs(minutes * 60))
         .build()

@@ -17,6 +17,7 @@ pub struct ProcessorBuilder {
     retry: RetryPolicy,
     after_dead: AfterDead,
     concurrency: usize,
+    look_ahead: usize,
     batch: u32,
     lease: Duration,
     handler_timeout: Option<Duration>,
@@ -42,6 +43,7 @@ impl ProcessorBuilder {
             retry: RetryPolicy::default(),
             after_dead: AfterDead::default(),
             concurrency: 64,
+            look_ahead: 0,
             batch: 100,
             lease: Duration::from_secs(60),
             handler_timeout: None,
@@ -62,20 +64,42 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets how many messages this processor holds at most, from their claim until their outcome
-    /// is stored; so also how many handlers run at a time. Default: 64. Up to 65,536.
+    /// Sets how many handlers run at a time. Default: 64. Up to 65,536.
     ///
-    /// It is the only bound on their memory: with payloads at the stores' default limit of 16 MiB,
-    /// 64 messages take 1 GiB. Where payloads may be large, set it, or the store's limit, to fit.
-    /// Calls of hooks that are outstanding also hold a message each, up to a thousand.
+    /// Together with the [`look_ahead`](Self::look_ahead) it is how many messages this processor
+    /// holds at most, from their claim until their outcome is stored, and the only bound on their
+    /// memory: with payloads at the stores' default limit of 16 MiB, 64 messages take 1 GiB. Where
+    /// payloads may be large, set both, or the store's limit, to fit. Calls of hooks that are
+    /// outstanding also hold a message each, up to a thousand.
     #[must_use]
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.concurrency = messages;
         self
     }
 
+    /// Sets how many messages may be claimed before there is room for their handlers, and outcomes
+    /// gather while other handlers run, so that few handlers at a time do not pay for a claim and a
+    /// settlement each. Default: 0, so that nothing is claimed that cannot be run at once, and
+    /// [`concurrency`](Self::concurrency) bounds all that is held. Up to 65,536; 32 is enough for most.
+    ///
+    /// As many wait as quick handlers start within a tenth of a second, going by how long they took
+    /// of late, and no more than a mebibyte of payloads, going by the last claim: handlers that take
+    /// long, or large messages, are claimed one by one as they can be run. What has waited for a
+    /// second, or a third of a shorter lease, is handed back, as at a shutdown.
+    ///
+    /// A claim counts the attempt. When the process is killed, what waits has used up one of its
+    /// attempts without having been run. A message on its last attempt therefore never waits: it runs
+    /// or is handed back at once; and with a single [attempt](Self::retry) nothing waits. Meanwhile
+    /// other workers cannot take what waits here.
+    #[must_use]
+    pub fn look_ahead(mut self, messages: usize) -> Self {
+        self.look_ahead = messages;
+        self
+    }
+
     /// Sets the most messages to take in one claim. Default: 100. Never more are taken than can
-    /// be run at once, so `concurrency` should be about twice as large for the best throughput.
+    /// be run at once or [wait](Self::look_ahead), so `concurrency` should be about twice as large for
+    /// the best throughput.
     #[must_use]
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = messages;
@@ -200,6 +224,12 @@ impl ProcessorBuilder {
     /// numbers and durations out of range.
     pub fn build(self) -> Result<Processor, Invalid> {
         in_range(self.concurrency, 65_536, "concurrency")?;
+        if self.look_ahead > 65_536 {
+            return Err(Invalid::OutOfRange {
+                what: "look-ahead",
+                expected: "at most 65536",
+            });
+        }
         let claim_batch = self.batch as usize;
         in_range(claim_batch, 65_536, "batch")?;
         let settle_batch = self.settle_batch.unwrap_or(claim_batch.max(LEAST_SETTLED));
@@ -230,6 +260,7 @@ impl ProcessorBuilder {
             retry: self.retry,
             after_dead: self.after_dead,
             concurrency: self.concurrency,
+            look_ahead: self.look_ahead,
             batch: claim_batch,
             handler_timeout: self.handler_timeout,
             poll_min,
@@ -292,6 +323,7 @@ impl fmt::Debug for ProcessorBuilder {
         f.debug_struct("ProcessorBuilder")
             .field("routers", &self.routers)
             .field("concurrency", &self.concurrency)
+            .field("look_ahead", &self.look_ahead)
             .field("batch", &self.batch)
             .field("lease", &self.lease)
             .field("retry", &self.retry)

@@ -103,11 +103,12 @@ impl Driver {
         let is_occupied = self.claiming.call.is_some()
             || self.renewal.is_behind
             || self.teller.as_ref().is_some_and(Teller::is_behind);
-        let most = self.table.free().min(self.config.batch);
+        let most = self.most_held().saturating_sub(self.table.len());
+        let most = most.min(self.config.batch);
         if is_occupied || self.stop.is_some() {
             0
         } else if self.lonely().is_some() {
-            most.min(1)
+            usize::from(most > 0 && self.has_room())
         } else if self.claiming.isolated.len() == self.config.handlers.len() {
             0
         } else {
@@ -115,9 +116,14 @@ impl Driver {
         }
     }
 
+    /// How many messages may be held at present.
+    fn most_held(&self) -> usize {
+        self.config.concurrency + self.look_ahead.allowed()
+    }
+
     /// How many slots are enough for a claim without waiting for more.
     fn enough(&self) -> usize {
-        let half = (self.config.concurrency / 2).max(1);
+        let half = (self.most_held() / 2).max(1);
         if self.lonely().is_some() {
             1
         } else {
@@ -135,6 +141,9 @@ impl Driver {
         if wanted >= self.enough() {
             return Some(due);
         }
+        if !self.look_ahead.is_empty() {
+            return None;
+        }
         Some(
             self.claiming
                 .waiting_since
@@ -148,6 +157,10 @@ impl Driver {
             return;
         }
         if limit < self.enough() {
+            if !self.look_ahead.is_empty() {
+                // There is enough to do until more can be claimed at a time.
+                return;
+            }
             let since = *self.claiming.waiting_since.get_or_insert(now);
             if now < since + PATIENCE {
                 return;
@@ -290,6 +303,7 @@ impl Driver {
         if held.is_empty() {
             return leased;
         }
+        let mut waiting = Vec::new();
         let others = leased.into_iter().filter(|leased| {
             let index = held.get(&leased.lease.key);
             let Some(slot) = index.and_then(|index| self.table.get_mut(*index)) else {
@@ -306,10 +320,16 @@ impl Driver {
             slot.expires = expires;
             slot.is_spared = true;
             slot.waited = None;
+            if slot.phase == Phase::Waiting {
+                waiting.extend(index);
+            }
             self.renewal.look_at(now);
             false
         });
         let others = others.collect();
+        for index in waiting {
+            self.hand_back_one(index);
+        }
         self.renewal.runs_out(expires);
         others
     }
@@ -325,9 +345,10 @@ impl Driver {
         if self.claiming.isolated.is_empty() {
             return;
         }
+        let room = self.config.concurrency.saturating_sub(self.running);
         let mut ready = Vec::new();
         for (handler, held) in &mut self.claiming.isolated {
-            if held.is_some() && self.table.held_for(handler) == 1 {
+            if held.is_some() && self.table.held_for(handler) == 1 && ready.len() < room {
                 ready.extend(held.take());
             }
         }
@@ -376,11 +397,13 @@ impl Driver {
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[HandlerName], expires: Instant) {
         let leased = self.adopt(leased, expires);
+        self.look_at_claim(&leased);
         let is_stopping = self.stop.is_some();
         let alone = self.isolate(&leased, asked);
         for leased in leased {
             let is_spent = leased.attempts.started > self.config.retry.max_attempts();
             let is_suspect = self.is_suspect(&leased);
+            let is_last = self.is_last_attempt(&leased);
             let context = Context::claimed(leased, &self.config);
             self.count(&context, Count::Claimed);
             let handler = context.message().handler();
@@ -397,8 +420,14 @@ impl Driver {
             } else if is_stopping || is_suspect || is_alone {
                 let slot = self.admit(context, expires, Phase::Ended);
                 self.settle(slot, Outcome::Release);
-            } else {
+            } else if self.has_room() && (is_last || self.look_ahead.is_empty()) {
                 self.admit(context, expires, Phase::Running);
+            } else if !is_last {
+                self.admit(context, expires, Phase::Waiting);
+            } else {
+                let slot = self.admit(context, expires, Phase::Ended);
+                self.suspend_look_ahead();
+                self.settle(slot, Outcome::Release);
             }
         }
     }

@@ -19,6 +19,7 @@ use super::{
     claims::{Claimed, Claiming},
     handler::Hold,
     leases::{Extension, Renewal},
+    look_ahead::LookAhead,
     settling::{SettledBatch, Settling},
     table::{Phase, Slot, Table},
     task::{self, End},
@@ -51,6 +52,7 @@ pub(super) struct Driver {
     /// Those of them whose lease is lost.
     pub(super) lost_running: usize,
     pub(super) claiming: Claiming,
+    pub(super) look_ahead: LookAhead,
     pub(super) settling: Settling,
     pub(super) renewal: Renewal,
     pub(super) stop: Option<Stop>,
@@ -97,10 +99,11 @@ impl Driver {
         let (sender, reports) = mpsc::unbounded_channel();
         let now = Instant::now();
         Self {
-            table: Table::new(config.concurrency),
+            table: Table::new(config.concurrency + config.look_ahead),
             running: 0,
             lost_running: 0,
             claiming: Claiming::new(&config, now),
+            look_ahead: LookAhead::new(&config),
             settling: Settling::default(),
             renewal: Renewal::new(&config, now),
             stop: None,
@@ -129,6 +132,7 @@ impl Driver {
             self.enforce(now);
             self.compare_leases(now);
             self.start_held();
+            self.start_waiting(now);
             self.start_settling(now);
             self.start_claim(now);
             if self.is_over(now) || self.is_idle(&shutdown).await {
@@ -193,13 +197,14 @@ impl Driver {
         }
     }
 
-    /// Puts a claimed message into a slot and, unless it is held, runs its handler.
+    /// Puts a claimed message into a slot and, unless it waits or has ended, runs its handler.
     pub(super) fn admit(&mut self, context: Context, expires: Instant, phase: Phase) -> usize {
         let slot = self.table.insert(Slot {
             context,
             expires,
             phase,
             task: None,
+            began: Instant::now(),
             drop_at: None,
             renewed: None,
             comes_back_with: None,
@@ -207,8 +212,10 @@ impl Driver {
             is_spared: false,
         });
         self.renewal.runs_out(expires);
-        if phase == Phase::Running {
-            self.start(slot);
+        match phase {
+            Phase::Running => self.start(slot),
+            Phase::Waiting => self.enqueue(slot),
+            Phase::Held | Phase::Ended | Phase::Lost => {}
         }
         slot
     }
@@ -216,6 +223,7 @@ impl Driver {
     pub(super) fn start(&mut self, index: usize) {
         if let Some(slot) = self.table.get_mut(index) {
             slot.phase = Phase::Running;
+            slot.began = Instant::now();
             let (context, expires) = (slot.context.clone(), slot.expires);
             let task = task::spawn(&self.config, index, context, expires, &self.sender);
             slot.task = Some(task);
@@ -231,6 +239,7 @@ impl Driver {
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
+        self.look_ahead.took(slot.began.elapsed());
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
         let was_lost = slot.phase == Phase::Lost;
@@ -403,6 +412,7 @@ impl Driver {
         for held in self.take_held() {
             self.settle(held, Outcome::Release);
         }
+        self.hand_back_waiting();
     }
 
     /// Does what is due by time: renewals, and the end of handlers that were told to stop.
@@ -442,6 +452,7 @@ impl Driver {
                 }
             }
         }
+        self.hand_back_late(now);
         self.renew(now);
     }
 

@@ -93,7 +93,8 @@ impl Driver {
         let is_exclusive = self.has_exclusive_transaction();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
         for (index, slot) in self.table.iter_mut() {
-            if !slot.is_leased() {
+            // What waits is handed back sooner than it would be renewed.
+            if !slot.is_leased() || slot.phase == Phase::Waiting {
                 continue;
             }
             if slot.context.is_held_by(Hold::ExclusiveTransaction) {
@@ -182,6 +183,8 @@ impl Driver {
                     self.renewal.is_unsure = true;
                 }
                 (Extended::LeaseLost, Phase::Running | Phase::Held) => self.lost(index),
+                // It is not renewed.
+                (Extended::LeaseLost, Phase::Waiting) => {}
             }
         }
     }

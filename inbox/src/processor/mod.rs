@@ -6,6 +6,7 @@ mod claims;
 mod driver;
 mod handler;
 mod leases;
+mod look_ahead;
 mod monitor;
 mod router;
 mod settling;
@@ -37,7 +38,8 @@ use crate::{
 /// Run as many as you like, in one process or in many.
 ///
 /// - A message is held from its claim until its outcome is stored, at most
-///   [`concurrency`](ProcessorBuilder::concurrency) at a time: memory does not grow with the
+///   [`concurrency`](ProcessorBuilder::concurrency) and
+///   [`look_ahead`](ProcessorBuilder::look_ahead) together at a time: memory does not grow with the
 ///   backlog.
 /// - Leases are renewed while handlers run. When one is lost all the same, the handler is told
 ///   through [`Context::cancellation`], its outcome is discarded, and the worker that holds the message
@@ -100,6 +102,7 @@ struct Config {
     after_dead: AfterDead,
     terms: LeaseTerms,
     concurrency: usize,
+    look_ahead: usize,
     batch: usize,
     handler_timeout: Option<Duration>,
     poll_min: Duration,

@@ -16,6 +16,8 @@ pub(super) struct Slot {
     pub phase: Phase,
     /// Present once the handler was started; also when it has ended.
     pub task: Option<AbortHandle>,
+    /// When the handler was started, or the message put here.
+    pub began: Instant,
     /// When the handler is to be dropped, if it was told to stop.
     pub drop_at: Option<Instant>,
     /// The lease under which this processor has claimed the message a second time, after the
@@ -88,6 +90,8 @@ impl Slot {
 pub(super) enum Phase {
     /// Waits until everything else of its handler is settled.
     Held,
+    /// Waits until fewer handlers run.
+    Waiting,
     /// Its handler runs.
     Running,
     /// Its outcome is decided and on its way to the store.
@@ -199,10 +203,6 @@ impl Table {
 
     pub(super) fn contexts(&self) -> impl Iterator<Item = &Context> {
         self.slots.iter().flatten().map(|slot| &slot.context)
-    }
-
-    pub(super) fn free(&self) -> usize {
-        self.free.len()
     }
 
     pub(super) fn len(&self) -> usize {

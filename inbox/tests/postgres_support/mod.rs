@@ -148,6 +148,7 @@ impl Place {
         Processor::builder(Arc::new(store.clone()))
             .router(Router::new(billing()).on("order.placed", handler))
             .concurrency(8)
+            .look_ahead(8)
             .retry(at_once(1000))
     }
 }
