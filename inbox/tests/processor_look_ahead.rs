@@ -16,11 +16,11 @@ use std::{
 };
 
 use inbox::{
-    CancellationToken, Context, Failure, Handler, Invalid, OrderingKey, Processor,
+    CancellationToken, Context, Failure, Handler, HandlerName, Invalid, OrderingKey, Processor,
     ProcessorBuilder, Record, Router, State, StoreExt as _, WorkerName,
 };
 use processor_support::*;
-use tokio::time::sleep;
+use tokio::{sync::Semaphore, time::sleep};
 
 fn spy() -> Arc<Spy> {
     let spy = Spy::new();
@@ -205,6 +205,85 @@ async fn a_message_on_its_last_attempt_does_not_wait() {
     assert!(summary.released < 60, "{summary:?}");
     let limits = spy.claim_limits.lock().unwrap().clone();
     assert!(limits.iter().any(|limit| *limit > 10), "{limits:?}");
+}
+
+/// A suspect, whose attempt is the last, least of all.
+#[tokio::test(start_paused = true)]
+async fn a_suspect_without_room_is_handed_back() {
+    let (answers, go) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
+    let mut spy = Spy::new();
+    spy.follow_the_runtime();
+    spy.claim_gate = Some(answers.clone());
+    let spy = Arc::new(spy);
+    let other = HandlerName::new("other").unwrap();
+    let suspect = message("suspect").for_handler(other.clone());
+    let key = suspect.key().clone();
+    spy.receive_all([suspect]).await;
+    let worker = WorkerName::new("crasher").unwrap();
+    let length = Duration::from_secs(1);
+    let claimed = spy.inner.claim_for(&other, 1, length, &worker).await;
+    assert_eq!(claimed.unwrap().leased.len(), 1);
+    spy.receive_all((100..180).map(message)).await;
+    // What runs when the suspect is claimed takes long.
+    let (watch, gate, watched) = (spy.clone(), go.clone(), key.clone());
+    let handler = move |_: Context| {
+        let (watch, gate, key) = (watch.clone(), gate.clone(), watched.clone());
+        async move {
+            for _ in 0..100 {
+                sleep(Duration::from_micros(200)).await;
+                let suspect = watch.inner.get(&key).await.unwrap().unwrap();
+                if suspect.attempts.started == 2 {
+                    gate.cancelled().await;
+                }
+            }
+            Ok(())
+        }
+    };
+    let served = Router::new(other).on("order.placed", async |_: Context| Ok(()));
+    let builder = one_at_a_time(&spy, handler).router(served);
+    let builder = builder.retry(at_once(2)).look_ahead(20);
+    let (processor, stop) = (builder.build().unwrap(), CancellationToken::new());
+    let shutdown = stop.clone();
+    let running = tokio::spawn(async move { processor.run(shutdown).await });
+    let answering = tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_millis(1)).await;
+            answers.add_permits(1 - answers.available_permits());
+        }
+    });
+    sleep(Duration::from_secs(10)).await;
+    let record = spy.inner.get(&key).await.unwrap().unwrap();
+    assert_eq!((record.state, record.attempts.started), (State::Pending, 1));
+    assert_eq!(spy.count(State::Leased).await, 1);
+    go.cancel();
+    eventually("done", async || spy.count(State::Processed).await == 81).await;
+    stop.cancel();
+    assert_eq!(running.await.unwrap().unwrap().lease_lost, 0);
+    answering.abort();
+}
+
+/// It would come with a good part of its lease behind it, and go back at once.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_ahead_of_a_store_that_answers_slowly() {
+    let spy = spy();
+    spy.receive_all((0..20).map(message)).await;
+    let handler = |_: Context| async {
+        sleep(Duration::from_millis(1)).await;
+        Ok(())
+    };
+    let slow = spy.clone();
+    let slowness = tokio::spawn(async move {
+        loop {
+            slow.disturb("claim", Trouble::HoldAnswer);
+            sleep(Duration::from_millis(1500)).await;
+            slow.calm("claim");
+            sleep(Duration::from_micros(10)).await;
+        }
+    });
+    let summary = until_idle(one_at_a_time(&spy, handler).look_ahead(20)).await;
+    slowness.abort();
+    assert_eq!(summary.processed, 20);
+    assert!(summary.released < 3, "{summary:?}");
 }
 
 #[tokio::test(start_paused = true)]

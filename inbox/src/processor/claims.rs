@@ -357,6 +357,11 @@ impl Driver {
         }
     }
 
+    /// How many suspects wait.
+    pub(super) fn held_suspects(&self) -> usize {
+        self.claiming.isolated.values().flatten().count()
+    }
+
     /// Takes all suspects that wait.
     pub(super) fn take_held(&mut self) -> Vec<usize> {
         let held = self.claiming.isolated.values_mut();
@@ -397,7 +402,7 @@ impl Driver {
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[HandlerName], expires: Instant) {
         let leased = self.adopt(leased, expires);
-        self.look_at_claim(&leased);
+        self.look_at_claim(&leased, expires);
         let is_stopping = self.stop.is_some();
         let alone = self.isolate(&leased, asked);
         for leased in leased {
@@ -413,7 +418,11 @@ impl Driver {
                 let outcome = spent(&self.config, &context);
                 let slot = self.admit(context, expires, Phase::Ended);
                 self.settle(slot, outcome);
-            } else if is_alone && is_suspect && self.claiming.isolated.get(handler) == Some(&None) {
+            } else if is_alone
+                && is_suspect
+                && self.has_room()
+                && self.claiming.isolated.get(handler) == Some(&None)
+            {
                 let handler = handler.clone();
                 let slot = self.admit(context, expires, Phase::Held);
                 self.claiming.isolated.insert(handler, Some(slot));

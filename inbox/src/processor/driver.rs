@@ -239,7 +239,8 @@ impl Driver {
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
-        self.look_ahead.took(slot.began.elapsed());
+        let now = Instant::now();
+        self.look_ahead.took(now - slot.began, now);
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
         let was_lost = slot.phase == Phase::Lost;

@@ -5,12 +5,14 @@
 //!
 //! What waits is kept from other workers, its attempt is counted, and it takes memory. Therefore:
 //!
-//! - It is so little that it starts within [`HORIZON`], going by how long handlers took of late, and
-//!   by the last claim's payloads it takes no more than [`MEMORY`]. Handlers that take long get no
-//!   look-ahead, and gain nothing by it; nor do those that no one has seen run yet.
-//! - What has waited for [`LONGEST_WAIT`] all the same, or for a third of its lease, is handed back,
-//!   which takes its attempt back too. So its lease is never renewed here, and no handler starts on
-//!   less than two thirds of it.
+//! - It is so little that it starts within [`HORIZON`], going by how long handlers took of late and
+//!   how often one ended, and by the last messages' payloads it takes no more than [`MEMORY`].
+//!   Handlers that take long get no look-ahead, and gain nothing by it; nor do those that no one has
+//!   seen run yet.
+//! - What has waited for [`LONGEST_WAIT`] all the same, or has a third of its lease behind it, is
+//!   handed back, which takes its attempt back too. So its lease is never renewed here, and no handler
+//!   starts on less than two thirds of it. While the store takes a good part of that time to answer a
+//!   claim, nothing is claimed ahead.
 //! - A message on its last attempt never waits: if its process were killed, it would be dead without
 //!   having been run. One that finds no room is handed back at once, and until a claim has found no
 //!   other, nothing is claimed ahead.
@@ -29,23 +31,36 @@ const HORIZON: Duration = Duration::from_millis(100);
 /// How long a message waits at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// How many bytes of payload wait, going by the largest of the last claim.
+/// How many bytes of payload wait, going by the largest of the last messages claimed.
 const MEMORY: usize = 1 << 20;
 
 pub(super) struct LookAhead {
     most: usize,
     horizon: Duration,
-    /// What is left of a lease when its message is handed back.
-    least_left: Duration,
+    lease: Duration,
     concurrency: u32,
     /// The slots of what waits, the first to start in front.
     queue: VecDeque<usize>,
-    /// How long handlers take, on average; `None` when that is not known.
-    pace: Option<Duration>,
-    /// The largest payload of the last claim.
+    /// `None` when it is not known.
+    pace: Option<Pace>,
+    /// When the last handler ended.
+    ended: Option<Instant>,
+    /// The largest payload of the last messages claimed.
     payload: usize,
+    /// The last claim was answered late.
+    is_slow: bool,
     /// A message on its last attempt had to be handed back.
     is_suspended: bool,
+}
+
+/// How fast messages are handled, on average.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// How long a handler takes.
+    time: Duration,
+    /// How long it takes until the next one ends. With all slots in use that is less by as many as
+    /// there are; with all but one in a handler without end, it is the time that the others take.
+    gap: Duration,
 }
 
 impl LookAhead {
@@ -56,24 +71,32 @@ impl LookAhead {
         Self {
             most: if is_possible { config.look_ahead } else { 0 },
             horizon: HORIZON.min(lease / 12),
-            least_left: lease.saturating_sub(LONGEST_WAIT.min(lease / 3)),
+            lease,
             concurrency: u32::try_from(config.concurrency).unwrap_or(u32::MAX),
             queue: VecDeque::new(),
             pace: None,
+            ended: None,
             payload: 0,
+            is_slow: false,
             is_suspended: false,
         }
     }
 
     /// How many messages may wait at present.
     pub(super) fn allowed(&self) -> usize {
-        let Some(pace) = self.pace.filter(|_| !self.is_suspended && self.most > 0) else {
+        let is_off = self.most == 0 || self.is_slow || self.is_suspended;
+        // Several handlers that were started together may all end at the end of their time.
+        let is_quick = |pace: &Pace| pace.time < self.longest_wait() / 2;
+        let Some(pace) = self.pace.filter(is_quick).filter(|_| !is_off) else {
             return 0;
         };
-        let in_time = self.all_at_once().as_nanos() / pace.as_nanos().max(1);
-        let in_memory = MEMORY / self.payload.max(1);
-        let in_time = usize::try_from(in_time).unwrap_or(usize::MAX);
-        self.most.min(in_time).min(in_memory)
+        let within = |whole: Duration, each: Duration| {
+            usize::try_from(whole.as_nanos() / each.as_nanos().max(1)).unwrap_or(usize::MAX)
+        };
+        let by_time = within(self.all_at_once(), pace.time);
+        let by_gap = within(self.horizon, pace.gap);
+        let by_memory = MEMORY / self.payload.max(1);
+        self.most.min(by_time).min(by_gap).min(by_memory)
     }
 
     /// The time that all handlers together have within the horizon.
@@ -81,13 +104,25 @@ impl LookAhead {
         self.horizon.saturating_mul(self.concurrency)
     }
 
-    /// Takes note of how long a handler took.
-    pub(super) fn took(&mut self, time: Duration) {
+    fn longest_wait(&self) -> Duration {
+        LONGEST_WAIT.min(self.lease / 3)
+    }
+
+    /// Takes note that a handler has ended, which took this long.
+    pub(super) fn took(&mut self, time: Duration, now: Instant) {
+        let since_last = self.ended.map_or(time, |ended| now - ended);
+        self.ended = Some(now);
         // One that is far slower than the rest does not count for more than to end the look-ahead.
         let time = time.min(self.all_at_once().saturating_mul(2));
+        // Where it has waited for a message, the slot was free.
+        let gap = since_last.min(time);
+        let mix = |old: Duration, new: Duration| old.saturating_mul(7).saturating_add(new) / 8;
         self.pace = Some(match self.pace {
-            None => time,
-            Some(pace) => pace.saturating_mul(7).saturating_add(time) / 8,
+            None => Pace { time, gap },
+            Some(pace) => Pace {
+                time: mix(pace.time, time),
+                gap: mix(pace.gap, gap),
+            },
         });
     }
 
@@ -97,18 +132,21 @@ impl LookAhead {
 
     /// When the message in this slot has waited for too long.
     fn late_at(&self, slot: &Slot) -> Instant {
-        slot.expires
-            .checked_sub(self.least_left)
-            .unwrap_or(slot.began)
+        let by_lease = slot.expires.checked_sub(self.lease - self.lease / 3);
+        let by_wait = slot.began + LONGEST_WAIT;
+        by_lease.map_or(by_wait, |by_lease| by_lease.min(by_wait))
     }
 }
 
 impl Driver {
-    /// Looks at what a claim has brought: whether there is a message that must not wait, and how
-    /// large they are.
-    pub(super) fn look_at_claim(&mut self, leased: &[Leased]) {
+    /// Looks at what a claim has brought, with leases that end then: whether it came late, whether
+    /// there is a message that must not wait, and how large they are.
+    pub(super) fn look_at_claim(&mut self, leased: &[Leased], expires: Instant) {
+        let left = expires.saturating_duration_since(Instant::now());
+        let ahead = &mut self.look_ahead;
+        ahead.is_slow = ahead.lease.saturating_sub(left) > ahead.longest_wait() / 2;
         let payloads = leased.iter().map(|leased| leased.message.payload().len());
-        self.look_ahead.payload = payloads.max().unwrap_or_default();
+        ahead.payload = payloads.max().unwrap_or(ahead.payload);
         if !leased.iter().any(|leased| self.is_last_attempt(leased)) {
             self.look_ahead.is_suspended = false;
         }
@@ -118,9 +156,10 @@ impl Driver {
         leased.attempts.started >= self.config.retry.max_attempts()
     }
 
-    /// Whether another handler may run.
+    /// Whether another handler may run. Suspects that wait to be alone have the next room: their
+    /// attempt is the last.
     pub(super) fn has_room(&self) -> bool {
-        self.running < self.config.concurrency
+        self.running + self.held_suspects() < self.config.concurrency
     }
 
     /// A message on its last attempt could not be started.
@@ -191,12 +230,23 @@ mod tests {
         LookAhead {
             most: 32,
             horizon: HORIZON,
-            least_left: Duration::from_secs(59),
+            lease: Duration::from_secs(60),
             concurrency: 1,
             queue: VecDeque::new(),
             pace: None,
+            ended: None,
             payload: 0,
+            is_slow: false,
             is_suspended: false,
+        }
+    }
+
+    /// `count` handlers end together, all that time after the last ones.
+    fn end(ahead: &mut LookAhead, count: usize, millis: u64) {
+        let time = Duration::from_millis(millis);
+        let now = ahead.ended.unwrap_or_else(Instant::now) + time;
+        for _ in 0..count {
+            ahead.took(time, now);
         }
     }
 
@@ -204,26 +254,43 @@ mod tests {
     fn only_quick_handlers_get_it() {
         let mut ahead = look_ahead();
         assert_eq!(ahead.allowed(), 0);
-        ahead.took(Duration::from_millis(1));
+        end(&mut ahead, 1, 1);
         assert_eq!(ahead.allowed(), 32);
-        ahead.took(Duration::from_secs(3600));
+        end(&mut ahead, 1, 3_600_000);
         assert_eq!(ahead.allowed(), 3);
         for _ in 0..16 {
-            ahead.took(Duration::from_millis(1));
+            end(&mut ahead, 1, 1);
         }
         assert!(ahead.allowed() > 10);
         for _ in 0..32 {
-            ahead.took(Duration::from_millis(150));
+            end(&mut ahead, 1, 150);
         }
         assert_eq!(ahead.allowed(), 0);
         ahead.concurrency = 8;
+        for _ in 0..32 {
+            end(&mut ahead, 8, 150);
+        }
         assert_eq!(ahead.allowed(), 5);
+        for _ in 0..32 {
+            end(&mut ahead, 8, 600);
+        }
+        assert_eq!(ahead.allowed(), 0);
+    }
+
+    #[test]
+    fn slots_that_others_occupy_do_not_count() {
+        let mut ahead = look_ahead();
+        ahead.concurrency = 64;
+        for _ in 0..32 {
+            end(&mut ahead, 1, 50);
+        }
+        assert_eq!(ahead.allowed(), 2);
     }
 
     #[test]
     fn large_payloads_do_not_pile_up() {
         let mut ahead = look_ahead();
-        ahead.took(Duration::ZERO);
+        end(&mut ahead, 1, 0);
         ahead.payload = MEMORY / 4;
         assert_eq!(ahead.allowed(), 4);
         ahead.payload = MEMORY * 16;
