@@ -130,7 +130,7 @@ async fn each_settlement_of_a_batch_is_answered_in_its_place() {
     assert_eq!(f.state("2").await, State::Leased);
     let retried = f.record("1").await;
     assert_eq!(retried.state, State::Pending);
-    assert_eq!(retried.last_error.as_deref(), Some("try again"));
+    assert_eq!(retried.last_error.as_deref(), Some("failed"));
 }
 
 #[tokio::test]

@@ -163,8 +163,8 @@ fn results_and_large_lists_do_not_stay_in_sessions() {
         let store = MySqlStore::with_pool(pool.clone(), inbox.options.clone())
             .await
             .unwrap();
-        let lists = "SELECT COALESCE(LEASE(@inbox_settled), 0) \
-                     + COALESCE(LEASE(@inbox_claimed), 0) + COALESCE(LEASE(@inbox_held), 0)";
+        let lists = "SELECT COALESCE(LENGTH(@inbox_settled), 0) \
+                     + COALESCE(LENGTH(@inbox_claimed), 0) + COALESCE(LENGTH(@inbox_held), 0)";
         let all: Vec<_> = (0..4000).map(|n| message(&format!("{n}"))).collect();
         accept(&store, &all).await;
         let leased = claim(&store, 4000).await;

@@ -5,6 +5,7 @@
     reason = "a test's helpers are tests too"
 )]
 
+mod logged;
 mod processor_support;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ async fn each_attempt_is_a_child_of_the_producers_span() {
         .build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
     let subscriber = tracing_subscriber::registry().with(layer);
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let _guard = logged::subscribe(subscriber);
 
     let spy = Arc::new(Spy::new());
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

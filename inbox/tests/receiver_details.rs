@@ -3,6 +3,7 @@
 
 mod broker;
 mod faulty;
+mod logged;
 
 use std::{
     sync::{
@@ -66,7 +67,7 @@ impl Subscriber for Counts {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_logged_once_when_it_begins_and_once_when_it_ends() {
     let counts = Counts::default();
-    let _guard = tracing::subscriber::set_default(counts.clone());
+    let _guard = logged::subscribe(counts.clone());
     let inbox = memory().await;
     let store = Arc::new(FaultyStore::new(inbox.clone()));
     let broker = Broker::new(inbox);

@@ -5,30 +5,15 @@
     reason = "a test's helpers are tests too"
 )]
 
+mod logged;
 mod processor_support;
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use inbox::{Context, ErrorKind, Failure, Router};
+use logged::Log;
 use processor_support::*;
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use tracing::Level;
 
 /// One message of each fate.
 async fn eventful() -> (Arc<Spy>, Router) {
@@ -63,14 +48,7 @@ async fn eventful() -> (Arc<Spy>, Router) {
 
 #[tokio::test]
 async fn logs_name_the_message_and_hide_its_content() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = Log::of(Level::TRACE);
     let (spy, router) = eventful().await;
     spy.corrupt.lock().unwrap().push(inbox::CorruptRow {
         place: "row 7".into(),
@@ -81,7 +59,7 @@ async fn logs_name_the_message_and_hide_its_content() {
         (summary.processed, summary.dead, summary.retried),
         (1, 4, 2)
     );
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     assert!(!text.contains("secret"), "{text}");
     let within = text
         .lines()
@@ -111,12 +89,7 @@ async fn logs_name_the_message_and_hide_its_content() {
 
 #[tokio::test]
 async fn an_outage_is_logged_once() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = Log::of(Level::INFO);
     let spy = Arc::new(Spy::new());
     spy.receive_all([message(1)]).await;
     for operation in ["claim", "settle"] {
@@ -132,7 +105,7 @@ async fn an_outage_is_logged_once() {
         spy.calm("settle");
     };
     tokio::join!(run, recovery);
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let text = log.text();
     for part in [
         "cannot claim",
         "claiming works",
@@ -147,7 +120,10 @@ async fn an_outage_is_logged_once() {
 mod counted {
     use std::{
         collections::BTreeMap,
-        sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        },
     };
 
     use metrics::{

@@ -14,8 +14,8 @@ use crate::{
     test_inbox::{Context, LONG, TestInbox, message, terms},
 };
 
-/// How long a settlement has to go past a row that is held.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a settlement has to go past a row that is held, which it would else wait for without end.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The leases of three messages.
 async fn leased(inbox: &TestInbox, name: &str) -> CaseResult<Vec<Lease>> {

@@ -7,7 +7,16 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
-use tracing::{Dispatch, Level, subscriber::DefaultGuard};
+use tracing::{Dispatch, Level, Subscriber, subscriber::DefaultGuard};
+
+/// Makes this subscriber that of the thread, while the guard lives.
+pub(crate) fn subscribe(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
+    // With a single subscriber around, an event that another thread comes to first would be
+    // switched off for all threads.
+    static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+    ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
+    tracing::subscriber::set_default(subscriber)
+}
 
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
@@ -26,10 +35,6 @@ impl io::Write for Log {
 impl Log {
     /// Keeps what this thread logs at this level and above, while the guard lives.
     pub(crate) fn of(level: Level) -> (Self, DefaultGuard) {
-        // With a single subscriber around, an event that another thread comes to first would be
-        // switched off for all threads.
-        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
-        ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -37,7 +42,7 @@ impl Log {
             .with_ansi(false)
             .with_writer(move || writer.clone())
             .finish();
-        (log, tracing::subscriber::set_default(subscriber))
+        (log, subscribe(subscriber))
     }
 
     pub(crate) fn text(&self) -> String {
