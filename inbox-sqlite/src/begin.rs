@@ -1,6 +1,9 @@
 //! Inline use: begin under a lease, and record within a transaction. Both insert the message if
 //! it is new and then try to change it, in one trip to SQLite's thread; for begin, the transaction
-//! around it is part of the trip, which is what one message at a time costs most.
+//! around it is part of the trip, which is what one message at a time costs most, and is shared with
+//! others that are called at the same time.
+
+use std::{collections::HashMap, sync::Arc};
 
 use inbox_api::{
     Attempts, Begun, Bytes, Due, Error, ErrorKind, FencingToken, Lease, LeaseTerms, Leased,
@@ -8,16 +11,16 @@ use inbox_api::{
 };
 use sqlx::{
     Row as _, Sqlite, SqliteConnection,
-    pool::PoolConnection,
     query::Query,
     sqlite::{SqliteArguments, SqliteRow},
 };
-use tokio::time::Instant;
 
 use crate::{
     connection::Database,
-    error::{failed, is_busy},
+    error::failed,
+    receive::handler_and_id,
     rows::{self, Stored},
+    shared_transaction,
 };
 
 /// What the two statements changed.
@@ -83,55 +86,129 @@ fn read_changes(rows: &[SqliteRow]) -> sqlx::Result<Changes> {
 }
 
 pub(crate) async fn begin(
-    database: &Database,
+    database: &Arc<Database>,
     message: &Message,
     terms: &LeaseTerms,
 ) -> Result<Begun> {
     message.check_payload(database.options.payload_limit)?;
-    database
-        .run(|until| attempt(database, message, terms, until))
-        .await
+    shared_transaction::begin(database, message.clone(), terms.clone()).await
 }
 
-/// A connection that runs a transaction of which sqlx knows nothing. Closed, which rolls back, unless
-/// all of it was run.
-struct Scripted {
-    connection: PoolConnection<Sqlite>,
-    is_over: bool,
+/// Handler, id, lease end, worker: what the statements take of a message to begin.
+pub(crate) type BeginRow<'a> = (&'a str, &'a str, i64, &'a str);
+
+pub(crate) fn row<'a>(message: &'a Message, terms: &'a LeaseTerms, now: i64) -> BeginRow<'a> {
+    (
+        message.handler().as_str(),
+        message.id().as_str(),
+        lease_end(terms, now),
+        terms.worker().as_str(),
+    )
 }
 
-impl Drop for Scripted {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.connection.close_on_drop();
+fn lease_end(terms: &LeaseTerms, now: i64) -> i64 {
+    now.saturating_add(duration_micros(terms.length()))
+}
+
+/// What the statements returned for all the messages that were begun in one transaction.
+pub(crate) struct Returned<'r> {
+    /// As they stood before, by handler and id.
+    known: HashMap<(&'r str, &'r str), &'r SqliteRow>,
+    /// The rows of those that were not known before, by handler and id.
+    accepted: HashMap<(&'r str, &'r str), i64>,
+    /// Tokens by row.
+    leased: HashMap<i64, i64>,
+}
+
+impl<'r> Returned<'r> {
+    pub(crate) fn new(
+        known: &'r [SqliteRow],
+        accepted: &'r [SqliteRow],
+        leased: &'r [SqliteRow],
+    ) -> sqlx::Result<Self> {
+        let by_key = |row: &'r SqliteRow| Ok(((row.try_get(1)?, row.try_get(2)?), row));
+        let accepted_key = |row: &'r SqliteRow| Ok((handler_and_id(row)?, row.try_get(2)?));
+        Ok(Self {
+            known: known.iter().map(by_key).collect::<sqlx::Result<_>>()?,
+            accepted: accepted
+                .iter()
+                .map(accepted_key)
+                .collect::<sqlx::Result<_>>()?,
+            leased: leased
+                .iter()
+                .map(rows::seq_and_token)
+                .collect::<sqlx::Result<_>>()?,
+        })
+    }
+
+    /// The answer for one of the messages, and whether it has become claimable for others.
+    pub(crate) fn answer(
+        &self,
+        inbox: &str,
+        message: &Message,
+        terms: &LeaseTerms,
+        now: i64,
+    ) -> Result<(Begun, bool)> {
+        let key = (message.handler().as_str(), message.id().as_str());
+        let until = lease_end(terms, now);
+        let lease = |seq: i64, token: i64| Lease {
+            key: message.key().clone(),
+            token: FencingToken::new(token),
+            locator: seq.unsigned_abs(),
+            until: from_micros(until),
+        };
+        if let Some(seq) = self.accepted.get(&key) {
+            let due = message.due().resolve(now);
+            return Ok(match self.leased.get(seq) {
+                Some(token) => {
+                    let leased = Leased {
+                        message: message.clone().with_due(Due::Now),
+                        lease: lease(*seq, *token),
+                        attempts: Attempts {
+                            started: 1,
+                            finished: 0,
+                        },
+                        accepted_at: from_micros(now),
+                    };
+                    (Begun::Run(Box::new(leased)), false)
+                }
+                None if due > now => {
+                    let until = from_micros(due);
+                    (Begun::Busy { until }, true)
+                }
+                None => (Begun::Blocked, true),
+            });
         }
+        let known = self.known.get(&key).ok_or(sqlx::Error::RowNotFound);
+        let stored = rows::read_one(known.map_err(failed)?, inbox, now)?;
+        let Some(token) = self.leased.get(&stored.seq) else {
+            let begun = match standing(stored, now) {
+                Standing::Processed { result } => Begun::Processed { result },
+                Standing::Busy { until } => Begun::Busy {
+                    until: from_micros(until),
+                },
+                Standing::Blocked => Begun::Blocked,
+                Standing::Dead { reason } => Begun::Dead { reason },
+                Standing::Discarded => Begun::Discarded,
+            };
+            return Ok((begun, false));
+        };
+        let record = stored.record;
+        let leased = Leased {
+            message: record.message().ok_or_else(|| {
+                let place = format!("{inbox}_message, seq {}", stored.seq);
+                let reason = format!("{place}: payload is missing");
+                Error::new(ErrorKind::Corrupt, reason)
+            })?,
+            lease: lease(stored.seq, *token),
+            attempts: Attempts {
+                started: record.attempts.started.saturating_add(1),
+                ..record.attempts
+            },
+            accepted_at: record.accepted_at,
+        };
+        Ok((Begun::Run(Box::new(leased)), false))
     }
-}
-
-async fn attempt(
-    database: &Database,
-    message: &Message,
-    terms: &LeaseTerms,
-    until: Instant,
-) -> Result<Begun> {
-    let mut scripted = Scripted {
-        connection: database.writer(until).await?,
-        is_over: false,
-    };
-    let outcome = begin_on(database, &mut scripted.connection, message, terms).await;
-    if outcome.as_ref().is_err_and(is_busy) {
-        // As a rule there is nothing to roll back, since it was refused at its beginning.
-        let _ = sqlx::raw_sql("ROLLBACK")
-            .execute(&mut *scripted.connection)
-            .await;
-        scripted.is_over = true;
-    }
-    let (begun, accepted) = outcome?;
-    scripted.is_over = true;
-    if accepted && !matches!(begun, Begun::Run(_)) {
-        database.signal.raise();
-    }
-    Ok(begun)
 }
 
 /// Before any I/O: whether this store takes the message and the result.
@@ -144,67 +221,6 @@ pub(crate) fn check_record(
     message.check_payload(limit)?;
     check_size("result", result.map_or(0, Bytes::len), limit)?;
     Ok(())
-}
-
-/// In its own transaction, which may be left open when this fails or is dropped: the
-/// connection is then of no more use. Answers also whether the message is new.
-async fn begin_on(
-    database: &Database,
-    connection: &mut SqliteConnection,
-    message: &Message,
-    terms: &LeaseTerms,
-) -> Result<(Begun, bool)> {
-    let now = database.now();
-    let until = now.saturating_add(duration_micros(terms.length()));
-    let query = bind(sqlx::query(database.statements.begin.clone()), message, now)
-        .bind(until)
-        .bind(terms.worker().as_str());
-    let mut rows = query.fetch_all(connection).await.map_err(failed)?;
-    // The last one is the message as it stands then.
-    let row = rows.pop().ok_or(sqlx::Error::RowNotFound).map_err(failed)?;
-    let changes = read_changes(&rows).map_err(failed)?;
-    let lease = |seq: i64, token: i64| Lease {
-        key: message.key().clone(),
-        token: FencingToken::new(token),
-        locator: seq.unsigned_abs(),
-        until: from_micros(until),
-    };
-    if let (true, Some((seq, token))) = (changes.accepted, changes.taken) {
-        let leased = Leased {
-            message: message.clone().with_due(Due::Now),
-            lease: lease(seq, token),
-            attempts: Attempts {
-                started: 1,
-                finished: 0,
-            },
-            accepted_at: from_micros(now),
-        };
-        return Ok((Begun::Run(Box::new(leased)), true));
-    }
-    let stored = rows::read_one(&row, database.options.inbox.as_str(), now)?;
-    if changes.taken.is_some() {
-        let leased = Leased {
-            message: stored.record.message().ok_or_else(|| {
-                let place = format!("{}_message, seq {}", database.options.inbox, stored.seq);
-                let reason = format!("{place}: payload is missing");
-                Error::new(ErrorKind::Corrupt, reason)
-            })?,
-            lease: lease(stored.seq, stored.token),
-            attempts: stored.record.attempts,
-            accepted_at: stored.record.accepted_at,
-        };
-        return Ok((Begun::Run(Box::new(leased)), false));
-    }
-    let begun = match standing(stored, now) {
-        Standing::Processed { result } => Begun::Processed { result },
-        Standing::Busy { until } => Begun::Busy {
-            until: from_micros(until),
-        },
-        Standing::Blocked => Begun::Blocked,
-        Standing::Dead { reason } => Begun::Dead { reason },
-        Standing::Discarded => Begun::Discarded,
-    };
-    Ok((begun, changes.accepted))
 }
 
 /// Records on a connection that is in a transaction.

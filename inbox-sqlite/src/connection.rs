@@ -4,14 +4,15 @@
 //! ended, and would let an operation go on with a time that it read before the wait. Instead an
 //! operation that finds a lock taken is begun again a little later.
 //!
-//! Each operation is one statement, or one transaction. A dropped future leaves neither behind: sqlx
+//! Each operation is one statement, or one transaction, which small ones that are called at the same
+//! time share. A dropped future leaves neither behind: sqlx
 //! runs a statement on the connection's own thread to its end or not at all; a BEGIN whose answer
 //! is not taken is rolled back by that thread; a dropped `Transaction` queues a ROLLBACK after
 //! what is still running; and a COMMIT whose answer is not taken stands, with the ROLLBACK after
 //! it ignored. The connection goes back to its pool only after all that, or is closed.
 //!
-//! A change that returns rows is always read to its end (`fetch_all`): sqlx answers
-//! `fetch_optional` with the first row and drops SQLite's verdict on the commit that follows.
+//! A change that returns rows is always read to its end: sqlx answers `fetch_optional` with the first
+//! row and drops SQLite's verdict on the commit that follows.
 
 use std::{
     sync::{
@@ -32,6 +33,7 @@ use crate::{
     error::{failed, is_busy},
     file_identity::FileIdentity,
     options::SqliteOptions,
+    shared_transaction::SharedTransactions,
     statements::{BEGIN, Statements},
     version,
     wakeups::{Signal, Watchers},
@@ -44,7 +46,7 @@ const PAUSES: [u64; 2] = [1, 2];
 /// milliseconds, so that none of those rests is missed.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// What is left is too short for another attempt.
-const TOO_LITTLE: Duration = Duration::from_millis(2);
+pub(crate) const TOO_LITTLE: Duration = Duration::from_millis(2);
 /// How many steps of SQLite's virtual machine pass between two looks at the clock.
 const STEPS: i32 = 10_000;
 
@@ -98,6 +100,7 @@ pub(crate) struct Database {
     /// nothing, where waiting for SQLite's own lock is polling.
     pub(crate) writer: SqlitePool,
     pub(crate) turns: Arc<WriterTurns>,
+    pub(crate) shared: SharedTransactions,
     pub(crate) identity: Arc<FileIdentity>,
     pub(crate) readers: SqlitePool,
     pub(crate) watchers: Mutex<Watchers>,
@@ -201,11 +204,20 @@ impl Database {
         F: Future<Output = Result<T>> + Send,
     {
         let until = self.deadline();
-        let work = async {
-            let outcome = repeat(until, &self.turns, attempt).await;
-            self.explain(outcome, until).await
-        };
-        in_time(until, work).await
+        in_time(until, self.attempts(until, attempt)).await
+    }
+
+    /// The same, for attempts that end in time by themselves. Until then they wait for locks.
+    pub(crate) async fn attempts<T, F>(
+        &self,
+        until: Instant,
+        attempt: impl Fn(Instant) -> F + Send,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let outcome = repeat(until, &self.turns, attempt).await;
+        self.explain(outcome, until).await
     }
 
     /// As [`run`](Self::run), for what sets up the inbox or looks whether it is there.

@@ -130,6 +130,10 @@
 //! A batch goes to SQLite as one JSON array and, for payloads and results, one blob that the
 //! statement cuts up. So there is one statement text whatever the size of the batch.
 //!
+//! A commit costs several times what one message does. So calls of `begin`, `receive` and `settle` for a
+//! few messages each share a transaction with those that are made at the same time, and each is answered
+//! after the commit. One that fails is run again by itself and harms no other.
+//!
 //! [`open`]: inbox_api::Transactional::open
 
 mod batch;
@@ -148,6 +152,8 @@ mod rows;
 mod schema;
 mod schema_objects;
 mod settle;
+mod shared_script;
+mod shared_transaction;
 mod statements;
 mod store;
 mod transactional;

@@ -1,6 +1,6 @@
 //! Receiving a batch: one statement for all of it, unless it is larger than SQLite takes.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 use inbox_api::{Message, Receipt, Result};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
@@ -10,6 +10,7 @@ use crate::{
     batch::{Chunk, json},
     connection::Database,
     error::failed,
+    shared_transaction,
 };
 
 type MessageRow<'a> = (
@@ -30,7 +31,13 @@ pub(crate) struct Prepared<'a> {
     receipts: Vec<Receipt>,
     /// Rows, each with its place in the input.
     chunks: Vec<(Chunk<MessageRow<'a>>, Vec<usize>)>,
-    messages: &'a [Message],
+    messages: Vec<&'a Message>,
+}
+
+/// What a statement takes of a batch.
+pub(crate) struct Form {
+    pub(crate) rows: String,
+    pub(crate) contents: Vec<u8>,
 }
 
 impl Prepared<'_> {
@@ -38,9 +45,55 @@ impl Prepared<'_> {
     pub(crate) fn statements(&self) -> usize {
         self.chunks.len()
     }
+
+    /// What the statement takes of a batch that needs no more than one.
+    pub(crate) fn only_form(&mut self, now: i64) -> Result<Option<Form>> {
+        let messages = &self.messages;
+        let first = self.chunks.first_mut();
+        first
+            .map(|(chunk, places)| form(chunk, places, messages, now))
+            .transpose()
+    }
+
+    /// The receipts of such a batch, and whether each was accepted and can be claimed.
+    pub(crate) fn only_receipts(
+        mut self,
+        returned: &[SqliteRow],
+        now: i64,
+    ) -> Result<(Vec<Receipt>, Vec<bool>)> {
+        if let Some((chunk, places)) = self.chunks.first() {
+            read(chunk, places, returned, &mut self.receipts)?;
+        }
+        let is_due = self
+            .receipts
+            .iter()
+            .zip(&self.messages)
+            .map(|(receipt, message)| is_due(receipt, message, now))
+            .collect();
+        Ok((self.receipts, is_due))
+    }
 }
 
-pub(crate) async fn receive(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
+/// About how much of a statement's room messages take, in bytes.
+pub(crate) fn bytes(messages: &[Message]) -> usize {
+    let bytes = |message: &Message| {
+        let headers = message.headers().iter();
+        let headers = headers.map(|(name, value)| name.len() + value.len());
+        message.payload().len() + headers.sum::<usize>()
+    };
+    messages.iter().map(bytes).sum()
+}
+
+pub(crate) async fn receive(
+    database: &Arc<Database>,
+    messages: &[Message],
+) -> Result<Vec<Receipt>> {
+    let payload_limit = database.options.payload_limit;
+    let mut checks = messages.iter().map(|m| m.check_payload(payload_limit));
+    let is_any_taken = checks.any(|check| check.is_ok());
+    if is_any_taken && shared_transaction::is_small(messages.len(), bytes(messages)) {
+        return shared_transaction::receive(database, messages.to_vec()).await;
+    }
     database
         .run(|until| attempt(database, messages, until))
         .await
@@ -68,20 +121,27 @@ async fn attempt(
             (receipts, now)
         }
     };
-    let is_due = |(receipt, message): (&Receipt, &Message)| {
-        *receipt == Receipt::Accepted && message.due().resolve(now) <= now
-    };
-    if receipts.iter().zip(messages).any(is_due) {
+    let mut answered = receipts.iter().zip(messages);
+    if answered.any(|(receipt, message)| is_due(receipt, message, now)) {
         database.signal.raise();
     }
     Ok(receipts)
 }
 
+/// Whether a claim may take the message that was just received.
+fn is_due(receipt: &Receipt, message: &Message, now: i64) -> bool {
+    *receipt == Receipt::Accepted && message.due().resolve(now) <= now
+}
+
 /// Refuses what is too large, and lays out the others.
-pub(crate) fn prepare(messages: &[Message], payload_limit: usize) -> Prepared<'_> {
+pub(crate) fn prepare<'a>(
+    messages: impl IntoIterator<Item = &'a Message>,
+    payload_limit: usize,
+) -> Prepared<'a> {
+    let messages: Vec<_> = messages.into_iter().collect();
     let mut receipts = Vec::with_capacity(messages.len());
     let mut chunks: Vec<(Chunk<MessageRow<'_>>, Vec<usize>)> = Vec::new();
-    for (place, message) in messages.iter().enumerate() {
+    for (place, message) in messages.iter().copied().enumerate() {
         if let Err(invalid) = message.check_payload(payload_limit) {
             receipts.push(Receipt::Refused(invalid));
             continue;
@@ -131,32 +191,58 @@ pub(crate) async fn insert(
 ) -> Result<Vec<Receipt>> {
     let mut receipts = prepared.receipts;
     for (mut chunk, places) in prepared.chunks {
-        for (row, place) in chunk.rows.iter_mut().zip(&places) {
-            let due = prepared.messages.get(*place).map(Message::due);
-            row.7 = due.unwrap_or_default().resolve(now);
-        }
+        let form = form(&mut chunk, &places, &prepared.messages, now)?;
         let returned = sqlx::query(database.statements.receive.clone())
-            .bind(json(&chunk.rows)?)
-            .bind(chunk.bytes)
+            .bind(form.rows)
+            .bind(form.contents)
             .bind(now)
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
-        let mut accepted = HashSet::with_capacity(returned.len());
-        for row in &returned {
-            accepted.insert(handler_and_id(row).map_err(failed)?);
-        }
-        for (row, place) in chunk.rows.iter().zip(places) {
-            if accepted.remove(&(row.0, row.1))
-                && let Some(receipt) = receipts.get_mut(place)
-            {
-                *receipt = Receipt::Accepted;
-            }
-        }
+        read(&chunk, &places, &returned, &mut receipts)?;
     }
     Ok(receipts)
 }
 
-fn handler_and_id(row: &SqliteRow) -> sqlx::Result<(&str, &str)> {
+/// What the statement takes of a chunk, which is without its contents then.
+fn form(
+    chunk: &mut Chunk<MessageRow<'_>>,
+    places: &[usize],
+    messages: &[&Message],
+    now: i64,
+) -> Result<Form> {
+    for (row, place) in chunk.rows.iter_mut().zip(places) {
+        let due = messages.get(*place).map(|message| message.due());
+        row.7 = due.unwrap_or_default().resolve(now);
+    }
+    Ok(Form {
+        rows: json(&chunk.rows)?,
+        contents: std::mem::take(&mut chunk.bytes),
+    })
+}
+
+/// Takes note of what was accepted.
+fn read(
+    chunk: &Chunk<MessageRow<'_>>,
+    places: &[usize],
+    returned: &[SqliteRow],
+    receipts: &mut [Receipt],
+) -> Result<()> {
+    let mut accepted = HashSet::with_capacity(returned.len());
+    for row in returned {
+        accepted.insert(handler_and_id(row).map_err(failed)?);
+    }
+    for (row, place) in chunk.rows.iter().zip(places) {
+        if accepted.remove(&(row.0, row.1))
+            && let Some(receipt) = receipts.get_mut(*place)
+        {
+            *receipt = Receipt::Accepted;
+        }
+    }
+    Ok(())
+}
+
+/// Of a row that `receive.sql` returned.
+pub(crate) fn handler_and_id(row: &SqliteRow) -> sqlx::Result<(&str, &str)> {
     Ok((row.try_get(0)?, row.try_get(1)?))
 }

@@ -133,7 +133,6 @@ pub(crate) struct Stored {
     pub(crate) record: Record,
     pub(crate) stored_state: State,
     pub(crate) visible_at: i64,
-    pub(crate) token: i64,
 }
 
 pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
@@ -179,6 +178,5 @@ pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
         record,
         stored_state,
         visible_at,
-        token: column(row, 13, "token")?,
     })
 }

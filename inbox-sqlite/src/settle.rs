@@ -3,13 +3,14 @@
 use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
+    sync::Arc,
 };
 
 use inbox_api::{
-    AfterDead, Bytes, Outcome, Result, Settled, Settlement, State, check_size, duration_micros,
-    error_text,
+    AfterDead, Bytes, Invalid, Outcome, Result, Settled, Settlement, State, check_size,
+    duration_micros, error_text,
 };
-use sqlx::{Row as _, SqliteConnection};
+use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
 
 use crate::{
@@ -17,10 +18,11 @@ use crate::{
     connection::Database,
     error::failed,
     rows::{lease_row, seq_and_token},
+    shared_transaction,
 };
 
 /// Row, token, new state, attempts finished, due, error, blocks, result's place and length.
-type SettleRow<'a> = (
+pub(crate) type SettleRow<'a> = (
     i64,
     i64,
     u8,
@@ -32,7 +34,7 @@ type SettleRow<'a> = (
     usize,
 );
 
-/// Answers to a batch of settlements.
+/// The answers to a batch of settlements.
 pub(crate) struct Answers {
     pub(crate) settled: Vec<Settled>,
     /// Whether a message may have become claimable.
@@ -96,6 +98,11 @@ fn add<'a>(
     chunk.rows.push(row);
 }
 
+/// About how much of a statement's room settlements take, in bytes.
+pub(crate) fn bytes(settlements: &[Settlement]) -> usize {
+    settlements.iter().map(|s| size(&s.outcome)).sum()
+}
+
 /// Row and token, if that is all there is to say.
 fn processed_without_result(row: &SettleRow<'_>) -> Option<(i64, i64)> {
     let (seq, token, state, .., result_at, _) = row;
@@ -112,11 +119,16 @@ pub(crate) enum Repetition {
 }
 
 pub(crate) async fn settle(
-    database: &Database,
+    database: &Arc<Database>,
     settlements: &[Settlement],
 ) -> Result<Vec<Settled>> {
     if settlements.is_empty() {
         return Ok(Vec::new());
+    }
+    if shared_transaction::is_small(settlements.len(), bytes(settlements))
+        && settles_at_once(database, settlements)
+    {
+        return shared_transaction::settle(database, settlements.to_vec()).await;
     }
     database
         .run(|until| attempt(database, settlements, until))
@@ -145,9 +157,8 @@ async fn attempt(
 
 /// Whether settling is one statement, which needs no transaction around it.
 pub(crate) fn settles_at_once(database: &Database, settlements: &[Settlement]) -> bool {
-    let bytes: usize = settlements.iter().map(|s| size(&s.outcome)).sum();
     settlements.len() <= CHUNK_ROWS
-        && bytes < CHUNK_BYTES
+        && bytes(settlements) < CHUNK_BYTES
         && !(database.options.drop_processed_payloads
             && settlements.iter().any(|s| is_processed(&s.outcome)))
 }
@@ -160,128 +171,182 @@ pub(crate) async fn settle_on(
     repetition: Repetition,
 ) -> Result<Answers> {
     let now = database.now();
-    // Of several settlements of one lease the first one counts and the others repeat it.
-    let mut outcomes = HashMap::with_capacity(settlements.len());
-    let mut refused = HashMap::new();
-    let mut chunks: Vec<Chunk<SettleRow<'_>>> = Vec::new();
-    for (place, settlement) in settlements.iter().enumerate() {
-        if let Outcome::Processed {
-            result: Some(result),
-        } = &settlement.outcome
-            && let Err(invalid) = check_size("result", result.len(), database.options.payload_limit)
-        {
-            refused.insert(place, invalid);
-            continue;
-        }
-        let lease = lease_row(&settlement.lease);
-        if outcomes.contains_key(&lease) {
-            continue;
-        }
-        outcomes.insert(lease, &settlement.outcome);
-        let more = size(&settlement.outcome);
-        if chunks.last().is_none_or(|chunk| chunk.is_full_for(more)) {
-            chunks.push(Chunk::new());
-        }
-        if let Some(chunk) = chunks.last_mut() {
-            add(chunk, lease, &settlement.outcome, now);
-        }
-    }
-
-    let (applied, wake) = apply(database, connection, chunks, &outcomes, now).await?;
-    let newest = match repetition {
-        Repetition::Done => newest_tokens(database, connection, &outcomes, &applied).await?,
-        Repetition::Lost => applied.into_iter().collect(),
-    };
-    let settled = settlements
-        .iter()
-        .enumerate()
-        .map(|(place, settlement)| {
-            let (seq, token) = lease_row(&settlement.lease);
-            if let Some(invalid) = refused.remove(&place) {
-                Settled::Refused(invalid)
-            } else if newest.get(&seq) == Some(&token) {
-                Settled::Done
-            } else {
-                Settled::LeaseLost
+    let mut batch = Batch::new(settlements, database.options.payload_limit, now);
+    let mut applied = Applied::default();
+    for chunk in std::mem::take(&mut batch.chunks) {
+        let query = match form(chunk)? {
+            Form::Processed { leases } => {
+                sqlx::query(database.statements.settle_processed.clone()).bind(leases)
             }
-        })
-        .collect();
-    Ok(Answers { settled, wake })
-}
-
-/// Writes the outcomes of the leases that still stand. Answers which those were, and whether
-/// a message may have become claimable.
-async fn apply(
-    database: &Database,
-    connection: &mut SqliteConnection,
-    chunks: Vec<Chunk<SettleRow<'_>>>,
-    outcomes: &HashMap<(i64, i64), &Outcome>,
-    now: i64,
-) -> Result<(HashSet<(i64, i64)>, bool)> {
-    let mut applied = HashSet::with_capacity(outcomes.len());
-    let (mut wake, mut processed) = (false, Vec::new());
-    for chunk in chunks {
-        let processed_only: Option<Vec<(i64, i64)>> =
-            chunk.rows.iter().map(processed_without_result).collect();
-        let query = match processed_only {
-            Some(leases) => {
-                sqlx::query(database.statements.settle_processed.clone()).bind(json(&leases)?)
-            }
-            None => sqlx::query(database.statements.settle.clone())
-                .bind(json(&chunk.rows)?)
-                .bind(chunk.bytes),
+            Form::Any { rows, results } => sqlx::query(database.statements.settle.clone())
+                .bind(rows)
+                .bind(results),
         };
         let returned = query
             .bind(now)
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
-        for row in &returned {
-            let lease = seq_and_token(row).map_err(failed)?;
-            let ordered = row.try_get::<i64, _>(2).map_err(failed)? == 1;
-            let outcome = outcomes.get(&lease);
-            wake |= ordered || outcome.is_some_and(|outcome| is_due_at_once(outcome));
-            if outcome.is_some_and(|outcome| is_processed(outcome)) {
-                processed.push(lease.0);
-            }
-            applied.insert(lease);
-        }
+        batch.read(&returned, &mut applied).map_err(failed)?;
     }
-    if database.options.drop_processed_payloads && !processed.is_empty() {
+    if database.options.drop_processed_payloads && !applied.processed.is_empty() {
         sqlx::query(database.statements.settle_drop_payloads.clone())
-            .bind(json(&processed)?)
-            .execute(connection)
+            .bind(json(&applied.processed)?)
+            .execute(&mut *connection)
             .await
             .map_err(failed)?;
     }
-    Ok((applied, wake))
+    let wake = applied.wake;
+    let newest = match repetition {
+        Repetition::Done => batch.newest_tokens(database, connection, applied).await?,
+        Repetition::Lost => applied.leases.into_iter().collect(),
+    };
+    let settled = batch.answers(&newest);
+    Ok(Answers { settled, wake })
 }
 
-/// The newest token of each row: what tells a repetition from a lost lease. Looks only at the
-/// rows that were not changed just now, usually none.
-async fn newest_tokens(
-    database: &Database,
-    connection: &mut SqliteConnection,
-    outcomes: &HashMap<(i64, i64), &Outcome>,
-    applied: &HashSet<(i64, i64)>,
-) -> Result<HashMap<i64, i64>> {
-    let mut newest: HashMap<i64, i64> = applied.iter().copied().collect();
-    let unclear: Vec<i64> = outcomes
-        .keys()
-        .map(|(seq, _)| *seq)
-        .filter(|seq| !newest.contains_key(seq))
-        .collect();
-    if unclear.is_empty() {
-        return Ok(newest);
+/// Settlements, checked and laid out.
+pub(crate) struct Batch<'a> {
+    settlements: Vec<&'a Settlement>,
+    /// Of several settlements of one lease the first one counts and the others repeat it.
+    outcomes: HashMap<(i64, i64), &'a Outcome>,
+    refused: HashMap<usize, Invalid>,
+    pub(crate) chunks: Vec<Chunk<SettleRow<'a>>>,
+}
+
+/// What a statement takes of a batch.
+pub(crate) enum Form {
+    /// `settle_processed.sql`
+    Processed { leases: String },
+    /// `settle.sql`
+    Any { rows: String, results: Vec<u8> },
+}
+
+pub(crate) fn form(chunk: Chunk<SettleRow<'_>>) -> Result<Form> {
+    let processed_only: Option<Vec<(i64, i64)>> =
+        chunk.rows.iter().map(processed_without_result).collect();
+    Ok(match processed_only {
+        Some(leases) => Form::Processed {
+            leases: json(&leases)?,
+        },
+        None => Form::Any {
+            rows: json(&chunk.rows)?,
+            results: chunk.bytes,
+        },
+    })
+}
+
+/// The newest token of each row.
+pub(crate) fn read_tokens(returned: &[SqliteRow]) -> sqlx::Result<HashMap<i64, i64>> {
+    returned.iter().map(seq_and_token).collect()
+}
+
+/// What was settled.
+#[derive(Default)]
+pub(crate) struct Applied {
+    leases: HashSet<(i64, i64)>,
+    processed: Vec<i64>,
+    /// Whether a message may have become claimable.
+    pub(crate) wake: bool,
+}
+
+impl<'a> Batch<'a> {
+    pub(crate) fn new(
+        settlements: impl IntoIterator<Item = &'a Settlement>,
+        payload_limit: usize,
+        now: i64,
+    ) -> Self {
+        let mut batch = Self {
+            settlements: settlements.into_iter().collect(),
+            outcomes: HashMap::new(),
+            refused: HashMap::new(),
+            chunks: Vec::new(),
+        };
+        for (place, settlement) in batch.settlements.iter().enumerate() {
+            if let Outcome::Processed {
+                result: Some(result),
+            } = &settlement.outcome
+                && let Err(invalid) = check_size("result", result.len(), payload_limit)
+            {
+                batch.refused.insert(place, invalid);
+                continue;
+            }
+            let lease = lease_row(&settlement.lease);
+            if batch.outcomes.contains_key(&lease) {
+                continue;
+            }
+            batch.outcomes.insert(lease, &settlement.outcome);
+            let more = size(&settlement.outcome);
+            let last = batch.chunks.last();
+            if last.is_none_or(|chunk| chunk.is_full_for(more)) {
+                batch.chunks.push(Chunk::new());
+            }
+            if let Some(chunk) = batch.chunks.last_mut() {
+                add(chunk, lease, &settlement.outcome, now);
+            }
+        }
+        batch
     }
-    let returned = sqlx::query(database.statements.settle_tokens.clone())
-        .bind(json(&unclear)?)
-        .fetch_all(connection)
-        .await
-        .map_err(failed)?;
-    for row in &returned {
-        let (seq, token) = seq_and_token(row).map_err(failed)?;
-        newest.insert(seq, token);
+
+    /// Takes note of the leases that a statement has ended.
+    pub(crate) fn read(&self, returned: &[SqliteRow], applied: &mut Applied) -> sqlx::Result<()> {
+        for row in returned {
+            let lease = seq_and_token(row)?;
+            let ordered = row.try_get::<i64, _>(2)? == 1;
+            let outcome = self.outcomes.get(&lease);
+            applied.wake |= ordered || outcome.is_some_and(|outcome| is_due_at_once(outcome));
+            if outcome.is_some_and(|outcome| is_processed(outcome)) {
+                applied.processed.push(lease.0);
+            }
+            applied.leases.insert(lease);
+        }
+        Ok(())
     }
-    Ok(newest)
+
+    /// The newest token of each row: what tells a repetition from a lost lease. Looks only at the
+    /// rows that were not changed just now, usually none.
+    pub(crate) async fn newest_tokens(
+        &self,
+        database: &Database,
+        connection: &mut SqliteConnection,
+        applied: Applied,
+    ) -> Result<HashMap<i64, i64>> {
+        let mut newest: HashMap<i64, i64> = applied.leases.into_iter().collect();
+        let unclear: Vec<i64> = self
+            .outcomes
+            .keys()
+            .map(|(seq, _)| *seq)
+            .filter(|seq| !newest.contains_key(seq))
+            .collect();
+        if unclear.is_empty() {
+            return Ok(newest);
+        }
+        let returned = sqlx::query(database.statements.settle_tokens.clone())
+            .bind(json(&unclear)?)
+            .fetch_all(connection)
+            .await
+            .map_err(failed)?;
+        newest.extend(read_tokens(&returned).map_err(failed)?);
+        Ok(newest)
+    }
+
+    /// The rows of all leases.
+    pub(crate) fn rows(&self) -> Vec<i64> {
+        self.outcomes.keys().map(|(seq, _)| *seq).collect()
+    }
+
+    /// One for each settlement.
+    pub(crate) fn answers(mut self, newest: &HashMap<i64, i64>) -> Vec<Settled> {
+        let answer = |(place, settlement): (usize, &&Settlement)| {
+            let (seq, token) = lease_row(&settlement.lease);
+            if let Some(invalid) = self.refused.remove(&place) {
+                Settled::Refused(invalid)
+            } else if newest.get(&seq) == Some(&token) {
+                Settled::Done
+            } else {
+                Settled::LeaseLost
+            }
+        };
+        self.settlements.iter().enumerate().map(answer).collect()
+    }
 }

@@ -16,7 +16,7 @@ pub(crate) const BEGIN_READING: &str = "BEGIN";
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
-    pub(crate) begin: SqlStr,
+    pub(crate) shared: Shared,
     pub(crate) record: SqlStr,
     pub(crate) get: SqlStr,
     pub(crate) subscribe_due: SqlStr,
@@ -39,6 +39,57 @@ pub(crate) struct Statements {
     pub(crate) purge_select: SqlStr,
     pub(crate) purge: SqlStr,
     pub(crate) purge_keys: SqlStr,
+}
+
+/// The parts of a shared transaction. All have the same parameters: $1 what is begun, $2 messages,
+/// $3 their contents, $4 now, $5 settlements, $6 their results, $7 the rows of their leases.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) known: String,
+    pub(crate) receive: String,
+    pub(crate) begin: String,
+    pub(crate) settle: String,
+    pub(crate) settle_processed: String,
+    pub(crate) settle_tokens: String,
+}
+
+impl Shared {
+    fn new(inbox: &InboxName) -> Self {
+        let part = |template: &str, parameters: &[u8]| {
+            renumber(expand(template, inbox).as_str(), parameters)
+        };
+        Self {
+            known: part(include_str!("sql/begin_known.sql"), &[1]),
+            receive: part(include_str!("sql/receive.sql"), &[2, 3, 4]),
+            begin: part(include_str!("sql/begin.sql"), &[1, 4]),
+            settle: part(include_str!("sql/settle.sql"), &[5, 6, 4]),
+            settle_processed: part(include_str!("sql/settle_processed.sql"), &[5, 4]),
+            settle_tokens: part(include_str!("sql/settle_tokens.sql"), &[7]),
+        }
+    }
+}
+
+/// Gives the first parameter of a statement, `?1`, the first of these numbers, and so on. As `$5`, which is a
+/// name to SQLite: with `?5` alone it counts five parameters, and the driver takes the four for others.
+fn renumber(sql: &str, numbers: &[u8]) -> String {
+    let mut renumbered = String::with_capacity(sql.len());
+    let mut pieces = sql.split('?');
+    renumbered.extend(pieces.next());
+    for piece in pieces {
+        let number = piece.bytes().next().unwrap_or_default().wrapping_sub(b'1');
+        match numbers.get(usize::from(number)) {
+            Some(new) => {
+                renumbered.push('$');
+                renumbered.push_str(&new.to_string());
+                renumbered.extend(piece.get(1..));
+            }
+            None => {
+                renumbered.push('?');
+                renumbered.push_str(piece);
+            }
+        }
+    }
+    renumbered
 }
 
 /// One text for dead letters, which have their own index, and one for everything else.
@@ -71,7 +122,7 @@ impl Statements {
         };
         Self {
             receive: plain(include_str!("sql/receive.sql")),
-            begin: plain(include_str!("sql/begin.sql")),
+            shared: Shared::new(inbox),
             record: plain(include_str!("sql/record.sql")),
             get: plain(include_str!("sql/get.sql")),
             subscribe_due: plain(include_str!("sql/subscribe_due.sql")),
@@ -142,9 +193,15 @@ mod tests {
         let inbox = InboxName::default();
         let mut connection = set_up(&inbox).await;
         let s = Statements::new(&inbox);
+        let shared = |sql: &str| AssertSqlSafe(sql.to_owned()).into_sql_str();
+        let (known, begin) = (shared(&s.shared.known), shared(&s.shared.begin));
         for (sql, parts) in [
             (&s.receive, &[][..]),
-            (&s.begin, &["sqlite_autoindex_inbox_message_1"][..]),
+            (&known, &["sqlite_autoindex_inbox_message_1"][..]),
+            (
+                &begin,
+                &["sqlite_autoindex_inbox_message_1", "INTEGER PRIMARY KEY"],
+            ),
             (&s.record, &["sqlite_autoindex_inbox_message_1"]),
             (&s.get, &["sqlite_autoindex_inbox_message_1"]),
             (
@@ -199,6 +256,14 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn parameters_are_renumbered_in_place() {
+        assert_eq!(
+            renumber("-- ?1 and ?2\nSELECT ?2, f(?1), ?", &[5, 14]),
+            "-- $5 and $14\nSELECT $14, f($5), ?"
+        );
     }
 
     #[tokio::test]

@@ -17,18 +17,6 @@ use inbox_api::{
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 
-async fn lock(inbox: &TestInbox) -> SqliteConnection {
-    let options = SqliteConnectOptions::new().filename(inbox.path());
-    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
-    connection.execute("BEGIN IMMEDIATE").await.unwrap();
-    connection
-}
-
-async fn unlock(mut connection: SqliteConnection) {
-    connection.execute("ROLLBACK").await.unwrap();
-    connection.close().await.unwrap();
-}
-
 /// Starts `operation` while another connection has the write lock, lets an hour pass by the
 /// store's clock, and gives the lock back.
 async fn an_hour_late<F, T>(inbox: &TestInbox, operation: impl FnOnce(SqliteStore) -> F) -> T

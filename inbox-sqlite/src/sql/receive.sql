@@ -13,4 +13,4 @@ SELECT
 FROM json_each(?1) AS m
 WHERE true
 ON CONFLICT (handler, id) DO NOTHING
-RETURNING handler, id
+RETURNING handler, id, seq

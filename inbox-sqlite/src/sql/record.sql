@@ -1,6 +1,7 @@
 -- The message if it is new, and its end if it can be processed now.
--- ?1 to ?9 as in begin.sql, ?10 result. A new token, so that a worker whose lease ran out is
--- told so when it settles.
+-- ?1 handler, ?2 id, ?3 kind, ?4 content type, ?5 headers, ?6 ordering key, ?7 now, ?8 due at,
+-- ?9 payload, ?10 result. A new token, so that a worker whose lease ran out is told so when it
+-- settles.
 INSERT INTO {inbox}_message (
     handler, id, kind, content_type, headers, ordering_key,
     accepted_at, first_due_at, payload_bytes, payload

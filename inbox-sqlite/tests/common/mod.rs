@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use inbox_api::{Clock, Operate, Schema, State};
 use inbox_sqlite::{SqliteOptions, SqliteStore, Synchronous};
+use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
 
 pub struct TestInbox {
@@ -72,4 +73,17 @@ pub async fn check_consistent(store: &SqliteStore) {
         let counted = store.count(&filter).await.unwrap();
         assert_eq!(statistics.count(state), counted, "{state}");
     }
+}
+
+/// Another connection has the write lock from now on.
+pub async fn lock(inbox: &TestInbox) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(inbox.path());
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    connection.execute("BEGIN IMMEDIATE").await.unwrap();
+    connection
+}
+
+pub async fn unlock(mut connection: SqliteConnection) {
+    connection.execute("ROLLBACK").await.unwrap();
+    connection.close().await.unwrap();
 }
