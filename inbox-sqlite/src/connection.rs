@@ -146,6 +146,20 @@ impl Database {
         Ok(connection)
     }
 
+    /// The same for one that may have it already.
+    pub(crate) async fn writer_again(
+        &self,
+        kept: Option<PoolConnection<Sqlite>>,
+        until: Instant,
+    ) -> Result<PoolConnection<Sqlite>> {
+        let Some(mut connection) = kept.filter(|_| !self.writer.is_closed()) else {
+            return self.writer(until).await;
+        };
+        self.identity.check()?;
+        self.check(&mut connection).await?;
+        Ok(connection)
+    }
+
     /// A read connection to a file that has the inbox.
     pub(crate) async fn reader(&self, until: Instant) -> Result<PoolConnection<Sqlite>> {
         let mut connection = self.any_reader(until).await?;
@@ -189,6 +203,7 @@ impl Database {
     async fn explain<T>(&self, outcome: Result<T>, until: Instant) -> Result<T> {
         if let Err(error) = &outcome
             && error.kind() == ErrorKind::Other
+            && error.effect() == Effect::None
         {
             self.checked.store(false, Ordering::Relaxed);
             self.reader(until).await?;

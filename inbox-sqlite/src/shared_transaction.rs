@@ -15,7 +15,7 @@ use std::{
     collections::{HashSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU8, Ordering},
     },
 };
 
@@ -50,12 +50,29 @@ pub(crate) fn is_small(rows: usize, bytes: usize) -> bool {
     rows <= SMALL_ROWS && bytes <= SMALL_BYTES
 }
 
+/// How many transactions follow each other without giving the writer to others in between.
+const LONGEST_CHAIN: u32 = 16;
+
+/// How far an operation is, for its caller and the task that runs it to agree on.
+#[derive(Default)]
+struct Progress(AtomicU8);
+
+impl Progress {
+    const WAITS: u8 = 0;
+    const BEGUN: u8 = 1;
+    const GIVEN_UP: u8 = 2;
+
+    fn change(&self, from: u8, to: u8) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        self.0.compare_exchange(from, to, success, failure).is_ok()
+    }
+}
+
 /// What one caller asks for, and where it waits for the answer.
 pub(crate) struct Asked<W, A> {
     pub(crate) work: W,
     until: Instant,
-    /// Whether its transaction has begun.
-    is_begun: Arc<AtomicBool>,
+    progress: Arc<Progress>,
     reply: oneshot::Sender<Result<A>>,
 }
 
@@ -65,11 +82,11 @@ impl<W, A> Asked<W, A> {
         let _ = self.reply.send(answer);
     }
 
-    /// Says that the transaction begins. `false` when nobody waits for it any more.
+    /// Whether its transaction may begin: its caller waits and has time.
     fn begins(&self) -> bool {
-        // In this order: a caller that gives up closes its end first, and looks then.
-        self.is_begun.store(true, Ordering::SeqCst);
-        !self.reply.is_closed() && Instant::now() < self.until
+        !self.reply.is_closed()
+            && Instant::now() < self.until
+            && self.progress.change(Progress::WAITS, Progress::BEGUN)
     }
 }
 
@@ -97,14 +114,14 @@ impl Job {
         }
     }
 
-    /// Says that the transaction has not begun after all.
+    /// Says that nothing was changed.
     fn waits_again(&self) {
-        let is_begun = match self {
-            Self::Receive(asked) => &asked.is_begun,
-            Self::Begin(asked) => &asked.is_begun,
-            Self::Settle(asked) => &asked.is_begun,
+        let progress = match self {
+            Self::Receive(asked) => &asked.progress,
+            Self::Begin(asked) => &asked.progress,
+            Self::Settle(asked) => &asked.progress,
         };
-        is_begun.store(false, Ordering::SeqCst);
+        progress.change(Progress::BEGUN, Progress::WAITS);
     }
 
     fn messages(&self) -> &[Message] {
@@ -145,10 +162,8 @@ pub(crate) struct SharedTransactions {
     queue: Mutex<Queue>,
 }
 
-impl SharedTransactions {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) async fn receive(
@@ -180,21 +195,22 @@ async fn ask<W, A>(
     job: impl FnOnce(Asked<W, A>) -> Job,
 ) -> Result<A> {
     let (reply, mut answer) = oneshot::channel();
-    let (until, is_begun) = (database.deadline(), Arc::<AtomicBool>::default());
+    let (until, progress) = (database.deadline(), Arc::<Progress>::default());
     let asked = Asked {
         work,
         until,
-        is_begun: Arc::clone(&is_begun),
+        progress: Arc::clone(&progress),
         reply,
     };
     let is_served = {
-        let mut queue = database.shared.lock();
+        let mut queue = lock(&database.shared.queue);
         queue.waiting.push_back(job(asked));
         std::mem::replace(&mut queue.is_served, true)
     };
     if !is_served {
         let serving = Serving {
             database: Arc::clone(database),
+            writer: Mutex::default(),
             is_over: false,
         };
         tokio::spawn(serving.run());
@@ -202,37 +218,50 @@ async fn ask<W, A>(
     if let Ok(Ok(answer)) = timeout_at(until, &mut answer).await {
         return answer;
     }
-    answer.close();
     // It may just have come.
     if let Ok(answer) = answer.try_recv() {
         return answer;
     }
-    if !is_begun.load(Ordering::SeqCst) {
+    if progress.change(Progress::WAITS, Progress::GIVEN_UP) {
         return Err(failed(sqlx::Error::PoolTimedOut));
     }
     let reason = "it took longer than the operation's time-out, or the runtime has ended";
     Err(Error::new(ErrorKind::Unavailable, reason).with_effect(Effect::Unknown))
 }
 
+type Writer = Mutex<Option<PoolConnection<Sqlite>>>;
+
 /// The queue in the hands of its task.
 struct Serving {
     database: Arc<Database>,
+    /// The connection, between two transactions of a chain.
+    writer: Writer,
     is_over: bool,
 }
 
 impl Serving {
     async fn run(mut self) {
+        let mut chain = 0;
         while let Some(jobs) = self.next() {
             let mut parts = vec![jobs];
             while let Some(jobs) = parts.pop() {
-                parts.extend(run(&self.database, jobs).await);
+                if chain == 1 {
+                    // Other processes find it free as seldom as behind a long transaction.
+                    self.database.turns.note_opened();
+                }
+                parts.extend(run(&self.database, &self.writer, jobs).await);
+                chain += 1;
+                if chain == LONGEST_CHAIN {
+                    chain = 0;
+                    drop(lock(&self.writer).take());
+                }
             }
         }
     }
 
     /// What shares the next transaction; `None` when nothing waits, and the task has to end.
     fn next(&mut self) -> Option<Vec<Job>> {
-        let mut queue = self.database.shared.lock();
+        let mut queue = lock(&self.database.shared.queue);
         let (mut jobs, mut keys) = (Vec::new(), HashSet::new());
         let (mut rows, mut bytes) = (0, 0);
         while let Some(job) = queue.waiting.front() {
@@ -261,7 +290,7 @@ impl Drop for Serving {
     /// When the runtime ends. What waits is answered, and another task may serve what follows.
     fn drop(&mut self) {
         if !self.is_over {
-            let mut queue = self.database.shared.lock();
+            let mut queue = lock(&self.database.shared.queue);
             queue.is_served = false;
             queue.waiting.clear();
         }
@@ -269,37 +298,40 @@ impl Drop for Serving {
 }
 
 /// Runs operations in one transaction and answers them. Returns those that are to be run again, in parts.
-async fn run(database: &Database, jobs: Vec<Job>) -> Vec<Vec<Job>> {
+async fn run(database: &Database, writer: &Writer, jobs: Vec<Job>) -> Vec<Vec<Job>> {
     // The first to run out of time says how long all of them wait for the file.
     let Some(until) = jobs.iter().map(Job::until).min() else {
         return Vec::new();
     };
     let jobs = Mutex::new(jobs);
-    let attempts = database.attempts(until, |until| attempt(database, &jobs, until));
+    let attempts = database.attempts(until, |until| attempt(database, writer, &jobs, until));
     let Err(error) = attempts.await else {
         return Vec::new();
     };
     let mut jobs = jobs.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let is_of_one = matches!(
-        error.kind(),
-        ErrorKind::Other | ErrorKind::Invalid | ErrorKind::Corrupt
-    );
-    if error.effect() == Effect::None && jobs.len() > 1 {
-        if is_of_one {
-            let half = jobs.split_off(jobs.len() / 2);
-            return vec![half, jobs];
-        }
-        // Others may have more time for a lock than the first.
-        let now = Instant::now() + TOO_LITTLE;
-        let (late, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.until() <= now);
-        if !late.is_empty() {
-            fail(late, error);
-            return vec![others];
-        }
-        jobs = others;
+    if error.effect() == Effect::Unknown {
+        fail(jobs, error);
+        return Vec::new();
     }
-    fail(jobs, error);
-    Vec::new()
+    jobs.iter().for_each(Job::waits_again);
+    let is_of_one = matches!(error.kind(), ErrorKind::Other | ErrorKind::Invalid);
+    if is_of_one && jobs.len() > 1 {
+        let half = jobs.split_off(jobs.len() / 2);
+        return vec![half, jobs];
+    }
+    let now = Instant::now() + TOO_LITTLE;
+    if until > now {
+        fail(jobs, error);
+        return Vec::new();
+    }
+    // Others may have more time than the first, which may be gone by now.
+    let (late, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.until() <= now);
+    fail(late, error);
+    if others.is_empty() {
+        Vec::new()
+    } else {
+        vec![others]
+    }
 }
 
 /// Answers all of them with one error, whose source goes to the first.
@@ -319,55 +351,63 @@ fn fail(jobs: Vec<Job>, error: Error) {
 
 /// A connection that runs a transaction of which sqlx knows nothing. Closed, which rolls back, unless
 /// all of it was run.
-struct Scripted {
-    connection: PoolConnection<Sqlite>,
-    is_over: bool,
+struct Scripted<'d> {
+    database: &'d Database,
+    connection: Option<PoolConnection<Sqlite>>,
 }
 
-impl Drop for Scripted {
+impl Drop for Scripted<'_> {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.connection.close_on_drop();
+        if let Some(mut connection) = self.connection.take() {
+            self.database.turns.forget_opened();
+            connection.close_on_drop();
         }
     }
 }
 
 /// Takes the operations, and gives them back if it fails.
-async fn attempt(database: &Database, jobs: &Mutex<Vec<Job>>, until: Instant) -> Result<()> {
-    let lock = || jobs.lock().unwrap_or_else(PoisonError::into_inner);
-    let connection = timeout_at(until, database.writer(until)).await;
-    let mut scripted = Scripted {
-        connection: connection.unwrap_or_else(|_| Err(failed(sqlx::Error::PoolTimedOut)))?,
-        is_over: false,
-    };
-    let mut taken = std::mem::take(&mut *lock());
+async fn attempt(
+    database: &Database,
+    writer: &Writer,
+    jobs: &Mutex<Vec<Job>>,
+    until: Instant,
+) -> Result<()> {
+    let kept = lock(writer).take();
+    let connection = timeout_at(until, database.writer_again(kept, until)).await;
+    let connection = connection.unwrap_or_else(|_| Err(failed(sqlx::Error::PoolTimedOut)))?;
+    let mut taken = std::mem::take(&mut *lock(jobs));
     taken.retain(Job::begins);
     let Some(latest) = taken.iter().map(Job::until).max() else {
-        scripted.is_over = true;
+        *lock(writer) = Some(connection);
         return Ok(());
     };
-    if taken.len() > 1 {
-        database.turns.note_opened();
-    }
     // Behind the wait for the connection.
     let mut script = Script::new(database, &taken, database.now());
-    let outcome = in_time(latest, script.run(database, &mut scripted.connection)).await;
+    let mut scripted = Scripted {
+        database,
+        connection: Some(connection),
+    };
+    let outcome = match &mut scripted.connection {
+        Some(connection) => in_time(latest, script.run(database, connection)).await,
+        None => Err(failed(sqlx::Error::WorkerCrashed)),
+    };
     let returned = match outcome {
         Ok(returned) => returned,
         Err(error) => {
-            if is_busy(&error) {
+            if is_busy(&error)
+                && let Some(connection) = &mut scripted.connection
+            {
                 // As a rule there is nothing to roll back, since it was refused at its beginning.
-                let roll_back = sqlx::raw_sql("ROLLBACK").execute(&mut *scripted.connection);
+                let roll_back = sqlx::raw_sql("ROLLBACK").execute(&mut **connection);
                 let _ = roll_back.await;
-                scripted.is_over = true;
+                drop(scripted.connection.take());
                 taken.iter().for_each(Job::waits_again);
             }
-            *lock() = taken;
+            *lock(jobs) = taken;
             return Err(error);
         }
     };
-    scripted.is_over = true;
-    drop(scripted);
+    *lock(writer) = scripted.connection.take();
     match script.read(database, &returned) {
         Ok(answers) => {
             if answers.wake {
@@ -378,7 +418,7 @@ async fn attempt(database: &Database, jobs: &Mutex<Vec<Job>>, until: Instant) ->
         }
         Err(error) => {
             database.signal.raise();
-            *lock() = taken;
+            *lock(jobs) = taken;
             // It is committed.
             Err(error.with_effect(Effect::Unknown))
         }
@@ -427,6 +467,9 @@ mod tests {
         assert_eq!(commits.swap(0, SeqCst), 2);
         join_all((1..=200).map(pair)).await;
         let commits = commits.load(SeqCst);
-        assert!(commits < 100, "{commits} commits for 400 operations");
+        assert!(
+            (2..100).contains(&commits),
+            "{commits} commits for 400 operations"
+        );
     }
 }

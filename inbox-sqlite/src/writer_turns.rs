@@ -56,6 +56,11 @@ impl WriterTurns {
         self.lock().since = Some(Instant::now());
     }
 
+    /// Its connection was closed.
+    pub(crate) fn forget_opened(&self) {
+        self.lock().since = None;
+    }
+
     /// How long the writer rests, which comes back: a tenth of what transactions took, so that a
     /// process that looks for it as often finds it free about as often as it should; behind a long
     /// one every process does. Behind short ones it rests now and then, for all of them: each by

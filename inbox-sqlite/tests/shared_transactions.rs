@@ -137,6 +137,8 @@ async fn nobody_fails_for_anothers_sake() {
         (id.clone(), store.begin(&message(&id), &terms).await)
     }))
     .await;
+    let failed = outcomes.iter().filter(|(_, outcome)| outcome.is_err());
+    assert_eq!(failed.count(), 3);
     for (id, outcome) in outcomes {
         match outcome {
             Ok(begun) => {
@@ -155,7 +157,7 @@ async fn nobody_fails_for_anothers_sake() {
     connection.close().await.unwrap();
 }
 
-/// While another process has the file: each waits for its own time, whoever it shares with.
+/// While another process has the file: each waits for its own time, whatever it shares with others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_has_its_own_time_and_a_dropped_one_is_left_out() {
     const LIMIT: Duration = Duration::from_millis(1500);
@@ -171,9 +173,9 @@ async fn each_has_its_own_time_and_a_dropped_one_is_left_out() {
     };
     let (under_way, early, late, dropped, ()) = tokio::join!(
         begin("under way", 0),
-        begin("early", 100),
+        begin("early", 150),
         begin("late", 1200),
-        tokio::time::timeout(Duration::from_millis(400), begin("dropped", 150)),
+        tokio::time::timeout(Duration::from_millis(400), begin("dropped", 100)),
         async {
             sleep(Duration::from_millis(2000)).await;
             unlock(held).await;
