@@ -3,8 +3,8 @@
 //! A commit, and writing the pages that every change touches, take several times as long as what one
 //! message needs. So a begin, and a receive or a settlement of a few messages, stand in a queue; a task
 //! takes what stands there, runs it in one trip to SQLite's thread, answers each caller after the
-//! commit, and goes on until the queue is empty. A caller alone gets a transaction of its own, and
-//! waits for nothing.
+//! commit, and goes on until the queue is empty. A caller alone runs its own transaction, without a
+//! task, and waits for nothing; what has come meanwhile is left to a task.
 //!
 //! - Each caller has its own time limit. One that is dropped or runs out of time before its transaction
 //!   begins has changed nothing; from then on the outcome is unknown to it.
@@ -24,6 +24,7 @@ use inbox_api::{
 };
 use sqlx::{Sqlite, pool::PoolConnection};
 use tokio::{
+    runtime::Handle,
     sync::oneshot,
     time::{Instant, timeout_at},
 };
@@ -207,16 +208,17 @@ async fn ask<W, A>(
         queue.waiting.push_back(job(asked));
         std::mem::replace(&mut queue.is_served, true)
     };
-    if !is_served {
-        let serving = Serving {
+    if is_served {
+        if let Ok(Ok(answer)) = timeout_at(until, &mut answer).await {
+            return answer;
+        }
+    } else {
+        let mut serving = Serving {
             database: Arc::clone(database),
             writer: Mutex::default(),
-            is_over: false,
+            state: ServingState::Caller,
         };
-        tokio::spawn(serving.run());
-    }
-    if let Ok(Ok(answer)) = timeout_at(until, &mut answer).await {
-        return answer;
+        serving.run_first().await;
     }
     // It may just have come.
     if let Ok(answer) = answer.try_recv() {
@@ -236,10 +238,26 @@ struct Serving {
     database: Arc<Database>,
     /// The connection, between two transactions of a chain.
     writer: Writer,
-    is_over: bool,
+    state: ServingState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ServingState {
+    /// In the hands of a caller, which was the first and runs its own transaction.
+    Caller,
+    /// In those of a task.
+    Task,
+    /// The queue was empty.
+    Over,
 }
 
 impl Serving {
+    /// Runs the transaction of the caller that has put its operation into an empty queue.
+    async fn run_first(&mut self) {
+        let first = lock(&self.database.shared.queue).waiting.pop_front();
+        run(&self.database, &self.writer, first.into_iter().collect()).await;
+    }
+
     async fn run(mut self) {
         let mut chain = 0;
         while let Some(jobs) = self.next() {
@@ -279,7 +297,7 @@ impl Serving {
         }
         if jobs.is_empty() {
             queue.is_served = false;
-            self.is_over = true;
+            self.state = ServingState::Over;
             return None;
         }
         Some(jobs)
@@ -287,13 +305,29 @@ impl Serving {
 }
 
 impl Drop for Serving {
-    /// When the runtime ends. What waits is answered, and another task may serve what follows.
     fn drop(&mut self) {
-        if !self.is_over {
-            let mut queue = lock(&self.database.shared.queue);
-            queue.is_served = false;
-            queue.waiting.clear();
+        if self.state == ServingState::Over {
+            return;
         }
+        let mut queue = lock(&self.database.shared.queue);
+        if self.state == ServingState::Caller
+            && !queue.waiting.is_empty()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(queue);
+            runtime.spawn(
+                Self {
+                    database: Arc::clone(&self.database),
+                    writer: Mutex::new(lock(&self.writer).take()),
+                    state: ServingState::Task,
+                }
+                .run(),
+            );
+            return;
+        }
+        // Nothing waits, or the runtime has ended: what waits is answered, and the next caller begins again.
+        queue.is_served = false;
+        queue.waiting.clear();
     }
 }
 
