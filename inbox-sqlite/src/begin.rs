@@ -110,8 +110,8 @@ fn lease_end(terms: &LeaseTerms, now: i64) -> i64 {
     now.saturating_add(duration_micros(terms.length()))
 }
 
-/// What the statements returned for all the messages that were begun in one transaction.
-pub(crate) struct Returned<'r> {
+/// The rows that the statements returned for all the messages that were begun in one transaction.
+pub(crate) struct Rows<'r> {
     /// As they stood before, by handler and id.
     known: HashMap<(&'r str, &'r str), &'r SqliteRow>,
     /// The rows of those that were not known before, by handler and id.
@@ -120,7 +120,7 @@ pub(crate) struct Returned<'r> {
     leased: HashMap<i64, i64>,
 }
 
-impl<'r> Returned<'r> {
+impl<'r> Rows<'r> {
     pub(crate) fn new(
         known: &'r [SqliteRow],
         accepted: &'r [SqliteRow],

@@ -146,20 +146,6 @@ impl Database {
         Ok(connection)
     }
 
-    /// The same for one that may have it already.
-    pub(crate) async fn writer_again(
-        &self,
-        kept: Option<PoolConnection<Sqlite>>,
-        until: Instant,
-    ) -> Result<PoolConnection<Sqlite>> {
-        let Some(mut connection) = kept.filter(|_| !self.writer.is_closed()) else {
-            return self.writer(until).await;
-        };
-        self.identity.check()?;
-        self.check(&mut connection).await?;
-        Ok(connection)
-    }
-
     /// A read connection to a file that has the inbox.
     pub(crate) async fn reader(&self, until: Instant) -> Result<PoolConnection<Sqlite>> {
         let mut connection = self.any_reader(until).await?;

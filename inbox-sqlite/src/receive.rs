@@ -35,7 +35,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 /// What a statement takes of a batch.
-pub(crate) struct Form {
+pub(crate) struct Parameters {
     pub(crate) rows: String,
     pub(crate) contents: Vec<u8>,
 }
@@ -47,11 +47,11 @@ impl Prepared<'_> {
     }
 
     /// What the statement takes of a batch that needs no more than one.
-    pub(crate) fn only_form(&mut self, now: i64) -> Result<Option<Form>> {
+    pub(crate) fn only_parameters(&mut self, now: i64) -> Result<Option<Parameters>> {
         let messages = &self.messages;
         let first = self.chunks.first_mut();
         first
-            .map(|(chunk, places)| form(chunk, places, messages, now))
+            .map(|(chunk, places)| parameters(chunk, places, messages, now))
             .transpose()
     }
 
@@ -191,10 +191,10 @@ pub(crate) async fn insert(
 ) -> Result<Vec<Receipt>> {
     let mut receipts = prepared.receipts;
     for (mut chunk, places) in prepared.chunks {
-        let form = form(&mut chunk, &places, &prepared.messages, now)?;
+        let parameters = parameters(&mut chunk, &places, &prepared.messages, now)?;
         let returned = sqlx::query(database.statements.receive.clone())
-            .bind(form.rows)
-            .bind(form.contents)
+            .bind(parameters.rows)
+            .bind(parameters.contents)
             .bind(now)
             .fetch_all(&mut *connection)
             .await
@@ -205,17 +205,17 @@ pub(crate) async fn insert(
 }
 
 /// What the statement takes of a chunk, which is without its contents then.
-fn form(
+fn parameters(
     chunk: &mut Chunk<MessageRow<'_>>,
     places: &[usize],
     messages: &[&Message],
     now: i64,
-) -> Result<Form> {
+) -> Result<Parameters> {
     for (row, place) in chunk.rows.iter_mut().zip(places) {
         let due = messages.get(*place).map(|message| message.due());
         row.7 = due.unwrap_or_default().resolve(now);
     }
-    Ok(Form {
+    Ok(Parameters {
         rows: json(&chunk.rows)?,
         contents: std::mem::take(&mut chunk.bytes),
     })

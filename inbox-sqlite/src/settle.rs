@@ -174,11 +174,11 @@ pub(crate) async fn settle_on(
     let mut batch = Batch::new(settlements, database.options.payload_limit, now);
     let mut applied = Applied::default();
     for chunk in std::mem::take(&mut batch.chunks) {
-        let query = match form(chunk)? {
-            Form::Processed { leases } => {
+        let query = match parameters(chunk)? {
+            Parameters::Processed { leases } => {
                 sqlx::query(database.statements.settle_processed.clone()).bind(leases)
             }
-            Form::Any { rows, results } => sqlx::query(database.statements.settle.clone())
+            Parameters::Any { rows, results } => sqlx::query(database.statements.settle.clone())
                 .bind(rows)
                 .bind(results),
         };
@@ -215,21 +215,21 @@ pub(crate) struct Batch<'a> {
 }
 
 /// What a statement takes of a batch.
-pub(crate) enum Form {
+pub(crate) enum Parameters {
     /// `settle_processed.sql`
     Processed { leases: String },
     /// `settle.sql`
     Any { rows: String, results: Vec<u8> },
 }
 
-pub(crate) fn form(chunk: Chunk<SettleRow<'_>>) -> Result<Form> {
+pub(crate) fn parameters(chunk: Chunk<SettleRow<'_>>) -> Result<Parameters> {
     let processed_only: Option<Vec<(i64, i64)>> =
         chunk.rows.iter().map(processed_without_result).collect();
     Ok(match processed_only {
-        Some(leases) => Form::Processed {
+        Some(leases) => Parameters::Processed {
             leases: json(&leases)?,
         },
-        None => Form::Any {
+        None => Parameters::Any {
             rows: json(&chunk.rows)?,
             results: chunk.bytes,
         },

@@ -10,7 +10,7 @@ use crate::{
     connection::Database,
     error::failed,
     receive,
-    settle::{self, Applied, Form},
+    settle::{self, Applied, Parameters},
     shared_transaction::Job,
     statements::BEGIN,
 };
@@ -18,10 +18,10 @@ use crate::{
 /// What a transaction does for some operations: settlements first, since a begin takes a lease that has
 /// run out from a worker whose settlement would still stand; then it stores and begins.
 pub(crate) struct Script<'j> {
-    /// The messages to store, those of receipts before those to begin.
+    /// The messages to store: those that are received, and then those to begin.
     received: receive::Prepared<'j>,
-    /// How many of them are receipts.
-    receipts: usize,
+    /// How many of them are received.
+    received_only: usize,
     begins: Vec<(&'j Message, &'j LeaseTerms)>,
     settling: settle::Batch<'j>,
     now: i64,
@@ -69,12 +69,12 @@ impl<'j> Script<'j> {
                 Job::Settle(asked) => settlements.extend(&asked.work),
             }
         }
-        let receipts = messages.len();
+        let received_only = messages.len();
         messages.extend(begins.iter().map(|(message, _)| *message));
         let payload_limit = database.options.payload_limit;
         Self {
             received: receive::prepare(messages, payload_limit),
-            receipts,
+            received_only,
             begins,
             settling: settle::Batch::new(settlements, payload_limit, now),
             now,
@@ -90,14 +90,19 @@ impl<'j> Script<'j> {
     ) -> Result<Returned> {
         let texts = &database.statements.shared;
         let mut statements: Vec<(Option<Part>, &str)> = vec![(None, BEGIN)];
-        let settling = self.settling.chunks.pop().map(settle::form).transpose()?;
+        let settling = self
+            .settling
+            .chunks
+            .pop()
+            .map(settle::parameters)
+            .transpose()?;
         let (settlements, results) = match settling {
             None => (None, None),
-            Some(Form::Processed { leases }) => {
+            Some(Parameters::Processed { leases }) => {
                 statements.push((Some(Part::Settled), &texts.settle_processed));
                 (Some(leases), None)
             }
-            Some(Form::Any { rows, results }) => {
+            Some(Parameters::Any { rows, results }) => {
                 statements.push((Some(Part::Settled), &texts.settle));
                 (Some(rows), Some(results))
             }
@@ -117,11 +122,11 @@ impl<'j> Script<'j> {
                 Some(json(&begins.iter().map(row).collect::<Vec<_>>())?)
             }
         };
-        let (rows, contents) = match self.received.only_form(self.now)? {
+        let (rows, contents) = match self.received.only_parameters(self.now)? {
             None => (None, None),
-            Some(form) => {
+            Some(parameters) => {
                 statements.push((Some(Part::Accepted), &texts.receive));
-                (Some(form.rows), Some(form.contents))
+                (Some(parameters.rows), Some(parameters.contents))
             }
         };
         if begins.is_some() {
@@ -167,7 +172,7 @@ impl<'j> Script<'j> {
         let settled = settling.answers(&newest);
 
         let (known, accepted) = (&returned.known, &returned.accepted);
-        let begun = begin::Returned::new(known, accepted, &returned.leased).map_err(failed)?;
+        let begun = begin::Rows::new(known, accepted, &returned.leased).map_err(failed)?;
         let inbox = database.options.inbox.as_str();
         let answer = |(message, terms): &(&Message, &LeaseTerms)| {
             let answer = begun.answer(inbox, message, terms, self.now);
@@ -180,8 +185,8 @@ impl<'j> Script<'j> {
         let begun = self.begins.iter().map(answer).collect();
 
         let (mut receipts, due) = self.received.only_receipts(accepted, self.now)?;
-        receipts.truncate(self.receipts);
-        wake |= due.iter().take(self.receipts).any(|due| *due);
+        receipts.truncate(self.received_only);
+        wake |= due.iter().take(self.received_only).any(|due| *due);
         Ok(Answers {
             receipts,
             begun,

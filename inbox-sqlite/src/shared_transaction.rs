@@ -34,6 +34,7 @@ use crate::{
     error::{failed, is_busy},
     receive, settle,
     shared_script::Script,
+    writer_turns::WriterTurns,
 };
 
 /// How many messages an operation has at most that shares a transaction.
@@ -153,7 +154,7 @@ impl Job {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Job>,
-    /// Whether there is a task that takes from it.
+    /// Whether a caller or a task takes from it.
     is_served: bool,
 }
 
@@ -231,9 +232,9 @@ async fn ask<W, A>(
     Err(Error::new(ErrorKind::Unavailable, reason).with_effect(Effect::Unknown))
 }
 
-type Writer = Mutex<Option<PoolConnection<Sqlite>>>;
+type Writer = Mutex<Option<Scripted>>;
 
-/// The queue in the hands of its task.
+/// The queue in the hands of the caller or the task that takes from it.
 struct Serving {
     database: Arc<Database>,
     /// The connection, between two transactions of a chain.
@@ -383,20 +384,36 @@ fn fail(jobs: Vec<Job>, error: Error) {
     }
 }
 
-/// A connection that runs a transaction of which sqlx knows nothing. Closed, which rolls back, unless
-/// all of it was run.
-struct Scripted<'d> {
-    database: &'d Database,
-    connection: Option<PoolConnection<Sqlite>>,
+/// A connection that runs transactions of which sqlx knows nothing. Closed, which rolls back, unless all
+/// of the last one was run.
+struct Scripted {
+    connection: PoolConnection<Sqlite>,
+    turns: Arc<WriterTurns>,
+    is_over: bool,
 }
 
-impl Drop for Scripted<'_> {
+impl Drop for Scripted {
     fn drop(&mut self) {
-        if let Some(mut connection) = self.connection.take() {
-            self.database.turns.forget_opened();
-            connection.close_on_drop();
+        if !self.is_over {
+            self.turns.forget_opened();
+            self.connection.close_on_drop();
         }
     }
+}
+
+/// The writer that was kept, or that of the pool.
+async fn take_writer(database: &Database, writer: &Writer, until: Instant) -> Result<Scripted> {
+    let kept = lock(writer).take();
+    if let Some(mut kept) = kept.filter(|_| !database.writer.is_closed()) {
+        database.identity.check()?;
+        database.check(&mut kept.connection).await?;
+        return Ok(kept);
+    }
+    Ok(Scripted {
+        connection: database.writer(until).await?,
+        turns: Arc::clone(&database.turns),
+        is_over: true,
+    })
 }
 
 /// Takes the operations, and gives them back if it fails.
@@ -406,42 +423,34 @@ async fn attempt(
     jobs: &Mutex<Vec<Job>>,
     until: Instant,
 ) -> Result<()> {
-    let kept = lock(writer).take();
-    let connection = timeout_at(until, database.writer_again(kept, until)).await;
-    let connection = connection.unwrap_or_else(|_| Err(failed(sqlx::Error::PoolTimedOut)))?;
+    let scripted = timeout_at(until, take_writer(database, writer, until)).await;
+    let mut scripted = scripted.unwrap_or_else(|_| Err(failed(sqlx::Error::PoolTimedOut)))?;
     let mut taken = std::mem::take(&mut *lock(jobs));
     taken.retain(Job::begins);
     let Some(latest) = taken.iter().map(Job::until).max() else {
-        *lock(writer) = Some(connection);
+        *lock(writer) = Some(scripted);
         return Ok(());
     };
     // Behind the wait for the connection.
     let mut script = Script::new(database, &taken, database.now());
-    let mut scripted = Scripted {
-        database,
-        connection: Some(connection),
-    };
-    let outcome = match &mut scripted.connection {
-        Some(connection) => in_time(latest, script.run(database, connection)).await,
-        None => Err(failed(sqlx::Error::WorkerCrashed)),
-    };
+    scripted.is_over = false;
+    let outcome = in_time(latest, script.run(database, &mut scripted.connection)).await;
     let returned = match outcome {
         Ok(returned) => returned,
         Err(error) => {
-            if is_busy(&error)
-                && let Some(connection) = &mut scripted.connection
-            {
+            if is_busy(&error) {
                 // As a rule there is nothing to roll back, since it was refused at its beginning.
-                let roll_back = sqlx::raw_sql("ROLLBACK").execute(&mut **connection);
+                let roll_back = sqlx::raw_sql("ROLLBACK").execute(&mut *scripted.connection);
                 let _ = roll_back.await;
-                drop(scripted.connection.take());
+                scripted.is_over = true;
                 taken.iter().for_each(Job::waits_again);
             }
             *lock(jobs) = taken;
             return Err(error);
         }
     };
-    *lock(writer) = scripted.connection.take();
+    scripted.is_over = true;
+    *lock(writer) = Some(scripted);
     match script.read(database, &returned) {
         Ok(answers) => {
             if answers.wake {

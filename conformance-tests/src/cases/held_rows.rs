@@ -14,7 +14,7 @@ use crate::{
     test_inbox::{Context, LONG, TestInbox, message, terms},
 };
 
-/// How long a settlement has to go past a row that is held, which it would else wait for without end.
+/// How long a settlement has to go past a row that is held until the check is over.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The leases of three messages.
