@@ -5,6 +5,7 @@ pub(crate) mod cancellation;
 pub(crate) mod commit;
 pub(crate) mod concurrency;
 pub(crate) mod corrupt;
+pub(crate) mod defer;
 pub(crate) mod duplicates;
 pub(crate) mod fencing;
 pub(crate) mod filters;

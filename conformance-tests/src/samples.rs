@@ -90,6 +90,15 @@ pub fn retry(after: Duration) -> Outcome {
     }
 }
 
+/// The attempt does not count, and the next is due after that time.
+#[must_use]
+pub fn defer(after: Duration) -> Outcome {
+    Outcome::Defer {
+        after,
+        error: Some("not now".into()),
+    }
+}
+
 /// The message is a dead letter.
 #[must_use]
 pub fn dead(after: AfterDead) -> Outcome {

@@ -403,6 +403,13 @@ pub(crate) fn retry(after: Duration) -> Outcome {
     }
 }
 
+pub(crate) fn defer(after: Duration) -> Outcome {
+    Outcome::Defer {
+        after,
+        error: Some("not now".into()),
+    }
+}
+
 pub(crate) fn dead(reason: &str) -> Outcome {
     Outcome::Dead {
         reason: reason.into(),

@@ -47,7 +47,8 @@ impl fmt::Display for FencingToken {
 
 /// How often a message was tried since it was accepted or last replayed.
 ///
-/// Claiming starts an attempt; processed, retry and dead finish it; release takes the start back.
+/// Claiming starts an attempt; processed, retry and dead finish it; release and defer take the start
+/// back.
 /// Attempts that were started and never finished are crashes (or lost leases).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Attempts {

@@ -41,8 +41,8 @@ pub struct Record {
     pub replays: u32,
     /// When it was accepted.
     pub accepted_at: SystemTime,
-    /// When it is (or was last) due: what was asked for when it was accepted or retried, or when it
-    /// was replayed. Leases and releases leave it.
+    /// When it is (or was last) due: what was asked for when it was accepted, retried or deferred, or
+    /// when it was replayed. Leases and releases leave it.
     pub due_at: SystemTime,
     /// When the lease runs out, for a leased message; `None` in every other state, so also once it
     /// has run out.

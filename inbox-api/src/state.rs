@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// ```text
 /// pending → leased → processed
 ///    ↑        ├────→ dead ──→ discarded
-///    └────────┘ retry, release, or the lease ran out
+///    └────────┘ retry, deferral, release, or the lease ran out
 /// ```
 ///
 /// `Processed`, `Dead` and `Discarded` are final until an operator replays the message or its

@@ -112,6 +112,16 @@ pub enum Outcome {
     /// Hand it back untouched: its due time stays, so it is due at once, and the attempt is not
     /// counted.
     Release,
+    /// Not now: due again `after` from now by the store's clock, and the attempt is not counted.
+    /// For what is no fault of the message's: an outage downstream, a handler that this worker does
+    /// not have.
+    Defer {
+        /// How long to wait.
+        after: Duration,
+        /// Why, kept as the message's last error (see [`error_text`]); `None` leaves the last error
+        /// as it is.
+        error: Option<String>,
+    },
 }
 
 impl std::fmt::Debug for Outcome {
@@ -132,6 +142,11 @@ impl std::fmt::Debug for Outcome {
                 .field("after", after)
                 .finish(),
             Self::Release => f.write_str("Release"),
+            Self::Defer { after, error } => f
+                .debug_struct("Defer")
+                .field("after", after)
+                .field("error", error)
+                .finish(),
         }
     }
 }
@@ -182,8 +197,8 @@ pub enum Begun {
         /// What the handler's first run stored, if anything.
         result: Option<Bytes>,
     },
-    /// No: another worker holds it, or it waits for its due time (a first one, or a retry's), be it
-    /// behind another of its ordering key or not.
+    /// No: another worker holds it, or it waits for its due time (a first one, a retry's or a
+    /// deferral's), be it behind another of its ordering key or not.
     Busy {
         /// No sooner than this, by the store's clock.
         until: SystemTime,

@@ -162,7 +162,15 @@ impl Entry {
             Outcome::Release => {
                 // The due time stays, and with it the entry's place among the others.
                 self.standing = Standing::Pending;
-                self.attempts.started = self.attempts.started.saturating_sub(1);
+                self.take_start_back();
+            }
+            Outcome::Defer { after, error } => {
+                self.take_start_back();
+                self.standing = Standing::Pending;
+                self.due_at = now.saturating_add(duration_micros(*after));
+                if let Some(error) = error {
+                    self.last_error = Some(error_text(error).into_owned());
+                }
             }
         }
         Settled::Done
@@ -214,6 +222,10 @@ impl Entry {
 
     fn finish_attempt(&mut self) {
         self.attempts.finished = self.attempts.finished.saturating_add(1);
+    }
+
+    fn take_start_back(&mut self) {
+        self.attempts.started = self.attempts.started.saturating_sub(1);
     }
 }
 

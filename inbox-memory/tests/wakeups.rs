@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DONE, LEASE, dead, fixture, handler, key, message, ordered, retry, terms};
+use common::{DONE, LEASE, dead, defer, fixture, handler, key, message, ordered, retry, terms};
 use inbox_api::{
     AfterDead, Due, Intervention, Operate, Outcome, Receipt, Settled, Store, StoreExt, Subscription,
 };
@@ -47,13 +47,15 @@ async fn whatever_makes_work_claimable_wakes() {
         (Outcome::Release, true),
         (retry(Duration::ZERO), true),
         (retry(LEASE), false),
+        (defer(Duration::ZERO), true),
+        (defer(LEASE), false),
     ] {
         let leased = f.claim_one().await;
         let shown = format!("{outcome:?}");
         assert_eq!(f.settle(&leased, outcome).await, Settled::Done);
         assert_eq!(is_woken(&mut woken).await, is_due, "{shown}");
+        f.clock.advance(LEASE);
     }
-    f.clock.advance(LEASE);
     let leased = f.claim_one().await;
     assert_eq!(
         f.settle(&leased, dead(AfterDead::Block)).await,

@@ -384,7 +384,7 @@ fn add_chunk(
     let results = has(|outcome| matches!(outcome, Outcome::Processed { result: Some(_) }));
     let processed = has(|outcome| matches!(outcome, Outcome::Processed { .. }));
     let dead = has(|outcome| matches!(outcome, Outcome::Dead { .. }));
-    let back = has(|outcome| matches!(outcome, Outcome::Retry { .. } | Outcome::Release));
+    let back = has(|outcome| !matches!(outcome, Outcome::Processed { .. } | Outcome::Dead { .. }));
     let ordered = endings.iter().any(|ending| ending.row.ordered);
 
     let mut set = Statement::new("SET @inbox_settled = ");
@@ -510,14 +510,14 @@ fn simple_handler<'a>(endings: &[Ending<'a>]) -> Option<&'a str> {
 fn is_due_at_once(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Release => true,
-        Outcome::Retry { after, .. } => after.is_zero(),
+        Outcome::Retry { after, .. } | Outcome::Defer { after, .. } => after.is_zero(),
         Outcome::Processed { .. } | Outcome::Dead { .. } => false,
     }
 }
 
-/// Row, token, outcome (0 pending again, 2 processed, 3 dead), whether it is a retry, after how
-/// long, whether it blocks, error in hexadecimal, result in base 64 if it `fits`; what does not apply
-/// is left out at the end.
+/// Row, token, outcome (0 pending again, 2 processed, 3 dead), how it comes back (0 release, 1 retry,
+/// 2 deferral), after how long, whether it blocks, error in hexadecimal, result in base 64 if it
+/// `fits`; what does not apply is left out at the end.
 fn list_row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
     let mut row = String::with_capacity(48);
     let LeasedRow { seq, token, .. } = ending.row;
@@ -544,6 +544,14 @@ fn list_row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
             row.push('"');
         }
         Outcome::Release => row.push_str("0,0"),
+        Outcome::Defer { after, error } => {
+            let _ = write!(row, "0,2,{}", duration_micros(*after));
+            if let Some(error) = error {
+                row.push_str(",0,\"");
+                hex(error_text(error).as_bytes(), &mut row);
+                row.push('"');
+            }
+        }
     }
     row.push(']');
     row
@@ -591,6 +599,20 @@ mod tests {
                 "[7,9,3,0,0,1,\"22\"]",
             ),
             (Outcome::Release, "[7,9,0,0]"),
+            (
+                Outcome::Defer {
+                    after: Duration::from_micros(5),
+                    error: None,
+                },
+                "[7,9,0,2,5]",
+            ),
+            (
+                Outcome::Defer {
+                    after: Duration::from_micros(5),
+                    error: Some("'".into()),
+                },
+                "[7,9,0,2,5,0,\"27\"]",
+            ),
         ] {
             let outcome = &outcome;
             assert_eq!(

@@ -45,7 +45,7 @@ const LISTS: [(&str, &str); 8] = [
     (
         "settled",
         "JSON_TABLE(@inbox_settled, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
-         token BIGINT PATH '$[1]', outcome INT PATH '$[2]', retry INT PATH '$[3]', \
+         token BIGINT PATH '$[1]', outcome INT PATH '$[2]', back INT PATH '$[3]', \
          after BIGINT PATH '$[4]', blocks INT PATH '$[5]', error VARCHAR(8192) PATH '$[6]', \
          result LONGTEXT PATH '$[7]'))",
     ),

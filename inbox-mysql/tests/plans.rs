@@ -10,7 +10,9 @@ mod common;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use common::{TestInbox, claim, dead, handler, key, message, on_each, ordered, processed, terms};
+use common::{
+    TestInbox, claim, dead, defer, handler, key, message, on_each, ordered, processed, terms,
+};
 use inbox_api::{
     AfterDead, ClaimRequest, Filter, Lease, Message, Operate as _, Outcome, Page, PurgeRequest,
     Settlement, Slice, State, Store as _, Transactional as _,
@@ -100,9 +102,11 @@ impl Measured {
         measure!("retry", self.settle_as(&rest[..20], &retry).await);
         let given_up = dead(AfterDead::Continue);
         measure!("dead", self.settle_as(&rest[20..40], &given_up).await);
+        let deferral = defer(Duration::from_secs(3600));
+        measure!("deferral", self.settle_as(&rest[40..50], &deferral).await);
         measure!(
             "release",
-            self.settle_as(&rest[40..], &Outcome::Release).await
+            self.settle_as(&rest[50..], &Outcome::Release).await
         );
         measure!("settle again", self.settle_as(first, &processed()).await);
         let several = ClaimRequest {

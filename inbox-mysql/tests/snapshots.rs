@@ -11,7 +11,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    TestInbox, accept, claim, claim_one, dead, key, message, on_each, ordered, processed, settle,
+    TestInbox, accept, claim, claim_one, dead, defer, key, message, on_each, ordered, processed,
+    settle,
 };
 use inbox_api::{
     AfterDead, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State, Store as _,
@@ -85,6 +86,7 @@ fn what_a_transaction_settles_lets_the_next_of_its_key_through() {
             (1, dead(AfterDead::Continue), false),
             (2, retry(), true),
             (3, Outcome::Release, true),
+            (4, defer(Duration::ZERO), true),
         ] {
             let mut transaction = snapshot(&pool, isolation).await;
             let ids = [format!("{n}-1"), format!("{n}-2")];
@@ -130,6 +132,7 @@ fn an_old_snapshot_changes_no_answer() {
             dead(AfterDead::Continue),
             retry(),
             Outcome::Release,
+            defer(Duration::ZERO),
         ];
         let settlements: Vec<_> = leases
             .iter()
@@ -140,7 +143,7 @@ fn an_old_snapshot_changes_no_answer() {
             .settle_in(&mut transaction, &settlements)
             .await
             .unwrap();
-        assert_eq!(settled, vec![Settled::Done; 4]);
+        assert_eq!(settled, vec![Settled::Done; 5]);
         // Stored before: pending, leased, and one behind another of its key.
         let first = store.record_in(&mut transaction, &message("6"), None).await;
         assert_eq!(first.unwrap(), Recorded::First);
@@ -166,6 +169,7 @@ fn an_old_snapshot_changes_no_answer() {
             ("1", State::Dead),
             ("2", State::Pending),
             ("3", State::Pending),
+            ("4", State::Pending),
             ("5", State::Leased),
             ("6", State::Processed),
             ("8", State::Processed),
@@ -179,8 +183,8 @@ fn an_old_snapshot_changes_no_answer() {
         for (state, count) in [
             (State::Processed, 3),
             (State::Dead, 1),
-            (State::Leased, 2),
-            (State::Pending, 6),
+            (State::Leased, 1),
+            (State::Pending, 7),
         ] {
             assert_eq!(statistics.count(state), count, "{state} in {isolation}");
         }
@@ -204,6 +208,7 @@ fn what_others_have_changed_since_is_what_counts() {
             ("blocking", dead(AfterDead::Block), State::Dead),
             ("retry", retry(), State::Pending),
             ("release", Outcome::Release, State::Pending),
+            ("deferral", defer(Duration::ZERO), State::Pending),
         ];
         for keyed in [false, true] {
             for (name, outcome, state) in &outcomes {

@@ -262,19 +262,14 @@ fn arguments(
 ) -> Result<PgArguments> {
     let any = |test: fn(&Outcome) -> bool| outcomes.iter().any(|(_, outcome)| test(outcome));
     // Columns without a value are sent as NULL rather than as arrays of NULLs.
-    let delays = any(|o| matches!(o, Outcome::Retry { .. })).then(|| {
+    let delays = any(|o| matches!(o, Outcome::Retry { .. } | Outcome::Defer { .. })).then(|| {
         each(outcomes, |outcome| match outcome {
-            Outcome::Retry { after, .. } => Some(micros(*after)),
+            Outcome::Retry { after, .. } | Outcome::Defer { after, .. } => Some(micros(*after)),
             _ => None,
         })
     });
-    let errors = any(|o| matches!(o, Outcome::Retry { .. } | Outcome::Dead { .. })).then(|| {
-        each(outcomes, |outcome| match outcome {
-            Outcome::Retry { error, .. } => Some(error_text(error)),
-            Outcome::Dead { reason, .. } => Some(error_text(reason)),
-            _ => None,
-        })
-    });
+    let errors = any(|o| error_of(o).is_some())
+        .then(|| each(outcomes, |outcome| error_of(outcome).map(error_text)));
     let blocking = any(|o| matches!(o, Outcome::Dead { .. })).then(|| {
         each(outcomes, |outcome| {
             matches!(
@@ -336,9 +331,18 @@ fn each<'a, T>(outcomes: &[Sent<'a>], value: impl Fn(&'a Outcome) -> T) -> Vec<T
     outcomes.iter().map(|(_, outcome)| value(outcome)).collect()
 }
 
+fn error_of(outcome: &Outcome) -> Option<&str> {
+    match outcome {
+        Outcome::Retry { error: text, .. } | Outcome::Dead { reason: text, .. } => Some(text),
+        Outcome::Defer { error, .. } => error.as_deref(),
+        Outcome::Processed { .. } | Outcome::Release => None,
+    }
+}
+
 /// The outcome as `settle.sql` knows it.
 fn code(outcome: &Outcome) -> i16 {
     match outcome {
+        Outcome::Defer { .. } => -1,
         Outcome::Release => 0,
         Outcome::Retry { .. } => 1,
         Outcome::Processed { .. } => 2,
@@ -350,10 +354,7 @@ fn bytes_of_outcome(outcome: &Outcome) -> usize {
     ELEMENT_BYTES
         + match outcome {
             Outcome::Processed { result } => result.as_ref().map_or(0, Bytes::len),
-            Outcome::Retry { error: text, .. } | Outcome::Dead { reason: text, .. } => {
-                error_text(text).len()
-            }
-            Outcome::Release => 0,
+            other => error_of(other).map_or(0, |text| error_text(text).len()),
         }
 }
 

@@ -107,11 +107,12 @@ async fn work(store: PostgresStore, worker: usize, scene: Arc<Scene>) {
             .enumerate()
             .map(|(n, leased)| {
                 // What was replayed once is not played with again, so that this ends.
-                let outcome = match (n + round) % 7 {
+                let outcome = match (n + round) % 8 {
                     0 => Outcome::Release,
                     1 if leased.attempts.started < 3 => retry(Duration::ZERO),
                     2 if leased.attempts.started == 1 => dead(AfterDead::Block),
                     3 if leased.attempts.started == 1 => dead(AfterDead::Continue),
+                    4 => defer(Duration::ZERO),
                     _ => processed(),
                 };
                 let settlement = Settlement {

@@ -175,8 +175,13 @@ impl Measured {
                 .await
         );
         measure!(
+            "settle deferral",
+            self.settle_as(&leases[80..90], &defer(Duration::from_secs(3600)))
+                .await
+        );
+        measure!(
             "settle release",
-            self.settle_as(&leases[80..], &inbox_api::Outcome::Release)
+            self.settle_as(&leases[90..], &inbox_api::Outcome::Release)
                 .await
         );
         measure!("settle again", self.settle_as(&leases, &processed()).await);

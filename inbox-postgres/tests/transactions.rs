@@ -435,11 +435,12 @@ impl Actor {
     }
 
     fn outcome(&mut self) -> Outcome {
-        match self.random.below(6) {
+        match self.random.below(7) {
             0 => retry(Duration::ZERO),
             1 => dead(AfterDead::Continue),
             2 => dead(AfterDead::Block),
             3 => Outcome::Release,
+            4 => defer(Duration::ZERO),
             _ => processed(),
         }
     }

@@ -109,6 +109,8 @@ async fn a_statement_that_makes_work_available_notifies_once_and_without_a_paylo
     assert_eq!(notified(&mut listener, place).await, once, "release");
     settle_all(&leased[200..300], retry(LEASE)).await;
     assert_eq!(notified(&mut listener, place).await, once, "retry");
+    settle_all(&leased[400..500], defer(LEASE)).await;
+    assert_eq!(notified(&mut listener, place).await, once, "deferral");
     settle_all(&leased[300..400], dead(AfterDead::Block)).await;
     assert_eq!(notified(&mut listener, place).await, [""; 0], "dead");
     let slice = Slice {

@@ -37,7 +37,9 @@ const RETRY: u8 = 2;
 const DIED: u8 = 3;
 const RELEASE: u8 = 4;
 const CORRUPT: u8 = 5;
-/// The latest that a retry is put off, in microseconds: over a hundred years. Scripts hold no
+const DEFER: u8 = 6;
+const DEFER_WITH_ERROR: u8 = 7;
+/// The latest that a message is put off, in microseconds: over a hundred years. Scripts hold no
 /// greater numbers exactly.
 const LONGEST: i64 = 1 << 52;
 
@@ -60,6 +62,15 @@ impl<'a> Arguments<'a> {
                 (DIED, text(reason), i64::from(*after == AfterDead::Block))
             }
             Outcome::Release => (RELEASE, (&[][..]).into(), 0),
+            Outcome::Defer { after, error } => (
+                if error.is_some() {
+                    DEFER_WITH_ERROR
+                } else {
+                    DEFER
+                },
+                error.as_deref().map_or((&[][..]).into(), text),
+                duration_micros(*after).min(LONGEST),
+            ),
         };
         Self {
             field: field(&lease.key),

@@ -21,7 +21,8 @@ use crate::{
     shared_transaction,
 };
 
-/// Row, token, new state, attempts finished, due, error, blocks, result's place and length.
+/// Row, token, new state, attempts finished (of none, the start is taken back), due, error, blocks,
+/// result's place and length.
 pub(crate) type SettleRow<'a> = (
     i64,
     i64,
@@ -46,6 +47,7 @@ fn size(outcome: &Outcome) -> usize {
     match outcome {
         Outcome::Processed { result } => result.as_ref().map_or(0, Bytes::len),
         Outcome::Retry { error: text, .. } | Outcome::Dead { reason: text, .. } => text.len(),
+        Outcome::Defer { error, .. } => error.as_ref().map_or(0, String::len),
         Outcome::Release => 0,
     }
 }
@@ -58,7 +60,7 @@ fn is_processed(outcome: &Outcome) -> bool {
 fn is_due_at_once(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Release => true,
-        Outcome::Retry { after, .. } => after.is_zero(),
+        Outcome::Retry { after, .. } | Outcome::Defer { after, .. } => after.is_zero(),
         Outcome::Processed { .. } | Outcome::Dead { .. } => false,
     }
 }
@@ -92,6 +94,12 @@ fn add<'a>(
         Outcome::Release => {
             let state = code(State::Pending);
             (seq, token, state, 0, None, None, false, None, 0)
+        }
+        Outcome::Defer { after, error } => {
+            let due = Some(now.saturating_add(duration_micros(*after)));
+            let error = error.as_deref().map(error_text);
+            let state = code(State::Pending);
+            (seq, token, state, 0, due, error, false, None, 0)
         }
     };
     chunk.text_bytes += row.5.as_ref().map_or(0, |text| text.len());

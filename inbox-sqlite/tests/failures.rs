@@ -509,10 +509,12 @@ async fn subscriptions_wake_in_this_process_and_in_others() {
             .into_iter()
             .map(|l| l.lease)
             .collect();
-        for (n, outcome) in [Outcome::Release, retry(Duration::ZERO)]
-            .into_iter()
-            .enumerate()
-        {
+        let back = [
+            Outcome::Release,
+            retry(Duration::ZERO),
+            defer(Duration::ZERO),
+        ];
+        for (n, outcome) in back.into_iter().enumerate() {
             settle_down(&mut subscription).await;
             settle(store, &leases[n], outcome).await;
             assert!(is_woken(&mut subscription).await, "settle {n}");

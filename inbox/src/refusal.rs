@@ -19,6 +19,13 @@ pub(crate) fn plainer(outcome: Outcome) -> Option<Outcome> {
             let reason = PLAIN.to_owned();
             Some(Outcome::Dead { reason, after })
         }
+        Outcome::Defer {
+            after,
+            error: Some(error),
+        } if error != PLAIN => {
+            let error = Some(PLAIN.to_owned());
+            Some(Outcome::Defer { after, error })
+        }
         _ => None,
     }
 }

@@ -6,7 +6,9 @@ use inbox_api::{Begun, Bytes, Due, Leased, Message, Outcome, Receipt, State, Sto
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    test_inbox::{Context, LONG, TestInbox, dead, message, ordered, processed, retry, terms},
+    test_inbox::{
+        Context, LONG, TestInbox, dead, defer, message, ordered, processed, retry, terms,
+    },
 };
 
 async fn runs(inbox: &TestInbox, message: &Message, length: Duration) -> CaseResult<Leased> {
@@ -90,6 +92,23 @@ pub(crate) async fn a_retry_is_busy_until_due(cx: Context) -> CaseResult {
     )?;
     inbox.pass(inbox.brief()).await?;
     runs(&inbox, &sent, LONG).await.map(drop)
+}
+
+pub(crate) async fn a_deferral_is_busy_until_due(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let sent = message("1")?;
+    let leased = runs(&inbox, &sent, LONG).await?;
+    inbox.finish(&leased, defer(inbox.brief())).await?;
+    let until = inbox.record(sent.key()).await?.due_at;
+    let begun = inbox.begin(&sent, &terms(LONG)?).await?;
+    same(
+        "begin before the end of the deferral",
+        &begun,
+        &Begun::Busy { until },
+    )?;
+    inbox.pass(inbox.brief()).await?;
+    let leased = runs(&inbox, &sent, LONG).await?;
+    same("attempts started", &leased.attempts.started, &1)
 }
 
 pub(crate) async fn a_delayed_message_is_stored_and_busy(cx: Context) -> CaseResult {

@@ -12,8 +12,8 @@ use crate::{
     check::{CaseResult, Unmet, ensure, same},
     needs::{Need, Settings},
     test_inbox::{
-        Context, LONG, TestInbox, claim, dead, dead_blocking, ids, message, message_for, numbered,
-        processed, retry,
+        Context, LONG, TestInbox, claim, dead, dead_blocking, defer, ids, message, message_for,
+        numbered, processed, retry,
     },
 };
 
@@ -58,6 +58,10 @@ pub(crate) async fn a_stale_death_changes_nothing(cx: Context) -> CaseResult {
 
 pub(crate) async fn a_stale_release_changes_nothing(cx: Context) -> CaseResult {
     changes_nothing(&cx, Outcome::Release).await
+}
+
+pub(crate) async fn a_stale_deferral_changes_nothing(cx: Context) -> CaseResult {
+    changes_nothing(&cx, defer(Duration::ZERO)).await
 }
 
 /// Defect: the worker's name is the fence. Both claims here are by the same worker.
@@ -191,6 +195,7 @@ pub(crate) async fn a_repetition_changes_nothing_whatever_it_says(cx: Context) -
         retry(LONG),
         dead("gave up"),
         Outcome::Release,
+        defer(LONG),
     ];
     for (n, first) in outcomes.iter().enumerate() {
         let sent = message_for(&format!("handler {n}"), "1")?;
@@ -268,9 +273,9 @@ pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResu
         ..Settings::default()
     };
     let inbox = cx.fresh_with(&settings).await?;
-    inbox.accept_all(&numbered(6)?).await?;
-    let leased = inbox.claim_up_to(6, LONG).await?;
-    same("claimed", &leased.len(), &6)?;
+    inbox.accept_all(&numbered(8)?).await?;
+    let leased = inbox.claim_up_to(8, LONG).await?;
+    same("claimed", &leased.len(), &8)?;
     let with = |result: &'static [u8]| Outcome::Processed {
         result: Some(Bytes::from_static(result)),
     };
@@ -290,11 +295,21 @@ pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResu
         of(2, dead_blocking("gave up")),
         of(3, Outcome::Release),
         of(4, with(b"")),
+        of(6, defer(LONG)),
+        of(
+            7,
+            Outcome::Defer {
+                after: Duration::ZERO,
+                error: None,
+            },
+        ),
         of(0, retry(Duration::ZERO)),
         unknown,
     ];
     use Settled::{Done, LeaseLost};
-    let expected = vec![LeaseLost, Done, Done, Done, Done, Done, Done, LeaseLost];
+    let mut expected = vec![Done; batch.len()];
+    expected[0] = LeaseLost;
+    expected[batch.len() - 1] = LeaseLost;
     same("answers", &inbox.settle(&batch).await?, &expected)?;
 
     let mut seen = Vec::new();
@@ -318,11 +333,13 @@ pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResu
         (State::Pending, (0, 0), None, None, true),
         (State::Processed, (1, 1), None, result(b""), kept),
         (State::Leased, (1, 0), None, None, true),
+        (State::Pending, (0, 0), text("not now"), None, true),
+        (State::Pending, (0, 0), None, None, true),
     ];
     same("what became of them", &seen, &expected)?;
-    let released = leased[3].message.id().to_string();
+    let due_at_once = [3, 7].map(|n: usize| leased[n].message.id().to_string());
     let due = inbox.claim_up_to(10, LONG).await?;
-    same("due then", &ids(&due), &vec![released])
+    same("due then", &ids(&due), &due_at_once.to_vec())
 }
 
 pub(crate) async fn a_lease_that_ran_out_unclaimed_can_be_settled(cx: Context) -> CaseResult {
@@ -396,10 +413,14 @@ pub(crate) async fn a_result_over_the_limit_is_refused_whatever_the_token(
 pub(crate) async fn a_repetition_in_another_process_is_done(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let other = inbox.fixture.second_connection().await?;
-    for (n, outcome) in [processed(), retry(LONG), dead("gave up"), Outcome::Release]
-        .into_iter()
-        .enumerate()
-    {
+    let outcomes = [
+        processed(),
+        retry(LONG),
+        dead("gave up"),
+        Outcome::Release,
+        defer(LONG),
+    ];
+    for (n, outcome) in outcomes.into_iter().enumerate() {
         let sent = message_for(&format!("handler {n}"), "1")?;
         inbox.accept(&sent).await?;
         let leased = claim(&*inbox.store, sent.handler().as_str(), 1, LONG).await?;

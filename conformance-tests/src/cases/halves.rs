@@ -13,8 +13,8 @@ use crate::{
     check::{CaseResult, Unmet, ensure, same},
     needs::{Need, Restart},
     test_inbox::{
-        Context, HANDLER, LONG, TestInbox, claim, dead, message, message_for, ordered, processed,
-        retry, terms,
+        Context, HANDLER, LONG, TestInbox, claim, dead, defer, message, message_for, ordered,
+        processed, retry, terms,
     },
 };
 
@@ -29,6 +29,7 @@ enum Operation {
     Extend,
     Process,
     Retry,
+    Defer,
     Die,
     Replay,
     ReplaySlice,
@@ -124,6 +125,7 @@ impl Scene {
                 self.settle(Outcome::Processed { result }).await
             }
             Operation::Retry => self.settle(retry(2 * LONG)).await,
+            Operation::Defer => self.settle(defer(2 * LONG)).await,
             Operation::Die => self.settle(dead("gave up")).await,
             Operation::Replay => {
                 let payload = Some(Bytes::from_static(b"edited"));
@@ -326,6 +328,7 @@ cases! {
     of_an_extension: Extend,
     of_a_completion: Process,
     of_a_retry: Retry,
+    of_a_deferral: Defer,
     of_a_death: Die,
     of_a_replay: Replay,
     of_a_replay_in_slices: ReplaySlice,

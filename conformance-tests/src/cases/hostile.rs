@@ -13,8 +13,8 @@ use crate::{
     check::{CaseResult, Unmet, ensure, same, same_bytes},
     needs::{Need, Settings},
     test_inbox::{
-        Context, LONG, TestInbox, claim, dead, ids, message, message_for, numbered, processed,
-        terms,
+        Context, LONG, TestInbox, claim, dead, defer, ids, message, message_for, numbered,
+        processed, terms,
     },
 };
 
@@ -420,6 +420,14 @@ pub(crate) async fn a_due_time_beyond_all_measure_is_kept(cx: Context) -> CaseRe
         error: "later".into(),
     };
     inbox.finish(&leased, forever).await?;
+    inbox.accept(&message("4")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, defer(Duration::MAX)).await?;
+    let due = inbox.record(&leased.lease.key).await?.due_at;
+    ensure!(
+        Some(due) >= SystemTime::now().checked_add(Duration::from_secs(100 * 365 * 86_400)),
+        "due time of {due:?} for a message that was deferred for ever"
+    );
     inbox.nothing_due("all messages are due in centuries").await
 }
 

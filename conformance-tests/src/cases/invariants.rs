@@ -9,7 +9,7 @@ use crate::{
     check::{CaseResult, Unmet, ensure},
     needs::Need,
     test_inbox::{
-        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, message, message_for,
+        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, defer, message, message_for,
         ordered, processed, retry, terms,
     },
     watched::judge,
@@ -27,6 +27,7 @@ fn messages(inbox: &TestInbox) -> CaseResult<Vec<Message>> {
         message("3")?,
         message("4")?,
         message("5")?,
+        message("6")?,
         message_for("other", "1")?,
         message("delayed")?.with_due(inbox_api::Due::After(LONG)),
     ];
@@ -55,10 +56,15 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
         retry(LONG),
         dead("gave up"),
         dead_blocking("gave up"),
+        defer(LONG),
         Outcome::Release,
     ];
     let leased = inbox.claim_up_to(100, LONG).await?;
-    ensure!(leased.len() >= 5, "claim: saw {} messages", leased.len());
+    ensure!(
+        leased.len() >= outcomes.len(),
+        "claim: saw {} messages",
+        leased.len()
+    );
     agree(&inbox, "after a claim").await?;
     // Each outcome for a message without an ordering key, and then for one with it.
     for (leased, outcome) in leased.iter().zip(outcomes.iter().cycle()) {
@@ -111,7 +117,7 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
         agree(&inbox, &format!("after a {what} of {}", message.key())).await?;
     }
     for (n, leased) in inbox.claim_up_to(100, LONG).await?.iter().enumerate() {
-        inbox.finish(leased, outcomes[n % 4].clone()).await?;
+        inbox.finish(leased, outcomes[n % 5].clone()).await?;
     }
     agree(&inbox, "after more outcomes").await?;
 

@@ -9,7 +9,9 @@ use inbox_api::{
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    test_inbox::{Context, HANDLER, LONG, TestInbox, dead, ids, message, processed, retry, terms},
+    test_inbox::{
+        Context, HANDLER, LONG, TestInbox, dead, defer, ids, message, processed, retry, terms,
+    },
     time_text::{apart, format_time},
 };
 
@@ -226,6 +228,23 @@ pub(crate) async fn a_retry_comes_when_it_should(cx: Context) -> CaseResult {
     Ok(())
 }
 
+pub(crate) async fn a_deferral_ends_when_it_should(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    inbox.need_clock()?;
+    for (n, delay) in DELAYS.into_iter().enumerate() {
+        let sent = message(&format!("{n}"))?;
+        inbox.accept(&sent).await?;
+        let leased = inbox.claim_one().await?;
+        let settle = inbox.finish(&leased, defer(delay));
+        let (before, (), after) = between(&inbox, settle).await?;
+        let due = inbox.record(sent.key()).await?.due_at;
+        let what = format!("a deferral by {delay:?}");
+        is_after(&what, due, (before, after), delay)?;
+        comes_at(&inbox, &sent, due, &what).await?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn stamps_are_of_the_call(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let none = Duration::ZERO;
@@ -405,7 +424,7 @@ pub(crate) async fn begin_waits_as_a_claim_does(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     inbox.need_clock()?;
     let length = Duration::from_millis(25_700);
-    for what in ["a delay", "a retry", "a lease"] {
+    for what in ["a delay", "a retry", "a deferral", "a lease"] {
         let mut sent = message(what)?;
         if what == "a delay" {
             sent = sent.with_due(Due::After(length));
@@ -413,8 +432,10 @@ pub(crate) async fn begin_waits_as_a_claim_does(cx: Context) -> CaseResult {
         inbox.accept(&sent).await?;
         if what != "a delay" {
             let leased = inbox.claim_single(length).await?;
-            if what == "a retry" {
-                inbox.finish(&leased, retry(length)).await?;
+            match what {
+                "a retry" => inbox.finish(&leased, retry(length)).await?,
+                "a deferral" => inbox.finish(&leased, defer(length)).await?,
+                _ => {}
             }
         }
         let record = inbox.record(sent.key()).await?;

@@ -10,8 +10,8 @@ use inbox_api::{
 use crate::{
     check::{CaseResult, ensure, same},
     test_inbox::{
-        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, ids, message, message_for,
-        ordered, processed, retry, sequence, terms,
+        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, defer, ids, message,
+        message_for, ordered, processed, retry, sequence, terms,
     },
 };
 
@@ -69,6 +69,19 @@ pub(crate) async fn a_retry_is_not_overtaken(cx: Context) -> CaseResult {
     inbox.finish(&leased, retry(inbox.brief())).await?;
     inbox
         .nothing_due("the first of its ordering key waits for a retry")
+        .await?;
+    inbox.pass(inbox.brief()).await?;
+    same("order", &drain(&inbox).await?, &texts(&["1", "2"]))
+}
+
+/// Defect: a deferral lets later messages of its ordering key overtake.
+pub(crate) async fn a_deferral_is_not_overtaken(cx: Context) -> CaseResult {
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_all(&sequence(2, "k")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, defer(inbox.brief())).await?;
+    inbox
+        .nothing_due("the first of its ordering key is deferred")
         .await?;
     inbox.pass(inbox.brief()).await?;
     same("order", &drain(&inbox).await?, &texts(&["1", "2"]))

@@ -12,7 +12,7 @@ use crate::{
     times::about,
 };
 
-async fn attempts(inbox: &TestInbox, id: &str) -> CaseResult<(u32, u32)> {
+pub(super) async fn attempts(inbox: &TestInbox, id: &str) -> CaseResult<(u32, u32)> {
     let Record { attempts, .. } = inbox.record(message(id)?.key()).await?;
     Ok((attempts.started, attempts.finished))
 }

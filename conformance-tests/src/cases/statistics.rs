@@ -7,8 +7,8 @@ use inbox_api::{Due, Filter, HandlerStatistics, State};
 use crate::{
     check::{CaseResult, Unmet, same},
     test_inbox::{
-        Context, HANDLER, LONG, TestInbox, dead, dead_blocking, message, message_for, numbered,
-        ordered, processed, retry,
+        Context, HANDLER, LONG, TestInbox, dead, dead_blocking, defer, message, message_for,
+        numbered, ordered, processed, retry,
     },
     times::about_as_long,
 };
@@ -92,6 +92,7 @@ pub(crate) async fn counts_follow_every_change(cx: Context) -> CaseResult {
         retry(LONG),
         inbox_api::Outcome::Release,
         processed(),
+        defer(LONG),
     ];
     for (leased, outcome) in leased.iter().zip(outcomes) {
         inbox.finish(leased, outcome.clone()).await?;
@@ -153,6 +154,29 @@ pub(crate) async fn a_leased_message_is_no_lag(cx: Context) -> CaseResult {
         expired.oldest_due_age,
         LONG + LONG / 2,
     )
+}
+
+/// Defect: what waits for an outage downstream looks like a worker that is too slow.
+pub(crate) async fn a_deferred_message_is_no_lag(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    inbox.accept(&message("1")?).await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, defer(inbox.brief())).await?;
+    let deferred = of(&inbox, HANDLER).await?;
+    same(
+        "pending and leased after a deferral",
+        &(deferred.pending, deferred.leased),
+        &(1, 0),
+    )?;
+    same(
+        "lag and age before the end of a deferral",
+        &(deferred.lag, deferred.oldest_due_age),
+        &(None, None),
+    )?;
+    inbox.need_clock()?;
+    inbox.pass(LONG * 3).await?;
+    let due = of(&inbox, HANDLER).await?;
+    about_as_long("lag after it", due.lag, LONG * 2)
 }
 
 pub(crate) async fn a_blocked_message_is_no_lag(cx: Context) -> CaseResult {

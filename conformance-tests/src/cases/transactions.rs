@@ -9,7 +9,7 @@ use crate::{
     check::{CaseResult, Unmet, ensure, same},
     needs::{Need, Unable},
     test_inbox::{
-        Context, LONG, TestInbox, dead, ids, message, numbered, ordered, processed, retry,
+        Context, LONG, TestInbox, dead, defer, ids, message, numbered, ordered, processed, retry,
     },
     transactions::{AnyTransaction, AnyTransactions},
 };
@@ -290,6 +290,50 @@ pub(crate) async fn settling_commits_or_not(cx: Context) -> CaseResult {
     transaction.commit().await?;
     inbox.has_state(&leased.lease.key, State::Processed).await?;
     written(&*transactions, &["1"]).await
+}
+
+pub(crate) async fn a_deferral_commits_or_not(cx: Context) -> CaseResult {
+    let (inbox, transactions) = transactional(&cx).await?;
+    let sent = message("1")?;
+    inbox.accept(&sent).await?;
+    let leased = inbox.claim_one().await?;
+    let settlement = [Settlement {
+        lease: leased.lease.clone(),
+        outcome: defer(LONG),
+    }];
+    let before = inbox.record(sent.key()).await?;
+    for commits in [false, true] {
+        let mut transaction = transactions.open().await?;
+        same(
+            "settled",
+            &transaction.settle(&settlement).await?,
+            &vec![Settled::Done],
+        )?;
+        if commits {
+            transaction.commit().await?;
+            break;
+        }
+        transaction.roll_back().await?;
+        let after = inbox.record(sent.key()).await?;
+        same(
+            "the record after a deferral that was rolled back",
+            &after,
+            &before,
+        )?;
+    }
+    let record = inbox.record(sent.key()).await?;
+    same("state", &record.state, &State::Pending)?;
+    same(
+        "started and finished",
+        &(record.attempts.started, record.attempts.finished),
+        &(0, 0),
+    )?;
+    same(
+        "last error",
+        &record.last_error.as_deref(),
+        &Some("not now"),
+    )?;
+    inbox.nothing_due("it was deferred in a transaction").await
 }
 
 pub(crate) async fn a_stale_lease_is_lost_in_a_transaction(cx: Context) -> CaseResult {

@@ -12,8 +12,8 @@ use crate::{
     check::{CaseResult, Unmet, ensure, same},
     needs::{Corruption, Need},
     test_inbox::{
-        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, ids, message, message_for,
-        ordered, processed, retry, terms,
+        Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, defer, ids, message,
+        message_for, ordered, processed, retry, terms,
     },
 };
 
@@ -77,6 +77,7 @@ pub(crate) async fn work_that_comes_back_wakes(cx: Context) -> CaseResult {
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry that is due at once"),
         (Outcome::Release, "a release"),
+        (defer(Duration::ZERO), "a deferral that is due at once"),
     ] {
         let leased = inbox.claim_one().await?;
         let mut subscription = subscribed(&*inbox.store).await?;
@@ -151,6 +152,7 @@ pub(crate) async fn another_process_is_woken_by_work_that_comes_back(cx: Context
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry in another process"),
         (Outcome::Release, "a release in another process"),
+        (defer(Duration::ZERO), "a deferral in another process"),
         (
             processed(),
             "the one before it being processed in another process",
@@ -235,6 +237,7 @@ pub(crate) async fn who_is_woken_finds_the_cause(cx: Context) -> CaseResult {
         for (outcome, cause) in [
             (Outcome::Release, "a release"),
             (retry(Duration::ZERO), "a retry that is due at once"),
+            (defer(Duration::ZERO), "a deferral that is due at once"),
         ] {
             leased = finds(&*worker, cause, inbox.finish(&leased, outcome)).await?;
         }
@@ -309,6 +312,7 @@ pub(crate) async fn what_was_begun_and_comes_back_wakes(cx: Context) -> CaseResu
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry of what was begun"),
         (Outcome::Release, "a release of what was begun"),
+        (defer(Duration::ZERO), "a deferral of what was begun"),
     ] {
         let leased = begun(&inbox, &sent).await?;
         let mut subscription = subscribed(&*inbox.store).await?;
@@ -578,6 +582,7 @@ pub(crate) async fn a_commit_wakes(cx: Context) -> CaseResult {
     for (outcome, cause) in [
         (retry(Duration::ZERO), "a retry in a transaction"),
         (Outcome::Release, "a release in a transaction"),
+        (defer(Duration::ZERO), "a deferral in a transaction"),
     ] {
         let settle = async {
             let settlement = [Settlement {

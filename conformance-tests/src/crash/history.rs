@@ -41,6 +41,8 @@ pub enum Ending {
     Dead,
     /// [`Outcome::Release`].
     Release,
+    /// [`Outcome::Defer`], by so many microseconds.
+    Defer(u64),
 }
 
 impl Ending {
@@ -50,7 +52,14 @@ impl Ending {
             Outcome::Retry { after, .. } => Self::Retry(duration_micros(*after).unsigned_abs()),
             Outcome::Dead { .. } => Self::Dead,
             Outcome::Release => Self::Release,
+            Outcome::Defer { after, .. } => Self::Defer(duration_micros(*after).unsigned_abs()),
         }
+    }
+
+    /// Whether the start of the attempt is taken back.
+    #[must_use]
+    pub fn is_uncounted(self) -> bool {
+        matches!(self, Self::Release | Self::Defer(_))
     }
 
     /// Whether nothing further may happen to the message afterwards.

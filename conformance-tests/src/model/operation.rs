@@ -35,6 +35,7 @@ pub(super) enum End {
     Retry { seconds: u64 },
     Dead { blocks: bool },
     Release,
+    Defer { seconds: u64, with_error: bool },
 }
 
 /// One of the leases that an actor was ever given: so perhaps a stale one.
@@ -112,6 +113,8 @@ fn end() -> impl Strategy<Value = End> {
             .prop_map(|seconds| End::Retry { seconds }),
         2 => any::<bool>().prop_map(|blocks| End::Dead { blocks }),
         1 => Just(End::Release),
+        1 => (prop_oneof![Just(0), select(LENGTHS.to_vec())], any::<bool>())
+            .prop_map(|(seconds, with_error)| End::Defer { seconds, with_error }),
     ]
 }
 

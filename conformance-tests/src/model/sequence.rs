@@ -231,6 +231,13 @@ impl Pair {
                     },
                 },
                 End::Release => Outcome::Release,
+                End::Defer {
+                    seconds,
+                    with_error,
+                } => Outcome::Defer {
+                    after: Duration::from_secs(seconds),
+                    error: with_error.then(|| format!("deferral {number}")),
+                },
             };
             store.push(Settlement {
                 lease: store_lease.clone(),

@@ -123,16 +123,14 @@ register! { $
     fencing (fencing) {
         a_stale_settlement_changes_nothing:
             "A late acknowledgement with a stale token changes nothing and reports LeaseLost.",
-        a_stale_retry_changes_nothing:
-            "A retry with a stale token changes nothing and reports LeaseLost.",
-        a_stale_death_changes_nothing:
-            "A dead-letter with a stale token changes nothing and reports LeaseLost.",
-        a_stale_release_changes_nothing:
-            "A release with a stale token changes nothing and reports LeaseLost.",
+        a_stale_retry_changes_nothing: "A retry with a stale token changes nothing and reports LeaseLost.",
+        a_stale_death_changes_nothing: "A dead-letter with a stale token changes nothing and reports LeaseLost.",
+        a_stale_release_changes_nothing: "A release with a stale token changes nothing and reports LeaseLost.",
         the_same_worker_name_is_no_fence:
             "The token fences, not the worker: an earlier lease of the same worker is stale.",
         a_stale_extension_changes_nothing:
             "An extension with a stale token changes nothing and reports LeaseLost.",
+        a_stale_deferral_changes_nothing: "A deferral with a stale token changes nothing and reports LeaseLost.",
         tokens_grow: "Every claim of a key draws a greater token.",
         tokens_grow_across_a_replay: "Tokens grow across a replay, although attempts start again.",
         tokens_grow_across_a_purge: "Tokens grow across a purge and a new life of the key.",
@@ -143,10 +141,8 @@ register! { $
             "A settlement repeated in another process answers Done and changes nothing.",
         a_result_over_the_limit_is_refused_whatever_the_token:
             "A result over the limit is refused before the token is judged: stale or settled.",
-        settling_twice_in_one_batch_counts_once:
-            "Of two settlements of one lease in one batch the first counts.",
-        a_stale_lease_affects_only_itself:
-            "A stale lease in a batch reports LeaseLost for that message only.",
+        settling_twice_in_one_batch_counts_once: "Of two settlements of one lease in one batch the first counts.",
+        a_stale_lease_affects_only_itself: "A stale lease in a batch reports LeaseLost for that message only.",
         outcomes_of_one_batch_are_each_done:
             "Settlements of one batch with different outcomes are each done and answered in their places.",
         a_lease_that_ran_out_unclaimed_can_be_settled:
@@ -212,39 +208,33 @@ register! { $
             "A message with a due time, however far ahead, is claimable from that moment on, and not before.",
         a_retry_comes_when_it_should:
             "A retry after a delay of any length is claimable when that has passed since the call, and not before.",
-        stamps_are_of_the_call:
-            "Times of acceptance, of ends and of replays are those of the call.",
-        stamps_of_slices_are_of_the_call:
-            "Times of ends and of replays by slices are those of the call.",
+        a_deferral_ends_when_it_should:
+            "A message that is deferred by any length is claimable when that has passed since the call, and not before.",
+        stamps_are_of_the_call: "Times of acceptance, of ends and of replays are those of the call.",
+        stamps_of_slices_are_of_the_call: "Times of ends and of replays by slices are those of the call.",
         begin_waits_as_a_claim_does:
-            "begin waits for the end of a delay, a retry or a lease, and no longer.",
+            "begin waits for the end of a delay, a retry, a deferral or a lease, and no longer.",
         lag_and_age_are_to_the_moment:
             "Lag is counted from when the longest-due message became due, its age from its acceptance, to the moment.",
         retention_counts_from_the_end:
             "A purge takes a message once it has been final for the given age, counted from its end, and not before.",
         retention_of_the_archived_counts_from_the_end:
             "A purge of the archived takes a message once it has been final for the given age, and not before.",
-        ages_count_from_acceptance:
-            "Filters by age count from acceptance, to the moment.",
-        slices_by_age_count_from_acceptance:
-            "Slices and listings by age count from acceptance, to the moment.",
+        ages_count_from_acceptance: "Filters by age count from acceptance, to the moment.",
+        slices_by_age_count_from_acceptance: "Slices and listings by age count from acceptance, to the moment.",
     }
     retry (retry) {
         a_retry_waits: "A retry is handed out no sooner than after its delay.",
         a_retry_after_nothing_is_due_at_once: "A retry without a delay is due at once.",
-        a_retry_waits_for_every_process:
-            "A retry's delay is persisted: it holds for every process.",
+        a_retry_waits_for_every_process: "A retry's delay is persisted: it holds for every process.",
         the_last_error_is_kept: "The last error is kept, also after success.",
-        errors_of_retries_are_cut:
-            "The error of a retry is cut and cleaned as the reason of a death is.",
-        a_final_message_has_its_reason_and_time:
-            "A dead message keeps its reason and when it died.",
+        errors_of_retries_are_cut: "The error of a retry is cut and cleaned as the reason of a death is.",
+        a_final_message_has_its_reason_and_time: "A dead message keeps its reason and when it died.",
     }
     poison (retry) {
         a_crash_counts_as_an_attempt:
             "Claiming counts the attempt, so a message that kills its worker is seen to.",
-        an_error_counts_as_finished:
-            "An attempt that ends with an error is counted as started and finished.",
+        an_error_counts_as_finished: "An attempt that ends with an error is counted as started and finished.",
         success_counts_as_finished: "An attempt that ends well is counted as started and finished.",
         crashes_and_errors_are_told_apart: "Crashes and errors are told apart.",
     }
@@ -254,37 +244,39 @@ register! { $
         a_released_message_keeps_its_place: "A released message keeps its place in the queue.",
         a_release_leaves_the_due_time: "A release leaves the due time as it was.",
     }
+    defer (defer) {
+        a_deferred_message_waits: "A deferred message is handed out no sooner than after its delay.",
+        a_deferral_by_nothing_is_due_at_once: "A deferral by nothing makes a message due from then on.",
+        a_deferral_waits_for_every_process: "A deferral is persisted: it holds for every process.",
+        a_deferral_does_not_count: "A deferral counts neither as an attempt nor as a crash, and leaves those before it.",
+        the_error_of_a_deferral_is_kept: "A deferral's error is kept; without one, the earlier error stays.",
+        errors_of_deferrals_are_cut: "The error of a deferral is cut and cleaned as that of a retry is.",
+        a_lease_that_ran_out_can_be_deferred: "A lease that ran out unclaimed can be deferred, for the whole delay.",
+    }
     ordering (ordering) {
         messages_of_a_key_come_in_order:
             "Messages with one ordering key are handed out in the order of acceptance.",
-        one_message_of_a_key_at_a_time:
-            "At most one message of an ordering key is leased at a time.",
+        one_message_of_a_key_at_a_time: "At most one message of an ordering key is leased at a time.",
         a_retry_is_not_overtaken: "A retry is not overtaken within its ordering key.",
+        a_deferral_is_not_overtaken: "A deferred message is not overtaken within its ordering key.",
         an_expired_lease_is_not_overtaken:
             "A message whose lease ran out is not overtaken within its ordering key.",
-        a_delayed_message_is_not_overtaken:
-            "A message that is not due is not overtaken within its ordering key.",
-        a_released_message_is_not_overtaken:
-            "A released message is not overtaken within its ordering key.",
-        keys_do_not_hold_each_other_up:
-            "Ordering keys do not hold each other up, and compare byte for byte.",
+        a_delayed_message_is_not_overtaken: "A message that is not due is not overtaken within its ordering key.",
+        a_released_message_is_not_overtaken: "A released message is not overtaken within its ordering key.",
+        keys_do_not_hold_each_other_up: "Ordering keys do not hold each other up, and compare byte for byte.",
         messages_without_a_key_are_not_held_up: "Messages without an ordering key are not held up.",
         handlers_do_not_hold_each_other_up: "One ordering key of two handlers is two keys.",
-        a_long_blocked_key_hides_nothing:
-            "However many messages are blocked, a claim finds those that are not.",
-        a_dead_message_lets_the_next_through:
-            "A dead message lets the next of its ordering key through.",
+        a_long_blocked_key_hides_nothing: "However many messages are blocked, a claim finds those that are not.",
+        a_dead_message_lets_the_next_through: "A dead message lets the next of its ordering key through.",
         a_dead_message_can_block_its_key: "A dead message blocks its ordering key if asked to.",
-        a_replay_unblocks_in_order:
-            "Replaying the blocking message unblocks its ordering key, itself first.",
+        a_replay_unblocks_in_order: "Replaying the blocking message unblocks its ordering key, itself first.",
         a_retried_block_is_lifted:
             "A message that blocked, was replayed and died again blocks only if asked to again.",
         a_discard_unblocks: "Discarding the blocking message unblocks its ordering key.",
         a_discard_lifts_no_other_block:
             "Discarding a dead message that does not block leaves the block of a later one.",
         a_purge_unblocks: "Purging the blocking message unblocks its ordering key.",
-        discarding_the_first_moves_on:
-            "Discarding the first message of an ordering key hands the next out.",
+        discarding_the_first_moves_on: "Discarding the first message of an ordering key hands the next out.",
         a_replayed_message_returns_to_its_old_place:
             "A replayed message returns to its old place in its ordering key, behind a lease that is held.",
         a_turn_outlasts_its_lease:
@@ -394,6 +386,7 @@ register! { $
         counts_follow_every_change: "Statistics agree with counting after every kind of change.",
         lag_and_age_grow_with_waiting: "Lag and age are those of the longest-due message.",
         a_leased_message_is_no_lag: "A leased message is no lag until its lease runs out.",
+        a_deferred_message_is_no_lag: "A deferred message is pending, and no lag until it is due.",
         a_blocked_message_is_no_lag: "A message behind another of its ordering key is no lag.",
         a_blocked_key_shows: "Dead messages that hold up their ordering key have a number of their own.",
         a_blocked_key_shows_until_it_goes_on:
@@ -438,6 +431,7 @@ register! { $
         a_held_key_is_busy: "A held key is busy until its lease ends.",
         an_expired_lease_runs_anew: "A key whose lease ran out runs again.",
         a_retry_is_busy_until_due: "A key that waits for a retry is busy until it is due.",
+        a_deferral_is_busy_until_due: "A key that was deferred is busy until it is due.",
         a_delayed_message_is_stored_and_busy:
             "A delayed message is stored, and busy until it is due.",
         what_is_not_due_is_busy_before_it_is_blocked:
@@ -451,13 +445,13 @@ register! { $
         a_receive_wakes: "A receive wakes subscribers.",
         a_signal_before_waiting_is_kept: "A signal that comes before waiting began is kept.",
         a_dropped_wait_loses_no_signal: "Dropping a wait loses no signal.",
-        work_that_comes_back_wakes: "Retry, release and replay wake subscribers.",
+        work_that_comes_back_wakes: "Retry, release, deferral and replay wake subscribers.",
         the_next_of_an_ordering_key_wakes:
             "What makes the next of an ordering key claimable wakes subscribers.",
         every_subscription_is_woken: "Every subscription is woken.",
         another_process_is_woken: "Wake-ups reach every process.",
         another_process_is_woken_by_work_that_comes_back:
-            "Retry, release, replay and the end of the one before wake every process.",
+            "Retry, release, deferral, replay and the end of the one before wake every process.",
         who_is_woken_finds_the_cause:
             "A wake-up comes when its cause is visible: a worker that claims then gets it.",
         a_signal_to_a_wait_that_is_dropped_is_kept:
@@ -466,7 +460,7 @@ register! { $
             "One new or returned message in a batch is enough, wherever it stands.",
         every_handler_of_a_subscription_wakes: "A subscription hears of each of its handlers.",
         what_was_begun_and_comes_back_wakes:
-            "What was begun wakes like what was claimed: retry, release, the next of its ordering key.",
+            "What was begun wakes like what was claimed: retry, release, deferral, the next of its ordering key.",
         what_an_operator_sets_free_wakes:
             "A replay or discard that lets an ordering key go on wakes subscribers.",
         what_slices_set_free_wakes:
@@ -496,6 +490,7 @@ register! { $
             "Of transactions that race on one key exactly one wins; the others then see the duplicate.",
         receiving_commits_or_not: "Receiving in a transaction commits or rolls back with it.",
         settling_commits_or_not: "Settling in a transaction commits or rolls back with it.",
+        a_deferral_commits_or_not: "Deferring in a transaction commits or rolls back with it.",
         a_stale_lease_is_lost_in_a_transaction: "A stale lease is lost in a transaction as well.",
         a_settled_lease_is_lost_in_another_transaction:
             "A lease that was settled before is lost in another transaction, whose writes must not commit.",
@@ -631,6 +626,7 @@ register! { $
         of_a_completion:
             "A completion that is stopped between two writes stores state and result together, or neither.",
         of_a_retry: "A retry that is stopped between two writes ends the lease and sets the due time, or does nothing.",
+        of_a_deferral: "A deferral that is stopped between two writes ends the lease and sets the due time, or does nothing.",
         of_a_death: "A death that is stopped between two writes moves the ordering key on with it, or does nothing.",
         of_a_replay: "A replay that is stopped between two writes gives the message its place and payload back, or does nothing.",
         of_a_replay_in_slices: "A slice of replays that is stopped between two writes replays a message or does not.",

@@ -97,6 +97,21 @@ impl Defect for OtherRetries {
     }
 }
 
+pub(crate) struct OtherDeferrals(pub(crate) Spoil);
+
+#[async_trait]
+impl Defect for OtherDeferrals {
+    async fn settle(&self, inner: &MemoryStore, batch: &[Settlement]) -> Result<Vec<Settled>> {
+        let mut batch = batch.to_vec();
+        for settlement in &mut batch {
+            if let Outcome::Defer { after, .. } = &mut settlement.outcome {
+                *after = (self.0)(*after);
+            }
+        }
+        inner.settle(&batch).await
+    }
+}
+
 pub(crate) struct OtherAges(pub(crate) Spoil);
 
 #[async_trait]

@@ -7,6 +7,7 @@ mod claiming;
 pub(crate) mod corners;
 pub(crate) mod corrupting;
 pub(crate) mod decided;
+pub(crate) mod deferring;
 pub(crate) mod horizons;
 pub(crate) mod inconsistent;
 pub(crate) mod leaking;
@@ -51,8 +52,8 @@ pub(crate) use workshop::Workshop;
 pub(crate) use {
     claiming::{CrashNotCounted, LocalClock, NoRecovery, TwoBeginners},
     lengths::{
-        DueInSeconds, OtherAges, OtherAgesOf, OtherDelays, OtherExtensions, OtherLeases,
-        OtherRetries, at_least_a_second, capped, early, in_seconds,
+        DueInSeconds, OtherAges, OtherAgesOf, OtherDeferrals, OtherDelays, OtherExtensions,
+        OtherLeases, OtherRetries, at_least_a_second, capped, early, in_seconds,
     },
     operating::{
         LoopingSlices, NeverUnblocked, PagingByOffset, PurgeForgetsEarly, PurgeTakesPending,

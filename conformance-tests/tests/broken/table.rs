@@ -106,6 +106,7 @@ macro_rules! table {
                 deaf_to_release: broken::waking::deaf_to("release")
                     => "wakeups::work_that_comes_back_wakes",
                 deaf_to_retry: broken::waking::deaf_to("retry") => "wakeups::work_that_comes_back_wakes",
+                deaf_to_deferrals: broken::waking::deaf_to("defer") => "wakeups::work_that_comes_back_wakes",
                 deaf_to_replay: broken::waking::deaf_to("replay")
                     => "wakeups::work_that_comes_back_wakes",
                 deaf_to_processed_ones: broken::waking::deaf_to("processed")
@@ -665,6 +666,22 @@ macro_rules! table {
                 discard_slice_that_is_done_and_denied: broken::decided::DoneAndDenied("discard_slice") => "outage::every_operation_says_so",
                 purge_that_is_done_and_denied: broken::decided::DoneAndDenied("purge") => "outage::every_operation_says_so",
                 purge_archived_that_is_done_and_denied: broken::decided::DoneAndDenied("purge_archived") => "outage::every_operation_says_so",
+                deferrals_that_are_releases: broken::looking::Keeps(broken::deferring::that_are_releases) => "defer::a_deferred_message_waits",
+                deferrals_that_are_lag: broken::looking::Keeps(broken::deferring::that_are_releases) => "statistics::a_deferred_message_is_no_lag",
+                deferrals_by_nothing_that_are_releases: broken::looking::Keeps(broken::deferring::of_nothing_that_are_releases) => "defer::a_deferral_by_nothing_is_due_at_once",
+                deferrals_by_a_second_at_least: broken::OtherDeferrals(broken::at_least_a_second) => "defer::a_deferral_by_nothing_is_due_at_once",
+                deferrals_that_are_retries: broken::looking::Keeps(broken::deferring::that_are_retries) => "defer::a_deferral_does_not_count",
+                deferrals_without_errors: broken::looking::Keeps(broken::deferring::without_errors) => "defer::the_error_of_a_deferral_is_kept",
+                deferrals_that_clear_the_error: broken::looking::Keeps(broken::deferring::that_clear_the_error) => "defer::the_error_of_a_deferral_is_kept",
+                deferrals_with_short_errors: broken::looking::Shows(broken::looking::short_errors) => "defer::errors_of_deferrals_are_cut",
+                deferrals_known_to_the_process: broken::deferring::KnownToTheProcess::default() => "defer::a_deferral_waits_for_every_process",
+                deferrals_only_in_time: broken::deferring::OnlyInTime => "defer::a_lease_that_ran_out_can_be_deferred",
+                deferrals_early: broken::OtherDeferrals(broken::early) => "moments::a_deferral_ends_when_it_should",
+                deferrals_in_whole_seconds: broken::OtherDeferrals(broken::in_seconds) => "moments::a_deferral_ends_when_it_should",
+                deferrals_by_an_hour_at_most: broken::OtherDeferrals(broken::capped) => "moments::a_deferral_ends_when_it_should",
+                deferrals_that_are_overtaken: broken::Overtakes => "ordering::a_deferral_is_not_overtaken",
+                deferrals_with_due_when_accepted: broken::looking::Shows(broken::looking::due_when_accepted) => "begin::a_deferral_is_busy_until_due",
+                deferrals_by_whatever_lease: broken::UnfencedSettle::default() => "fencing::a_stale_deferral_changes_nothing",
                 one_outcome_for_a_batch: broken::OneOutcome => "fencing::outcomes_of_one_batch_are_each_done",
                 a_list_of_the_dead_that_only_grows: broken::inconsistent::DeadStayListed::default()
                     => "invariants::what_is_kept_twice_agrees_after_every_step",

@@ -122,6 +122,7 @@ fn cause(outcome: &Outcome) -> &'static str {
         Outcome::Retry { .. } => "retry",
         Outcome::Dead { .. } => "dead",
         Outcome::Release => "release",
+        Outcome::Defer { .. } => "defer",
     }
 }
 

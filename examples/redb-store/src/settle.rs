@@ -64,6 +64,15 @@ pub(crate) fn settle(
             after.started = before.started.saturating_sub(1);
             after.finished = before.finished;
         }
+        Outcome::Defer { after: wait, error } => {
+            after.stage = Stage::Pending;
+            after.due_at = at.saturating_add(duration_micros(*wait));
+            after.started = before.started.saturating_sub(1);
+            after.finished = before.finished;
+            if let Some(error) = error {
+                after.last_error = Some(error_text(error).into_owned());
+            }
+        }
     }
     transaction.replace(&before, &after)?;
     Ok(Settled::Done)

@@ -168,6 +168,28 @@ fn release_takes_the_attempt_back_and_keeps_the_place() {
 }
 
 #[test]
+fn defer_waits_and_takes_the_attempt_back() {
+    let after = Duration::from_micros(500);
+    let error = Some("no\0way".into());
+    let entry = settled(&Outcome::Defer { after, error });
+    assert_eq!(entry.standing, Standing::Pending);
+    assert_eq!(entry.due_at, START + 510);
+    assert_eq!(entry.attempts, Attempts::default());
+    assert_eq!(entry.last_error.as_deref(), Some("no way"));
+
+    let mut entry = leased();
+    entry.last_error = Some("earlier".into());
+    let forever = Outcome::Defer {
+        after: Duration::MAX,
+        error: None,
+    };
+    assert_eq!(entry.settle(token(5), &forever, true, START), Settled::Done);
+    assert!(entry.due_at > START);
+    assert_eq!(entry.last_error.as_deref(), Some("earlier"));
+    assert!(entry.payload.is_some());
+}
+
+#[test]
 fn settling_again_changes_nothing() {
     let mut entry = processed();
     let dead = Outcome::Dead {

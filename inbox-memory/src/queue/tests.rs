@@ -88,7 +88,7 @@ fn check(queue: &Queue, now: i64) {
 }
 
 fn outcome(dice: &mut Dice) -> Outcome {
-    match dice.roll(5) {
+    match dice.roll(6) {
         0 => Outcome::Processed { result: None },
         1 => Outcome::Retry {
             after: Duration::from_micros(dice.roll(100)),
@@ -101,6 +101,10 @@ fn outcome(dice: &mut Dice) -> Outcome {
         3 => Outcome::Dead {
             reason: "poison".into(),
             after: AfterDead::Continue,
+        },
+        4 => Outcome::Defer {
+            after: Duration::from_micros(dice.roll(100)),
+            error: None,
         },
         _ => Outcome::Release,
     }

@@ -9,7 +9,7 @@
 
 #[allow(unused_imports, reason = "each test program uses a part")]
 pub use conformance_tests::samples::{
-    LEASE, dead, handler, key, message, ordered, retry, terms, worker,
+    LEASE, dead, defer, handler, key, message, ordered, retry, terms, worker,
 };
 
 use inbox_api::{

@@ -77,6 +77,16 @@ pub(crate) fn settle(
             }
         }
         Outcome::Release => release(),
+        Outcome::Defer { after, error } => {
+            let due = doc! { "$add": [now, duration_micros(*after)] };
+            let mut set = release();
+            set.insert("dueAt", due.clone());
+            set.insert("visibleAt", due);
+            if let Some(error) = error {
+                set.insert("error", literal(&*error_text(error)));
+            }
+            set
+        }
     };
     mark_ordered(database, &mut set, mark);
     vec![doc! { "$set": set }]

@@ -1,10 +1,11 @@
--- A retry finishes an attempt and has a new due time; a release takes the attempt back.
+-- A retry (1) finishes an attempt and has a new due time; a release (0) takes the attempt back; a
+-- deferral (2) takes it back and has a new due time.
 UPDATE {settled} AS j
 STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
 SET w.queue = IF(w.ordering_key IS NULL, 0, 2),
-    w.due_at = IF(j.retry = 1, @inbox_now + j.after, w.due_at),
-    w.visible_at = IF(j.retry = 1, @inbox_now + j.after, w.due_at),
-    w.started = IF(j.retry = 1, w.started, GREATEST(w.started - 1, 0)),
-    w.finished = w.finished + j.retry,
-    w.last_error = IF(j.retry = 1, UNHEX(j.error), w.last_error)
+    w.due_at = IF(j.back = 0, w.due_at, @inbox_now + j.after),
+    w.visible_at = IF(j.back = 0, w.due_at, @inbox_now + j.after),
+    w.started = IF(j.back = 1, w.started, GREATEST(w.started - 1, 0)),
+    w.finished = w.finished + (j.back = 1),
+    w.last_error = COALESCE(UNHEX(j.error), w.last_error)
 WHERE w.queue = 1 AND j.outcome = 0;

@@ -11,8 +11,8 @@ pub mod dump;
 
 #[allow(unused_imports, reason = "each test program uses a part")]
 pub use conformance_tests::samples::{
-    LEASE, accept, claim, claim_one, dead, handler, key, message, ordered, processed, settle,
-    terms, worker,
+    LEASE, accept, claim, claim_one, dead, defer, handler, key, message, ordered, processed,
+    settle, terms, worker,
 };
 use std::{
     num::NonZeroUsize,

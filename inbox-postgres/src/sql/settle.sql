@@ -1,5 +1,6 @@
 -- Ends leases. The arrays are in order of numbers, which is the one order in which rows are
--- locked. Outcomes: 0 release, 1 retry after a delay (in microseconds), 2 processed, 3 dead.
+-- locked. Outcomes: -1 deferral and 1 retry, both after a delay (in microseconds), 0 release,
+-- 2 processed, 3 dead. Those up to 0 take the start of the attempt back.
 -- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
 -- that were settled before and not claimed since. `alone`: not within a longer transaction of the
 -- caller's; `patience`, for so many milliseconds at most it then waits for each lock, if there is a
@@ -120,8 +121,8 @@ BEGIN
                 due_at = due.at,
                 visible_at = due.at,
                 finished_at = CASE WHEN h.outcome = 3 THEN instant END,
-                started = CASE WHEN h.outcome = 0 THEN greatest(h.started - 1, 0) ELSE h.started END,
-                finished = CASE WHEN h.outcome = 0 THEN h.finished ELSE h.finished + 1 END,
+                started = CASE WHEN h.outcome <= 0 THEN greatest(h.started - 1, 0) ELSE h.started END,
+                finished = CASE WHEN h.outcome <= 0 THEN h.finished ELSE h.finished + 1 END,
                 last_error = coalesce(h.error, h.last_error)
             FROM held AS h
             CROSS JOIN LATERAL (

@@ -3,7 +3,7 @@
 -- for each settlement its key and, packed, outcome, number, token and a number of the outcome's own;
 -- behind it, unless it is processed without a result, the outcome's text.
 local drop, keep = ARGV[arg] == '1', tonumber(ARGV[arg + 1])
-local DONE, RESULT, RETRY, DIED, RELEASE, CORRUPT = 0, 1, 2, 3, 4, 5
+local DONE, RESULT, RETRY, DIED, RELEASE, CORRUPT, DEFER, DEFER_WITH_ERROR = 0, 1, 2, 3, 4, 5, 6, 7
 local commands, at = {}, arg + 3
 for n = 1, tonumber(ARGV[arg + 2]) do
   local words = tonumber(ARGV[at])
@@ -92,8 +92,10 @@ for n, one in ipairs(list) do
     count(handler, LEASED, -1)
     move(handler, 'leased', false, s)
     local open = true
-    if one.outcome == RELEASE then
+    local put_off = one.outcome == DEFER or one.outcome == DEFER_WITH_ERROR
+    if one.outcome == RELEASE or put_off then
       s.state, s.started = PENDING, math.max(s.started - 1, 0)
+      if put_off then s.due = now + one.flag end
     else
       s.finished = s.finished + (one.outcome == CORRUPT and 0 or 1)
       if one.outcome == RETRY then
@@ -119,11 +121,11 @@ for n, one in ipairs(list) do
           s.started = math.max(s.started - 1, 0)
         end
       end
-      if one.outcome == RETRY or one.outcome == DIED or one.outcome == CORRUPT then
-        errs[#errs + 1] = s.key
-        errs[#errs + 1] = one.value
-        set_flag(s, HAS_ERROR, true)
-      end
+    end
+    if one.outcome == RETRY or one.outcome == DIED or one.outcome == CORRUPT or one.outcome == DEFER_WITH_ERROR then
+      errs[#errs + 1] = s.key
+      errs[#errs + 1] = one.value
+      set_flag(s, HAS_ERROR, true)
     end
     count(handler, s.state, 1)
     save(s)

@@ -3,8 +3,8 @@
 
 #[allow(unused_imports, reason = "each test program uses a part")]
 pub use conformance_tests::samples::{
-    LEASE, begin, claim, claim_one, dead, get, handler, ids, key, message, ordered, processed,
-    request, retry, settle, terms,
+    LEASE, begin, claim, claim_one, dead, defer, get, handler, ids, key, message, ordered,
+    processed, request, retry, settle, terms,
 };
 use std::path::PathBuf;
 

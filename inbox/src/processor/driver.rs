@@ -333,6 +333,13 @@ impl Driver {
                 self.summary.released += 1;
                 return;
             }
+            Outcome::Defer { after, .. } => {
+                self.summary.released += 1;
+                if let Some(due) = Instant::now().checked_add(*after) {
+                    self.claiming.hint(due);
+                }
+                return;
+            }
         };
         self.count(&slot.context, count);
     }

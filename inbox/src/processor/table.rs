@@ -80,7 +80,7 @@ impl Slot {
                 started: started.saturating_add(1),
                 finished: finished.saturating_add(1),
             }),
-            Outcome::Release => Some(Attempts { started, finished }),
+            Outcome::Release | Outcome::Defer { .. } => Some(Attempts { started, finished }),
             Outcome::Processed { .. } | Outcome::Dead { .. } => None,
         };
     }

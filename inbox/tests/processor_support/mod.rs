@@ -119,6 +119,9 @@ impl Spy {
                 Outcome::Retry { error: text, .. } | Outcome::Dead { reason: text, .. } => {
                     text.contains("odd")
                 }
+                Outcome::Defer { error, .. } => {
+                    error.as_ref().is_some_and(|text| text.contains("odd"))
+                }
                 Outcome::Release => false,
             };
             answers.push(if is_refused || always {

@@ -8,7 +8,7 @@ use super::{
     Checker, Rule,
     story::{Grant, Settle, Stories, Story},
 };
-use crate::crash::history::{Ending, Kept};
+use crate::crash::history::Kept;
 
 /// By how much a store's clock may run slower or faster than the host's monotonic one during a
 /// lease, in microseconds.
@@ -170,7 +170,7 @@ impl Possible {
             by_token
                 .values()
                 .filter(|settle| {
-                    (settle.ending == Ending::Release) == release && settle.answer.is_some() == done
+                    settle.ending.is_uncounted() == release && settle.answer.is_some() == done
                 })
                 .count() as u64
         };

@@ -54,10 +54,10 @@ pub enum Rule {
     StateHasACause,
     /// A message that is final is not handed out.
     FinalStaysFinal,
-    /// A message that is to be retried is not handed out before it is due.
+    /// A message that is to be retried, or was deferred, is not handed out before it is due.
     RetryWaits,
-    /// Every claim counts as an attempt started, unless it was released, and every outcome as one
-    /// finished; nothing else does.
+    /// Every claim counts as an attempt started, unless it was released or deferred, and every other
+    /// outcome as one finished; nothing else does.
     AttemptsCounted,
     /// A message is not handed out while an earlier one of its ordering key is unfinished.
     HandedOutInOrder,

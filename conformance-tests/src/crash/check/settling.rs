@@ -75,7 +75,7 @@ impl Checker<'_> {
                     let what = format!("was handed out with token {token} after it was final");
                     self.judge(Rule::FinalStaysFinal, &[key], Some(what));
                 }
-                Ending::Retry(after) => {
+                Ending::Retry(after) | Ending::Defer(after) => {
                     // A repetition changes nothing, so the first time counts.
                     let first = story
                         .settles
@@ -105,6 +105,6 @@ fn state_after(ending: Ending) -> Option<State> {
     match ending {
         Ending::Processed => Some(State::Processed),
         Ending::Dead => Some(State::Dead),
-        Ending::Retry(_) | Ending::Release => None,
+        Ending::Retry(_) | Ending::Release | Ending::Defer(_) => None,
     }
 }

@@ -141,6 +141,7 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
                     Ending::Processed => "processed".to_owned(),
                     Ending::Dead => "dead".to_owned(),
                     Ending::Release => "release".to_owned(),
+                    Ending::Defer(micros) => format!("defer by {} ms", micros / 1000),
                 };
                 let mut what = format!(
                     "settle{} with token {}: {ending}",

@@ -14,7 +14,7 @@ use crate::crash::history::{
     Answered, Asked, Call, Ended, Ending, Granted, Held, History, Kept, Received, Sent,
 };
 
-use Ending::{Dead, Processed, Release, Retry};
+use Ending::{Dead, Defer, Processed, Release, Retry};
 use Kept::{Done, LeaseLost};
 use Received::{Accepted, Duplicate};
 
@@ -270,7 +270,7 @@ fn unknown_outcomes_explain_what_they_can() {
 }
 
 #[test]
-fn leases_that_run_out_are_released_retried_or_extended_are_good() {
+fn leases_that_run_out_are_released_deferred_retried_or_extended_are_good() {
     Run::default()
         .receive(0, 1, "a", Accepted)
         .claim(2, 3, "a", 1, (1, 0))
@@ -288,6 +288,12 @@ fn leases_that_run_out_are_released_retried_or_extended_are_good() {
         // A repetition of what was settled already.
         .settle((934, 935), ("a", 5), Processed, Done)
         .listed("a", State::Processed, 4, 2)
+        .receive(0, 1, "b", Accepted)
+        .claim(2, 3, "b", 1, (1, 0))
+        .settle((4, 5), ("b", 1), Defer(100_000), Done)
+        .claim(106, 107, "b", 2, (1, 0))
+        .settle((108, 109), ("b", 2), Processed, Done)
+        .listed("b", State::Processed, 1, 1)
         .keeps_all();
 }
 
@@ -483,6 +489,14 @@ fn retried_at_once() {
         .settle((8, 9), ("a", 2), Processed, Done)
         .listed("a", State::Processed, 2, 2)
         .breaks(Rule::RetryWaits);
+    Run::default()
+        .receive(0, 1, "a", Accepted)
+        .claim(2, 3, "a", 1, (1, 0))
+        .settle((4, 5), ("a", 1), Defer(100_000), Done)
+        .claim(6, 7, "a", 2, (1, 0))
+        .settle((8, 9), ("a", 2), Processed, Done)
+        .listed("a", State::Processed, 1, 1)
+        .breaks(Rule::RetryWaits);
 }
 
 #[test]
@@ -502,15 +516,17 @@ fn attempts_that_do_not_count() {
     crashed((2, 1), (2, 1)).breaks(Rule::AttemptsCounted);
     crashed((2, 0), (1, 1)).breaks(Rule::AttemptsCounted);
     crashed((2, 0), (2, 2)).breaks(Rule::AttemptsCounted);
-    // A release that counts.
-    Run::default()
-        .receive(0, 1, "a", Accepted)
-        .claim(2, 3, "a", 1, (1, 0))
-        .settle((4, 5), ("a", 1), Release, Done)
-        .claim(6, 7, "a", 2, (2, 0))
-        .settle((8, 9), ("a", 2), Processed, Done)
-        .listed("a", State::Processed, 1, 1)
-        .breaks(Rule::AttemptsCounted);
+    // A release or a deferral that counts.
+    for uncounted in [Release, Defer(0)] {
+        Run::default()
+            .receive(0, 1, "a", Accepted)
+            .claim(2, 3, "a", 1, (1, 0))
+            .settle((4, 5), ("a", 1), uncounted, Done)
+            .claim(6, 7, "a", 2, (2, 0))
+            .settle((8, 9), ("a", 2), Processed, Done)
+            .listed("a", State::Processed, 1, 1)
+            .breaks(Rule::AttemptsCounted);
+    }
 }
 
 #[test]

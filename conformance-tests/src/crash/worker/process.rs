@@ -133,6 +133,10 @@ fn outcome(random: &mut fastrand::Rng, leased: &Leased) -> Outcome {
             error: "not yet".into(),
         },
         12..18 if !impatient => Outcome::Release,
+        18..24 if !impatient => Outcome::Defer {
+            after: Duration::from_millis(random.u64(..=60)),
+            error: random.bool().then(|| "not now".into()),
+        },
         _ if poison => Outcome::Dead {
             reason: "poison".into(),
             after: AfterDead::Continue,
