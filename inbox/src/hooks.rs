@@ -16,7 +16,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{CorruptRow, HandlerStatistics, Leased};
+use crate::{CorruptRow, HandlerName, HandlerStatistics, Leased};
 
 /// Calls to the application from processors, inline consumers and janitors, for alerts and the
 /// like. Every method does nothing unless it is implemented.
@@ -77,6 +77,18 @@ pub trait Hooks: Send + Sync + 'static {
         let _ = row;
     }
 
+    /// A processor starts no messages of this handler for a while, because of this error: its
+    /// [circuit](crate::CircuitBreaker) has opened, or the handler has asked for a
+    /// [pause](crate::Failure::pause). Told once until it goes on, however often the pause begins again.
+    async fn paused(&self, handler: &HandlerName, error: &str, length: Duration) {
+        let _ = (handler, error, length);
+    }
+
+    /// A pause is over: the circuit has closed, or the time has passed.
+    async fn resumed(&self, handler: &HandlerName) {
+        let _ = handler;
+    }
+
     /// A handler's longest-due message has been due for longer than `limit`. Repeated at every
     /// look for as long as that is so. Needs
     /// [`ProcessorBuilder::backlog_monitor`](crate::ProcessorBuilder::backlog_monitor).
@@ -92,6 +104,8 @@ pub(crate) enum Call {
     LeaseLost(Box<Leased>),
     OutcomeRefused(Box<Leased>, String),
     CorruptRow(CorruptRow),
+    Paused(HandlerName, String, Duration),
+    Resumed(HandlerName),
     BacklogAge(HandlerStatistics, Duration),
 }
 
@@ -106,6 +120,8 @@ impl Call {
             Self::LeaseLost(_) => "lease_lost",
             Self::OutcomeRefused(..) => "outcome_refused",
             Self::CorruptRow(_) => "corrupt_row",
+            Self::Paused(..) => "paused",
+            Self::Resumed(_) => "resumed",
             Self::BacklogAge(..) => "backlog_age",
         }
     }
@@ -126,6 +142,10 @@ impl Call {
                     hooks.outcome_refused(&message, &reason).await;
                 }
                 Self::CorruptRow(row) => hooks.corrupt_row(&row).await,
+                Self::Paused(handler, error, length) => {
+                    hooks.paused(&handler, &error, length).await;
+                }
+                Self::Resumed(handler) => hooks.resumed(&handler).await,
                 Self::BacklogAge(handler, limit) => hooks.backlog_age(&handler, limit).await,
             }
         });

@@ -19,21 +19,25 @@
 //! # From a message to its effect
 //! ```
 //! use inbox::{
-//!     CancellationToken, HandlerName, Kind, Message, MessageId, Processor, Receipt, Router,
-//!     StoreExt,
+//!     CancellationToken, Context, HandlerName, Kind, Message, MessageId, Processor, Receipt,
+//!     Router, StoreExt,
 //! };
 //!
 //! #[derive(serde::Deserialize)]
 //! struct OrderPlaced { order: u64 }
+//!
+//! async fn charge(event: OrderPlaced, _: Context) -> Result<(), std::io::Error> {
+//!     println!("charging for order {}", event.order);
+//!     Ok(()) // an error would be retried
+//! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = inbox::connect("memory://").await?;
 //! store.migrate().await?; // sets up or upgrades; harmless every time
 //!
-//! let billing = HandlerName::new("billing")?;
 //! let message = Message::new(
-//!     billing.clone(),
+//!     HandlerName::new("billing")?,
 //!     MessageId::new("evt-1")?,
 //!     Kind::new("order.placed")?,
 //!     r#"{"order": 7}"#,
@@ -41,10 +45,7 @@
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
 //!
-//! let router = Router::new(billing).on_json("order.placed", |event: OrderPlaced, _| async move {
-//!     println!("charging for order {}", event.order); // an error would be retried
-//!     Ok(())
-//! });
+//! let router = Router::new("billing").on_json("order.placed", charge);
 //! let processor = Processor::builder(store).router(router).build()?;
 //! let summary = processor.run_until_idle(CancellationToken::new()).await?;
 //! assert_eq!(summary.processed, 1);
@@ -135,8 +136,9 @@ pub use inline::InlineConsumer;
 pub use janitor::{Archiver, Janitor, JanitorBuilder, RetentionWarning, Sweep, SweepError};
 pub use layer::InboxLayer;
 pub use processor::{
-    Completion, Context, Failure, Fallback, Handler, Processor, ProcessorBuilder, Router, Summary,
-    TransactionalHandler, in_transaction, in_transaction_fn,
+    CircuitBreaker, Completion, Context, Failure, Fallback, Handler, KindOptions, LentTransaction,
+    Middleware, Next, Processor, ProcessorBuilder, Rate, Remedy, Router, Summary,
+    TransactionalHandler, in_transaction, in_transaction_fn, json,
 };
 pub use receiver::Receiver;
 pub use retry::RetryPolicy;

@@ -25,8 +25,20 @@ use crate::Attempts;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     max_attempts: u32,
-    first_delay: Duration,
-    max_delay: Duration,
+    delays: Delays,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Delays {
+    /// Doubling from the first to the longest.
+    Exponential { first: Duration, longest: Duration },
+    /// One after the other, the last one again and again.
+    Schedule(Vec<Duration>),
+}
+
+/// So long, and up to a tenth more at random.
+pub(crate) fn jittered(after: Duration) -> Duration {
+    after.saturating_add((after / 10).mul_f64(fastrand::f64()))
 }
 
 impl Default for RetryPolicy {
@@ -34,13 +46,38 @@ impl Default for RetryPolicy {
     fn default() -> Self {
         Self {
             max_attempts: 10,
-            first_delay: Duration::from_secs(5),
-            max_delay: Duration::from_secs(60 * 60),
+            delays: Delays::Exponential {
+                first: Duration::from_secs(5),
+                longest: Duration::from_secs(60 * 60),
+            },
         }
     }
 }
 
 impl RetryPolicy {
+    /// One attempt more than there are delays, each drawn from the upper half of the one on the list:
+    /// with `[1 s, 30 s, 10 min]` four attempts, the last one five to ten minutes after the third. Where
+    /// more attempts are [allowed](Self::with_max_attempts), the last delay goes on; without any delay
+    /// they follow at once.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use inbox::RetryPolicy;
+    ///
+    /// let policy = RetryPolicy::schedule([1, 30, 600].map(Duration::from_secs));
+    /// assert_eq!(policy.max_attempts(), 4);
+    /// assert_eq!(policy.delay_bounds(2), Duration::from_secs(15)..=Duration::from_secs(30));
+    /// ```
+    #[must_use]
+    pub fn schedule(delays: impl IntoIterator<Item = Duration>) -> Self {
+        let delays: Vec<_> = delays.into_iter().collect();
+        let attempts = u32::try_from(delays.len()).unwrap_or(u32::MAX);
+        Self {
+            max_attempts: attempts.saturating_add(1),
+            delays: Delays::Schedule(delays),
+        }
+    }
+
     /// Sets after how many attempts a message is dead. Attempts that crashed their worker count.
     /// Zero is taken as one.
     #[must_use]
@@ -50,11 +87,13 @@ impl RetryPolicy {
     }
 
     /// Sets the longest delay after the first attempt, and the longest of all. A `first` above
-    /// `max` is cut to it.
+    /// `max` is cut to it. In place of a [schedule](Self::schedule).
     #[must_use]
     pub fn with_delays(mut self, first: Duration, max: Duration) -> Self {
-        self.first_delay = first.min(max);
-        self.max_delay = max;
+        self.delays = Delays::Exponential {
+            first: first.min(max),
+            longest: max,
+        };
         self
     }
 
@@ -85,9 +124,18 @@ impl RetryPolicy {
     /// 1).
     #[must_use]
     pub fn delay_bounds(&self, attempt: u32) -> RangeInclusive<Duration> {
-        let doublings = attempt.saturating_sub(1);
-        let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
-        let most = self.first_delay.saturating_mul(factor).min(self.max_delay);
+        let before = attempt.saturating_sub(1);
+        let most = match &self.delays {
+            Delays::Exponential { first, longest } => {
+                let factor = 1_u32.checked_shl(before).unwrap_or(u32::MAX);
+                first.saturating_mul(factor).min(*longest)
+            }
+            Delays::Schedule(delays) => {
+                let place = usize::try_from(before).unwrap_or(usize::MAX);
+                let delay = delays.get(place).or(delays.last());
+                delay.copied().unwrap_or_default()
+            }
+        };
         most / 2..=most
     }
 
@@ -98,14 +146,24 @@ impl RetryPolicy {
         let mut window = Duration::ZERO;
         for attempt in 1..self.max_attempts {
             let delay = *self.delay_bounds(attempt).end();
-            // The factor stops growing after 32 doublings at the latest.
-            if delay == self.max_delay || attempt > 32 {
+            if self.stays_the_same_after(attempt) {
                 let rest = delay.saturating_mul(self.max_attempts - attempt);
                 return window.saturating_add(rest);
             }
             window = window.saturating_add(delay);
         }
         window
+    }
+
+    /// Whether all delays from this attempt on are the same.
+    fn stays_the_same_after(&self, attempt: u32) -> bool {
+        match &self.delays {
+            // The factor stops growing after 32 doublings at the latest.
+            Delays::Exponential { longest, .. } => {
+                self.delay_bounds(attempt).end() == longest || attempt > 32
+            }
+            Delays::Schedule(delays) => usize::try_from(attempt).is_ok_and(|n| n >= delays.len()),
+        }
     }
 
     /// Why a message is dead whose attempts were used up before the one that has just begun.
@@ -140,16 +198,17 @@ mod tests {
 
     fn policy() -> impl Strategy<Value = RetryPolicy> {
         let attempts = prop_oneof![0..50_u32, any::<u32>()];
-        (attempts, duration(), duration()).prop_map(|(attempts, first, max)| {
-            RetryPolicy::default()
-                .with_max_attempts(attempts)
-                .with_delays(first, max)
-        })
+        let delays = prop_oneof![
+            (duration(), duration())
+                .prop_map(|(first, max)| RetryPolicy::default().with_delays(first, max)),
+            proptest::collection::vec(duration(), 0..5).prop_map(RetryPolicy::schedule),
+        ];
+        (attempts, delays).prop_map(|(attempts, policy)| policy.with_max_attempts(attempts))
     }
 
     proptest! {
         #[test]
-        fn delays_keep_their_bounds_and_the_bounds_grow(
+        fn delays_keep_their_bounds(
             policy in policy(),
             attempt in prop_oneof![0..70_u32, any::<u32>()],
             draw in any::<u32>(),
@@ -158,9 +217,11 @@ mod tests {
             prop_assert!(bounds.contains(&policy.delay_at(attempt, draw)));
             prop_assert_eq!(policy.delay_at(attempt, 0), *bounds.start());
             prop_assert_eq!(policy.delay_at(attempt, u32::MAX), *bounds.end());
-            prop_assert!(*bounds.end() <= policy.max_delay);
-            let next = policy.delay_bounds(attempt.saturating_add(1));
-            prop_assert!(next.start() >= bounds.start() && next.end() >= bounds.end());
+            if let Delays::Exponential { longest, .. } = policy.delays {
+                prop_assert!(*bounds.end() <= longest);
+                let next = policy.delay_bounds(attempt.saturating_add(1));
+                prop_assert!(next.start() >= bounds.start() && next.end() >= bounds.end());
+            }
             prop_assert!(policy.delay_at(attempt, draw) <= policy.delay_at(attempt, u32::MAX));
         }
 

@@ -11,6 +11,7 @@
 //! | `inbox_claimed_total` | counter | `handler` | messages claimed |
 //! | `inbox_processed_total` | counter | `handler` | messages settled as processed |
 //! | `inbox_retried_total` | counter | `handler` | attempts settled as to be tried again |
+//! | `inbox_deferred_total` | counter | `handler` | attempts that were put off without being counted |
 //! | `inbox_dead_total` | counter | `handler` | messages settled as dead |
 //! | `inbox_lease_lost_total` | counter | `handler` | leases that another worker had taken over |
 //! | `inbox_refused_total` | counter | `handler` | outcomes that the store refused to keep, also without their result or text |
@@ -18,6 +19,7 @@
 //! | `inbox_handler_seconds` | histogram | `handler` | time in the handler, per attempt |
 //! | `inbox_claim_seconds` | histogram | | time of a claim, per batch |
 //! | `inbox_settle_seconds` | histogram | | time of a settlement, per batch, repetitions included |
+//! | `inbox_paused` | gauge | `handler` | 1 while a processor starts nothing of it, because its circuit is open or it asked for a pause; 0 after that |
 //! | `inbox_backlog` | gauge | `handler` | messages pending or leased, from the backlog monitor |
 //! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
 //! | `inbox_blocking_dead` | gauge | `handler` | dead messages that hold up their ordering key until they are replayed, discarded or purged |
@@ -49,7 +51,7 @@ pub(crate) const MESSAGE: &str = "inbox::message";
 /// The metrics of one handler name, looked up once so that counting is one atomic addition.
 pub(crate) struct HandlerMetrics {
     #[cfg(feature = "metrics")]
-    counters: [metrics::Counter; 6],
+    counters: [metrics::Counter; 7],
     #[cfg(feature = "metrics")]
     seconds: metrics::Histogram,
 }
@@ -60,6 +62,7 @@ pub(crate) enum Count {
     Claimed,
     Processed,
     Retried,
+    Deferred,
     Dead,
     LeaseLost,
     Refused,
@@ -74,6 +77,7 @@ impl HandlerMetrics {
                 metrics::counter!("inbox_claimed_total", "handler" => label()),
                 metrics::counter!("inbox_processed_total", "handler" => label()),
                 metrics::counter!("inbox_retried_total", "handler" => label()),
+                metrics::counter!("inbox_deferred_total", "handler" => label()),
                 metrics::counter!("inbox_dead_total", "handler" => label()),
                 metrics::counter!("inbox_lease_lost_total", "handler" => label()),
                 metrics::counter!("inbox_refused_total", "handler" => label()),
@@ -83,11 +87,20 @@ impl HandlerMetrics {
     }
 
     pub(crate) fn count(&self, what: Count) {
-        let [claimed, processed, retried, dead, lease_lost, refused] = &self.counters;
+        let [
+            claimed,
+            processed,
+            retried,
+            deferred,
+            dead,
+            lease_lost,
+            refused,
+        ] = &self.counters;
         let counter = match what {
             Count::Claimed => claimed,
             Count::Processed => processed,
             Count::Retried => retried,
+            Count::Deferred => deferred,
             Count::Dead => dead,
             Count::LeaseLost => lease_lost,
             Count::Refused => refused,
@@ -165,6 +178,15 @@ pub(crate) fn count(handler: &HandlerName, what: Count) {
 
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn count(_: &HandlerName, _: Count) {}
+
+/// A router is paused, or no longer.
+pub(crate) fn paused(handler: &HandlerName, is_paused: bool) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("inbox_paused", "handler" => handler.to_string())
+        .set(f64::from(u8::from(is_paused)));
+    #[cfg(not(feature = "metrics"))]
+    let _ = (handler, is_paused);
+}
 
 /// A claim has set a row aside.
 pub(crate) fn corrupt() {

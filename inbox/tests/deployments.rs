@@ -72,15 +72,18 @@ async fn postgres(url: &str) -> PostgresStore {
 macro_rules! router {
     ($store:expr, $table:expr, $long:expr) => {{
         let (sql, long) = (format!("INSERT INTO {} (id) VALUES ($1)", $table), $long);
-        let book = in_transaction_fn(($store).clone(), move |transaction, context: &Context| {
-            let insert = sqlx::query(AssertSqlSafe(sql.clone()));
-            let insert = insert.bind(context.message().id().to_string());
-            Box::pin(async move {
-                insert.execute(&mut **transaction).await?;
-                work(long).await;
-                Ok(Completion::default())
-            })
-        });
+        let book = in_transaction_fn(
+            ($store).clone(),
+            move |mut transaction, context: Context| {
+                let insert = sqlx::query(AssertSqlSafe(sql.clone()));
+                let insert = insert.bind(context.message().id().to_string());
+                async move {
+                    insert.execute(&mut **transaction).await?;
+                    work(long).await;
+                    Ok::<_, sqlx::Error>(())
+                }
+            },
+        );
         Router::new(billing())
             .on("book", book)
             .on("mail", move |_: Context| async move {

@@ -8,8 +8,9 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use faulty::{Fault, FaultyStore, memory, message};
 use inbox::{
-    CancellationToken, Context, ErrorKind, InlineConsumer, Janitor, LeaseTerms, Operate as _,
-    Processor, Receipt, Receiver, Router, State, Store as _, StoreExt as _, WorkerName,
+    CancellationToken, Context, ErrorKind, Failure, InlineConsumer, Janitor, LeaseTerms,
+    Operate as _, Processor, Receipt, Receiver, Router, State, Store as _, StoreExt as _,
+    WorkerName,
     inline::{ConsumeError, Consumed},
     receiver::StreamSource,
 };
@@ -31,7 +32,7 @@ async fn a_processor_goes_on_after_claims_settlements_and_renewals_that_hang() {
     store.plan("extend", [Fault::Never]);
     let router = Router::new(faulty::handler("billing")).on("order.placed", async |_: Context| {
         tokio::time::sleep(Duration::from_secs(100)).await;
-        Ok(())
+        Ok::<_, Failure>(())
     });
     let processor = Processor::builder(store.clone())
         .router(router)
@@ -170,7 +171,7 @@ async fn an_outage_is_told_of_where_it_begins_and_where_it_ends() {
     let _ = store.receive_one(&message(1)).await.unwrap();
     let router = Router::new(faulty::handler("billing")).on("order.placed", async |_: Context| {
         tokio::time::sleep(Duration::from_secs(100)).await;
-        Ok(())
+        Ok::<_, Failure>(())
     });
     store.plan("claim", vec![Fault::Pass]);
     store.plan("claim", vec![Fault::Never; 5]);

@@ -19,9 +19,9 @@ use std::{
 use futures_util::{future::join_all, stream};
 use inbox::postgres::PostgresStore;
 use inbox::{
-    CancellationToken, ErrorKind, InlineConsumer, Janitor, LeaseTerms, Message, Operate as _,
-    OrderingKey, Processor, Receipt, Receiver, Router, Schema as _, State, Store as _, Summary,
-    WorkerName,
+    CancellationToken, ErrorKind, Failure, InlineConsumer, Janitor, LeaseTerms, Message,
+    Operate as _, OrderingKey, Processor, Receipt, Receiver, Router, Schema as _, State,
+    Store as _, Summary, WorkerName,
     inline::{Consumed, OnDuplicate, consume_in_transaction},
     receiver::StreamSource,
 };
@@ -93,7 +93,7 @@ async fn eight_processors_handle_every_message_once() {
             let seen = seen.clone();
             async move {
                 seen.lock().unwrap().push(context.message().clone());
-                Ok(())
+                Ok::<_, Failure>(())
             }
         });
         let processor = Processor::builder(Arc::new(store.clone()))

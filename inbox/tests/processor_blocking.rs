@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use inbox::{Context, Router, State, Summary};
+use inbox::{Context, Failure, Router, State, Summary};
 use logged::Log;
 use processor_support::*;
 
@@ -35,7 +35,7 @@ async fn block(messages: usize) -> (Arc<Spy>, usize, Summary) {
         async move {
             runs.fetch_add(1, SeqCst);
             thread::sleep(LEASE * 3);
-            Ok(())
+            Ok::<_, Failure>(())
         }
     });
     let summary = until_idle(processor(&spy, router).lease(LEASE)).await;

@@ -47,7 +47,7 @@ impl Gated {
             async move {
                 this.runs.fetch_add(1, SeqCst);
                 this.go.cancelled().await;
-                Ok(())
+                Ok::<_, Failure>(())
             }
         }
     }
@@ -124,7 +124,7 @@ async fn a_handler_whose_lease_is_lost_is_told_and_its_outcome_discarded() {
         async move {
             started.cancel();
             context.cancellation().cancelled().await;
-            Ok(b"too late".to_vec())
+            Ok::<_, Failure>(b"too late".to_vec())
         }
     });
     let length = Duration::from_millis(300);
@@ -191,7 +191,7 @@ async fn outcomes_outlive_an_outage_and_their_leases_are_renewed_meanwhile() {
     let count = runs.clone();
     let handler = move |_: Context| {
         count.fetch_add(1, SeqCst);
-        async { Ok(b"kept".to_vec()) }
+        async { Ok::<_, Failure>(b"kept".to_vec()) }
     };
     let length = Duration::from_millis(240);
     let builder = processor(&spy, router(handler))
@@ -226,7 +226,10 @@ async fn claiming_goes_on_after_an_outage() {
     spy.receive_all((0..20).map(message)).await;
     spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
     spy.disturb("extend", Trouble::Refuse(ErrorKind::Unavailable));
-    let running = Background::start(processor(&spy, router(|_: Context| async { Ok(()) })));
+    let running = Background::start(processor(
+        &spy,
+        router(|_: Context| async { Ok::<_, Failure>(()) }),
+    ));
     eventually("tried", async || {
         spy.claim_limits.lock().unwrap().len() >= 3
     })
@@ -241,7 +244,10 @@ async fn a_claim_whose_reply_is_lost_costs_an_attempt_but_no_message() {
     let spy = spy();
     spy.receive_all((0..5).map(message)).await;
     spy.disturb("claim", Trouble::LoseReply);
-    let running = Background::start(processor(&spy, router(|_: Context| async { Ok(()) })));
+    let running = Background::start(processor(
+        &spy,
+        router(|_: Context| async { Ok::<_, Failure>(()) }),
+    ));
     eventually("claimed", async || spy.count(State::Leased).await == 5).await;
     spy.calm("claim");
     spy.clock.advance(Duration::from_secs(61));
@@ -266,7 +272,7 @@ async fn an_error_that_is_not_worth_repeating_stops_the_processor() {
                     tokio::time::sleep(Duration::from_millis(300)).await;
                 }
                 count.fetch_add(1, SeqCst);
-                Ok(())
+                Ok::<_, Failure>(())
             }
         };
         // It polls once: a lease that is renewed too late is nobody else's.
@@ -297,7 +303,7 @@ async fn corrupt_rows_are_told_and_stop_nobody() {
         place: "row 7".into(),
         reason: "no such state".into(),
     });
-    let router = router(|_: Context| async { Ok(()) });
+    let router = router(|_: Context| async { Ok::<_, Failure>(()) });
     let summary = until_idle(processor(&spy, router).hooks(told.clone())).await;
     assert_eq!(summary.processed, 1);
     assert_eq!(told.all(), ["corrupt row 7"]);
@@ -434,7 +440,7 @@ async fn shutdown_during_an_outage_ends_and_leaves_the_leases_to_run_out() {
     let spy = spy();
     spy.receive_all([message(1)]).await;
     spy.disturb("settle", Trouble::Refuse(ErrorKind::Unavailable));
-    let router = router(|_: Context| async { Ok(()) });
+    let router = router(|_: Context| async { Ok::<_, Failure>(()) });
     let running = Background::start(processor(&spy, router).drain_limit(Duration::ZERO));
     eventually("tried", async || {
         !spy.settle_sizes.lock().unwrap().is_empty()
@@ -466,7 +472,7 @@ async fn dropping_the_processor_drops_its_handlers() {
             begun.cancel();
             std::future::pending::<()>().await;
             drop(guard);
-            Ok(())
+            Ok::<_, Failure>(())
         }
     };
     let running = Background::start(processor(&spy, router(handler)));
@@ -512,7 +518,7 @@ async fn only_the_message_that_kills_its_worker_dies() {
                 // Long enough for some to be caught together with a killer.
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 done.lock().unwrap().insert(id);
-                Ok(())
+                Ok::<_, Failure>(())
             }
         };
         let builder = processor(&spy, router(handler))
@@ -570,7 +576,7 @@ async fn a_suspect_is_alone_among_the_messages_of_its_own_handler_only() {
     let count = handled.clone();
     let served = Router::new(other).on("order.placed", move |_: Context| {
         count.fetch_add(1, SeqCst);
-        async { Ok(()) }
+        async { Ok::<_, Failure>(()) }
     });
     let builder = processor(&spy, routed).router(served).retry(at_once(2));
     let running = Background::start(builder.concurrency(8));

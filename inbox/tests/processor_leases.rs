@@ -213,7 +213,7 @@ async fn a_renewal_that_is_answered_before_this_workers_own_claim_loses_no_lease
         count.fetch_add(1, SeqCst);
         async move {
             sleep_until(began + Duration::from_millis(61_500)).await;
-            Ok(())
+            Ok::<_, Failure>(())
         }
     };
     bench.start(handler, |builder| builder);
@@ -246,7 +246,7 @@ async fn what_is_finished_and_held_again_is_not_run_again() {
         count.fetch_add(1, SeqCst);
         async move {
             sleep_until(began + Duration::from_millis(61_800)).await;
-            Ok(())
+            Ok::<_, Failure>(())
         }
     };
     bench.spy.disturb("extend", Trouble::Hold);

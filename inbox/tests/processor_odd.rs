@@ -22,7 +22,7 @@ use tokio::time::Instant;
 fn router() -> Router {
     Router::new(billing())
         .on("done", |_: Context| async {
-            Ok(Completion::with_result("r"))
+            Ok::<_, Failure>(Completion::with_result("r"))
         })
         .on("retry", |_: Context| async {
             Err::<(), _>(Failure::retry_after(Duration::from_secs(5), "odd"))

@@ -8,8 +8,8 @@ mod processor_support;
 use std::{path::Path, sync::Arc, time::Duration};
 
 use inbox::{
-    CancellationToken, Completion, Filter, Operate as _, Page, Processor, Router, Schema as _,
-    State, Store as _, Summary, in_transaction_fn,
+    CancellationToken, Filter, Operate as _, Page, Processor, Router, Schema as _, State,
+    Store as _, Summary, in_transaction_fn,
     sqlite::{SqliteOptions, SqliteStore, Synchronous},
 };
 use processor_support::{at_once, billing, message};
@@ -26,15 +26,13 @@ async fn connect(path: &Path) -> SqliteStore {
 }
 
 async fn work(store: SqliteStore) -> Summary {
-    let handler = in_transaction_fn(store.clone(), |transaction, context| {
-        Box::pin(async move {
-            sqlx::query("INSERT INTO effects (id) VALUES (?)")
-                .bind(context.message().id().to_string())
-                .execute(&mut **transaction)
-                .await?;
-            tokio::time::sleep(EACH).await;
-            Ok(Completion::default())
-        })
+    let handler = in_transaction_fn(store.clone(), |mut transaction, context| async move {
+        sqlx::query("INSERT INTO effects (id) VALUES (?)")
+            .bind(context.message().id().to_string())
+            .execute(&mut **transaction)
+            .await?;
+        tokio::time::sleep(EACH).await;
+        Ok::<_, sqlx::Error>(())
     });
     let processor = Processor::builder(Arc::new(store.clone()))
         .router(Router::new(billing()).on("order.placed", handler))

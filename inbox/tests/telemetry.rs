@@ -10,7 +10,7 @@ mod processor_support;
 
 use std::{sync::Arc, time::Duration};
 
-use inbox::{Context, ErrorKind, Failure, Router};
+use inbox::{Context, ErrorKind, Failure, Fallback, Router};
 use logged::Log;
 use processor_support::*;
 use tracing::Level;
@@ -32,11 +32,12 @@ async fn eventful() -> (Arc<Spy>, Router) {
     ];
     spy.receive_all(others.into_iter().chain([traced])).await;
     let router = Router::new(billing())
+        .fallback(Fallback::DeadLetter)
         .on("ok", |_: Context| async {
             tracing::info!("from within");
-            Ok(b"secret result".to_vec())
+            Ok::<_, Failure>(b"secret result".to_vec())
         })
-        .on_json("json", |_: u64, _| async { Ok(()) })
+        .on_json("json", |_: u64, _| async { Ok::<_, Failure>(()) })
         .on("retry", |_: Context| async {
             Err::<(), _>(Failure::retry("try again"))
         })
@@ -95,7 +96,8 @@ async fn an_outage_is_logged_once() {
     for operation in ["claim", "settle"] {
         spy.disturb(operation, Trouble::Refuse(ErrorKind::Unavailable));
     }
-    let router = Router::new(billing()).on("order.placed", |_: Context| async { Ok(()) });
+    let router =
+        Router::new(billing()).on("order.placed", |_: Context| async { Ok::<_, Failure>(()) });
     let run = until_idle(processor(&spy, router));
     let recovery = async {
         eventually("tried", async || spy.claim_limits.lock().unwrap().len() > 3).await;
@@ -221,7 +223,8 @@ mod counted {
         assert_eq!(value("inbox_retried_total billing"), Some(2));
         assert_eq!(value("inbox_dead_total billing"), Some(4));
         assert_eq!(value("inbox_lease_lost_total billing"), Some(0));
-        assert_eq!(value("inbox_handler_seconds billing"), Some(7));
+        // One had no handler.
+        assert_eq!(value("inbox_handler_seconds billing"), Some(6));
         assert!(value("inbox_claim_seconds ") >= Some(2));
         assert!(value("inbox_settle_seconds ") >= Some(2));
         // Gauges: zero as a floating-point number is zero here too.
@@ -265,7 +268,8 @@ mod counted {
                 let all = [message(1), message(2), message(3).for_handler(other)];
                 block_a_key(&*spy.inner).await;
                 spy.receive_all(all.clone()).await;
-                let router = Router::new(billing()).on("x", |_: Context| async { Ok(()) });
+                let router =
+                    Router::new(billing()).on("x", |_: Context| async { Ok::<_, Failure>(()) });
                 let every = Duration::from_secs(1);
                 let processor = processor(&spy, router)
                     .backlog_monitor(spy.inner.clone(), every * 60, every)
@@ -322,7 +326,7 @@ mod counted {
                     reason: "no such state".into(),
                 });
                 let router = Router::new(billing())
-                    .on("x", |_: Context| async { Ok(()) })
+                    .on("x", |_: Context| async { Ok::<_, Failure>(()) })
                     .on("odd", |_: Context| async {
                         Err::<(), _>(Failure::dead("odd"))
                     });

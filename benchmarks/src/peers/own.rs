@@ -1,6 +1,7 @@
 //! The inbox itself: its receive, and its processor with a handler that does nothing.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -109,7 +110,8 @@ async fn drain(store: &Arc<dyn Inbox>, processors: usize, load: Load) -> Result<
     let start = Instant::now();
     let mut running = Vec::with_capacity(processors);
     for _ in 0..processors {
-        let router = Router::new(handler()?).fallback_handler(|_: Context| async { Ok(()) });
+        let router = Router::new(handler()?)
+            .fallback_handler(|_: Context| async { Ok::<_, Infallible>(()) });
         let processor = Processor::builder(Arc::clone(store))
             .router(router)
             .concurrency(2 * load.batch as usize)

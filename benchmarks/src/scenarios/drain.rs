@@ -1,6 +1,7 @@
 //! A backlog, drained by a processor: its memory must not grow with the backlog.
 
 use std::{
+    convert::Infallible,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -57,7 +58,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
 
 /// Handlers that do nothing.
 pub(super) fn idle() -> Result<Router> {
-    Ok(Router::new(handler()?).fallback_handler(|_: Context| async { Ok(()) }))
+    Ok(Router::new(handler()?).fallback_handler(|_: Context| async { Ok::<_, Infallible>(()) }))
 }
 
 /// With twice a batch in hand, so that one is claimed while another runs.

@@ -7,6 +7,7 @@ mod depth;
 mod drain;
 mod inline;
 mod keys;
+mod neighbours;
 mod pair;
 mod purge;
 mod receive;
@@ -89,6 +90,8 @@ enum Scenario {
     Workers,
     /// Latency from receive to the start of the handler in an idle system
     WakeUp,
+    /// The same for a router whose neighbour in the processor is slow and has a backlog
+    Neighbours,
     /// What the processor costs beyond the store's claims and settlements
     ProcessorCost,
     /// Claim and settle with a history of processed messages
@@ -166,6 +169,7 @@ impl Bench<'_> {
             Scenario::Payload => sweeps::payloads(self).await?,
             Scenario::Workers => workers::measure(self).await?,
             Scenario::WakeUp => wakeup::measure(self).await?,
+            Scenario::Neighbours => neighbours::measure(self).await?,
             Scenario::ProcessorCost => cost::measure(self).await?,
             Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
             Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,

@@ -4,9 +4,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use futures_util::future::BoxFuture;
 use inbox::{
-    Completion, Context, Failure, Message, Processor, Router, Transactional, in_transaction_fn,
+    Context, Failure, Message, Processor, Router, in_transaction_fn,
     mongo::mongodb::bson::{Document, doc},
 };
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
@@ -139,37 +138,28 @@ async fn set_up(site: &Site, slot: Slot) -> Result<()> {
 }
 
 fn router(store: &AnyStore) -> Result<Option<Router>> {
+    macro_rules! in_sql {
+        ($store:ident, $effect:expr) => {
+            in_transaction_fn($store, |mut transaction, context: Context| async move {
+                sqlx::query($effect)
+                    .bind(context.message().id().as_str())
+                    .execute(&mut **transaction)
+                    .await?;
+                Ok::<_, sqlx::Error>(())
+            })
+        };
+    }
+    let router = Router::new(handler()?);
     let router = match store.clone() {
         AnyStore::Memory(_) | AnyStore::Redis(_) => return Ok(None),
-        AnyStore::Postgres(store) => with(store, |transaction, context| {
-            Box::pin(async move {
-                sqlx::query(pair::postgres::EFFECT)
-                    .bind(context.message().id().as_str())
-                    .execute(&mut **transaction)
-                    .await?;
-                Ok(Completion::default())
-            })
-        })?,
-        AnyStore::MySql(store) => with(store, |transaction, context| {
-            Box::pin(async move {
-                sqlx::query(pair::mysql::EFFECT)
-                    .bind(context.message().id().as_str())
-                    .execute(&mut **transaction)
-                    .await?;
-                Ok(Completion::default())
-            })
-        })?,
-        AnyStore::Sqlite(store) => with(store, |transaction, context| {
-            Box::pin(async move {
-                sqlx::query(pair::sqlite::EFFECT)
-                    .bind(context.message().id().as_str())
-                    .execute(&mut **transaction)
-                    .await?;
-                Ok(Completion::default())
-            })
-        })?,
-        AnyStore::Mongo(store) => with(store, |transaction, context| {
-            Box::pin(async move {
+        AnyStore::Postgres(store) => {
+            router.fallback_handler(in_sql!(store, pair::postgres::EFFECT))
+        }
+        AnyStore::MySql(store) => router.fallback_handler(in_sql!(store, pair::mysql::EFFECT)),
+        AnyStore::Sqlite(store) => router.fallback_handler(in_sql!(store, pair::sqlite::EFFECT)),
+        AnyStore::Mongo(store) => router.fallback_handler(in_transaction_fn(
+            store,
+            |mut transaction, context: Context| async move {
                 let session = transaction.session()?;
                 let effects = session.client().database(Slot::First.database());
                 effects
@@ -177,23 +167,9 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
                     .insert_one(doc! { "_id": context.message().id().as_str() })
                     .session(session)
                     .await?;
-                Ok(Completion::default())
-            })
-        })?,
+                Ok::<_, Failure>(())
+            },
+        )),
     };
     Ok(Some(router))
-}
-
-fn with<S, F>(store: S, handle: F) -> Result<Router>
-where
-    S: Transactional,
-    F: for<'a> Fn(
-            &'a mut S::Transaction,
-            &'a Context,
-        ) -> BoxFuture<'a, Result<Completion, Failure>>
-        + Send
-        + Sync
-        + 'static,
-{
-    Ok(Router::new(handler()?).fallback_handler(in_transaction_fn(store, handle)))
 }

@@ -1,6 +1,9 @@
 //! An idle system: how long from the call of `receive` to the start of the handler.
 
-use std::time::{Duration, Instant};
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use inbox::{CancellationToken, Context, Processor, Router, StoreExt as _};
@@ -38,7 +41,7 @@ async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
         let started = started.clone();
         async move {
             let _ = started.send(Instant::now());
-            Ok(())
+            Ok::<_, Infallible>(())
         }
     });
     let processor = Processor::builder(inbox.clone()).router(router).build()?;

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use super::{Config, HandlerConfig, Processor, Router, blocking::Warned, monitor::Monitor};
+use super::{
+    Config, Middleware, Processor, Router, Served, blocking::Warned, monitor::Monitor,
+    outcomes::UnknownKinds,
+};
 use crate::{
     AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName,
     patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
@@ -13,6 +16,7 @@ use crate::{
 pub struct ProcessorBuilder {
     store: Arc<dyn Store>,
     routers: Vec<Router>,
+    middleware: Vec<Arc<dyn Middleware>>,
     hooks: Option<Arc<dyn Hooks>>,
     retry: RetryPolicy,
     after_dead: AfterDead,
@@ -39,6 +43,7 @@ impl ProcessorBuilder {
         Self {
             store,
             routers: Vec::new(),
+            middleware: Vec::new(),
             hooks: None,
             retry: RetryPolicy::default(),
             after_dead: AfterDead::default(),
@@ -64,12 +69,21 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets how many handlers run at a time. Default: 64. Up to 65,536.
+    /// Adds something that runs around all handlers of all routers, around the routers' own
+    /// [middleware](Router::middleware), and within what was added before.
+    #[must_use]
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.middleware.push(Arc::new(middleware));
+        self
+    }
+
+    /// Sets how many handlers of each router run at a time, unless the router
+    /// [says otherwise](Router::concurrency). Default: 64. Up to 65,536.
     ///
     /// Together with the [`look_ahead`](Self::look_ahead) it is how many messages this processor
-    /// holds at most, from their claim until their outcome is stored, and the only bound on their
-    /// memory: with payloads at the stores' default limit of 16 MiB, 64 messages take 1 GiB. Where
-    /// payloads may be large, set both, or the store's limit, to fit. Calls of hooks that are
+    /// holds at most for each router, from their claim until their outcome is stored, and the only bound
+    /// on their memory: with payloads at the stores' default limit of 16 MiB, 64 messages take 1 GiB.
+    /// Where payloads may be large, set both, or the store's limit, to fit. Calls of hooks that are
     /// outstanding also hold a message each, up to a thousand.
     #[must_use]
     pub fn concurrency(mut self, messages: usize) -> Self {
@@ -77,7 +91,7 @@ impl ProcessorBuilder {
         self
     }
 
-    /// Sets how many messages may be claimed before there is room for their handlers, and outcomes
+    /// Sets how many messages of each router may be claimed before there is room for their handlers, and outcomes
     /// gather while other handlers run, so that few handlers at a time do not pay for a claim and a
     /// settlement each. Default: 0, so that nothing is claimed that cannot be run at once, and
     /// [`concurrency`](Self::concurrency) bounds all that is held. Up to 65,536; 32 is enough for most.
@@ -220,10 +234,9 @@ impl ProcessorBuilder {
     /// Builds the processor. No I/O happens yet.
     ///
     /// # Errors
-    /// [`Invalid`] without a router, with two of one name or one with an invalid kind, and for
+    /// [`Invalid`] without a router, with two of one name or one with an invalid name or kind, and for
     /// numbers and durations out of range.
     pub fn build(self) -> Result<Processor, Invalid> {
-        in_range(self.concurrency, 65_536, "concurrency")?;
         if self.look_ahead > 65_536 {
             return Err(Invalid::OutOfRange {
                 what: "look-ahead",
@@ -248,30 +261,73 @@ impl ProcessorBuilder {
         if let Some(monitor) = &self.monitor {
             check_limit(monitor.interval, "backlog monitor's interval")?;
         }
-        let worker = self.worker.map_or_else(default_worker, Ok)?;
+        let worker = self.worker.clone().map_or_else(default_worker, Ok)?;
+        let terms = LeaseTerms::new(self.lease, worker)?;
+        let mut builder = self;
+        let routers = std::mem::take(&mut builder.routers);
+        let mut served = Vec::with_capacity(routers.len());
+        let mut places = HashMap::with_capacity(routers.len());
+        for router in routers {
+            let one = builder.serve(router, &terms)?;
+            if places.insert(one.name.clone(), served.len()).is_some() {
+                return Err(Invalid::Malformed {
+                    what: "the list of routers",
+                    expected: "one router per handler name",
+                });
+            }
+            served.push(one);
+        }
+        if served.is_empty() {
+            return Err(Invalid::Empty {
+                what: "the list of routers",
+            });
+        }
         let config = Config {
-            terms: LeaseTerms::new(self.lease, worker)?,
-            handlers: handlers(self.routers)?,
+            terms,
+            served,
+            places,
             store: Patient {
-                store: self.store,
-                patience: Patience::new(self.store_timeout),
+                store: builder.store,
+                patience: Patience::new(builder.store_timeout),
             },
-            hooks: self.hooks,
-            retry: self.retry,
-            after_dead: self.after_dead,
-            concurrency: self.concurrency,
-            look_ahead: self.look_ahead,
+            hooks: builder.hooks,
+            retry: builder.retry,
+            after_dead: builder.after_dead,
+            look_ahead: builder.look_ahead,
             batch: claim_batch,
-            handler_timeout: self.handler_timeout,
             poll_min,
             poll_max,
             settle_batch,
-            settle_linger: self.settle_linger,
-            drain_limit: self.drain_limit,
+            settle_linger: builder.settle_linger,
+            drain_limit: builder.drain_limit,
         };
         Ok(Processor {
             config: Arc::new(config),
-            monitor: self.monitor,
+            monitor: builder.monitor,
+        })
+    }
+
+    /// A router with the terms that it says, and this builder's for the rest.
+    fn serve(&self, mut router: Router, terms: &LeaseTerms) -> Result<Served, Invalid> {
+        let name = router.check()?;
+        router.surround(&self.middleware);
+        let own = router.terms.clone();
+        let concurrency = own.concurrency.unwrap_or(self.concurrency);
+        in_range(concurrency, 65_536, "concurrency")?;
+        let lease = own.lease.unwrap_or(terms.length());
+        Ok(Served {
+            concurrency,
+            rate: own.rate,
+            retry: own.retry.unwrap_or_else(|| self.retry.clone()),
+            timeout: own.timeout.or(self.handler_timeout),
+            terms: LeaseTerms::new(lease, terms.worker().clone())?,
+            after_dead: own.after_dead.unwrap_or(self.after_dead),
+            breaker: own.breaker,
+            metrics: HandlerMetrics::new(&name),
+            warned: Warned::default(),
+            unknown_kinds: UnknownKinds::default(),
+            router,
+            name,
         })
     }
 }
@@ -284,33 +340,6 @@ fn in_range(number: usize, most: usize, what: &'static str) -> Result<(), Invali
         });
     }
     Ok(())
-}
-
-fn handlers(routers: Vec<Router>) -> Result<HashMap<crate::HandlerName, HandlerConfig>, Invalid> {
-    if routers.is_empty() {
-        return Err(Invalid::Empty {
-            what: "the list of routers",
-        });
-    }
-    let mut handlers = HashMap::with_capacity(routers.len());
-    for router in routers {
-        router.check()?;
-        let name = router.name().clone();
-        let metrics = HandlerMetrics::new(&name);
-        let warned = Warned::default();
-        let handler = HandlerConfig {
-            router,
-            metrics,
-            warned,
-        };
-        if handlers.insert(name, handler).is_some() {
-            return Err(Invalid::Malformed {
-                what: "the list of routers",
-                expected: "one router per handler name",
-            });
-        }
-    }
-    Ok(handlers)
 }
 
 fn default_worker() -> Result<WorkerName, Invalid> {

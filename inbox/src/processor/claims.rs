@@ -1,22 +1,25 @@
-//! When to claim, how much, and what to do with what was claimed.
+//! When to claim, for which routers and how much, and what to do with what was claimed.
+//!
+//! One claim is under way at a time. It is for the router that has waited longest for one, and for
+//! those that have as much room: a claim takes up to a number of messages of all its handlers together,
+//! so that it never takes more of one than it has room for. Thus routers take turns, and one whose
+//! handlers are slow waits for its own slots only, while an idle processor asks for all in one go.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    Config, Context,
+    Context,
     driver::Driver,
+    lane::{Isolation, Lane},
     table::{Phase, Renewed},
 };
 use crate::{
-    ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Settlement, Store as _,
-    backoff::{after, through_an_outage},
+    ClaimRequest, Claims, Leased, Outcome, Result, Settlement, Store as _,
+    backoff::through_an_outage,
     hooks::{Call, Teller},
     telemetry::{self, Count, OUTAGE, Timer},
 };
@@ -28,59 +31,33 @@ pub(super) struct Claimed {
     /// From before the call: leases run for their length from here, at the least.
     started: Instant,
     limit: usize,
-    /// For whom.
-    handlers: Vec<HandlerName>,
+    /// For which routers.
+    lanes: Vec<usize>,
+    lease: Duration,
     /// Whether nothing was held when the call was made.
     was_empty: bool,
     result: Result<Claims>,
 }
 
 /// The state of claiming.
-///
-/// A *suspect* is a message that has crashed a worker before and is on its last allowed attempt.
-/// If it were run together with others and one of those killed the process, the suspect would be
-/// dead although it did nothing. So a suspect is run only when no other message of its handler is
-/// held, and until then is handed back, which takes its attempt back too. Other handlers go on:
-/// one that is slow or often crashes is no reason to hold up the rest.
 pub(super) struct Claiming {
     pub(super) call: Option<BoxFuture<'static, Claimed>>,
-    /// Handlers with suspects, and a suspect that waits until the rest of its handler is handed
-    /// back. Messages of such a handler are claimed only when none is held, one at a time.
-    isolated: HashMap<HandlerName, Option<usize>>,
-    /// The last claim that began with nothing held has found nothing.
+    /// The last claims of all routers began with nothing held and have found nothing.
     pub(super) found_nothing: bool,
     /// How many claims were begun: the number of the latest.
     number: u64,
-    /// When to claim next, apart from hints.
-    next: Instant,
-    /// When something is known or likely to be due.
-    hint: Option<Instant>,
-    /// Since when a few slots have been free although there is work.
-    waiting_since: Option<Instant>,
-    /// The pause after the next empty claim.
-    pause: Duration,
-    /// The pauses of the present outage.
-    outage: Option<ExponentialBackoff>,
+    /// The pauses of the present outage, and the end of this one.
+    outage: Option<(ExponentialBackoff, Instant)>,
 }
 
 impl Claiming {
-    pub(super) fn new(config: &Config, now: Instant) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             call: None,
-            isolated: HashMap::new(),
             found_nothing: false,
             number: 0,
-            next: now,
-            hint: None,
-            waiting_since: None,
-            pause: config.poll_min,
             outage: None,
         }
-    }
-
-    /// Says that something is likely to be due then. Ignored during an outage.
-    pub(super) fn hint(&mut self, at: Instant) {
-        self.hint = Some(self.hint.map_or(at, |hint| hint.min(at)));
     }
 
     /// Whether a lost lease may be due to the claim under way, which is waited for then. `waited`
@@ -88,104 +65,170 @@ impl Claiming {
     pub(super) fn may_have_taken(&self, waited: &mut Option<u64>) -> bool {
         self.call.is_some() && *waited.get_or_insert(self.number) == self.number
     }
-
-    fn due(&self) -> Instant {
-        match self.hint {
-            Some(hint) if self.outage.is_none() => hint.min(self.next),
-            _ => self.next,
-        }
-    }
 }
 
 impl Driver {
-    /// How many messages to claim when claiming is due.
-    fn wanted(&self) -> usize {
-        let is_occupied = self.claiming.call.is_some()
+    /// Whether nothing may be claimed at present, for whomever.
+    fn is_occupied(&self) -> bool {
+        self.claiming.call.is_some()
+            || self.stop.is_some()
             || self.renewal.is_behind
-            || self.teller.as_ref().is_some_and(Teller::is_behind);
-        let most = self.most_held().saturating_sub(self.table.len());
-        let most = most.min(self.config.batch);
-        if is_occupied || self.stop.is_some() {
-            0
-        } else if self.lonely().is_some() {
-            usize::from(most > 0 && self.has_room())
-        } else if self.claiming.isolated.len() == self.config.handlers.len() {
-            0
-        } else {
-            most
+            || self.teller.as_ref().is_some_and(Teller::is_behind)
+    }
+
+    /// How many messages to claim for a router when claiming is due, but for limits in time.
+    fn room(&self, index: usize, lane: &Lane) -> usize {
+        let held = self.table.held_for(index);
+        let most = lane.most_held().saturating_sub(held).min(self.config.batch);
+        match lane.isolation {
+            Isolation::None => most,
+            _ => usize::from(held == 0 && most > 0 && lane.has_room()),
         }
     }
 
-    /// How many messages may be held at present.
-    fn most_held(&self) -> usize {
-        self.config.concurrency + self.look_ahead.allowed()
+    /// The same with limits in time.
+    fn wanted(&self, index: usize, lane: &Lane, now: Instant) -> usize {
+        let room = self.room(index, lane);
+        if room == 0 {
+            return 0;
+        }
+        let permits = lane.permits(now).saturating_sub(lane.look_ahead.len());
+        room.min(permits)
     }
 
     /// How many slots are enough for a claim without waiting for more.
-    fn enough(&self) -> usize {
-        let half = (self.most_held() / 2).max(1);
-        if self.lonely().is_some() {
-            1
-        } else {
-            half.min(self.config.batch)
+    fn enough(&self, lane: &Lane) -> usize {
+        match lane.isolation {
+            Isolation::None => (lane.most_held() / 2).max(1).min(self.config.batch),
+            _ => 1,
+        }
+    }
+
+    /// When the next claim is due for a router, an outage considered.
+    fn due(&self, lane: &Lane) -> Instant {
+        match &self.claiming.outage {
+            Some((_, until)) => *until,
+            None => lane.due(),
         }
     }
 
     /// When the next claim is to be made; `None` when something else has to happen first.
-    pub(super) fn claim_time(&self) -> Option<Instant> {
-        let wanted = self.wanted();
-        if wanted == 0 {
+    pub(super) fn claim_time(&self, now: Instant) -> Option<Instant> {
+        if self.is_occupied() {
             return None;
         }
-        let due = self.claiming.due();
-        if wanted >= self.enough() {
+        let lanes = self.lanes.iter().enumerate();
+        lanes
+            .filter_map(|(index, lane)| self.claim_time_for(index, lane, now))
+            .min()
+    }
+
+    fn claim_time_for(&self, index: usize, lane: &Lane, now: Instant) -> Option<Instant> {
+        let wanted = self.wanted(index, lane, now);
+        if wanted == 0 {
+            let room = self.room(index, lane);
+            let shut_until = lane.shut_until(now).filter(|_| room > 0);
+            return shut_until.map(|until| until.max(self.due(lane)));
+        }
+        let due = self.due(lane);
+        if wanted >= self.enough(lane) {
             return Some(due);
         }
-        if !self.look_ahead.is_empty() {
+        if !lane.look_ahead.is_empty() {
+            // There is enough to do until more can be claimed at a time.
             return None;
         }
-        Some(
-            self.claiming
-                .waiting_since
-                .map_or(due, |since| due.max(since + PATIENCE)),
-        )
+        let since = lane.waiting_since;
+        Some(since.map_or(due, |since| due.max(since + PATIENCE)))
+    }
+
+    /// The router that has waited longest of those for which a claim is due, and how much it wants.
+    fn next_lane(&mut self, now: Instant) -> Option<(usize, usize)> {
+        let mut next: Option<(u64, usize, usize)> = None;
+        for index in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get(index) else {
+                continue;
+            };
+            let wanted = self.wanted(index, lane, now);
+            if wanted == 0 || now < self.due(lane) {
+                continue;
+            }
+            let (last_claim, is_few) = (lane.last_claim, wanted < self.enough(lane));
+            if is_few {
+                if !lane.look_ahead.is_empty() {
+                    continue;
+                }
+                let since = self
+                    .lanes
+                    .get_mut(index)
+                    .map(|lane| *lane.waiting_since.get_or_insert(now));
+                if since.is_some_and(|since| now < since + PATIENCE) {
+                    continue;
+                }
+            }
+            if next.is_none_or(|(earliest, ..)| last_claim < earliest) {
+                next = Some((last_claim, index, wanted));
+            }
+        }
+        next.map(|(_, index, wanted)| (index, wanted))
+    }
+
+    /// Those that a claim for this router serves as well, and how much it may take then.
+    fn group(&self, leader: usize, wanted: usize, now: Instant) -> (Vec<usize>, usize) {
+        let (mut group, mut limit) = (vec![leader], wanted);
+        let Some(first) = self.lanes.get(leader) else {
+            return (group, limit);
+        };
+        if first.isolation != Isolation::None {
+            return (group, limit);
+        }
+        let lease_of = |index: usize| {
+            let served = self.config.served.get(index);
+            served.map(|served| served.terms.length())
+        };
+        let lease = lease_of(leader);
+        // A look for work takes in all that have nothing, however little room they have.
+        let is_look = |index: usize, lane: &Lane| lane.is_idle() && self.table.held_for(index) == 0;
+        let is_first_looking = is_look(leader, first);
+        for (index, lane) in self.lanes.iter().enumerate() {
+            if index == leader || lane.isolation != Isolation::None || lease_of(index) != lease {
+                continue;
+            }
+            let room = self.wanted(index, lane, now);
+            let is_as_much = room > wanted / 2 && room / 2 < wanted;
+            if room > 0 && (is_as_much || (is_first_looking && is_look(index, lane))) {
+                group.push(index);
+                limit = limit.min(room);
+            }
+        }
+        (group, limit)
     }
 
     pub(super) fn start_claim(&mut self, now: Instant) {
-        let limit = self.wanted();
-        if limit == 0 || now < self.claiming.due() {
+        if self.is_occupied() {
             return;
         }
-        if limit < self.enough() {
-            if !self.look_ahead.is_empty() {
-                // There is enough to do until more can be claimed at a time.
-                return;
-            }
-            let since = *self.claiming.waiting_since.get_or_insert(now);
-            if now < since + PATIENCE {
-                return;
+        let Some((leader, wanted)) = self.next_lane(now) else {
+            return;
+        };
+        let (lanes, limit) = self.group(leader, wanted, now);
+        self.claiming.number += 1;
+        for index in &lanes {
+            if let Some(lane) = self.lanes.get_mut(*index) {
+                lane.claim(self.claiming.number, now);
             }
         }
-        self.claiming.waiting_since = None;
-        self.claiming.hint = self.claiming.hint.filter(|hint| *hint > now);
         let was_empty = self.table.is_empty();
         let config = self.config.clone();
-        let handlers: Vec<_> = match self.lonely() {
-            Some(handler) => vec![handler.clone()],
-            None => {
-                let all = config.handlers.keys();
-                let isolated = &self.claiming.isolated;
-                all.filter(|handler| !isolated.contains_key(*handler))
-                    .cloned()
-                    .collect()
-            }
-        };
-        self.claiming.number += 1;
         self.claiming.call = Some(Box::pin(async move {
+            let served = || lanes.iter().filter_map(|index| config.served.get(*index));
+            let terms = served()
+                .next()
+                .map_or(&config.terms, |served| &served.terms);
             let request = ClaimRequest {
-                handlers,
+                handlers: served().map(|served| served.name.clone()).collect(),
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
-                terms: config.terms.clone(),
+                terms: terms.clone(),
             };
             let started = Instant::now();
             let timer = Timer::start();
@@ -194,7 +237,8 @@ impl Driver {
             Claimed {
                 started,
                 limit,
-                handlers: request.handlers,
+                lease: request.terms.length(),
+                lanes,
                 was_empty,
                 result,
             }
@@ -205,7 +249,8 @@ impl Driver {
         let Claimed {
             started,
             limit,
-            handlers,
+            lanes,
+            lease,
             was_empty,
             result,
         } = claimed;
@@ -213,11 +258,12 @@ impl Driver {
         let claims = match result {
             Ok(claims) => claims,
             Err(error) if error.is_retryable() => {
-                let outage = self.claiming.outage.get_or_insert_with(|| {
+                let (mut pauses, _) = self.claiming.outage.take().unwrap_or_else(|| {
                     tracing::warn!(target: OUTAGE, %error, "cannot claim; trying again until it works");
-                    through_an_outage().build()
+                    (through_an_outage().build(), now)
                 });
-                self.claiming.next = now + outage.next().unwrap_or(PATIENCE);
+                let pause = pauses.next().unwrap_or(PATIENCE);
+                self.claiming.outage = Some((pauses, now + pause));
                 return;
             }
             Err(error) => return self.fail(error),
@@ -237,13 +283,37 @@ impl Driver {
         let count = claims.leased.len();
         tracing::debug!(count, limit, "claimed");
         self.summary.claimed += count as u64;
-        self.schedule(now, count + claims.corrupt.len(), limit);
-        self.claiming.found_nothing = was_empty
-            && count == 0
-            && claims.corrupt.is_empty()
-            && handlers.len() == self.config.handlers.len();
-        let expires = started + self.config.terms.length();
-        self.accept(claims.leased, &handlers, expires);
+        let found = count + claims.corrupt.len();
+        self.schedule(&lanes, &claims, found >= limit, now);
+        self.take_note_of_nothing(&lanes, was_empty && found == 0);
+        self.accept(claims.leased, &lanes, lease, started + lease);
+    }
+
+    fn schedule(&mut self, lanes: &[usize], claims: &Claims, was_full: bool, now: Instant) {
+        let mut found = vec![claims.corrupt.len(); self.lanes.len()];
+        for leased in &claims.leased {
+            if let Some(count) = self.config.place(leased.message.handler()) {
+                found[count] += 1;
+            }
+        }
+        for index in lanes {
+            if let Some(lane) = self.lanes.get_mut(*index) {
+                lane.schedule(found[*index], was_full, now);
+            }
+        }
+    }
+
+    /// Finds out whether there is nothing for any router.
+    fn take_note_of_nothing(&mut self, lanes: &[usize], is_nothing: bool) {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            lane.found_nothing = is_nothing && (lane.found_nothing || lanes.contains(&index));
+        }
+        self.claiming.found_nothing = self.lanes.iter().all(|lane| lane.found_nothing);
+        if self.claiming.found_nothing {
+            for lane in &mut self.lanes {
+                lane.found_nothing = false;
+            }
+        }
     }
 
     /// A claim without an answer at the end of a shutdown may have taken messages. What it has is
@@ -270,21 +340,6 @@ impl Driver {
                 tracing::warn!(%error, "late messages not handed back; their leases run out");
             }
         });
-    }
-
-    /// Decides when to claim next after `count` of `limit` messages were found.
-    fn schedule(&mut self, now: Instant, count: usize, limit: usize) {
-        let config = &self.config;
-        if count > 0 {
-            self.claiming.pause = config.poll_min;
-        }
-        if count >= limit {
-            self.claiming.next = now;
-        } else {
-            let pause = self.claiming.pause;
-            self.claiming.next = after(now, pause);
-            self.claiming.pause = pause.saturating_mul(2).min(config.poll_max);
-        }
     }
 
     /// Takes note of messages that were claimed although this worker holds them: their leases had
@@ -334,123 +389,147 @@ impl Driver {
         others
     }
 
-    /// An isolated handler of which nothing is held: its next message may be claimed.
-    fn lonely(&self) -> Option<&HandlerName> {
-        let mut isolated = self.claiming.isolated.keys();
-        isolated.find(|handler| self.table.held_for(handler) == 0)
-    }
-
     /// Runs each suspect that waits once it is alone in its handler.
-    pub(super) fn start_held(&mut self) {
-        if self.claiming.isolated.is_empty() {
-            return;
-        }
-        let room = self.config.concurrency.saturating_sub(self.running);
-        let mut ready = Vec::new();
-        for (handler, held) in &mut self.claiming.isolated {
-            if held.is_some() && self.table.held_for(handler) == 1 && ready.len() < room {
-                ready.extend(held.take());
+    pub(super) fn start_held(&mut self, now: Instant) {
+        for index in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get_mut(index) else {
+                continue;
+            };
+            if let Isolation::Holding(slot) = lane.isolation
+                && self.table.held_for(index) == 1
+                && lane.running < lane.concurrency
+                && lane.may_start(now)
+            {
+                lane.isolation = Isolation::Alone;
+                self.start(slot);
             }
         }
-        for slot in ready {
-            self.start(slot);
-        }
     }
 
-    /// How many suspects wait.
-    pub(super) fn held_suspects(&self) -> usize {
-        self.claiming.isolated.values().flatten().count()
-    }
-
-    /// Takes all suspects that wait.
-    pub(super) fn take_held(&mut self) -> Vec<usize> {
-        let held = self.claiming.isolated.values_mut();
-        held.filter_map(Option::take).collect()
+    /// Takes the suspect of a router that waits.
+    pub(super) fn take_held(&mut self, index: usize) -> Option<usize> {
+        let lane = self.lanes.get_mut(index)?;
+        let Isolation::Holding(slot) = lane.isolation else {
+            return None;
+        };
+        lane.isolation = Isolation::Alone;
+        Some(slot)
     }
 
     /// Takes note that a suspect no longer waits.
-    pub(super) fn forget_held(&mut self, index: usize) {
-        for held in self.claiming.isolated.values_mut() {
-            *held = held.filter(|held| *held != index);
+    pub(super) fn forget_held(&mut self, slot: usize) {
+        for lane in &mut self.lanes {
+            if lane.isolation == Isolation::Holding(slot) {
+                lane.isolation = Isolation::Alone;
+            }
         }
     }
 
     /// Isolates the handlers of suspects, and gives the others of this claim back their freedom.
     /// Returns those of which a suspect may be run now: nothing of theirs is held.
-    fn isolate(&mut self, leased: &[Leased], asked: &[HandlerName]) -> HashSet<HandlerName> {
+    fn isolate(&mut self, leased: &[Leased], asked: &[usize]) -> Vec<usize> {
         let suspects = leased.iter().filter(|leased| self.is_suspect(leased));
-        let suspect: HashSet<_> = suspects
-            .map(|leased| leased.message.handler().clone())
+        let suspect: Vec<_> = suspects
+            .filter_map(|leased| self.config.place(leased.message.handler()))
             .collect();
-        if suspect.is_empty() && self.claiming.isolated.is_empty() {
-            return suspect;
-        }
-        let mut is_changed = !suspect.is_empty();
-        for handler in asked.iter().filter(|handler| !suspect.contains(*handler)) {
-            is_changed |= self.claiming.isolated.remove(handler).is_some();
-        }
-        for handler in &suspect {
-            self.claiming.isolated.entry(handler.clone()).or_default();
-        }
-        if is_changed {
-            self.claiming.hint(Instant::now());
+        let now = Instant::now();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if suspect.contains(&index) {
+                if lane.isolation == Isolation::None {
+                    lane.isolation = Isolation::Alone;
+                }
+                lane.hint(now);
+            } else if asked.contains(&index) && lane.isolation != Isolation::None {
+                lane.isolation = Isolation::None;
+                lane.hint(now);
+            }
         }
         let mut alone = suspect;
-        alone.retain(|handler| self.table.held_for(handler) == 0);
+        alone.retain(|index| self.table.held_for(*index) == 0);
         alone
     }
 
-    fn accept(&mut self, leased: Vec<Leased>, asked: &[HandlerName], expires: Instant) {
+    fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
         let leased = self.adopt(leased, expires);
-        self.look_at_claim(&leased, expires);
-        let is_stopping = self.stop.is_some();
+        self.look_at_claim(&leased, asked, expires);
         let alone = self.isolate(&leased, asked);
         for leased in leased {
-            let is_spent = leased.attempts.started > self.config.retry.max_attempts();
+            let index = self.config.place(leased.message.handler());
+            let is_spent =
+                leased.attempts.started > self.config.retry(&leased.message).max_attempts();
             let is_suspect = self.is_suspect(&leased);
             let is_last = self.is_last_attempt(&leased);
             let context = Context::claimed(leased, &self.config);
             self.count(&context, Count::Claimed);
-            let handler = context.message().handler();
-            // Whether a suspect is to be run now, and all else of its handler handed back for it.
-            let is_alone = !alone.is_empty() && alone.contains(handler) && !is_stopping;
-            if is_spent {
-                let outcome = spent(&self.config, &context);
-                let slot = self.admit(context, expires, Phase::Ended);
-                self.settle(slot, outcome);
-            } else if is_alone
-                && is_suspect
-                && self.has_room()
-                && self.claiming.isolated.get(handler) == Some(&None)
-            {
-                let handler = handler.clone();
-                let slot = self.admit(context, expires, Phase::Held);
-                self.claiming.isolated.insert(handler, Some(slot));
-            } else if is_stopping || is_suspect || is_alone {
-                let slot = self.admit(context, expires, Phase::Ended);
-                self.settle(slot, Outcome::Release);
-            } else if self.has_room() && (is_last || self.look_ahead.is_empty()) {
-                self.admit(context, expires, Phase::Running);
-            } else if !is_last {
-                self.admit(context, expires, Phase::Waiting);
+            let now = Instant::now();
+            // Only a store that answers for handlers it was not asked for leads past this.
+            let lane = index.and_then(|index| Some((index, self.lanes.get(index)?)));
+            let lane = lane.filter(|_| self.stop.is_none());
+            let mut has_no_room = false;
+            let phase = match lane {
+                _ if is_spent => Phase::Ended,
+                // A suspect is to be run now, and all else of its handler handed back for it.
+                Some((index, lane)) if alone.contains(&index) => {
+                    let is_first = lane.isolation == Isolation::Alone;
+                    let may_run = lane.has_room() && lane.may_start(now);
+                    if is_suspect && is_first && may_run {
+                        Phase::Held
+                    } else {
+                        Phase::Ended
+                    }
+                }
+                Some((_, lane)) if is_suspect || lane.is_paused(now) && !lane.may_start(now) => {
+                    Phase::Ended
+                }
+                Some((_, lane)) => {
+                    let may_run = lane.has_room() && lane.may_start(now);
+                    match may_run && (is_last || lane.look_ahead.is_empty()) {
+                        true => Phase::Running,
+                        false if is_last => {
+                            has_no_room = true;
+                            Phase::Ended
+                        }
+                        false => Phase::Waiting,
+                    }
+                }
+                None => Phase::Ended,
+            };
+            let outcome = if is_spent {
+                self.spent(&context)
             } else {
-                let slot = self.admit(context, expires, Phase::Ended);
-                self.suspend_look_ahead();
-                self.settle(slot, Outcome::Release);
+                Outcome::Release
+            };
+            let slot = self.admit(context, index, lease, expires, phase);
+            if phase == Phase::Held {
+                self.hold(slot);
+            } else if phase == Phase::Ended {
+                if has_no_room {
+                    self.suspend_look_ahead(index);
+                }
+                self.settle(slot, outcome);
             }
+        }
+    }
+
+    /// A suspect waits in this slot.
+    fn hold(&mut self, slot: usize) {
+        let index = self.table.get_mut(slot).and_then(|slot| slot.lane);
+        if let Some(lane) = index.and_then(|index| self.lanes.get_mut(index)) {
+            lane.isolation = Isolation::Holding(slot);
         }
     }
 
     fn is_suspect(&self, leased: &Leased) -> bool {
         leased.attempts.crashed(true) > 0
-            && leased.attempts.started == self.config.retry.max_attempts()
+            && leased.attempts.started == self.config.retry(&leased.message).max_attempts()
     }
-}
 
-/// The end of a message whose attempts were used up before this claim.
-fn spent(config: &Config, context: &Context) -> Outcome {
-    Outcome::Dead {
-        reason: config.retry.used_up(context.attempts()),
-        after: config.after_dead,
+    /// The end of a message whose attempts were used up before this claim.
+    fn spent(&self, context: &Context) -> Outcome {
+        let message = context.message();
+        Outcome::Dead {
+            reason: self.config.retry(message).used_up(context.attempts()),
+            after: self.config.after_dead(message),
+        }
     }
 }

@@ -18,8 +18,8 @@ use super::{
     Config, Context, Failure, Summary, Until,
     claims::{Claimed, Claiming},
     handler::Hold,
+    lane::Lane,
     leases::{Extension, Renewal},
-    look_ahead::LookAhead,
     settling::{SettledBatch, Settling},
     table::{Phase, Slot, Table},
     task::{self, End},
@@ -51,8 +51,9 @@ pub(super) struct Driver {
     pub(super) running: usize,
     /// Those of them whose lease is lost.
     pub(super) lost_running: usize,
+    /// The routers' rooms, each in its router's place.
+    pub(super) lanes: Vec<Lane>,
     pub(super) claiming: Claiming,
-    pub(super) look_ahead: LookAhead,
     pub(super) settling: Settling,
     pub(super) renewal: Renewal,
     pub(super) stop: Option<Stop>,
@@ -98,12 +99,15 @@ impl Driver {
     pub(super) fn new(config: Arc<Config>, until: Until) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
         let now = Instant::now();
+        let lane = |served| Lane::new(&config, served, now);
+        let lanes: Vec<_> = config.served.iter().map(lane).collect();
+        let concurrency: usize = lanes.iter().map(|lane| lane.concurrency).sum();
         Self {
-            table: Table::new(config.concurrency + config.look_ahead),
+            table: Table::new(concurrency + config.look_ahead, lanes.len()),
             running: 0,
             lost_running: 0,
-            claiming: Claiming::new(&config, now),
-            look_ahead: LookAhead::new(&config),
+            lanes,
+            claiming: Claiming::new(),
             settling: Settling::default(),
             renewal: Renewal::new(&config, now),
             stop: None,
@@ -131,7 +135,8 @@ impl Driver {
             }
             self.enforce(now);
             self.compare_leases(now);
-            self.start_held();
+            self.tell_resumed(now);
+            self.start_held(now);
             self.start_waiting(now);
             self.start_settling(now);
             self.start_claim(now);
@@ -173,7 +178,7 @@ impl Driver {
                 }
                 Event::Settled(settled) => self.settled(settled),
                 Event::Extended(extended) => self.extended(extended),
-                Event::Woken => self.claiming.hint(Instant::now()),
+                Event::Woken => self.hint_all(Instant::now()),
                 Event::Time => {}
             }
         }
@@ -197,10 +202,27 @@ impl Driver {
         }
     }
 
+    /// Says that something is likely to be due for any router.
+    fn hint_all(&mut self, at: Instant) {
+        for lane in &mut self.lanes {
+            lane.hint(at);
+        }
+    }
+
     /// Puts a claimed message into a slot and, unless it waits or has ended, runs its handler.
-    pub(super) fn admit(&mut self, context: Context, expires: Instant, phase: Phase) -> usize {
+    pub(super) fn admit(
+        &mut self,
+        context: Context,
+        lane: Option<usize>,
+        lease_length: Duration,
+        expires: Instant,
+        phase: Phase,
+    ) -> usize {
         let slot = self.table.insert(Slot {
             context,
+            lane,
+            lease_length,
+            trial: None,
             expires,
             phase,
             task: None,
@@ -222,8 +244,11 @@ impl Driver {
 
     pub(super) fn start(&mut self, index: usize) {
         if let Some(slot) = self.table.get_mut(index) {
+            let now = Instant::now();
             slot.phase = Phase::Running;
-            slot.began = Instant::now();
+            slot.began = now;
+            let lane = slot.lane.and_then(|lane| self.lanes.get_mut(lane));
+            slot.trial = lane.and_then(|lane| lane.start(now));
             let (context, expires) = (slot.context.clone(), slot.expires);
             let task = task::spawn(&self.config, index, context, expires, &self.sender);
             slot.task = Some(task);
@@ -234,13 +259,16 @@ impl Driver {
     /// Takes note that the handler in a slot has ended.
     fn ended(&mut self, index: usize, end: End) {
         self.running = self.running.saturating_sub(1);
-        let config = self.config.clone();
         let is_stopping = self.stop.is_some();
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
         let now = Instant::now();
-        self.look_ahead.took(now - slot.began, now);
+        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.running = lane.running.saturating_sub(1);
+            lane.look_ahead.took(now - slot.began, now);
+        }
+        let (lane, trial) = (slot.lane, slot.trial);
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
         let was_lost = slot.phase == Phase::Lost;
@@ -252,8 +280,10 @@ impl Driver {
                 let key = slot.context.message().key();
                 tracing::warn!(%key, "the handler failed after its transaction had settled it");
             }
+            let is_renewed = slot.renewed.is_some();
+            self.judge(lane, trial, Some(true), "", now);
             let outcome = Outcome::Processed { result: None };
-            if slot.renewed.is_some() {
+            if is_renewed {
                 return self.settle(index, outcome);
             }
             return self.done(index, &outcome);
@@ -263,6 +293,7 @@ impl Driver {
         if was_lost {
             let (context, is_back) = (slot.context.clone(), slot.renewed.is_some());
             self.tell_lost(&context);
+            self.judge(lane, trial, None, "", now);
             match end {
                 _ if !is_back => self.give_up(index),
                 // The worker that had it is gone, and the work is done.
@@ -272,25 +303,37 @@ impl Driver {
             return;
         }
         let is_renewed = slot.renewed.is_some();
-        let end = match end {
-            End::Dropped if was_told_to_stop => End::Outcome(Outcome::Release),
+        match end {
+            End::Dropped if was_told_to_stop => {
+                self.judge(lane, trial, None, "", now);
+                self.settle(index, Outcome::Release);
+            }
             End::Interrupted(failure) if is_stopping => {
                 let error = failure.error();
                 tracing::info!(target: MESSAGE, key = %slot.context.message().key(), error, "attempt cut short");
-                End::Outcome(Outcome::Release)
+                self.judge(lane, trial, None, "", now);
+                self.settle(index, Outcome::Release);
             }
-            End::Interrupted(failure) => task::failed(&config, &slot.context, failure),
+            End::Interrupted(failure) | End::Failed(failure) => {
+                let is_lost = self.failed(index, failure, true, now);
+                match is_lost {
+                    false => {}
+                    // Rolled back because of the first lease; the message is still held.
+                    true if is_renewed => self.settle(index, Outcome::Release),
+                    true => self.lost(index),
+                }
+            }
             End::Dropped => {
-                let error = "panicked while it was dropped";
-                task::failed(&config, &slot.context, Failure::retry(error))
+                let failure = Failure::retry("panicked while it was dropped");
+                self.failed(index, failure, true, now);
             }
-            end => end,
-        };
-        match end {
-            End::Outcome(outcome) => self.settle(index, outcome),
-            // Rolled back because of the first lease; the message is still held.
-            End::LeaseLost if is_renewed => self.settle(index, Outcome::Release),
-            End::LeaseLost | End::Dropped | End::Settled | End::Interrupted(_) => self.lost(index),
+            End::Outcome(outcome) => {
+                let went_well = matches!(outcome, Outcome::Processed { .. }).then_some(true);
+                self.judge(lane, trial, went_well, "", now);
+                self.settle(index, outcome);
+            }
+            End::NoHandler(fallback) => self.fall_back(index, fallback),
+            End::Settled => {}
         }
     }
 
@@ -301,9 +344,15 @@ impl Driver {
         };
         let message = slot.context.message();
         let is_last = self.table.is_empty() && !matches!(self.until, Until::Shutdown);
-        if message.ordering_key().is_some() || is_last {
-            // The next message of the key may be due now; or this may be all.
-            self.claiming.hint(Instant::now());
+        let lane = slot.lane.and_then(|lane| self.lanes.get_mut(lane));
+        if is_last {
+            // This may be all.
+            self.hint_all(Instant::now());
+        } else if let Some(lane) = lane
+            && message.ordering_key().is_some()
+        {
+            // The next message of the key may be due now.
+            lane.hint(Instant::now());
         }
         let count = match outcome {
             Outcome::Processed { .. } => {
@@ -316,9 +365,7 @@ impl Driver {
                     let leased = Box::new(slot.context.leased().clone());
                     Call::AttemptFailed(leased, error.clone(), *after)
                 });
-                if let Some(due) = Instant::now().checked_add(*after) {
-                    self.claiming.hint(due);
-                }
+                self.hint_later(slot.lane, *after);
                 Count::Retried
             }
             Outcome::Dead { reason, .. } => {
@@ -329,19 +376,26 @@ impl Driver {
                 });
                 Count::Dead
             }
+            Outcome::Defer { after, .. } => {
+                self.summary.deferred += 1;
+                self.hint_later(slot.lane, *after);
+                Count::Deferred
+            }
             Outcome::Release => {
                 self.summary.released += 1;
                 return;
             }
-            Outcome::Defer { after, .. } => {
-                self.summary.released += 1;
-                if let Some(due) = Instant::now().checked_add(*after) {
-                    self.claiming.hint(due);
-                }
-                return;
-            }
         };
         self.count(&slot.context, count);
+    }
+
+    /// A message of this router is due then.
+    fn hint_later(&mut self, lane: Option<usize>, after: Duration) {
+        if let Some(due) = Instant::now().checked_add(after)
+            && let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane))
+        {
+            lane.hint(due);
+        }
     }
 
     /// Takes note that a lease has ended before its outcome was settled. A handler that still runs
@@ -388,9 +442,9 @@ impl Driver {
 
     pub(super) fn count(&self, context: &Context, what: Count) {
         if cfg!(feature = "metrics")
-            && let Some(handler) = self.config.handlers.get(context.message().handler())
+            && let Some(served) = self.config.served_for(context.message())
         {
-            handler.metrics.count(what);
+            served.metrics.count(what);
         }
     }
 
@@ -417,10 +471,9 @@ impl Driver {
             give_up_at: cancel_at + GIVE_UP,
             is_quiet: false,
         });
-        for held in self.take_held() {
-            self.settle(held, Outcome::Release);
+        for lane in 0..self.lanes.len() {
+            self.hand_back_waiting(lane);
         }
-        self.hand_back_waiting();
     }
 
     /// Does what is due by time: renewals, and the end of handlers that were told to stop.
@@ -489,7 +542,7 @@ impl Driver {
         };
         match statistics {
             Ok(statistics) => !statistics.handlers.iter().any(|handler| {
-                handler.backlog() > 0 && self.config.handlers.contains_key(&handler.handler)
+                handler.backlog() > 0 && self.config.place(&handler.handler).is_some()
             }),
             Err(error) if error.is_retryable() => {
                 tracing::warn!(%error, "backlog not known; looking again");
@@ -508,7 +561,8 @@ impl Driver {
         let mut next = self.renewal.next_look;
         let mut consider = |time: Option<Instant>| next = time.map_or(next, |time| next.min(time));
         consider(self.settling_time());
-        consider(self.claim_time());
+        consider(self.claim_time(now));
+        consider(self.waiting_time(now));
         consider(self.stop.as_ref().map(|stop| {
             if stop.is_cancelled {
                 stop.give_up_at

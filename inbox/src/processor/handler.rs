@@ -1,20 +1,18 @@
 //! What handlers are given and what they answer.
 
 use std::{
-    fmt::{self, Display},
+    fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    time::Duration,
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use inbox_api::error_text;
 use tokio_util::sync::CancellationToken;
 
-use super::Config;
+use super::{Config, Failure};
 use crate::{
     Attempts, FencingToken, Leased, Message,
     patience::{Patience, STORE_TIMEOUT},
@@ -28,8 +26,9 @@ use crate::{
 /// fencing token), or do its writes in the store's own transaction
 /// ([`in_transaction`](crate::in_transaction)).
 ///
-/// Closures `Fn(Context) -> impl Future<Output = Result<impl Into<Completion>, Failure>>` are
-/// handlers too.
+/// Functions and closures `Fn(Context) -> impl Future<Output = Result<C, E>>` are handlers too, where
+/// `C` turns into a [`Completion`] (`()`, bytes) and `E` into a [`Failure`], as every error does. A
+/// closure whose error cannot be inferred says it at its end: `Ok::<_, Failure>(())`.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
     /// Works on the message.
@@ -44,20 +43,21 @@ pub trait Handler: Send + Sync + 'static {
     /// dropped: perhaps nobody else takes the message, and what is finished counts.
     ///
     /// # Errors
-    /// [`Failure`]: what is to happen to the message now. Any error that can be displayed turns
-    /// into a [`Failure::retry`] by `?`.
+    /// [`Failure`]: what is to happen to the message now. Any error turns into one by `?`.
     async fn handle(&self, context: &Context) -> Result<Completion, Failure>;
 }
 
 #[async_trait]
-impl<F, Fut, C> Handler for F
+impl<F, Fut, C, E> Handler for F
 where
     F: Fn(Context) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<C, Failure>> + Send + 'static,
+    Fut: Future<Output = Result<C, E>> + Send + 'static,
     C: Into<Completion>,
+    E: Into<Failure>,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
-        self(context.clone()).await.map(Into::into)
+        let ended = self(context.clone()).await;
+        ended.map(Into::into).map_err(Into::into)
     }
 }
 
@@ -280,124 +280,5 @@ impl fmt::Debug for Completion {
                 .finish(),
             Completed::Already => f.write_str("Completion(already settled)"),
         }
-    }
-}
-
-/// A handler's failure, and what is to happen to the message.
-///
-/// Every error that implements `Display` turns into [`Failure::retry`] by `?`. (For that, a
-/// `Failure` itself cannot implement `Display`.) The text is kept as the message's last error and
-/// appears in logs: it should not repeat the payload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    remedy: Remedy,
-    error: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Remedy {
-    Retry,
-    RetryAfter(Duration),
-    Dead,
-    LeaseLost,
-    Conflict,
-    Interrupted,
-}
-
-impl Failure {
-    /// Try again as the processor's retry policy says; dead when its attempts are used up.
-    #[must_use]
-    pub fn retry(error: impl Display) -> Self {
-        Self::new(Remedy::Retry, &error)
-    }
-
-    /// Try again, no sooner than `after` from now; dead when the policy's attempts are used up. When
-    /// the processor had [cut the attempt short](Context::cancellation), the message is handed back
-    /// instead and due at once.
-    #[must_use]
-    pub fn retry_after(after: Duration, error: impl Display) -> Self {
-        Self::new(Remedy::RetryAfter(after), &error)
-    }
-
-    /// Never try again by itself: the message will not succeed as it stands.
-    #[must_use]
-    pub fn dead(error: impl Display) -> Self {
-        Self::new(Remedy::Dead, &error)
-    }
-
-    /// The handler's own settlement was answered with
-    /// [`Settled::LeaseLost`](crate::Settled::LeaseLost) and its transaction rolled back: another worker
-    /// has the message, and there is nothing to settle.
-    #[must_use]
-    pub fn lease_lost() -> Self {
-        Self::new(Remedy::LeaseLost, &"the lease was lost")
-    }
-
-    /// The database gave the handler's transaction up in favour of another one, and nothing of it is
-    /// there: [`in_transaction`](crate::in_transaction) runs the handler again in a new transaction, a
-    /// few times and as part of the same attempt. Elsewhere, and after the last time, as
-    /// [`retry`](Self::retry).
-    #[must_use]
-    pub fn conflict(error: impl Display) -> Self {
-        Self::new(Remedy::Conflict, &error)
-    }
-
-    /// The work was ended from outside by what may end this process as well, such as a signal that a
-    /// service manager sends to all of its processes. When the processor has been asked to stop, the
-    /// message is handed back, which costs it no attempt; otherwise as [`retry`](Self::retry).
-    #[must_use]
-    pub fn interrupted(error: impl Display) -> Self {
-        Self::new(Remedy::Interrupted, &error)
-    }
-
-    /// Whether this is [`interrupted`](Self::interrupted).
-    #[must_use]
-    pub fn is_interrupted(&self) -> bool {
-        self.remedy == Remedy::Interrupted
-    }
-
-    /// The error's text, cut to what stores keep.
-    #[must_use]
-    pub fn error(&self) -> &str {
-        &self.error
-    }
-
-    fn new(remedy: Remedy, error: &dyn Display) -> Self {
-        // The alternate form lets error types that know how (such as anyhow's) add their causes.
-        let text = format!("{error:#}");
-        Self {
-            remedy,
-            error: error_text(&text).into_owned(),
-        }
-    }
-
-    pub(super) fn is_retry(&self) -> bool {
-        matches!(
-            self.remedy,
-            Remedy::Retry | Remedy::RetryAfter(_) | Remedy::Conflict | Remedy::Interrupted
-        )
-    }
-
-    pub(super) fn is_conflict(&self) -> bool {
-        self.remedy == Remedy::Conflict
-    }
-
-    /// What an error of the store says about its transaction.
-    pub(super) fn of_transaction(error: &crate::Error) -> Self {
-        if error.kind() == crate::ErrorKind::Conflict && error.effect() == crate::Effect::None {
-            Self::conflict(error)
-        } else {
-            Self::retry(error)
-        }
-    }
-
-    pub(super) fn into_parts(self) -> (Remedy, String) {
-        (self.remedy, self.error)
-    }
-}
-
-impl<E: Display> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::retry(error)
     }
 }

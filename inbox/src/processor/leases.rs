@@ -32,6 +32,9 @@ pub(super) struct Renewal {
 
 pub(super) struct Extension {
     started: Instant,
+    length: Duration,
+    /// Whether there are leases of another length to be renewed.
+    has_others: bool,
     slots: Vec<usize>,
     leases: Vec<Lease>,
     result: Result<Vec<Extended>>,
@@ -39,7 +42,7 @@ pub(super) struct Extension {
 
 impl Renewal {
     pub(super) fn new(config: &Config, now: Instant) -> Self {
-        let interval = (config.terms.length() / 6).max(Duration::from_millis(1));
+        let interval = (config.shortest_lease() / 6).max(Duration::from_millis(1));
         Self {
             call: None,
             next_look: now + interval,
@@ -73,7 +76,7 @@ impl Driver {
             let held = self.table.iter_mut().filter(|(_, slot)| slot.is_leased());
             let earliest = held.map(|(_, slot)| slot.expires).min();
             // What is claimed later says so itself.
-            self.renewal.earliest = earliest.unwrap_or(now + self.config.terms.length());
+            self.renewal.earliest = earliest.unwrap_or(now + self.config.shortest_lease());
         }
         self.renewal.is_behind = now >= self.renewal.earliest;
     }
@@ -87,11 +90,12 @@ impl Driver {
     /// Renews the leases of which a third has passed, also those of messages whose outcome is
     /// not stored yet.
     pub(super) fn renew(&mut self, now: Instant) {
-        let length = self.config.terms.length();
         // Otherwise this processor came too late, because its thread was blocked.
         let was_tried = self.renewal.call.is_some() || self.renewal.outage.is_some();
         let is_exclusive = self.has_exclusive_transaction();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
+        // Those of one length at a time.
+        let (mut chosen, mut has_others) = (None, false);
         for (index, slot) in self.table.iter_mut() {
             // What waits is handed back sooner than it would be renewed.
             if !slot.is_leased() || slot.phase == Phase::Waiting {
@@ -101,6 +105,7 @@ impl Driver {
                 // The renewal would wait for the transaction, as every claim does.
                 continue;
             }
+            let length = slot.lease_length;
             let left = slot.expires.saturating_duration_since(now);
             slot.is_spared |= is_exclusive && left <= length * 2 / 3;
             let is_held = slot.context.is_held_by(Hold::Lease) && !slot.is_spared;
@@ -114,20 +119,27 @@ impl Driver {
                     slot.context.cancellation().cancel();
                 }
             }
-            if left <= length * 2 / 3 {
+            if left > length * 2 / 3 {
+                continue;
+            }
+            if *chosen.get_or_insert(length) == length {
                 slots.push(index);
                 leases.push(slot.lease().clone());
+            } else {
+                has_others = true;
             }
         }
-        if leases.is_empty() || self.renewal.call.is_some() {
+        let Some(length) = chosen.filter(|_| self.renewal.call.is_none()) else {
             return;
-        }
+        };
         let store = self.config.store.clone();
         self.renewal.call = Some(Box::pin(async move {
             let started = Instant::now();
             let result = store.extend(&leases, length).await;
             Extension {
                 started,
+                length,
+                has_others,
                 slots,
                 leases,
                 result,
@@ -138,6 +150,8 @@ impl Driver {
     pub(super) fn extended(&mut self, extension: Extension) {
         let Extension {
             started,
+            length,
+            has_others,
             slots,
             leases,
             result,
@@ -163,7 +177,10 @@ impl Driver {
         if self.renewal.outage.take().is_some() {
             tracing::info!(target: OUTAGE, "renewing leases works again");
         }
-        let expires = started + self.config.terms.length();
+        if has_others {
+            self.renewal.look_at(Instant::now());
+        }
+        let expires = started + length;
         for ((index, lease), answer) in slots.into_iter().zip(leases).zip(answers) {
             let Some(slot) = self.table.holder(index, &lease) else {
                 continue;

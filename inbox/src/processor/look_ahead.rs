@@ -22,7 +22,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Config, driver::Driver, table::Slot};
+use super::{Served, driver::Driver, lane::Lane, table::Slot};
 use crate::{Leased, Outcome};
 
 /// Within what time all that waits is expected to have started.
@@ -64,15 +64,15 @@ struct Pace {
 }
 
 impl LookAhead {
-    pub(super) fn new(config: &Config) -> Self {
-        let lease = config.terms.length();
+    pub(super) fn new(most: usize, served: &Served) -> Self {
+        let lease = served.terms.length();
         // With a single attempt, each is the last.
-        let is_possible = config.retry.max_attempts() > 1;
+        let is_possible = served.retry.max_attempts() > 1;
         Self {
-            most: if is_possible { config.look_ahead } else { 0 },
+            most: if is_possible { most } else { 0 },
             horizon: HORIZON.min(lease / 12),
             lease,
-            concurrency: u32::try_from(config.concurrency).unwrap_or(u32::MAX),
+            concurrency: u32::try_from(served.concurrency).unwrap_or(u32::MAX),
             queue: VecDeque::new(),
             pace: None,
             ended: None,
@@ -130,6 +130,11 @@ impl LookAhead {
         self.queue.is_empty()
     }
 
+    /// How many messages wait.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// When the message in this slot has waited for too long.
     fn late_at(&self, slot: &Slot) -> Instant {
         let by_lease = slot.expires.checked_sub(self.lease - self.lease / 3);
@@ -139,32 +144,33 @@ impl LookAhead {
 }
 
 impl Driver {
-    /// Looks at what a claim has brought, with leases that end then: whether it came late, whether
-    /// there is a message that must not wait, and how large they are.
-    pub(super) fn look_at_claim(&mut self, leased: &[Leased], expires: Instant) {
+    /// Looks at what a claim for some routers has brought, with leases that end then: whether it came
+    /// late, whether there is a message that must not wait, and how large they are.
+    pub(super) fn look_at_claim(&mut self, leased: &[Leased], lanes: &[usize], expires: Instant) {
         let left = expires.saturating_duration_since(Instant::now());
-        let ahead = &mut self.look_ahead;
-        ahead.is_slow = ahead.lease.saturating_sub(left) > ahead.longest_wait() / 2;
-        let payloads = leased.iter().map(|leased| leased.message.payload().len());
-        ahead.payload = payloads.max().unwrap_or(ahead.payload);
-        if !leased.iter().any(|leased| self.is_last_attempt(leased)) {
-            self.look_ahead.is_suspended = false;
+        let largest = leased.iter().map(|leased| leased.message.payload().len());
+        let largest = largest.max();
+        let is_any_last = leased.iter().any(|leased| self.is_last_attempt(leased));
+        for index in lanes {
+            let Some(lane) = self.lanes.get_mut(*index) else {
+                continue;
+            };
+            let ahead = &mut lane.look_ahead;
+            ahead.is_slow = ahead.lease.saturating_sub(left) > ahead.longest_wait() / 2;
+            ahead.payload = largest.unwrap_or(ahead.payload);
+            ahead.is_suspended &= is_any_last;
         }
     }
 
     pub(super) fn is_last_attempt(&self, leased: &Leased) -> bool {
-        leased.attempts.started >= self.config.retry.max_attempts()
+        leased.attempts.started >= self.config.retry(&leased.message).max_attempts()
     }
 
-    /// Whether another handler may run. Suspects that wait to be alone have the next room: their
-    /// attempt is the last.
-    pub(super) fn has_room(&self) -> bool {
-        self.running + self.held_suspects() < self.config.concurrency
-    }
-
-    /// A message on its last attempt could not be started.
-    pub(super) fn suspend_look_ahead(&mut self) {
-        self.look_ahead.is_suspended = true;
+    /// A message of this router on its last attempt could not be started.
+    pub(super) fn suspend_look_ahead(&mut self, lane: Option<usize>) {
+        if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.look_ahead.is_suspended = true;
+        }
     }
 
     /// Puts the message in a slot behind those that wait.
@@ -172,52 +178,85 @@ impl Driver {
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
-        self.renewal.look_at(self.look_ahead.late_at(slot));
-        self.look_ahead.queue.push_back(index);
+        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            self.renewal.look_at(lane.look_ahead.late_at(slot));
+            lane.look_ahead.queue.push_back(index);
+        }
     }
 
     /// Starts what waits, as far as there is room.
     pub(super) fn start_waiting(&mut self, now: Instant) {
-        while self.has_room()
-            && let Some(index) = self.look_ahead.queue.pop_front()
-        {
-            let Some(slot) = self.table.get_mut(index) else {
-                continue;
-            };
-            if now < self.look_ahead.late_at(slot) {
-                self.start(index);
-            } else {
-                self.settle(index, Outcome::Release);
+        for lane in 0..self.lanes.len() {
+            while let Some((index, is_late)) = self.take_waiting(lane, now) {
+                if is_late {
+                    self.settle(index, Outcome::Release);
+                } else {
+                    self.start(index);
+                }
             }
         }
+    }
+
+    /// The next slot of a router whose handler may be started, and whether it has waited for too long.
+    fn take_waiting(&mut self, lane: usize, now: Instant) -> Option<(usize, bool)> {
+        let lane = self.lanes.get_mut(lane)?;
+        while lane.has_room() && lane.may_start(now) {
+            let index = lane.look_ahead.queue.pop_front()?;
+            if let Some(slot) = self.table.get_mut(index) {
+                return Some((index, now >= lane.look_ahead.late_at(slot)));
+            }
+        }
+        None
+    }
+
+    /// When what waits may be started although no handler ends.
+    pub(super) fn waiting_time(&self, now: Instant) -> Option<Instant> {
+        let ready = |lane: &&Lane| !lane.look_ahead.is_empty() && lane.has_room();
+        let lanes = self.lanes.iter().filter(ready);
+        lanes.filter_map(|lane| lane.shut_until(now)).min()
     }
 
     /// Hands back what has waited for too long. Handlers are slower than they were.
     pub(super) fn hand_back_late(&mut self, now: Instant) {
-        // The first of them was claimed first.
-        while let Some(index) = self.look_ahead.queue.front().copied() {
-            if let Some(slot) = self.table.get_mut(index) {
-                let late_at = self.look_ahead.late_at(slot);
-                if now < late_at {
-                    return self.renewal.look_at(late_at);
+        let mut late = Vec::new();
+        for lane in &mut self.lanes {
+            let ahead = &mut lane.look_ahead;
+            // The first of them was claimed first.
+            while let Some(index) = ahead.queue.front().copied() {
+                if let Some(slot) = self.table.get_mut(index) {
+                    let late_at = ahead.late_at(slot);
+                    if now < late_at {
+                        self.renewal.look_at(late_at);
+                        break;
+                    }
                 }
+                ahead.queue.pop_front();
+                ahead.pace = None;
+                late.push(index);
             }
-            self.look_ahead.queue.pop_front();
-            self.look_ahead.pace = None;
+        }
+        for index in late {
             self.settle(index, Outcome::Release);
         }
     }
 
-    /// Hands back all that waits.
-    pub(super) fn hand_back_waiting(&mut self) {
-        for index in std::mem::take(&mut self.look_ahead.queue) {
-            self.settle(index, Outcome::Release);
+    /// Hands back all that waits in a router, the suspect that waits to be alone too.
+    pub(super) fn hand_back_waiting(&mut self, index: usize) {
+        let Some(lane) = self.lanes.get_mut(index) else {
+            return;
+        };
+        let waiting = std::mem::take(&mut lane.look_ahead.queue);
+        let held = self.take_held(index);
+        for slot in waiting.into_iter().chain(held) {
+            self.settle(slot, Outcome::Release);
         }
     }
 
     /// Hands back one message that waits, as its lease has run out.
     pub(super) fn hand_back_one(&mut self, index: usize) {
-        self.look_ahead.queue.retain(|waiting| *waiting != index);
+        for lane in &mut self.lanes {
+            lane.look_ahead.queue.retain(|waiting| *waiting != index);
+        }
         self.settle(index, Outcome::Release);
     }
 }

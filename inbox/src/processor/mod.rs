@@ -1,13 +1,19 @@
 //! The processor: claims due messages, runs their handlers and settles them.
 
 mod blocking;
+mod breaker;
 mod builder;
 mod claims;
 mod driver;
+mod failure;
 mod handler;
+mod lane;
 mod leases;
 mod look_ahead;
+mod middleware;
 mod monitor;
+mod outcomes;
+mod rate;
 mod router;
 mod settling;
 mod table;
@@ -23,15 +29,19 @@ use tokio::task::JoinError;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::Instrument as _;
 
+pub use breaker::CircuitBreaker;
 pub use builder::ProcessorBuilder;
-pub use handler::{Completion, Context, Failure, Handler};
-pub use router::{Fallback, Router};
-pub use transaction::{TransactionalHandler, in_transaction, in_transaction_fn};
+pub use failure::{Failure, Remedy};
+pub use handler::{Completion, Context, Handler};
+pub use middleware::{Middleware, Next};
+pub use rate::Rate;
+pub use router::{Fallback, KindOptions, Router, json};
+pub use transaction::{LentTransaction, TransactionalHandler, in_transaction, in_transaction_fn};
 
-use self::{blocking::Warned, driver::Driver, monitor::Monitor};
+use self::{blocking::Warned, driver::Driver, monitor::Monitor, outcomes::UnknownKinds};
 use crate::{
-    AfterDead, Error, ErrorKind, HandlerName, Hooks, LeaseTerms, Operate, Result, RetryPolicy,
-    Store, patience::Patient, telemetry::HandlerMetrics,
+    AfterDead, Error, ErrorKind, HandlerName, Hooks, Kind, LeaseTerms, Message, Operate, Result,
+    RetryPolicy, Store, patience::Patient, telemetry::HandlerMetrics,
 };
 
 /// Claims due messages in batches, runs a handler for each, and settles the outcomes in batches.
@@ -39,8 +49,11 @@ use crate::{
 ///
 /// - A message is held from its claim until its outcome is stored, at most
 ///   [`concurrency`](ProcessorBuilder::concurrency) and
-///   [`look_ahead`](ProcessorBuilder::look_ahead) together at a time: memory does not grow with the
-///   backlog.
+///   [`look_ahead`](ProcessorBuilder::look_ahead) together at a time for each router: memory does not
+///   grow with the backlog.
+/// - Routers do not hold each other up: each has its own room, and its own
+///   [limits](Router::rate), [retries](Router::retry) and [circuit](Router::circuit_breaker) where it
+///   is given them. They share claims as far as they have as much room, settlements and renewals.
 /// - Leases are renewed while handlers run. When one is lost all the same, the handler is told
 ///   through [`Context::cancellation`], its outcome is discarded, and the worker that holds the message
 ///   now decides.
@@ -62,7 +75,7 @@ use crate::{
 ///
 /// ```
 /// use inbox::{
-///     CancellationToken, HandlerName, Kind, Message, MessageId, Processor, Router, StoreExt,
+///     CancellationToken, Context, HandlerName, Kind, Message, MessageId, Processor, Router, StoreExt,
 /// };
 ///
 /// #[derive(serde::Deserialize)]
@@ -74,13 +87,15 @@ use crate::{
 /// store.create().await?;
 /// let billing = HandlerName::new("billing")?;
 /// let (id, kind) = (MessageId::new("evt-1")?, Kind::new("order.placed")?);
-/// let message = Message::new(billing.clone(), id, kind, r#"{"order": 7}"#);
+/// let message = Message::new(billing, id, kind, r#"{"order": 7}"#);
 /// let _ = store.receive_one(&message).await?;
 ///
-/// let router = Router::new(billing).on_json("order.placed", |event: OrderPlaced, _| async move {
+/// async fn charge(event: OrderPlaced, _: Context) -> Result<(), std::io::Error> {
 ///     println!("charging for order {}", event.order);
 ///     Ok(())
-/// });
+/// }
+///
+/// let router = Router::new("billing").on_json("order.placed", charge);
 /// let processor = Processor::builder(store).router(router).build()?;
 /// let shutdown = CancellationToken::new();
 /// let summary = processor.run_until_idle(shutdown).await?;
@@ -96,15 +111,16 @@ pub struct Processor {
 /// What a processor works with; shared with the tasks of its handlers.
 struct Config {
     store: Patient,
-    handlers: HashMap<HandlerName, HandlerConfig>,
+    served: Vec<Served>,
+    /// Where each handler name stands in `served`.
+    places: HashMap<HandlerName, usize>,
     hooks: Option<Arc<dyn Hooks>>,
+    /// What routers have unless they say otherwise.
     retry: RetryPolicy,
     after_dead: AfterDead,
     terms: LeaseTerms,
-    concurrency: usize,
     look_ahead: usize,
     batch: usize,
-    handler_timeout: Option<Duration>,
     poll_min: Duration,
     poll_max: Duration,
     settle_batch: usize,
@@ -112,10 +128,64 @@ struct Config {
     drain_limit: Duration,
 }
 
-struct HandlerConfig {
+/// A router and its terms.
+struct Served {
+    name: HandlerName,
     router: Router,
+    concurrency: usize,
+    rate: Option<Rate>,
+    retry: RetryPolicy,
+    timeout: Option<Duration>,
+    terms: LeaseTerms,
+    after_dead: AfterDead,
+    breaker: Option<CircuitBreaker>,
     metrics: HandlerMetrics,
     warned: Warned,
+    unknown_kinds: UnknownKinds,
+}
+
+impl Served {
+    /// How long a handler may run on a message of this kind.
+    fn timeout(&self, kind: &Kind) -> Option<Duration> {
+        let options = self.router.options_of(kind);
+        options.and_then(|options| options.timeout).or(self.timeout)
+    }
+}
+
+impl Config {
+    /// Where the router of this handler name stands.
+    fn place(&self, handler: &HandlerName) -> Option<usize> {
+        // Most processors have one.
+        match &*self.served {
+            [only] => (only.name == *handler).then_some(0),
+            _ => self.places.get(handler).copied(),
+        }
+    }
+
+    fn served_for(&self, message: &Message) -> Option<&Served> {
+        self.served.get(self.place(message.handler())?)
+    }
+
+    /// When a message is tried again that has failed.
+    fn retry(&self, message: &Message) -> &RetryPolicy {
+        let Some(served) = self.served_for(message) else {
+            return &self.retry;
+        };
+        let options = served.router.options_of(message.kind());
+        let policy = options.and_then(|options| options.retry.as_ref());
+        policy.unwrap_or(&served.retry)
+    }
+
+    /// What happens to later messages of its ordering key when a message dies.
+    fn after_dead(&self, message: &Message) -> AfterDead {
+        let served = self.served_for(message);
+        served.map_or(self.after_dead, |served| served.after_dead)
+    }
+
+    fn shortest_lease(&self) -> Duration {
+        let lengths = self.served.iter().map(|served| served.terms.length());
+        lengths.min().unwrap_or(self.terms.length())
+    }
 }
 
 /// When a run ends.
@@ -135,6 +205,8 @@ pub struct Summary {
     pub processed: u64,
     /// Attempts that failed and will be made again.
     pub retried: u64,
+    /// Attempts that were put off without being counted.
+    pub deferred: u64,
     /// Messages settled as dead.
     pub dead: u64,
     /// Messages handed back, without having been run or because a shutdown or an outage cut their
@@ -230,9 +302,8 @@ fn ended(task: Result<Result<Summary>, JoinError>) -> Result<Summary> {
 impl fmt::Debug for Processor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Processor")
-            .field("handlers", &self.config.handlers.keys())
+            .field("handlers", &self.config.places.keys())
             .field("worker", self.config.terms.worker())
-            .field("concurrency", &self.config.concurrency)
             .finish_non_exhaustive()
     }
 }

@@ -34,14 +34,15 @@ impl Monitor {
                 let mut present = statistics.handlers.iter();
                 !present.any(|handler| handler.handler == **name)
             };
-            for name in config.handlers.keys().filter(has_vanished) {
+            let names = config.served.iter().map(|served| &served.name);
+            for name in names.filter(has_vanished) {
                 telemetry::backlog(&HandlerStatistics::empty(name.clone()));
             }
             for name in unserved.iter().filter(has_vanished) {
                 telemetry::unserved(&HandlerStatistics::empty(name.clone()));
             }
             for handler in &statistics.handlers {
-                if !config.handlers.contains_key(&handler.handler) {
+                if config.place(&handler.handler).is_none() {
                     telemetry::unserved(handler);
                     unserved.insert(handler.handler.clone());
                     continue;

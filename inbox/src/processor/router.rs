@@ -1,58 +1,134 @@
-//! Which handler works on which kind of message.
+//! Which handler works on which kind of message, and on what terms.
 
-use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
+use std::{
+    collections::HashMap, error::Error, fmt, marker::PhantomData, sync::Arc, time::Duration,
+};
 
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{Completion, Context, Failure, Handler};
-use crate::{HandlerName, Invalid, Kind};
+use super::{
+    CircuitBreaker, Completion, Context, Failure, Handler, Middleware, Next, Rate, Remedy,
+};
+use crate::{AfterDead, HandlerName, Invalid, Kind, RetryPolicy, patience::check_limit};
 
 /// What happens to messages of a kind that no handler was registered for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
-    /// They are dead at once, and can be replayed when there is a handler.
+    /// They are left for a worker that knows them, such as one of a newer version during a
+    /// deployment: due again after half a minute, without counting an attempt, for as long as it takes. A
+    /// warning names each such kind once. With an ordering key they hold up the messages behind them.
     #[default]
+    Leave,
+    /// They are dead at once, and can be replayed when there is a handler.
     DeadLetter,
-    /// They are tried again by the retry policy: for a worker of a newer version that knows them.
+    /// They are tried again by the retry policy, and dead in the end.
     Retry,
     /// They are settled as processed.
     Ignore,
 }
 
-/// The handlers of one handler name, by kind of message.
+/// The handlers of one handler name, by kind of message, and the terms on which they work.
+///
+/// Each router has its own room in a processor: its messages are claimed, run and limited apart from
+/// those of other routers, so that one whose handlers are slow or fail does not hold up the rest.
 ///
 /// ```
-/// use inbox::{Completion, Context, Failure, HandlerName, Router};
+/// use std::time::Duration;
+/// use inbox::{CircuitBreaker, Completion, Context, Failure, Rate, Remedy, Router};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct OrderPlaced { order: u64 }
 ///
-/// # fn main() -> Result<(), inbox::Invalid> {
-/// let router = Router::new(HandlerName::new("billing")?)
-///     .on_json("order.placed", |event: OrderPlaced, context| async move {
-///         let attempt = context.attempts().started;
-///         println!("order {}, attempt {attempt}", event.order);
-///         Ok(())
-///     })
+/// #[derive(Debug, thiserror::Error)]
+/// enum ChargeError {
+///     #[error("the card was declined")]
+///     Declined,
+///     #[error("the bank does not answer")]
+///     Bank(#[from] std::io::Error),
+/// }
+///
+/// async fn charge(event: OrderPlaced, context: Context) -> Result<(), ChargeError> {
+///     let attempt = context.attempts().started;
+///     println!("order {}, attempt {attempt}", event.order);
+///     if event.order == 0 { Err(ChargeError::Declined) } else { Ok(()) }
+/// }
+///
+/// let router = Router::new("billing")
+///     .on_json("order.placed", charge)
 ///     .on("order.scanned", |context: Context| async move {
 ///         if context.message().payload().is_empty() {
 ///             return Err(Failure::dead("there is nothing in the scan"));
 ///         }
 ///         Ok(Completion::with_result("stored"))
-///     });
+///     })
+///     .classify(|error: &ChargeError| match error {
+///         ChargeError::Declined => Remedy::Dead,
+///         ChargeError::Bank(_) => Remedy::Retry,
+///     })
+///     .concurrency(8)
+///     .rate(Rate::new(100, Duration::from_secs(1)))
+///     .circuit_breaker(CircuitBreaker::new());
 /// # let _ = router;
-/// # Ok(())
-/// # }
 /// ```
 pub struct Router {
-    handler: HandlerName,
+    handler: Result<HandlerName, Invalid>,
     kinds: HashMap<String, Arc<dyn Handler>>,
+    /// The longest first.
+    prefixes: Vec<(String, Arc<dyn Handler>)>,
     unknown: Unknown,
+    options: HashMap<String, KindOptions>,
+    middleware: Vec<Arc<dyn Middleware>>,
+    classify: Vec<Classify>,
+    pub(super) terms: Terms,
     /// The first kind that is not valid, reported when the processor is built.
     invalid: Option<Invalid>,
 }
+
+/// What a router may have of its own, in place of the processor's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Terms {
+    pub concurrency: Option<usize>,
+    pub rate: Option<Rate>,
+    pub retry: Option<RetryPolicy>,
+    pub timeout: Option<Duration>,
+    pub lease: Option<Duration>,
+    pub after_dead: Option<AfterDead>,
+    pub breaker: Option<CircuitBreaker>,
+}
+
+/// What one kind of message may have of its own, in place of its router's.
+#[derive(Clone, Debug, Default)]
+pub struct KindOptions {
+    pub(super) retry: Option<RetryPolicy>,
+    pub(super) timeout: Option<Duration>,
+}
+
+impl KindOptions {
+    /// All as the router has it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how often and when failed messages of the kind are tried again.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// Sets for how long a handler may run on a message of the kind: see
+    /// [`ProcessorBuilder::handler_timeout`](crate::ProcessorBuilder::handler_timeout).
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+}
+
+type Classify = Box<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
 
 enum Unknown {
     Fallback(Fallback),
@@ -61,18 +137,26 @@ enum Unknown {
 
 /// Where one message goes.
 pub(super) enum Route<'a> {
-    Handler(&'a dyn Handler),
+    Handler(&'a Arc<dyn Handler>),
     Fallback(Fallback),
 }
 
 impl Router {
     /// A router for the messages of this handler name, as yet without handlers.
+    ///
+    /// A name that breaks the rules of [`HandlerName`] fails
+    /// [`ProcessorBuilder::build`](crate::ProcessorBuilder::build).
     #[must_use]
-    pub fn new(handler: HandlerName) -> Self {
+    pub fn new(handler: impl AsRef<str>) -> Self {
         Self {
-            handler,
+            handler: HandlerName::new(handler),
             kinds: HashMap::new(),
+            prefixes: Vec::new(),
             unknown: Unknown::Fallback(Fallback::default()),
+            options: HashMap::new(),
+            middleware: Vec::new(),
+            classify: Vec::new(),
+            terms: Terms::default(),
             invalid: None,
         }
     }
@@ -83,34 +167,40 @@ impl Router {
     /// [`ProcessorBuilder::build`](crate::ProcessorBuilder::build).
     #[must_use]
     pub fn on(mut self, kind: impl AsRef<str>, handler: impl Handler) -> Self {
-        match Kind::new(kind) {
-            Ok(kind) => {
-                self.kinds.insert(kind.into(), Arc::new(handler));
-            }
-            Err(invalid) => {
-                self.invalid.get_or_insert(invalid);
-            }
+        if let Some(kind) = self.valid(kind) {
+            self.kinds.insert(kind, Arc::new(handler));
         }
         self
     }
 
-    /// Hands messages of `kind` to `handler` with their payload read as JSON.
-    ///
-    /// A payload that does not read as `T` will not read better next time: the message is dead at
-    /// once. Its reason says where in the payload, but not what stands there.
+    /// Hands messages of `kind` to `handler` with their payload read as JSON: [`on`](Self::on) with
+    /// [`json`].
     #[must_use]
-    pub fn on_json<T, F, Fut, C>(self, kind: impl AsRef<str>, handler: F) -> Self
+    pub fn on_json<T, F, Fut, C, E>(self, kind: impl AsRef<str>, handler: F) -> Self
     where
         T: DeserializeOwned + Send + 'static,
         F: Fn(T, Context) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<C, Failure>> + Send + 'static,
+        Fut: Future<Output = Result<C, E>> + Send + 'static,
         C: Into<Completion> + 'static,
+        E: Into<Failure> + 'static,
     {
-        let payload = PhantomData;
-        self.on(kind, Json { handler, payload })
+        self.on(kind, json(handler))
     }
 
-    /// Sets what happens to messages of other kinds. Default: [`Fallback::DeadLetter`].
+    /// Hands messages whose kind begins with `prefix` to `handler`, unless there is one for the very
+    /// kind, or for a longer prefix.
+    #[must_use]
+    pub fn on_prefix(mut self, prefix: impl AsRef<str>, handler: impl Handler) -> Self {
+        if let Some(prefix) = self.valid(prefix) {
+            self.prefixes.retain(|(other, _)| *other != prefix);
+            self.prefixes.push((prefix, Arc::new(handler)));
+            self.prefixes
+                .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        }
+        self
+    }
+
+    /// Sets what happens to messages of other kinds. Default: [`Fallback::Leave`].
     #[must_use]
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.unknown = Unknown::Fallback(fallback);
@@ -124,19 +214,166 @@ impl Router {
         self
     }
 
+    /// Sets what messages of one kind have of their own, whichever handler they go to.
+    #[must_use]
+    pub fn kind_options(mut self, kind: impl AsRef<str>, options: KindOptions) -> Self {
+        if let Some(kind) = self.valid(kind) {
+            self.options.insert(kind, options);
+        }
+        self
+    }
+
+    /// Decides what happens to messages whose handler has passed on an error of type `E`, by itself or
+    /// as the [source](Error::source) of another, at any depth. Without any such rule they are tried
+    /// again.
+    ///
+    /// The rule added first goes first. What a handler [decides](Failure) by itself stands.
+    #[must_use]
+    pub fn classify<E: Error + 'static>(
+        mut self,
+        decide: impl Fn(&E) -> Remedy + Send + Sync + 'static,
+    ) -> Self {
+        self.classify
+            .push(Box::new(move |failure| failure.find().map(&decide)));
+        self
+    }
+
+    /// Adds something that runs around all of this router's handlers, around a
+    /// [`fallback_handler`](Self::fallback_handler) too, and within what was added before.
+    #[must_use]
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.middleware.push(Arc::new(middleware));
+        self
+    }
+
+    /// Sets how many of this router's handlers run at a time, in place of
+    /// [`ProcessorBuilder::concurrency`](crate::ProcessorBuilder::concurrency).
+    #[must_use]
+    pub fn concurrency(mut self, messages: usize) -> Self {
+        self.terms.concurrency = Some(messages);
+        self
+    }
+
+    /// Limits how many of this router's handlers are started in a while. Default: no limit. Each
+    /// processor has its own count.
+    #[must_use]
+    pub fn rate(mut self, rate: Rate) -> Self {
+        self.terms.rate = Some(rate);
+        self
+    }
+
+    /// Sets how often and when failed messages are tried again, in place of
+    /// [`ProcessorBuilder::retry`](crate::ProcessorBuilder::retry).
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.terms.retry = Some(policy);
+        self
+    }
+
+    /// Sets for how long a handler may run, in place of
+    /// [`ProcessorBuilder::handler_timeout`](crate::ProcessorBuilder::handler_timeout).
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.terms.timeout = Some(limit);
+        self
+    }
+
+    /// Sets the length of leases, in place of
+    /// [`ProcessorBuilder::lease`](crate::ProcessorBuilder::lease).
+    #[must_use]
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.terms.lease = Some(length);
+        self
+    }
+
+    /// Sets whether later messages of the same ordering key may pass a dead one, in place of
+    /// [`ProcessorBuilder::after_dead`](crate::ProcessorBuilder::after_dead).
+    #[must_use]
+    pub fn after_dead(mut self, after: AfterDead) -> Self {
+        self.terms.after_dead = Some(after);
+        self
+    }
+
+    /// Stops this router for a while when its handlers fail one after the other. Default: it does not
+    /// stop.
+    #[must_use]
+    pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
+        self.terms.breaker = Some(breaker);
+        self
+    }
+
+    /// The kind or the beginning of one, unless it is none.
+    fn valid(&mut self, kind: impl AsRef<str>) -> Option<String> {
+        match Kind::new(kind) {
+            Ok(kind) => Some(kind.into()),
+            Err(invalid) => {
+                self.invalid.get_or_insert(invalid);
+                None
+            }
+        }
+    }
+
     pub(super) fn route(&self, kind: &Kind) -> Route<'_> {
-        match (self.kinds.get(kind.as_str()), &self.unknown) {
-            (Some(handler), _) | (None, Unknown::Handler(handler)) => Route::Handler(&**handler),
+        let kind = kind.as_str();
+        let of_prefix = || {
+            let mut prefixes = self.prefixes.iter();
+            prefixes.find(|(prefix, _)| kind.starts_with(prefix.as_str()))
+        };
+        let handler = self.kinds.get(kind);
+        let handler = handler.or_else(|| of_prefix().map(|(_, handler)| handler));
+        match (handler, &self.unknown) {
+            (Some(handler), _) | (None, Unknown::Handler(handler)) => Route::Handler(handler),
             (None, Unknown::Fallback(fallback)) => Route::Fallback(*fallback),
         }
     }
 
-    pub(super) fn name(&self) -> &HandlerName {
-        &self.handler
+    /// Runs a handler with the middleware around it.
+    pub(super) async fn run(
+        &self,
+        handler: &Arc<dyn Handler>,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        if self.middleware.is_empty() {
+            return handler.handle(context).await;
+        }
+        let next = Next::new(self.middleware.clone(), handler.clone());
+        next.run(context).await
     }
 
-    pub(super) fn check(&self) -> Result<(), Invalid> {
-        self.invalid.clone().map_or(Ok(()), Err)
+    /// Applies the rules to an error that was passed on.
+    pub(super) fn decide(&self, failure: Failure) -> Failure {
+        failure.decided(|failure| self.classify.iter().find_map(|decide| decide(failure)))
+    }
+
+    /// What messages of this kind have of their own.
+    pub(super) fn options_of(&self, kind: &Kind) -> Option<&KindOptions> {
+        // Most routers have none.
+        (!self.options.is_empty())
+            .then(|| self.options.get(kind.as_str()))
+            .flatten()
+    }
+
+    /// Puts middleware around what there is.
+    pub(super) fn surround(&mut self, middleware: &[Arc<dyn Middleware>]) {
+        self.middleware.splice(0..0, middleware.iter().cloned());
+    }
+
+    pub(super) fn check(&self) -> Result<HandlerName, Invalid> {
+        let name = self.handler.clone()?;
+        if let Some(invalid) = &self.invalid {
+            return Err(invalid.clone());
+        }
+        let timeouts = self.options.values().map(|options| options.timeout);
+        for limit in timeouts.chain([self.terms.timeout]).flatten() {
+            check_limit(limit, "handler timeout")?;
+        }
+        if let Some(rate) = &self.terms.rate {
+            rate.check()?;
+        }
+        if let Some(breaker) = &self.terms.breaker {
+            breaker.check()?;
+        }
+        Ok(name)
     }
 }
 
@@ -145,8 +382,25 @@ impl fmt::Debug for Router {
         f.debug_struct("Router")
             .field("handler", &self.handler)
             .field("kinds", &self.kinds.keys())
+            .field("terms", &self.terms)
             .finish_non_exhaustive()
     }
+}
+
+/// Makes a handler of a function that takes the payload, read as JSON.
+///
+/// A payload that does not read as `T` will not read better next time: the message is dead at
+/// once. Its reason says where in the payload, but not what stands there.
+pub fn json<T, F, Fut, C, E>(handler: F) -> impl Handler
+where
+    T: DeserializeOwned + Send + 'static,
+    F: Fn(T, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<C, E>> + Send + 'static,
+    C: Into<Completion> + 'static,
+    E: Into<Failure> + 'static,
+{
+    let payload = PhantomData;
+    Json { handler, payload }
 }
 
 struct Json<T, F> {
@@ -155,21 +409,24 @@ struct Json<T, F> {
 }
 
 #[async_trait]
-impl<T, F, Fut, C> Handler for Json<T, F>
+impl<T, F, Fut, C, E> Handler for Json<T, F>
 where
     T: DeserializeOwned + Send + 'static,
     F: Fn(T, Context) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<C, Failure>> + Send + 'static,
+    Fut: Future<Output = Result<C, E>> + Send + 'static,
     C: Into<Completion> + 'static,
+    E: Into<Failure> + 'static,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
-        let event = serde_json::from_slice(context.message().payload()).map_err(unreadable)?;
-        (self.handler)(event, context.clone()).await.map(Into::into)
+        let event = serde_json::from_slice(context.message().payload())
+            .map_err(|error| unreadable(&error))?;
+        let ended = (self.handler)(event, context.clone()).await;
+        ended.map(Into::into).map_err(Into::into)
     }
 }
 
 /// serde's own text may quote the payload, so only its place and category are kept.
-fn unreadable(error: serde_json::Error) -> Failure {
+fn unreadable(error: &serde_json::Error) -> Failure {
     let what = match error.classify() {
         Category::Syntax => "it is not JSON",
         Category::Eof => "the JSON is cut short",
@@ -177,7 +434,7 @@ fn unreadable(error: serde_json::Error) -> Failure {
         Category::Io => "it cannot be read",
     };
     let (line, column) = (error.line(), error.column());
-    Failure::dead(format_args!(
+    Failure::dead(format!(
         "unreadable payload: {what} (line {line}, column {column})"
     ))
 }

@@ -101,12 +101,12 @@ impl Driver {
     fn stored(&mut self, index: usize, settlement: &Settlement) {
         let newer = self.table.get_mut(index).and_then(|slot| {
             let is_newer = slot.lease().token != settlement.lease.token;
-            is_newer.then(|| (slot.leased(), slot.expires))
+            is_newer.then(|| (slot.leased(), slot.lane, slot.lease_length, slot.expires))
         });
         self.done(index, &settlement.outcome);
-        if let Some((leased, expires)) = newer {
+        if let Some((leased, lane, lease, expires)) = newer {
             let context = Context::claimed(leased, &self.config);
-            let slot = self.admit(context, expires, Phase::Ended);
+            let slot = self.admit(context, lane, lease, expires, Phase::Ended);
             self.settle(slot, Outcome::Release);
         }
     }

@@ -1,15 +1,24 @@
 //! The messages that a processor holds: one slot each, a fixed number of slots.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use tokio::{task::AbortHandle, time::Instant};
 
-use super::{Context, handler::Hold};
-use crate::{Attempts, HandlerName, Key, Lease, Leased, Outcome};
+use super::{Context, breaker::Trial, handler::Hold};
+use crate::{Attempts, Key, Lease, Leased, Outcome};
 
 /// A claimed message.
 pub(super) struct Slot {
     pub context: Context,
+    /// The place of its router; `None` when it has none here.
+    pub lane: Option<usize>,
+    /// For how long its leases are taken.
+    pub lease_length: Duration,
+    /// Set when its handler was started to see whether a circuit may be closed.
+    pub trial: Option<Trial>,
     /// When its lease runs out, by this worker's monotonic clock, counted from before the call
     /// that took or renewed it.
     pub expires: Instant,
@@ -80,7 +89,7 @@ impl Slot {
                 started: started.saturating_add(1),
                 finished: finished.saturating_add(1),
             }),
-            Outcome::Release | Outcome::Defer { .. } => Some(Attempts { started, finished }),
+            Outcome::Defer { .. } | Outcome::Release => Some(Attempts { started, finished }),
             Outcome::Processed { .. } | Outcome::Dead { .. } => None,
         };
     }
@@ -104,19 +113,26 @@ pub(super) enum Phase {
 pub(super) struct Table {
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
+    /// How many messages of each router are held.
+    held: Vec<usize>,
 }
 
 impl Table {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// For so many messages of so many routers.
+    pub(super) fn new(capacity: usize, lanes: usize) -> Self {
         Self {
             slots: std::iter::repeat_with(|| None).take(capacity).collect(),
             free: (0..capacity).rev().collect(),
+            held: vec![0; lanes],
         }
     }
 
     /// Takes a slot. A store may answer a claim with more messages than were asked for, so the
     /// table grows rather than lose one.
     pub(super) fn insert(&mut self, slot: Slot) -> usize {
+        if let Some(held) = self.held_of(slot.lane) {
+            *held += 1;
+        }
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -182,17 +198,21 @@ impl Table {
         })
     }
 
-    /// How many messages of this handler are held.
-    pub(super) fn held_for(&self, handler: &HandlerName) -> usize {
-        let slots = self.slots.iter().flatten();
-        slots
-            .filter(|slot| slot.context.message().handler() == handler)
-            .count()
+    /// How many messages of a router are held.
+    pub(super) fn held_for(&self, lane: usize) -> usize {
+        self.held.get(lane).copied().unwrap_or_default()
+    }
+
+    fn held_of(&mut self, lane: Option<usize>) -> Option<&mut usize> {
+        self.held.get_mut(lane?)
     }
 
     pub(super) fn remove(&mut self, index: usize) -> Option<Slot> {
         let slot = self.slots.get_mut(index)?.take()?;
         self.free.push(index);
+        if let Some(held) = self.held_of(slot.lane) {
+            *held -= 1;
+        }
         Some(slot)
     }
 

@@ -9,9 +9,7 @@ use tracing::Instrument as _;
 #[cfg(feature = "opentelemetry")]
 use super::trace;
 use super::{
-    Completion, Config, Context, Failure, Fallback,
-    blocking::Watched,
-    handler::{Completed, Remedy},
+    Completion, Config, Context, Failure, Fallback, blocking::Watched, handler::Completed,
     router::Route,
 };
 use crate::{
@@ -24,12 +22,14 @@ use crate::{
 pub(super) enum End {
     /// With an outcome to settle.
     Outcome(Outcome),
+    /// With what the handler or its router says of an error.
+    Failed(Failure),
+    /// There is no handler for the kind.
+    NoHandler(Fallback),
     /// The handler's own transaction has settled it.
     Settled,
     /// By what may end this processor too.
     Interrupted(Failure),
-    /// The handler's own transaction has found the lease lost.
-    LeaseLost,
     /// The task was dropped.
     Dropped,
 }
@@ -101,75 +101,47 @@ async fn run(config: &Config, context: &Context, expires: Instant) -> End {
         return End::Outcome(Outcome::Release);
     }
     let message = context.message();
-    let Some(served) = config.handlers.get(message.handler()) else {
+    let Some(served) = config.served_for(message) else {
         // Only a store that answers for handlers it was not asked for leads here.
         return End::Outcome(Outcome::Release);
     };
+    let handler = match served.router.route(message.kind()) {
+        Route::Handler(handler) => handler,
+        Route::Fallback(fallback) => return End::NoHandler(fallback),
+    };
     let timer = Timer::start();
-    let result = match served.router.route(message.kind()) {
-        Route::Handler(handler) => {
-            let running = async { handler.handle(context).await };
-            let running = pin!(AssertUnwindSafe(running).catch_unwind());
-            let lease = config.terms.length();
-            let running = Watched::new(running, message.handler(), &served.warned, lease, now);
-            let caught = match config.handler_timeout {
-                None => Some(running.await),
-                Some(limit) => tokio::time::timeout(limit, running).await.ok(),
-            };
-            match caught {
-                Some(Ok(result)) => result,
-                Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
-                None => Err(Failure::retry("timed out")),
-            }
-        }
-        Route::Fallback(Fallback::Ignore) => Ok(Completion::default()),
-        Route::Fallback(Fallback::DeadLetter) => {
-            Err(Failure::dead("no handler for messages of this kind"))
-        }
-        Route::Fallback(Fallback::Retry) => {
-            Err(Failure::retry("no handler for messages of this kind"))
-        }
+    let running = async { served.router.run(handler, context).await };
+    let running = pin!(AssertUnwindSafe(running).catch_unwind());
+    let lease = served.terms.length();
+    let running = Watched::new(running, message.handler(), &served.warned, lease, now);
+    let caught = match served.timeout(message.kind()) {
+        None => Some(running.await),
+        Some(limit) => tokio::time::timeout(limit, running).await.ok(),
+    };
+    let result = match caught {
+        Some(Ok(result)) => result,
+        Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
+        None => Err(Failure::retry("timed out")),
     };
     served.metrics.handled(&timer);
-    match result.map(Completion::into_inner) {
-        Ok(Completed::Here { result }) => End::Outcome(Outcome::Processed { result }),
-        Ok(Completed::Already) => End::Settled,
-        Err(failure) if failure.is_interrupted() && !context.is_cut_short() => {
-            End::Interrupted(failure)
-        }
-        // It was told to stop, and the message is not to pay for that.
-        Err(failure) if context.is_cut_short() && failure.is_retry() => {
-            let (_, error) = failure.into_parts();
-            tracing::info!(target: MESSAGE, key = %message.key(), %error, "attempt cut short");
-            End::Outcome(Outcome::Release)
-        }
-        Err(failure) => failed(config, context, failure),
-    }
-}
-
-/// What becomes of a message whose attempt failed.
-pub(super) fn failed(config: &Config, context: &Context, failure: Failure) -> End {
-    let attempt = context.attempts().started;
-    let (remedy, error) = failure.into_parts();
-    let after = match remedy {
-        Remedy::LeaseLost => return End::LeaseLost,
-        Remedy::Retry | Remedy::Conflict | Remedy::Interrupted => Some(config.retry.delay(attempt)),
-        Remedy::RetryAfter(after) => Some(after),
-        Remedy::Dead => None,
+    let failure = match result.map(Completion::into_inner) {
+        Ok(Completed::Here { result }) => return End::Outcome(Outcome::Processed { result }),
+        Ok(Completed::Already) => return End::Settled,
+        Err(failure) => served.router.decide(failure),
     };
-    End::Outcome(match after {
-        Some(after) if attempt < config.retry.max_attempts() => {
-            tracing::info!(target: MESSAGE, key = %context.message().key(), %error, ?after, "attempt failed");
-            Outcome::Retry { after, error }
-        }
-        _ => {
-            tracing::warn!(target: MESSAGE, key = %context.message().key(), %error, "attempt failed; giving up");
-            Outcome::Dead {
-                reason: error,
-                after: config.after_dead,
-            }
-        }
-    })
+    if !context.is_cut_short() {
+        return match failure.is_interrupted() {
+            true => End::Interrupted(failure),
+            false => End::Failed(failure),
+        };
+    }
+    if failure.is_retry() {
+        // It was told to stop, and the message is not to pay for that.
+        let error = failure.error();
+        tracing::info!(target: MESSAGE, key = %message.key(), error, "attempt cut short");
+        return End::Outcome(Outcome::Release);
+    }
+    End::Failed(failure)
 }
 
 /// The text of a panic, as far as it has one.

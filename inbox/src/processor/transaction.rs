@@ -1,12 +1,20 @@
 //! Handlers whose writes commit together with the completion of their message.
 
-use std::panic::AssertUnwindSafe;
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use backon::{BackoffBuilder as _, Retryable as _};
 use bytes::Bytes;
-use futures_util::{FutureExt as _, future::BoxFuture};
-use tokio::time::sleep;
+use futures_util::FutureExt as _;
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::sleep,
+};
 
 use super::{
     Completion, Context, Failure, Handler,
@@ -96,64 +104,136 @@ where
     S: Transactional,
     H: TransactionalHandler<S::Transaction>,
 {
-    InTransaction { store, handler }
+    InTransaction {
+        store,
+        work: Borrowing(handler),
+    }
 }
 
-/// [`in_transaction`] for a closure that returns a boxed future.
+/// [`in_transaction`] for a function or a closure. It is lent the transaction, which goes back when it is
+/// dropped: at the end of the closure, as a rule. One that keeps it for longer has failed.
 ///
 /// ```
-/// use inbox::{Completion, Handler, Transactional, in_transaction_fn};
+/// # #[cfg(feature = "sqlite")] mod example {
+/// use inbox::sqlite::{SqliteStore, sqlx};
+/// use inbox::{Context, Router, in_transaction_fn};
 ///
-/// fn ledger<S: Transactional>(store: S) -> impl Handler {
-///     in_transaction_fn(store, |transaction, context| {
-///         Box::pin(async move {
-///             // Write to the ledger through `transaction` here.
-///             let _ = (transaction, context.message().payload());
-///             Ok(Completion::default())
-///         })
-///     })
+/// fn router(store: &SqliteStore) -> Router {
+///     let book = in_transaction_fn(store.clone(), |mut transaction, context: Context| async move {
+///         sqlx::query("INSERT INTO booking (message) VALUES (?)")
+///             .bind(context.message().id().as_str())
+///             .execute(&mut **transaction)
+///             .await?;
+///         Ok::<_, sqlx::Error>(())
+///     });
+///     Router::new("booking").on("order.placed", book)
 /// }
+/// # }
 /// ```
-pub fn in_transaction_fn<S, F>(store: S, handler: F) -> impl Handler
+pub fn in_transaction_fn<S, F, Fut, C, E>(store: S, handler: F) -> impl Handler
 where
     S: Transactional,
-    F: for<'a> Fn(
-            &'a mut S::Transaction,
-            &'a Context,
-        ) -> BoxFuture<'a, Result<Completion, Failure>>
-        + Send
-        + Sync
-        + 'static,
+    S::Transaction: 'static,
+    F: Fn(LentTransaction<S::Transaction>, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<C, E>> + Send + 'static,
+    C: Into<Completion> + 'static,
+    E: Into<Failure> + 'static,
 {
-    in_transaction(store, Closure(handler))
+    InTransaction {
+        store,
+        work: Closure(handler),
+    }
+}
+
+/// A transaction that is lent to a closure: see [`in_transaction_fn`].
+pub struct LentTransaction<T>(OwnedMutexGuard<T>);
+
+impl<T> Deref for LentTransaction<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for LentTransaction<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> fmt::Debug for LentTransaction<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LentTransaction")
+    }
+}
+
+/// Works in a transaction that is there afterwards, unless the handler has kept it.
+#[async_trait]
+trait Work<T>: Send + Sync + 'static {
+    async fn work(
+        &self,
+        transaction: &mut Option<T>,
+        context: &Context,
+    ) -> Result<Completion, Failure>;
+}
+
+struct Borrowing<H>(H);
+
+#[async_trait]
+impl<T: Send, H: TransactionalHandler<T>> Work<T> for Borrowing<H> {
+    async fn work(
+        &self,
+        transaction: &mut Option<T>,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        match transaction {
+            Some(transaction) => self.0.handle(transaction, context).await,
+            None => Err(gone()),
+        }
+    }
 }
 
 struct Closure<F>(F);
 
 #[async_trait]
-impl<T, F> TransactionalHandler<T> for Closure<F>
+impl<T, F, Fut, C, E> Work<T> for Closure<F>
 where
-    T: Send,
-    F: for<'a> Fn(&'a mut T, &'a Context) -> BoxFuture<'a, Result<Completion, Failure>>
-        + Send
-        + Sync
-        + 'static,
+    T: Send + 'static,
+    F: Fn(LentTransaction<T>, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<C, E>> + Send + 'static,
+    C: Into<Completion> + 'static,
+    E: Into<Failure> + 'static,
 {
-    async fn handle(&self, transaction: &mut T, context: &Context) -> Result<Completion, Failure> {
-        (self.0)(transaction, context).await
+    async fn work(
+        &self,
+        transaction: &mut Option<T>,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        let owned = Arc::new(Mutex::new(transaction.take().ok_or_else(gone)?));
+        let lent = LentTransaction(owned.clone().lock_owned().await);
+        let running = AssertUnwindSafe(async { (self.0)(lent, context.clone()).await });
+        let ended = running.catch_unwind().await;
+        *transaction = Arc::into_inner(owned).map(Mutex::into_inner);
+        let completion = ended.map_err(|panic| Failure::retry(panic_text(&*panic)))?;
+        completion.map(Into::into).map_err(Into::into)
     }
 }
 
-struct InTransaction<S, H> {
+fn gone() -> Failure {
+    Failure::retry("the handler has kept its transaction, which is rolled back")
+}
+
+struct InTransaction<S, W> {
     store: S,
-    handler: H,
+    work: W,
 }
 
 #[async_trait]
-impl<S, H> Handler for InTransaction<S, H>
+impl<S, W> Handler for InTransaction<S, W>
 where
     S: Transactional,
-    H: TransactionalHandler<S::Transaction>,
+    W: Work<S::Transaction>,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
         let mut pauses = after_conflicts().build();
@@ -180,17 +260,17 @@ where
     }
 }
 
-impl<S, H> InTransaction<S, H>
+impl<S, W> InTransaction<S, W>
 where
     S: Transactional,
-    H: TransactionalHandler<S::Transaction>,
+    W: Work<S::Transaction>,
 {
     /// One transaction, from its opening to its end.
     async fn attempt(&self, context: &Context) -> Result<(), Failure> {
         let patience = context.patience();
         let is_exclusive = self.store.capabilities().exclusive_transactions;
         context.set_hold(Hold::Transaction);
-        let mut transaction = match self.open(context).await {
+        let transaction = match self.open(context).await {
             Ok(transaction) => transaction,
             Err(failure) => {
                 context.set_hold(Hold::Lease);
@@ -200,7 +280,13 @@ where
         if is_exclusive {
             context.set_hold(Hold::ExclusiveTransaction);
         }
-        match self.work(&mut transaction, context).await {
+        let mut transaction = Some(transaction);
+        let worked = self.run(&mut transaction, context).await;
+        let Some(transaction) = transaction else {
+            context.set_hold(Hold::Lease);
+            return worked.and(Err(gone()));
+        };
+        match worked {
             Ok(()) => self.commit(transaction, context).await,
             Err(failure) => {
                 // A transaction that cannot be rolled back was never committed either.
@@ -244,7 +330,7 @@ where
         // happen. A commit still under way holds the row, so the settlement waits for its end. A
         // commit future that is dropped is no different.
         context.set_hold(Hold::Lease);
-        Err(Failure::of_transaction(&error))
+        Err(Failure::of_transaction(error))
     }
 
     /// Whether the message is known to be processed under its present lease.
@@ -296,12 +382,12 @@ where
     }
 
     /// Runs the handler and settles, up to the commit.
-    async fn work(
+    async fn run(
         &self,
-        transaction: &mut S::Transaction,
+        transaction: &mut Option<S::Transaction>,
         context: &Context,
     ) -> Result<(), Failure> {
-        let running = AssertUnwindSafe(self.handler.handle(transaction, context)).catch_unwind();
+        let running = AssertUnwindSafe(self.work.work(transaction, context)).catch_unwind();
         let completion = tokio::select! {
             biased;
             ended = running => ended.map_err(|panic| Failure::retry(panic_text(&*panic)))??,
@@ -314,6 +400,7 @@ where
                 "the handler says that it has settled the message, but its transaction is open",
             ));
         };
+        let transaction = transaction.as_mut().ok_or_else(gone)?;
         let mut settled = self.complete(transaction, context, result).await?;
         if let Some(Settled::Refused(invalid)) = &settled {
             let key = &context.leased().lease.key;
@@ -344,7 +431,7 @@ where
             .patience()
             .within("settle_in", settling)
             .await
-            .map_err(|error| Failure::of_transaction(&error))?;
+            .map_err(Failure::of_transaction)?;
         Ok(settled.into_iter().next())
     }
 }

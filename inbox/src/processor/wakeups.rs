@@ -25,7 +25,11 @@ async fn subscribe(config: &Config) -> Option<Box<dyn Subscription>> {
     if config.store.capabilities().wakeups == Wakeups::None {
         return None;
     }
-    let handlers: Vec<_> = config.handlers.keys().cloned().collect();
+    let handlers: Vec<_> = config
+        .served
+        .iter()
+        .map(|served| served.name.clone())
+        .collect();
     let mut is_first = true;
     let subscription = (|| config.store.subscribe(&handlers))
         .retry(through_an_outage())

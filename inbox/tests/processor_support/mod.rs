@@ -359,6 +359,13 @@ pub async fn until_idle(builder: ProcessorBuilder) -> Summary {
         .unwrap()
 }
 
+/// The same where the runtime's clock is paused, so that a limit would be over at once.
+pub async fn until_idle_by_a_paused_clock(builder: ProcessorBuilder) -> Summary {
+    let processor = builder.build().unwrap();
+    let run = processor.run_until_idle(CancellationToken::new());
+    run.await.unwrap()
+}
+
 /// Waits until something is so; panics when it never is.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     for _ in 0..6000 {

@@ -1,0 +1,87 @@
+//! A router whose handlers are slow and have a backlog, and its neighbour in the same processor: how
+//! long from the call of `receive` to the start of the neighbour's handler.
+
+use std::{
+    convert::Infallible,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use inbox::{CancellationToken, Context, HandlerName, Processor, Router, StoreExt as _};
+use tokio::sync::mpsc;
+
+use super::Bench;
+use crate::{
+    maker::Maker,
+    report::{Latencies, latencies, quantile, record},
+    target::{Slot, handler},
+};
+
+const SLOW_MESSAGES: u64 = 3000;
+const SLOW_HANDLER: &str = "slow";
+const SLOW_TIME: Duration = Duration::from_millis(200);
+const MESSAGES: u32 = 150;
+/// Pauses are random, so that they do not run in step with anything that ticks.
+const PAUSE_MS: std::ops::Range<u64> = 5..50;
+
+pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
+    bench.report.adjust("messages", SLOW_MESSAGES);
+    let (mut medians, mut tails) = (Vec::new(), Vec::new());
+    for _ in 0..bench.options.runs {
+        let run = run(bench).await?;
+        medians.push(quantile(&run, 0.5));
+        tails.push(quantile(&run, 0.99));
+    }
+    for (name, figures) in [("median", medians), ("99th percentile", tails)] {
+        bench.figures(format!("receive to handler, {name}"), figures, "ms");
+    }
+    Ok(())
+}
+
+async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
+    let inbox = bench.fresh(Slot::First).await?.inbox();
+    let mut maker = Maker::new(bench.shape.payload)?;
+    let slow = maker.messages(SLOW_MESSAGES)?;
+    let name: HandlerName = SLOW_HANDLER.parse()?;
+    let slow = slow.iter().map(|message| message.for_handler(name.clone()));
+    let slow: Vec<_> = slow.collect();
+    for batch in slow.chunks(500) {
+        let _ = inbox.receive(batch).await?;
+    }
+    let (started, mut starts) = mpsc::unbounded_channel();
+    let quick = Router::new(handler()?).fallback_handler(move |_: Context| {
+        let started = started.clone();
+        async move {
+            let _ = started.send(Instant::now());
+            Ok::<_, Infallible>(())
+        }
+    });
+    let slow = Router::new(SLOW_HANDLER).fallback_handler(|_: Context| async {
+        tokio::time::sleep(SLOW_TIME).await;
+        Ok::<_, Infallible>(())
+    });
+    let processor = Processor::builder(inbox.clone())
+        .router(slow)
+        .router(quick)
+        .build()?;
+    let stop = CancellationToken::new();
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move { processor.run(stop).await }
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+
+    let mut latencies = latencies()?;
+    for message in maker.messages(u64::from(MESSAGES))? {
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS))).await;
+        let sent = Instant::now();
+        let _ = inbox.receive_one(&message).await?;
+        let start = starts.recv().await.context("the processor ended")?;
+        // The handler may have begun before `receive` returned, but not before its call.
+        record(&mut latencies, start - sent);
+    }
+    stop.cancel();
+    running.await??;
+    inbox.close().await;
+    Ok(latencies)
+}

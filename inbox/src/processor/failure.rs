@@ -1,0 +1,352 @@
+//! What a handler answers when it fails, and how errors become that.
+
+use std::{
+    any::{Any, type_name},
+    error::Error,
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use inbox_api::error_text;
+
+type Source = Arc<dyn Error + Send + Sync>;
+
+/// A handler's failure: an error, and what is to happen to the message.
+///
+/// Every error turns into one by `?`, and so does the error of a handler that has its own type (with
+/// the feature `anyhow` also `anyhow::Error`). What happens then is up to the router
+/// ([`Router::classify`](crate::Router::classify)), and unless that says otherwise the message is
+/// tried again. A `Failure` that a handler makes itself decides by itself. (For the conversion, a
+/// `Failure` itself cannot implement [`Error`].)
+///
+/// The text is kept as the message's last error and appears in logs: the type of an error that has
+/// one, its text, and those of its [sources](Error::source) that it does not repeat itself. It should
+/// not contain the payload.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    cause: Cause,
+    text: String,
+    source: Option<Source>,
+}
+
+/// What is to happen to a message whose handler has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Try again as the [retry policy](crate::RetryPolicy) says; dead when its attempts are used up.
+    Retry,
+    /// Try again, no sooner than this from now; dead when the policy's attempts are used up. Up to a
+    /// tenth is added at random, so that messages which failed together do not come back together.
+    RetryAfter(Duration),
+    /// Not now: due again this much later, and the attempt is not counted. For what will pass by itself
+    /// however long that takes, such as a rate limit downstream.
+    Defer(Duration),
+    /// The same for all messages of the router: it starts nothing more for this long. What runs goes
+    /// on, and what this processor has claimed and not started is handed back. Other processors are
+    /// not told.
+    Pause(Duration),
+    /// Never try again by itself: the message will not succeed as it stands.
+    Dead,
+}
+
+/// Why a handler failed, as far as this processor treats it differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// An error that the router has yet to look at.
+    Error,
+    /// The handler has decided.
+    Decided(Remedy),
+    LeaseLost,
+    Conflict,
+    Interrupted,
+}
+
+impl Failure {
+    /// Try again as the retry policy says; dead when its attempts are used up.
+    #[must_use]
+    pub fn retry(error: impl Into<Box<dyn Error + Send + Sync>> + 'static) -> Self {
+        Self::with(Remedy::Retry, error)
+    }
+
+    /// Try again, no sooner than `after` from now: [`Remedy::RetryAfter`]. When the processor had [cut
+    /// the attempt short](crate::Context::cancellation), the message is handed back instead and due at
+    /// once.
+    #[must_use]
+    pub fn retry_after(
+        after: Duration,
+        error: impl Into<Box<dyn Error + Send + Sync>> + 'static,
+    ) -> Self {
+        Self::with(Remedy::RetryAfter(after), error)
+    }
+
+    /// Not now, and without counting the attempt: [`Remedy::Defer`].
+    #[must_use]
+    pub fn defer(
+        after: Duration,
+        error: impl Into<Box<dyn Error + Send + Sync>> + 'static,
+    ) -> Self {
+        Self::with(Remedy::Defer(after), error)
+    }
+
+    /// Nothing of this router's for a while, and without counting the attempt: [`Remedy::Pause`].
+    #[must_use]
+    pub fn pause(
+        length: Duration,
+        error: impl Into<Box<dyn Error + Send + Sync>> + 'static,
+    ) -> Self {
+        Self::with(Remedy::Pause(length), error)
+    }
+
+    /// Never try again by itself: the message will not succeed as it stands.
+    #[must_use]
+    pub fn dead(error: impl Into<Box<dyn Error + Send + Sync>> + 'static) -> Self {
+        Self::with(Remedy::Dead, error)
+    }
+
+    /// An error, and what is to happen.
+    #[must_use]
+    pub fn with(remedy: Remedy, error: impl Into<Box<dyn Error + Send + Sync>> + 'static) -> Self {
+        Self::new(Cause::Decided(remedy), error)
+    }
+
+    /// The handler's own settlement was answered with
+    /// [`Settled::LeaseLost`](crate::Settled::LeaseLost) and its transaction rolled back: another worker
+    /// has the message, and there is nothing to settle.
+    #[must_use]
+    pub fn lease_lost() -> Self {
+        Self::new(Cause::LeaseLost, "the lease was lost")
+    }
+
+    /// The database gave the handler's transaction up in favour of another one, and nothing of it is
+    /// there: [`in_transaction`](crate::in_transaction) runs the handler again in a new transaction, a
+    /// few times and as part of the same attempt. Elsewhere, and after the last time, as
+    /// [`retry`](Self::retry).
+    #[must_use]
+    pub fn conflict(error: impl Into<Box<dyn Error + Send + Sync>> + 'static) -> Self {
+        Self::new(Cause::Conflict, error)
+    }
+
+    /// The work was ended from outside by what may end this process as well, such as a signal that a
+    /// service manager sends to all of its processes. When the processor has been asked to stop, the
+    /// message is handed back, which costs it no attempt; otherwise as [`retry`](Self::retry).
+    #[must_use]
+    pub fn interrupted(error: impl Into<Box<dyn Error + Send + Sync>> + 'static) -> Self {
+        Self::new(Cause::Interrupted, error)
+    }
+
+    /// Whether this is [`interrupted`](Self::interrupted).
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.cause == Cause::Interrupted
+    }
+
+    /// What the handler has decided; `None` for an error that it passed on, which is up to the router.
+    #[must_use]
+    pub fn remedy(&self) -> Option<Remedy> {
+        match self.cause {
+            Cause::Error => None,
+            Cause::Decided(remedy) => Some(remedy),
+            Cause::LeaseLost | Cause::Conflict | Cause::Interrupted => Some(Remedy::Retry),
+        }
+    }
+
+    /// The text: type, error and sources, cut to what stores keep.
+    #[must_use]
+    pub fn error(&self) -> &str {
+        &self.text
+    }
+
+    /// The first error of type `E` among the error and its sources.
+    #[must_use]
+    pub fn find<E: Error + 'static>(&self) -> Option<&E> {
+        let mut next = self.source.as_deref().map(|error| error as &dyn Error);
+        while let Some(error) = next {
+            if let Some(found) = error.downcast_ref() {
+                return Some(found);
+            }
+            next = error.source();
+        }
+        None
+    }
+
+    fn new<E>(cause: Cause, error: E) -> Self
+    where
+        E: Into<Box<dyn Error + Send + Sync>> + 'static,
+    {
+        let (name, error) = into_source(error);
+        let text = describe(name, &*error);
+        Self {
+            cause,
+            text: error_text(&text).into_owned(),
+            source: Some(error),
+        }
+    }
+
+    /// What an error of the store says about its transaction.
+    pub(super) fn of_transaction(error: crate::Error) -> Self {
+        if error.kind() == crate::ErrorKind::Conflict && error.effect() == crate::Effect::None {
+            Self::conflict(error)
+        } else {
+            Self::retry(error)
+        }
+    }
+
+    /// Lets the router decide, where the handler has not.
+    pub(super) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Remedy>) -> Self {
+        if self.cause == Cause::Error {
+            self.cause = Cause::Decided(decide(&self).unwrap_or(Remedy::Retry));
+        }
+        self
+    }
+
+    /// Whether it is another attempt that is counted.
+    pub(super) fn is_retry(&self) -> bool {
+        !matches!(
+            self.cause,
+            Cause::LeaseLost | Cause::Decided(Remedy::Dead | Remedy::Defer(_) | Remedy::Pause(_))
+        )
+    }
+
+    pub(super) fn is_conflict(&self) -> bool {
+        self.cause == Cause::Conflict
+    }
+
+    pub(super) fn into_parts(self) -> (Cause, String) {
+        (self.cause, self.text)
+    }
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>> + 'static> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::new(Cause::Error, error)
+    }
+}
+
+/// The error as one that can be looked into, with the name of its type if that says anything.
+fn into_source<E>(error: E) -> (Option<&'static str>, Source)
+where
+    E: Into<Box<dyn Error + Send + Sync>> + 'static,
+{
+    let mut error = Some(error);
+    let any: &mut dyn Any = &mut error;
+    #[cfg(feature = "anyhow")]
+    if let Some(error) = any
+        .downcast_mut::<Option<anyhow::Error>>()
+        .and_then(Option::take)
+    {
+        // Boxed in the usual way it could not be found by its type.
+        let boxed = error.reallocate_into_boxed_dyn_error_without_backtrace();
+        return (None, boxed.into());
+    }
+    let has_no_name = any.is::<Option<&'static str>>()
+        || any.is::<Option<String>>()
+        || any.is::<Option<Box<dyn Error + Send + Sync>>>();
+    let name = (!has_no_name).then(type_name::<E>);
+    let boxed = error.map_or_else(|| "no error".into(), Into::into);
+    (name, boxed.into())
+}
+
+/// The error and its sources, without what an error says of its source by itself.
+fn describe(name: Option<&str>, error: &dyn Error) -> String {
+    let mut text = match name {
+        Some(name) => format!("{name}: {error}"),
+        None => error.to_string(),
+    };
+    let mut next = error.source();
+    while let Some(source) = next {
+        let said = source.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        next = source.source();
+    }
+    text
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Retry => f.write_str("retry"),
+            Self::RetryAfter(after) => write!(f, "retry after {after:?}"),
+            Self::Defer(after) => write!(f, "defer for {after:?}"),
+            Self::Pause(length) => write!(f, "pause for {length:?}"),
+            Self::Dead => f.write_str("dead"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Charge {
+        #[error("io")]
+        Io(#[from] io::Error),
+        #[error("refused: {0}")]
+        Refused(#[source] io::Error),
+    }
+
+    fn reset() -> io::Error {
+        io::Error::new(io::ErrorKind::ConnectionReset, "the peer went away")
+    }
+
+    #[test]
+    fn the_text_has_the_type_and_all_sources() {
+        let failure = Failure::from(Charge::Io(reset()));
+        let place = module_path!();
+        assert_eq!(
+            failure.error(),
+            format!("{place}::Charge: io: the peer went away")
+        );
+        // It repeats its source by itself.
+        let failure = Failure::from(Charge::Refused(reset()));
+        assert!(
+            failure
+                .error()
+                .ends_with("Charge: refused: the peer went away")
+        );
+        assert_eq!(Failure::retry("plain").error(), "plain");
+        assert_eq!(Failure::retry(format!("{}", 7)).error(), "7");
+        let long = Failure::retry("x".repeat(9000));
+        assert_eq!(long.error().len(), 4096);
+    }
+
+    #[test]
+    fn errors_are_found_by_their_type_at_any_depth() {
+        let failure = Failure::from(Charge::Io(reset()));
+        assert!(failure.find::<Charge>().is_some());
+        let io = failure.find::<io::Error>().unwrap();
+        assert_eq!(io.kind(), io::ErrorKind::ConnectionReset);
+        assert!(failure.find::<fmt::Error>().is_none());
+        assert!(Failure::dead("text").find::<io::Error>().is_none());
+    }
+
+    #[cfg(feature = "anyhow")]
+    #[test]
+    fn errors_are_found_in_anyhow() {
+        let plain = Failure::from(anyhow::Error::from(Charge::Io(reset())));
+        assert!(plain.find::<Charge>().is_some() && plain.find::<io::Error>().is_some());
+        assert_eq!(plain.error(), "io: the peer went away");
+        let error = anyhow::Error::from(Charge::Io(reset())).context("charging order 7");
+        let failure = Failure::from(error);
+        assert!(failure.find::<Charge>().is_some());
+        assert_eq!(failure.error(), "charging order 7: io: the peer went away");
+    }
+
+    #[test]
+    fn who_decides() {
+        let passed_on = Failure::from(reset());
+        assert_eq!(passed_on.remedy(), None);
+        let decided = passed_on.decided(|_| Some(Remedy::Dead));
+        assert_eq!(decided.remedy(), Some(Remedy::Dead));
+        let own = Failure::retry("own").decided(|_| Some(Remedy::Dead));
+        assert_eq!(own.remedy(), Some(Remedy::Retry));
+        assert!(Failure::from(reset()).decided(|_| None).is_retry());
+        assert!(!Failure::defer(Duration::ZERO, "later").is_retry());
+    }
+}
