@@ -105,6 +105,7 @@
 //! the right server, or none at all. MongoDB's driver is built with TLS here: `tls=true` in the URL
 //! is all.
 
+mod backlog_gate;
 mod backoff;
 mod connect;
 mod hooks;
@@ -119,13 +120,14 @@ mod retry;
 mod store_kind;
 pub mod telemetry;
 
+pub use backlog_gate::{BacklogGate, BacklogGateBuilder};
 pub use connect::{connect, ddl, schemes};
 pub use hooks::Hooks;
 pub use store_kind::StoreKind;
 // What applications use. Helpers for those who write stores are in `inbox_api` itself.
 pub use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, Capabilities, ClaimRequest, Claims, Clock, ClockOffset,
-    ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Effect, Error, ErrorKind,
+    ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Effect, Error, ErrorKind, Event,
     Extended, FencingToken, Filter, HandlerName, HandlerStatistics, Headers, Inbox, InboxName,
     Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Leased, Listing, Message, MessageId,
     Migration, Operate, OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt,

@@ -6,14 +6,15 @@ mod faulty;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use faulty::{FaultyStore, memory, message};
 use inbox::{
-    Bytes, CancellationToken, HandlerName, Kind, Message, MessageId, Receipt, State,
+    BacklogGate, Bytes, CancellationToken, HandlerName, Kind, Message, MessageId, Operate, Receipt,
+    State, Store as _,
     receiver::{
         ChannelSource, Delivery, Receiver, ReceiverBuilder, ReceiverError, Rejection, Source,
         SourceError, StreamSource, Submission,
@@ -251,4 +252,141 @@ async fn durations_that_mean_for_ever_are_taken_as_such() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
     shutdown.cancel();
     assert_eq!(running.await.unwrap().unwrap().accepted, 1);
+}
+
+/// Statistics that can be taken away.
+struct Counted {
+    inner: Arc<dyn inbox::Inbox>,
+    is_away: AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl Operate for Counted {
+    async fn get(&self, key: &inbox::Key) -> inbox::Result<Option<inbox::Record>> {
+        self.inner.get(key).await
+    }
+
+    async fn list(
+        &self,
+        filter: &inbox::Filter,
+        page: &inbox::Page,
+    ) -> inbox::Result<inbox::Listing> {
+        self.inner.list(filter, page).await
+    }
+
+    async fn count(&self, filter: &inbox::Filter) -> inbox::Result<u64> {
+        self.inner.count(filter).await
+    }
+
+    async fn statistics(&self) -> inbox::Result<inbox::Statistics> {
+        if self.is_away.load(SeqCst) {
+            let kind = inbox::ErrorKind::Unavailable;
+            return Err(inbox::Error::new(kind, "planned").in_operation("statistics"));
+        }
+        self.inner.statistics().await
+    }
+
+    async fn replay(
+        &self,
+        key: &inbox::Key,
+        payload: Option<Bytes>,
+    ) -> inbox::Result<inbox::Intervention> {
+        self.inner.replay(key, payload).await
+    }
+
+    async fn replay_slice(
+        &self,
+        filter: &inbox::Filter,
+        slice: &inbox::Slice,
+    ) -> inbox::Result<inbox::Progress> {
+        self.inner.replay_slice(filter, slice).await
+    }
+
+    async fn discard(&self, key: &inbox::Key) -> inbox::Result<inbox::Intervention> {
+        self.inner.discard(key).await
+    }
+
+    async fn discard_slice(
+        &self,
+        filter: &inbox::Filter,
+        slice: &inbox::Slice,
+    ) -> inbox::Result<inbox::Progress> {
+        self.inner.discard_slice(filter, slice).await
+    }
+
+    async fn expired(&self, request: &inbox::PurgeRequest) -> inbox::Result<inbox::Listing> {
+        self.inner.expired(request).await
+    }
+
+    async fn purge_archived(
+        &self,
+        request: &inbox::PurgeRequest,
+        keys: &[inbox::Key],
+    ) -> inbox::Result<u64> {
+        self.inner.purge_archived(request, keys).await
+    }
+
+    async fn purge(&self, request: &inbox::PurgeRequest) -> inbox::Result<u64> {
+        self.inner.purge(request).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_is_held_back_while_the_backlog_is_over_its_limit() {
+    let store = memory().await;
+    let counted = Arc::new(Counted {
+        inner: store.clone(),
+        is_away: AtomicBool::new(false),
+    });
+    let gate = BacklogGate::builder(counted.clone(), 100)
+        .handlers([HandlerName::new("billing").unwrap()])
+        .interval(Duration::from_millis(10))
+        .build()
+        .unwrap();
+    // Those of others do not count.
+    let others = (0..500).map(|id| message(id).for_handler(HandlerName::new("other").unwrap()));
+    let _ = store.receive(&others.collect::<Vec<_>>()).await.unwrap();
+    let deliveries = futures_util::stream::unfold(0, |id| async move {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        (id < 1000).then(|| (Ok(message(id)), id + 1))
+    });
+    let receiver = Receiver::builder(store.clone())
+        .batch_size(5)
+        .backlog_gate(gate.clone())
+        .build();
+    let mut source = StreamSource::new(Box::pin(deliveries));
+    let running = tokio::spawn(async move { receiver.run(&mut source, never()).await });
+    let backlog = async || {
+        let statistics = store.statistics().await.unwrap();
+        let mut handlers = statistics.handlers.into_iter();
+        handlers
+            .find(|h| h.handler.as_str() == "billing")
+            .unwrap()
+            .pending
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let held = backlog().await;
+    assert!((100..125).contains(&held), "{held}");
+    assert!(!gate.is_open());
+
+    // While the backlog is not known it stays shut, and opens when it is.
+    counted.is_away.store(true, SeqCst);
+    let filter = inbox::Filter {
+        states: vec![State::Pending],
+        handler: Some(HandlerName::new("billing").unwrap()),
+        ..inbox::Filter::default()
+    };
+    let slice = |limit| inbox::Slice { after: None, limit };
+    let _ = store.discard_slice(&filter, &slice(50)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!gate.is_open());
+    assert_eq!(backlog().await, held - 50);
+    counted.is_away.store(false, SeqCst);
+    gate.opened().await;
+    while !running.is_finished() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(backlog().await < 125);
+        let _ = store.discard_slice(&filter, &slice(20)).await.unwrap();
+    }
+    assert_eq!(running.await.unwrap().unwrap().accepted, 1000);
 }

@@ -12,7 +12,7 @@ use super::{
     outage::Outage,
     source::{Source, SourceError},
 };
-use crate::{backoff::after, telemetry::MESSAGE};
+use crate::{BacklogGate, backoff::after, telemetry::MESSAGE};
 
 /// How the source stands.
 enum Supply {
@@ -48,6 +48,11 @@ pub(super) async fn run<S: Source>(
             && gathered.len() + storing_now < receiver.max_unacknowledged
             && gathered_bytes + storing_bytes < receiver.max_unacknowledged_bytes;
         let open = matches!(supply, Supply::Open) && !stopping;
+        let shut_gate = receiver
+            .backlog_gate
+            .as_ref()
+            .filter(|gate| !gate.is_open());
+        let opened = OptionFuture::from(shut_gate.map(BacklogGate::opened));
         tokio::select! {
             biased;
             () = cancelled.as_mut(), if !stopping => {
@@ -63,7 +68,8 @@ pub(super) async fn run<S: Source>(
                 stored.map_err(ReceiverError::Store)?;
             }
             () = linger.as_mut(), if !linger_over && !gathered.is_empty() => linger_over = true,
-            pulled = puller.next(), if open && room => match pulled {
+            Some(()) = opened, if open && room => {}
+            pulled = puller.next(), if open && room && shut_gate.is_none() => match pulled {
                 Ok(Some(delivery)) => {
                     if gathered.is_empty() {
                         linger_over = false;

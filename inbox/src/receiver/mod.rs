@@ -64,7 +64,7 @@ pub use source::{Delivery, Rejection, Source, SourceError};
 pub use sources::{ChannelSource, StreamSource, Submission};
 
 use crate::{
-    HandlerName, Store,
+    BacklogGate, HandlerName, Store,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
 };
 
@@ -82,6 +82,7 @@ pub struct Receiver {
     drain_limit: Duration,
     fan_out: Vec<HandlerName>,
     on_batch: Option<OnBatch>,
+    backlog_gate: Option<BacklogGate>,
 }
 
 impl Receiver {
@@ -95,6 +96,7 @@ impl Receiver {
             drain_limit: Duration::from_secs(10),
             fan_out: Vec::new(),
             on_batch: None,
+            backlog_gate: None,
             store,
             store_timeout: STORE_TIMEOUT,
         }
@@ -149,6 +151,7 @@ pub struct ReceiverBuilder {
     drain_limit: Duration,
     fan_out: Vec<HandlerName>,
     on_batch: Option<OnBatch>,
+    backlog_gate: Option<BacklogGate>,
 }
 
 impl ReceiverBuilder {
@@ -221,6 +224,13 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Takes nothing from the source while the gate is closed, that is, while the backlog is over
+    /// a limit. What was taken before is stored and acknowledged.
+    pub fn backlog_gate(mut self, gate: BacklogGate) -> Self {
+        self.backlog_gate = Some(gate);
+        self
+    }
+
     /// The receiver.
     #[must_use]
     pub fn build(self) -> Receiver {
@@ -238,6 +248,7 @@ impl ReceiverBuilder {
             drain_limit: self.drain_limit,
             fan_out: self.fan_out,
             on_batch: self.on_batch,
+            backlog_gate: self.backlog_gate,
         }
     }
 }
