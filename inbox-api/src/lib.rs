@@ -59,7 +59,7 @@ pub use clock::{Clock, ClockOffset, duration_micros, from_micros, to_micros};
 pub use error::{Effect, Error, ErrorKind, Invalid, Result};
 pub use headers::Headers;
 pub use lease::{Attempts, FencingToken, Lease, LeaseTerms, Leased};
-pub use message::{DEFAULT_PAYLOAD_LIMIT, Due, Message, check_size};
+pub use message::{DEFAULT_PAYLOAD_LIMIT, Due, Event, Message, check_size};
 pub use names::{
     ContentType, HandlerName, InboxName, Key, Kind, MessageId, OrderingKey, WorkerName,
 };

@@ -6,6 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use serde::Serialize;
 
 use crate::{
     ContentType, HandlerName, Headers, Invalid, Key, Kind, MessageId, OrderingKey, clock::to_micros,
@@ -72,7 +73,52 @@ pub struct Message {
     due: Due,
 }
 
+/// A type whose values are events of one kind, so that the kind need not be named where they are
+/// sent and handled.
+///
+/// ```
+/// use inbox_api::{Event, Message};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct OrderPlaced { order: u64 }
+///
+/// impl Event for OrderPlaced {
+///     const KIND: &'static str = "order.placed";
+/// }
+///
+/// # fn main() -> Result<(), inbox_api::Invalid> {
+/// let message = Message::json("billing", "evt-1", &OrderPlaced { order: 7 })?;
+/// assert_eq!(message.kind().as_str(), "order.placed");
+/// assert_eq!(message.payload(), r#"{"order":7}"#);
+/// # Ok(())
+/// # }
+/// ```
+pub trait Event {
+    /// The [`Kind`] of the messages that carry it.
+    const KIND: &'static str;
+}
+
 impl Message {
+    /// A message that carries `event` as JSON, with its kind and the content type `application/json`;
+    /// due at once, without headers or ordering key.
+    ///
+    /// # Errors
+    /// [`Invalid`] when `handler`, `id` or the event's kind breaks its rule, and
+    /// [`Invalid::Malformed`] when the event cannot be written as JSON.
+    pub fn json<E: Event + Serialize + ?Sized>(
+        handler: impl AsRef<str>,
+        id: impl AsRef<str>,
+        event: &E,
+    ) -> Result<Self, Invalid> {
+        let payload = serde_json::to_vec(event).map_err(|_| Invalid::Malformed {
+            what: "event",
+            expected: "one that can be written as JSON",
+        })?;
+        let (handler, id) = (HandlerName::new(handler)?, MessageId::new(id)?);
+        let message = Self::new(handler, id, Kind::new(E::KIND)?, payload);
+        Ok(message.with_content_type(ContentType::new("application/json")?))
+    }
+
     /// A message that is due at once, without headers, content type or ordering key.
     #[must_use]
     pub fn new(handler: HandlerName, id: MessageId, kind: Kind, payload: impl Into<Bytes>) -> Self {
@@ -270,5 +316,32 @@ mod tests {
         assert_eq!(Due::At(SystemTime::UNIX_EPOCH).resolve(5), 5);
         assert_eq!(Due::After(Duration::from_micros(7)).resolve(5), 12);
         assert!(Due::After(Duration::MAX).resolve(i64::MAX / 2) > 0);
+    }
+
+    struct Broken;
+
+    impl Serialize for Broken {
+        fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+            Err(serde::ser::Error::custom("secret"))
+        }
+    }
+
+    impl Event for Broken {
+        const KIND: &'static str = "broken";
+    }
+
+    #[derive(Serialize)]
+    struct Nameless;
+
+    impl Event for Nameless {
+        const KIND: &'static str = "";
+    }
+
+    #[test]
+    fn events_that_are_no_messages_are_refused_in_words() {
+        let error = Message::json("billing", "1", &Broken).unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+        assert!(Message::json("billing", "1", &Nameless).is_err());
+        assert!(Message::json("", "1", &Nameless).is_err());
     }
 }

@@ -116,6 +116,27 @@ text_type!(
     "message id",
     255
 );
+#[cfg(feature = "uuid")]
+impl MessageId {
+    /// A new id, unlike all others (a UUID of version 7), for a message whose producer gives it none
+    /// and that is received once only: a redelivery would be given another id, and not be recognised.
+    ///
+    /// Needs the feature `uuid`.
+    #[must_use]
+    pub fn unique() -> Self {
+        uuid::Uuid::now_v7().into()
+    }
+}
+
+/// As text in lower case with hyphens, 36 bytes. Needs the feature `uuid`.
+#[cfg(feature = "uuid")]
+impl From<uuid::Uuid> for MessageId {
+    fn from(id: uuid::Uuid) -> Self {
+        let mut text = uuid::Uuid::encode_buffer();
+        Self((&*id.hyphenated().encode_lower(&mut text)).into())
+    }
+}
+
 text_type!(
     /// Who handles the message. Two handlers of one event each have their own state.
     HandlerName,
@@ -291,5 +312,15 @@ mod tests {
             serde_json::from_str::<MessageId>("\"a\"").unwrap().as_str(),
             "a"
         );
+    }
+
+    #[cfg(feature = "uuid")]
+    #[test]
+    fn uuids_are_ids_and_new_ones_differ_and_grow() {
+        let id = uuid::Uuid::from_u128(0xABCD);
+        let expected = "00000000-0000-0000-0000-00000000abcd";
+        assert_eq!(MessageId::from(id).as_str(), expected);
+        let ids: Vec<_> = (0..1000).map(|_| MessageId::unique()).collect();
+        assert!(ids.is_sorted_by(|a, b| a < b));
     }
 }

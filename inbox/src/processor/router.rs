@@ -11,7 +11,7 @@ use serde_json::error::Category;
 use super::{
     CircuitBreaker, Completion, Context, Failure, Handler, Middleware, Next, Rate, Remedy,
 };
-use crate::{AfterDead, HandlerName, Invalid, Kind, RetryPolicy, patience::check_limit};
+use crate::{AfterDead, Event, HandlerName, Invalid, Kind, RetryPolicy, patience::check_limit};
 
 /// What happens to messages of a kind that no handler was registered for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,6 +185,20 @@ impl Router {
         E: Into<Failure> + 'static,
     {
         self.on(kind, json(handler))
+    }
+
+    /// Hands messages of the kind that `T` [names](Event::KIND) to `handler`, as
+    /// [`on_json`](Self::on_json) does.
+    #[must_use]
+    pub fn on_event<T, F, Fut, C, E>(self, handler: F) -> Self
+    where
+        T: Event + DeserializeOwned + Send + 'static,
+        F: Fn(T, Context) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<C, E>> + Send + 'static,
+        C: Into<Completion> + 'static,
+        E: Into<Failure> + 'static,
+    {
+        self.on_json(T::KIND, handler)
     }
 
     /// Hands messages whose kind begins with `prefix` to `handler`, unless there is one for the very
