@@ -52,7 +52,7 @@ pub enum Remedy {
 
 /// Why a handler failed, as far as this processor treats it differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+enum Cause {
     /// An error that the router has yet to look at.
     Error,
     /// The handler has decided.
@@ -212,8 +212,14 @@ impl Failure {
         self.cause == Cause::Conflict
     }
 
-    pub(super) fn into_parts(self) -> (Cause, String) {
-        (self.cause, self.text)
+    /// What is to happen, unless the lease is lost, and the text.
+    pub(super) fn into_parts(self) -> (Option<Remedy>, String) {
+        let remedy = match self.cause {
+            Cause::Decided(remedy) => Some(remedy),
+            Cause::Error | Cause::Conflict | Cause::Interrupted => Some(Remedy::Retry),
+            Cause::LeaseLost => None,
+        };
+        (remedy, self.text)
     }
 }
 

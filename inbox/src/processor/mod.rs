@@ -14,6 +14,7 @@ mod middleware;
 mod monitor;
 mod outcomes;
 mod rate;
+mod rehearsal;
 mod router;
 mod settling;
 mod table;

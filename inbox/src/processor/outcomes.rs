@@ -5,10 +5,9 @@ use std::{collections::HashSet, sync::Mutex, sync::PoisonError, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Failure, Fallback, Remedy,
+    Config, Context, Failure, Fallback, Remedy,
     breaker::{Change, Trial},
     driver::Driver,
-    failure::Cause,
 };
 use crate::{
     Kind, Outcome,
@@ -34,6 +33,44 @@ impl UnknownKinds {
     }
 }
 
+/// What becomes of a message whose handler has failed.
+pub(super) fn outcome(
+    config: &Config,
+    context: &Context,
+    remedy: Remedy,
+    error: String,
+) -> Outcome {
+    let (message, attempt) = (context.message(), context.attempts().started);
+    let policy = config.retry(message);
+    let after = match remedy {
+        Remedy::Retry => Some(policy.delay(attempt)),
+        Remedy::RetryAfter(after) => Some(jittered(after)),
+        Remedy::Defer(after) | Remedy::Pause(after) => {
+            let error = Some(error);
+            return Outcome::Defer { after, error };
+        }
+        Remedy::Dead => None,
+    };
+    match after {
+        Some(after) if attempt < policy.max_attempts() => Outcome::Retry { after, error },
+        _ => Outcome::Dead {
+            reason: error,
+            after: config.after_dead(message),
+        },
+    }
+}
+
+/// What becomes of a message that no handler is for; `None` when it counts as processed.
+pub(super) fn without_handler(fallback: Fallback) -> Option<Failure> {
+    let error = "no handler for messages of this kind";
+    match fallback {
+        Fallback::Leave => Some(Failure::defer(LEFT_FOR, error)),
+        Fallback::DeadLetter => Some(Failure::dead(error)),
+        Fallback::Retry => Some(Failure::retry(error)),
+        Fallback::Ignore => None,
+    }
+}
+
 impl Driver {
     /// Settles as the failure says, which may count for the circuit. Answers whether the lease is lost
     /// instead.
@@ -49,15 +86,10 @@ impl Driver {
             return false;
         };
         let (lane, trial, context) = (slot.lane, slot.trial, slot.context.clone());
-        let (message, attempt) = (context.message(), context.attempts().started);
-        let (cause, error) = failure.into_parts();
-        let remedy = match cause {
-            Cause::Decided(remedy) => remedy,
-            Cause::Error | Cause::Conflict | Cause::Interrupted => Remedy::Retry,
-            Cause::LeaseLost => {
-                self.judge(lane, trial, None, "", now);
-                return true;
-            }
+        let (remedy, error) = failure.into_parts();
+        let Some(remedy) = remedy else {
+            self.judge(lane, trial, None, "", now);
+            return true;
         };
         let went_well = match remedy {
             Remedy::Retry | Remedy::RetryAfter(_) => Some(false),
@@ -66,66 +98,48 @@ impl Driver {
         };
         let went_well = went_well.filter(|_| counts);
         self.judge(lane, trial, went_well, &error, now);
-        let policy = config.retry(message);
-        let after = match remedy {
+        let remedy = match remedy {
             Remedy::Retry | Remedy::RetryAfter(_) if self.is_circuit_open(lane) => {
-                let after = self.circuit_pause(lane);
-                return self.defer(index, after, error);
+                Remedy::Defer(self.circuit_pause(lane))
             }
-            Remedy::Defer(after) => return self.defer(index, after, error),
-            Remedy::Pause(length) => {
-                self.pause(lane, length, &error, now);
-                return self.defer(index, length, error);
-            }
-            Remedy::Retry => Some(policy.delay(attempt)),
-            Remedy::RetryAfter(after) => Some(jittered(after)),
-            Remedy::Dead => None,
+            remedy => remedy,
         };
-        let key = message.key();
-        let outcome = match after {
-            Some(after) if attempt < policy.max_attempts() => {
-                tracing::info!(target: MESSAGE, %key, %error, ?after, "attempt failed");
-                Outcome::Retry { after, error }
-            }
-            _ => {
-                tracing::warn!(target: MESSAGE, %key, %error, "attempt failed; giving up");
-                Outcome::Dead {
-                    reason: error,
-                    after: config.after_dead(message),
-                }
-            }
-        };
-        self.settle(index, outcome);
-        false
-    }
-
-    fn defer(&mut self, index: usize, after: Duration, error: String) -> bool {
-        if let Some(slot) = self.table.get_mut(index) {
-            let key = slot.context.message().key();
-            tracing::info!(target: MESSAGE, %key, %error, ?after, "attempt deferred");
+        if let Remedy::Pause(length) = remedy {
+            self.pause(lane, length, &error, now);
         }
-        let error = Some(error);
-        self.settle(index, Outcome::Defer { after, error });
+        let outcome = outcome(&config, &context, remedy, error);
+        let key = context.message().key();
+        match &outcome {
+            Outcome::Retry { after, error } => {
+                tracing::info!(target: MESSAGE, %key, %error, ?after, "attempt failed");
+            }
+            Outcome::Defer { after, error } => {
+                tracing::info!(target: MESSAGE, %key, error, ?after, "attempt deferred");
+            }
+            Outcome::Dead { reason: error, .. } => {
+                tracing::warn!(target: MESSAGE, %key, %error, "attempt failed; giving up");
+            }
+            Outcome::Processed { .. } | Outcome::Release => {}
+        }
+        self.settle(index, outcome);
         false
     }
 
     /// Settles a message that no handler is for.
     pub(super) fn fall_back(&mut self, index: usize, fallback: Fallback) {
-        let error = "no handler for messages of this kind";
         let now = Instant::now();
-        let failure = match fallback {
-            Fallback::Ignore => {
+        if fallback == Fallback::Leave {
+            self.warn_of_kind(index);
+        }
+        match without_handler(fallback) {
+            Some(failure) => {
+                self.failed(index, failure, false, now);
+            }
+            None => {
                 self.judge_nothing(index, now);
-                return self.settle(index, Outcome::Processed { result: None });
+                self.settle(index, Outcome::Processed { result: None });
             }
-            Fallback::Leave => {
-                self.warn_of_kind(index);
-                Failure::defer(LEFT_FOR, error)
-            }
-            Fallback::DeadLetter => Failure::dead(error),
-            Fallback::Retry => Failure::retry(error),
-        };
-        self.failed(index, failure, false, now);
+        }
     }
 
     fn warn_of_kind(&mut self, index: usize) {

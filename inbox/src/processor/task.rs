@@ -93,7 +93,7 @@ fn span(context: &Context) -> tracing::Span {
     span
 }
 
-async fn run(config: &Config, context: &Context, expires: Instant) -> End {
+pub(super) async fn run(config: &Config, context: &Context, expires: Instant) -> End {
     let now = Instant::now();
     if now >= expires || context.is_cancelled() {
         // All threads were busy for longer than the lease, or the processor stops: the handler
