@@ -73,6 +73,7 @@ impl Driver {
         self.claiming.call.is_some()
             || self.stop.is_some()
             || self.renewal.is_behind
+            || (self.renewal.call.is_some() && self.is_in_turns())
             || self.teller.as_ref().is_some_and(Teller::is_behind)
     }
 
@@ -211,6 +212,7 @@ impl Driver {
         let Some((leader, wanted)) = self.next_lane(now) else {
             return;
         };
+        self.renew_before_claim(now);
         let (lanes, limit) = self.group(leader, wanted, now);
         self.claiming.number += 1;
         for index in &lanes {

@@ -26,7 +26,7 @@ use super::{
     wakeups,
 };
 use crate::{
-    Error, Outcome, Result,
+    Error, Outcome, Result, Store as _,
     hooks::{Call, Teller},
     telemetry::{Count, MESSAGE},
 };
@@ -56,6 +56,8 @@ pub(super) struct Driver {
     pub(super) claiming: Claiming,
     pub(super) settling: Settling,
     pub(super) renewal: Renewal,
+    /// Whether the store has one transaction at a time, for which all other writes wait.
+    pub(super) has_turns: bool,
     pub(super) stop: Option<Stop>,
     pub(super) teller: Option<Teller>,
     pub(super) summary: Summary,
@@ -110,6 +112,7 @@ impl Driver {
             claiming: Claiming::new(),
             settling: Settling::default(),
             renewal: Renewal::new(&config, now),
+            has_turns: config.store.capabilities().exclusive_transactions,
             stop: None,
             teller: None,
             summary: Summary::default(),
@@ -150,9 +153,10 @@ impl Driver {
             }
             let event = tokio::select! {
                 biased;
+                // Before the claim that began at the same time.
+                extended = answer(&mut self.renewal.call) => Event::Extended(extended),
                 claimed = answer(&mut self.claiming.call) => Event::Claimed(claimed),
                 settled = answer(&mut self.settling.call) => Event::Settled(settled),
-                extended = answer(&mut self.renewal.call) => Event::Extended(extended),
                 _ = self.reports.recv_many(&mut batch, REPORTS) => Event::Reports,
                 () = woken.notified() => Event::Woken,
                 () = shutdown.cancelled(), if self.stop.is_none() => Event::Time,

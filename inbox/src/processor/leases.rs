@@ -87,9 +87,30 @@ impl Driver {
         self.table.contexts().any(is_exclusive)
     }
 
+    /// Whether messages here are in transactions, or wait to be, of which each keeps renewals waiting,
+    /// and claims.
+    pub(super) fn is_in_turns(&self) -> bool {
+        let holds = [Hold::Transaction, Hold::ExclusiveTransaction, Hold::Commit];
+        let is_in_turn = |context: &Context| holds.iter().any(|hold| context.is_held_by(*hold));
+        self.has_turns && self.table.contexts().any(is_in_turn)
+    }
+
+    /// Renews all leases before a claim that may have to wait for a transaction here. It would find
+    /// those that have run out by then, and come before the renewals that waited as well.
+    pub(super) fn renew_before_claim(&mut self, now: Instant) {
+        if self.is_in_turns() {
+            self.renew_from(now, 1.0);
+        }
+    }
+
     /// Renews the leases of which a third has passed, also those of messages whose outcome is
     /// not stored yet.
     pub(super) fn renew(&mut self, now: Instant) {
+        self.renew_from(now, 2.0 / 3.0);
+    }
+
+    /// Renews those of which no more than this share is left.
+    fn renew_from(&mut self, now: Instant, share: f64) {
         // Otherwise this processor came too late, because its thread was blocked.
         let was_tried = self.renewal.call.is_some() || self.renewal.outage.is_some();
         let is_exclusive = self.has_exclusive_transaction();
@@ -119,7 +140,7 @@ impl Driver {
                     slot.context.cancellation().cancel();
                 }
             }
-            if left > length * 2 / 3 {
+            if left > length.mul_f64(share) {
                 continue;
             }
             if *chosen.get_or_insert(length) == length {
