@@ -159,6 +159,22 @@ pub(crate) struct Patient {
     pub(crate) patience: Patience,
 }
 
+impl Patient {
+    /// Extends leases of which others are as short as `shortest` and wait for the answer.
+    pub(crate) async fn extend_among(
+        &self,
+        leases: &[Lease],
+        length: Duration,
+        shortest: Duration,
+    ) -> Result<Vec<Extended>> {
+        // There has to be time for another try before the leases run out.
+        let longest = (shortest / 2).max(LEAST_FOR_RENEWAL);
+        let patience = self.patience.at_most(self.patience.limit.min(longest));
+        let extending = self.store.extend(leases, length);
+        patience.within("extend", extending).await
+    }
+}
+
 #[async_trait]
 impl Store for Patient {
     fn capabilities(&self) -> Capabilities {
@@ -184,11 +200,7 @@ impl Store for Patient {
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        // There has to be time for another try before the leases run out.
-        let longest = (length / 2).max(LEAST_FOR_RENEWAL);
-        let patience = self.patience.at_most(self.patience.limit.min(longest));
-        let extending = self.store.extend(leases, length);
-        patience.within("extend", extending).await
+        self.extend_among(leases, length, length).await
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {

@@ -256,6 +256,47 @@ async fn a_pause_is_the_whole_routers_and_nobody_elses() {
     assert_eq!(pauses.all(), expected);
 }
 
+/// No sooner than it was asked for, an open circuit or not.
+#[tokio::test(start_paused = true)]
+async fn an_open_circuit_makes_no_wait_shorter() {
+    let spy = spy();
+    spy.receive_all((0..20).map(message)).await;
+    let router = Router::new("billing")
+        .on("order.placed", |_: Context| async {
+            Err::<(), _>(Failure::retry_after(3600 * SECOND, "closed"))
+        })
+        .circuit_breaker(CircuitBreaker::new());
+    let processor = processor(&spy, router).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let run = tokio::spawn({
+        let shutdown = shutdown.clone();
+        async move { processor.run(shutdown).await }
+    });
+    sleep(60 * SECOND).await;
+    for record in spy.records().await {
+        let wait = record.due_at.duration_since(record.accepted_at).unwrap();
+        assert!(wait.is_zero() || wait >= 3600 * SECOND, "{wait:?}");
+    }
+    shutdown.cancel();
+    run.await.unwrap().unwrap();
+}
+
+/// What a rule says of an error in words counts, also when the rule itself fails.
+#[tokio::test]
+async fn a_rule_that_panics_is_a_failed_attempt() {
+    let spy = spy();
+    spy.receive_all([message(1)]).await;
+    let router = Router::new("billing")
+        .on("order.placed", |_: Context| async {
+            Err::<(), _>(std::io::Error::other("broken"))
+        })
+        .classify(|_: &std::io::Error| -> Remedy { panic!("a mistake in the rule") });
+    let summary = until_idle(processor(&spy, router)).await;
+    assert_eq!(summary.retried, 1);
+    let error = spy.record(1).await.last_error.unwrap();
+    assert_eq!(error, "panicked: a mistake in the rule");
+}
+
 #[tokio::test(start_paused = true)]
 async fn rules_for_errors_decide_what_handlers_do_not() {
     #[derive(Debug, thiserror::Error)]

@@ -20,7 +20,7 @@ use inbox::{
     KindOptions, Message, MessageId, OrderingKey, Processor, ProcessorBuilder, Rate, RetryPolicy,
     Router, State, StoreExt as _, WorkerName,
 };
-use processor_support::*;
+use processor_support::{Trouble, *};
 use tokio::time::{Instant, sleep};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -289,6 +289,100 @@ async fn leases_of_several_lengths_are_renewed_each_in_time() {
     }
     let summary = run.await.unwrap().unwrap();
     assert_eq!((summary.processed, summary.lease_lost), (6, 0));
+}
+
+/// The store hands out what has been due for longest, whoever's it is.
+#[tokio::test(start_paused = true)]
+async fn many_busy_routers_do_not_keep_a_new_message_from_another() {
+    let spy = spy();
+    let names: Vec<_> = (0..10).map(|n| format!("busy-{n}")).collect();
+    for n in 0..500 {
+        spy.receive_all(names.iter().map(|name| message_to(name, n)))
+            .await;
+    }
+    spy.receive_all([message_to("new", 1)]).await;
+    let busy = Seen::default();
+    let new = Seen::default();
+    let routers = names.iter().map(|name| busy.router(name, Duration::ZERO));
+    let builder = several(&spy, routers.chain([new.router("new", Duration::ZERO)]));
+    let processor = builder.build().unwrap();
+    let (count, seen) = (busy.starts.clone(), new.starts.clone());
+    let run = tokio::spawn(async move { processor.run_until_idle(CancellationToken::new()).await });
+    while seen.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let before = count.lock().unwrap().len();
+    assert!(before < 2000, "{before} of 5,000 older ones were first");
+    assert_eq!(run.await.unwrap().unwrap().processed, 5001);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_with_a_small_burst_is_reached() {
+    let spy = spy();
+    spy.receive_all((0..200).map(|n| message_to("limited", n)))
+        .await;
+    let limited = Seen::default();
+    let rate = Rate::new(1000, SECOND).burst(1);
+    let router = limited.router("limited", Duration::ZERO).rate(rate);
+    let begin = Instant::now();
+    until_idle(several(&spy, [router])).await;
+    let took = *limited.starts().last().unwrap() - begin;
+    // A timer's steps are a millisecond each.
+    assert!((199..450).contains(&took.as_millis()), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_kinds_take_nothing_of_a_rate() {
+    let spy = spy();
+    let unknown = (0..1000).map(|n| {
+        let (handler, id) = (
+            "limited".parse().unwrap(),
+            format!("u-{n}").parse().unwrap(),
+        );
+        Message::new(handler, id, "unknown".parse().unwrap(), "")
+    });
+    spy.receive_all(unknown).await;
+    spy.receive_all((0..3).map(|n| message_to("limited", n)))
+        .await;
+    let limited = Seen::default();
+    let rate = Rate::new(10, SECOND);
+    let router = limited.router("limited", Duration::ZERO).rate(rate);
+    let begin = Instant::now();
+    let summary = until_idle_by_a_paused_clock(several(&spy, [router])).await;
+    assert_eq!(summary.processed, 3);
+    let took = *limited.starts().last().unwrap() - begin;
+    assert!(took < SECOND, "{took:?}");
+}
+
+/// One router's lease cannot be renewed for a while, which must not cost another's.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_renewed_does_not_keep_shorter_ones_from_it() {
+    let spy = spy();
+    spy.receive_all([message_to("long", 1), message_to("short", 1)])
+        .await;
+    let (long, short) = (Seen::default(), Seen::default());
+    let processor = several(
+        &spy,
+        [
+            long.router("long", SECOND).lease(6 * SECOND),
+            short.router("short", 30 * SECOND).lease(3 * SECOND),
+        ],
+    );
+    let processor = processor.build().unwrap();
+    let run = tokio::spawn(async move { processor.run_until_idle(CancellationToken::new()).await });
+    sleep(500 * MILLISECOND).await;
+    // The long one's outcome is stored, and the answer does not come.
+    spy.disturb("settle", Trouble::HoldAnswer);
+    sleep(20 * SECOND).await;
+    let extends = *spy.extends.lock().unwrap();
+    assert!(extends < 200, "{extends} renewals in twenty seconds");
+    assert_eq!(short.running.load(SeqCst), 1);
+    spy.calm("settle");
+    let summary = run.await.unwrap().unwrap();
+    assert_eq!((summary.processed, summary.lease_lost), (2, 0));
+    let key = message_to("short", 1).key().clone();
+    let record = spy.inner.get(&key).await.unwrap().unwrap();
+    assert_eq!(record.attempts.started, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,8 @@ use crate::{Invalid, backoff::after};
 /// router is started, and what still runs and fails is deferred without counting its attempt. After a
 /// pause a few messages are tried: when they succeed, all goes on; when one fails, it is deferred
 /// and the pause begins again. So messages survive an outage of any length. One that fails on its own
-/// account does not keep the circuit open, since others are tried before it.
+/// account does not keep the circuit open, since others are tried before it. Where all fail on their own
+/// account, as by a mistake in the handler, none dies: they are tried one by one until it is mended.
 ///
 /// An attempt has failed when it would be tried again: by an error, a panic, a time-out, or
 /// [`Failure::retry`](crate::Failure::retry). [`Failure::dead`](crate::Failure::dead) is the handler's

@@ -97,12 +97,10 @@ impl Driver {
         room.min(permits)
     }
 
-    /// How many slots are enough for a claim without waiting for more.
-    fn enough(&self, lane: &Lane) -> usize {
-        match lane.isolation {
-            Isolation::None => (lane.most_held() / 2).max(1).min(self.config.batch),
-            _ => 1,
-        }
+    /// Whether so few slots are free that a claim waits for more. Limits in time are no reason to wait.
+    fn is_little(&self, index: usize, lane: &Lane) -> bool {
+        let half = (lane.most_held() / 2).max(1).min(self.config.batch);
+        lane.isolation == Isolation::None && self.room(index, lane) < half
     }
 
     /// When the next claim is due for a router, an outage considered.
@@ -132,7 +130,7 @@ impl Driver {
             return shut_until.map(|until| until.max(self.due(lane)));
         }
         let due = self.due(lane);
-        if wanted >= self.enough(lane) {
+        if !self.is_little(index, lane) {
             return Some(due);
         }
         if !lane.look_ahead.is_empty() {
@@ -143,9 +141,10 @@ impl Driver {
         Some(since.map_or(due, |since| due.max(since + PATIENCE)))
     }
 
-    /// The router that has waited longest of those for which a claim is due, and how much it wants.
+    /// The router that has waited longest of those for which a claim is due, one that was not served first,
+    /// and how much it wants.
     fn next_lane(&mut self, now: Instant) -> Option<(usize, usize)> {
-        let mut next: Option<(u64, usize, usize)> = None;
+        let mut next: Option<((bool, u64), usize, usize)> = None;
         for index in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get(index) else {
                 continue;
@@ -154,8 +153,8 @@ impl Driver {
             if wanted == 0 || now < self.due(lane) {
                 continue;
             }
-            let (last_claim, is_few) = (lane.last_claim, wanted < self.enough(lane));
-            if is_few {
+            let turn = (!lane.is_unserved, lane.last_claim);
+            if self.is_little(index, lane) {
                 if !lane.look_ahead.is_empty() {
                     continue;
                 }
@@ -167,8 +166,8 @@ impl Driver {
                     continue;
                 }
             }
-            if next.is_none_or(|(earliest, ..)| last_claim < earliest) {
-                next = Some((last_claim, index, wanted));
+            if next.is_none_or(|(earliest, ..)| turn < earliest) {
+                next = Some((turn, index, wanted));
             }
         }
         next.map(|(_, index, wanted)| (index, wanted))
@@ -192,7 +191,11 @@ impl Driver {
         let is_look = |index: usize, lane: &Lane| lane.is_idle() && self.table.held_for(index) == 0;
         let is_first_looking = is_look(leader, first);
         for (index, lane) in self.lanes.iter().enumerate() {
-            if index == leader || lane.isolation != Isolation::None || lease_of(index) != lease {
+            if index == leader
+                || (first.is_unserved && !lane.is_unserved)
+                || lane.isolation != Isolation::None
+                || lease_of(index) != lease
+            {
                 continue;
             }
             let room = self.wanted(index, lane, now);
@@ -266,6 +269,12 @@ impl Driver {
                 });
                 let pause = pauses.next().unwrap_or(PATIENCE);
                 self.claiming.outage = Some((pauses, now + pause));
+                for (index, lane) in self.lanes.iter_mut().enumerate() {
+                    lane.found_nothing = false;
+                    if lanes.contains(&index) {
+                        lane.hint(now);
+                    }
+                }
                 return;
             }
             Err(error) => return self.fail(error),
@@ -467,9 +476,11 @@ impl Driver {
             // Only a store that answers for handlers it was not asked for leads past this.
             let lane = index.and_then(|index| Some((index, self.lanes.get(index)?)));
             let lane = lane.filter(|_| self.stop.is_none());
+            let fallback = self.config.fallback(context.message());
+            let fallback = fallback.filter(|_| lane.is_some() && !is_spent);
             let mut has_no_room = false;
             let phase = match lane {
-                _ if is_spent => Phase::Ended,
+                _ if is_spent || fallback.is_some() => Phase::Ended,
                 // A suspect is to be run now, and all else of its handler handed back for it.
                 Some((index, lane)) if alone.contains(&index) => {
                     let is_first = lane.isolation == Isolation::Alone;
@@ -508,7 +519,10 @@ impl Driver {
                 if has_no_room {
                     self.suspend_look_ahead(index);
                 }
-                self.settle(slot, outcome);
+                match fallback {
+                    Some(fallback) => self.fall_back(slot, fallback),
+                    None => self.settle(slot, outcome),
+                }
             }
         }
     }

@@ -186,6 +186,7 @@ impl Driver {
                 Event::Time => {}
             }
         }
+        self.forget_pauses();
         if let Some(teller) = self.teller.take() {
             let is_stopping = self.stop.is_some();
             let limit = async {
@@ -210,6 +211,7 @@ impl Driver {
     fn hint_all(&mut self, at: Instant) {
         for lane in &mut self.lanes {
             lane.hint(at);
+            lane.found_nothing = false;
         }
     }
 
@@ -567,6 +569,8 @@ impl Driver {
         consider(self.settling_time());
         consider(self.claim_time(now));
         consider(self.waiting_time(now));
+        let resumed = self.lanes.iter().filter_map(|lane| lane.resumes_at(now));
+        consider(resumed.min());
         consider(self.stop.as_ref().map(|stop| {
             if stop.is_cancelled {
                 stop.give_up_at

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::error_text;
+use inbox_api::{MAX_ERROR_BYTES, error_text};
 
 type Source = Arc<dyn Error + Send + Sync>;
 
@@ -157,17 +157,16 @@ impl Failure {
         &self.text
     }
 
-    /// The first error of type `E` among the error and its sources.
+    /// The first error of type `E` among the error and its sources, also in a `Box` or an `Arc`. One that
+    /// another error only passes through (`#[error(transparent)]`) is not among its sources.
     #[must_use]
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
-        let mut next = self.source.as_deref().map(|error| error as &dyn Error);
-        while let Some(error) = next {
-            if let Some(found) = error.downcast_ref() {
-                return Some(found);
-            }
-            next = error.source();
-        }
-        None
+        let error = self.source.as_deref()?;
+        chain(error).find_map(|error| {
+            let boxed = || error.downcast_ref::<Box<E>>().map(|error| &**error);
+            let shared = || error.downcast_ref::<Arc<E>>().map(|error| &**error);
+            error.downcast_ref::<E>().or_else(boxed).or_else(shared)
+        })
     }
 
     fn new<E>(cause: Cause, error: E) -> Self
@@ -254,21 +253,36 @@ where
 }
 
 /// The error and its sources, without what an error says of its source by itself.
-fn describe(name: Option<&str>, error: &dyn Error) -> String {
+fn describe(name: Option<&str>, error: &(dyn Error + 'static)) -> String {
     let mut text = match name {
         Some(name) => format!("{name}: {error}"),
         None => error.to_string(),
     };
-    let mut next = error.source();
-    while let Some(source) = next {
+    for source in chain(error).skip(1) {
         let said = source.to_string();
         if !text.ends_with(&said) {
             text.push_str(": ");
             text.push_str(&said);
         }
-        next = source.source();
+        if text.len() > MAX_ERROR_BYTES {
+            break;
+        }
     }
     text
+}
+
+/// How many sources are looked at: an error may be its own.
+const MOST_SOURCES: usize = 64;
+
+/// An error and its sources.
+fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    let mut next = Some(error);
+    let sources = std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    });
+    sources.take(MOST_SOURCES)
 }
 
 impl fmt::Display for Remedy {
@@ -330,6 +344,51 @@ mod tests {
         assert_eq!(io.kind(), io::ErrorKind::ConnectionReset);
         assert!(failure.find::<fmt::Error>().is_none());
         assert!(Failure::dead("text").find::<io::Error>().is_none());
+    }
+
+    #[test]
+    fn errors_are_found_in_boxes() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] Box<io::Error>);
+
+        assert!(
+            Failure::from(Outer(Box::new(reset())))
+                .find::<io::Error>()
+                .is_some()
+        );
+        assert!(
+            Failure::from(Box::new(reset()))
+                .find::<io::Error>()
+                .is_some()
+        );
+        assert!(
+            Failure::from(Arc::new(reset()))
+                .find::<io::Error>()
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn an_error_that_is_its_own_source_has_an_end() {
+        #[derive(Debug)]
+        struct Circular;
+
+        impl fmt::Display for Circular {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("round and round")
+            }
+        }
+
+        impl Error for Circular {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(self)
+            }
+        }
+
+        let failure = Failure::from(Circular);
+        assert!(failure.error().ends_with("Circular: round and round"));
+        assert!(failure.find::<io::Error>().is_none());
     }
 
     #[cfg(feature = "anyhow")]

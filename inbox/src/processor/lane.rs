@@ -31,6 +31,13 @@ pub(super) struct Lane {
     hint: Option<Instant>,
     /// The pause after the next empty claim.
     pause: Duration,
+    /// How many claims in a row have found nothing.
+    empty_claims: u32,
+    /// A claim was due when the last one began.
+    was_due: bool,
+    /// It was, and the claim that it shared was full without any of its messages, which others' older
+    /// ones had kept out. The next one is its own.
+    pub(super) is_unserved: bool,
     /// Since when a few slots have been free although there is work.
     pub(super) waiting_since: Option<Instant>,
     /// The number of the last claim that was made for it.
@@ -70,6 +77,9 @@ impl Lane {
             next: now,
             hint: None,
             pause: config.poll_min,
+            empty_claims: 0,
+            was_due: false,
+            is_unserved: false,
             waiting_since: None,
             last_claim: 0,
             found_nothing: false,
@@ -160,6 +170,11 @@ impl Lane {
         }
     }
 
+    /// When a pause is over of which was told.
+    pub(super) fn resumes_at(&self, now: Instant) -> Option<Instant> {
+        self.shut_until(now).filter(|_| self.is_told_paused)
+    }
+
     /// Says that something is likely to be due then.
     pub(super) fn hint(&mut self, at: Instant) {
         self.hint = Some(self.hint.map_or(at, |hint| hint.min(at)));
@@ -172,12 +187,13 @@ impl Lane {
 
     /// Whether nothing has been found for a while.
     pub(super) fn is_idle(&self) -> bool {
-        self.pause > self.poll.0.saturating_mul(2)
+        self.empty_claims > 1
     }
 
     /// A claim for it begins.
     pub(super) fn claim(&mut self, number: u64, now: Instant) {
         self.last_claim = number;
+        self.was_due = now >= self.due();
         self.waiting_since = None;
         self.hint = self.hint.filter(|hint| *hint > now);
     }
@@ -186,12 +202,17 @@ impl Lane {
     /// as it could, or not.
     pub(super) fn schedule(&mut self, found: usize, was_full: bool, now: Instant) {
         let (shortest, longest) = self.poll;
+        self.is_unserved = was_full && found == 0 && self.was_due;
         if found > 0 {
             self.pause = shortest;
+            self.empty_claims = 0;
         }
         if was_full {
-            self.next = now;
+            if found > 0 || self.was_due {
+                self.next = now;
+            }
         } else {
+            self.empty_claims = self.empty_claims.saturating_add(u32::from(found == 0));
             self.next = after(now, self.pause);
             self.pause = self.pause.saturating_mul(2).min(longest);
         }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Config, Context, driver::Driver, handler::Hold, table::Phase};
 use crate::{
-    Extended, Lease, Result, Store as _,
+    Extended, Lease, Result,
     backoff::{LONGEST_PAUSE, through_an_outage},
     telemetry::OUTAGE,
 };
@@ -28,6 +28,9 @@ pub(super) struct Renewal {
     pub(super) is_behind: bool,
     /// A lease is lost, perhaps to the claim under way: it is renewed again when that is answered.
     pub(super) is_unsure: bool,
+    /// The lengths that were renewed since the last look, one call each. A lease that cannot be renewed
+    /// does not keep those of another length from it, nor this loop busy.
+    renewed: Vec<Duration>,
 }
 
 pub(super) struct Extension {
@@ -40,6 +43,9 @@ pub(super) struct Extension {
     result: Result<Vec<Extended>>,
 }
 
+/// What is left of a lease when it is renewed, at the most.
+const RENEWED_AT: f64 = 2.0 / 3.0;
+
 impl Renewal {
     pub(super) fn new(config: &Config, now: Instant) -> Self {
         let interval = (config.shortest_lease() / 6).max(Duration::from_millis(1));
@@ -51,6 +57,7 @@ impl Renewal {
             earliest: now,
             is_behind: false,
             is_unsure: false,
+            renewed: Vec::new(),
         }
     }
 
@@ -99,6 +106,7 @@ impl Driver {
     /// those that have run out by then, and come before the renewals that waited as well.
     pub(super) fn renew_before_claim(&mut self, now: Instant) {
         if self.is_in_turns() {
+            self.renewal.renewed.clear();
             self.renew_from(now, 1.0);
         }
     }
@@ -106,7 +114,10 @@ impl Driver {
     /// Renews the leases of which a third has passed, also those of messages whose outcome is
     /// not stored yet.
     pub(super) fn renew(&mut self, now: Instant) {
-        self.renew_from(now, 2.0 / 3.0);
+        if self.renewal.call.is_none() {
+            self.renewal.renewed.clear();
+        }
+        self.renew_from(now, RENEWED_AT);
     }
 
     /// Renews those of which no more than this share is left.
@@ -143,6 +154,9 @@ impl Driver {
             if left > length.mul_f64(share) {
                 continue;
             }
+            if self.renewal.renewed.contains(&length) {
+                continue;
+            }
             if *chosen.get_or_insert(length) == length {
                 slots.push(index);
                 leases.push(slot.lease().clone());
@@ -153,10 +167,12 @@ impl Driver {
         let Some(length) = chosen.filter(|_| self.renewal.call.is_none()) else {
             return;
         };
+        self.renewal.renewed.push(length);
+        let shortest = self.config.shortest_lease();
         let store = self.config.store.clone();
         self.renewal.call = Some(Box::pin(async move {
             let started = Instant::now();
-            let result = store.extend(&leases, length).await;
+            let result = store.extend_among(&leases, length, shortest).await;
             Extension {
                 started,
                 length,
@@ -198,9 +214,6 @@ impl Driver {
         if self.renewal.outage.take().is_some() {
             tracing::info!(target: OUTAGE, "renewing leases works again");
         }
-        if has_others {
-            self.renewal.look_at(Instant::now());
-        }
         let expires = started + length;
         // The store has counted from later on, since it waited for a transaction of this worker's: what is
         // left by this worker's clock is renewed at once.
@@ -230,6 +243,9 @@ impl Driver {
                 // It is not renewed.
                 (Extended::LeaseLost, Phase::Waiting) => {}
             }
+        }
+        if has_others {
+            self.renew_from(Instant::now(), RENEWED_AT);
         }
     }
 }

@@ -148,13 +148,18 @@ impl Driver {
     /// late, whether there is a message that must not wait, and how large they are.
     pub(super) fn look_at_claim(&mut self, leased: &[Leased], lanes: &[usize], expires: Instant) {
         let left = expires.saturating_duration_since(Instant::now());
-        let largest = leased.iter().map(|leased| leased.message.payload().len());
-        let largest = largest.max();
-        let is_any_last = leased.iter().any(|leased| self.is_last_attempt(leased));
-        for index in lanes {
-            let Some(lane) = self.lanes.get_mut(*index) else {
+        let mut seen = vec![(None, false); self.lanes.len()];
+        for one in leased {
+            let place = self.config.place(one.message.handler());
+            if let Some((largest, is_any_last)) = place.and_then(|place| seen.get_mut(place)) {
+                *largest = (*largest).max(Some(one.message.payload().len()));
+                *is_any_last |= self.is_last_attempt(one);
+            }
+        }
+        for (index, (lane, (largest, is_any_last))) in self.lanes.iter_mut().zip(seen).enumerate() {
+            if !lanes.contains(&index) {
                 continue;
-            };
+            }
             let ahead = &mut lane.look_ahead;
             ahead.is_slow = ahead.lease.saturating_sub(left) > ahead.longest_wait() / 2;
             ahead.payload = largest.unwrap_or(ahead.payload);

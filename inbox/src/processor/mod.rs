@@ -39,7 +39,9 @@ pub use rate::Rate;
 pub use router::{Fallback, KindOptions, Router, json};
 pub use transaction::{LentTransaction, TransactionalHandler, in_transaction, in_transaction_fn};
 
-use self::{blocking::Warned, driver::Driver, monitor::Monitor, outcomes::UnknownKinds};
+use self::{
+    blocking::Warned, driver::Driver, monitor::Monitor, outcomes::UnknownKinds, router::Route,
+};
 use crate::{
     AfterDead, Error, ErrorKind, HandlerName, Hooks, Kind, LeaseTerms, Message, Operate, Result,
     RetryPolicy, Store, patience::Patient, telemetry::HandlerMetrics,
@@ -177,6 +179,14 @@ impl Config {
         policy.unwrap_or(&served.retry)
     }
 
+    /// What happens to a message that no handler is for.
+    fn fallback(&self, message: &Message) -> Option<Fallback> {
+        match self.served_for(message)?.router.route(message.kind()) {
+            Route::Fallback(fallback) => Some(fallback),
+            Route::Handler(_) => None,
+        }
+    }
+
     /// What happens to later messages of its ordering key when a message dies.
     fn after_dead(&self, message: &Message) -> AfterDead {
         let served = self.served_for(message);
@@ -251,6 +261,11 @@ impl Processor {
     /// As [`run`](Self::run), but also ends when nothing is due and nothing is running. Messages
     /// that wait for a retry or a later due time remain.
     ///
+    /// Of a router that may start nothing at present, because of its [rate](Router::rate), a
+    /// [pause](Failure::pause) or an open [circuit](Router::circuit_breaker), it is not known what is
+    /// due: this waits until it is asked. With a circuit that does not close, it goes on until
+    /// `shutdown` is cancelled.
+    ///
     /// # Errors
     /// As [`run`](Self::run).
     pub async fn run_until_idle(&self, shutdown: CancellationToken) -> Result<Summary> {
@@ -261,8 +276,9 @@ impl Processor {
     /// leased, by any worker: scheduled retries are waited for. `operate` has to be of the same
     /// inbox.
     ///
-    /// Messages behind a dead one that blocks their ordering key stay pending; with them, this
-    /// goes on until an operator intervenes or `shutdown` is cancelled.
+    /// Messages behind a dead one that blocks their ordering key stay pending, and so do those of
+    /// unknown kinds, which are [left](Fallback::Leave) unless set; with them, this goes on until an
+    /// operator intervenes, another worker takes them, or `shutdown` is cancelled.
     ///
     /// # Errors
     /// As [`run`](Self::run).

@@ -99,8 +99,9 @@ impl Driver {
         let went_well = went_well.filter(|_| counts);
         self.judge(lane, trial, went_well, &error, now);
         let remedy = match remedy {
-            Remedy::Retry | Remedy::RetryAfter(_) if self.is_circuit_open(lane) => {
-                Remedy::Defer(self.circuit_pause(lane))
+            Remedy::Retry if self.is_circuit_open(lane) => Remedy::Defer(self.circuit_pause(lane)),
+            Remedy::RetryAfter(after) if self.is_circuit_open(lane) => {
+                Remedy::Defer(self.circuit_pause(lane).max(jittered(after)))
             }
             remedy => remedy,
         };
@@ -219,6 +220,15 @@ impl Driver {
         tracing::warn!(handler = handler.as_str(), ?length, error, "paused");
         telemetry::paused(&handler, true);
         self.tell(|| Call::Paused(handler, error.to_owned(), length));
+    }
+
+    /// At the end of a run no router is paused any more.
+    pub(super) fn forget_pauses(&self) {
+        for (lane, served) in self.lanes.iter().zip(&self.config.served) {
+            if lane.is_told_paused {
+                telemetry::paused(&served.name, false);
+            }
+        }
     }
 
     /// Says that routers are paused no longer.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use crate::{Invalid, backoff::after};
 
 /// So many messages in so long a time, on average: the rate limit of a router, in each processor.
+/// A claim takes no more than may start at once, so a small [`burst`](Rate::burst) makes for small claims.
 ///
 /// ```
 /// use std::time::Duration;

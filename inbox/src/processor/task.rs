@@ -110,7 +110,10 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
         Route::Fallback(fallback) => return End::NoHandler(fallback),
     };
     let timer = Timer::start();
-    let running = async { served.router.run(handler, context).await };
+    let running = async {
+        let ended = served.router.run(handler, context).await;
+        ended.map_err(|failure| served.router.decide(failure))
+    };
     let running = pin!(AssertUnwindSafe(running).catch_unwind());
     let lease = served.terms.length();
     let running = Watched::new(running, message.handler(), &served.warned, lease, now);
@@ -127,7 +130,7 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
     let failure = match result.map(Completion::into_inner) {
         Ok(Completed::Here { result }) => return End::Outcome(Outcome::Processed { result }),
         Ok(Completed::Already) => return End::Settled,
-        Err(failure) => served.router.decide(failure),
+        Err(failure) => failure,
     };
     if !context.is_cut_short() {
         return match failure.is_interrupted() {

@@ -46,8 +46,8 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 ///
 /// The transaction is open while the handler runs, so the handler should be short, and each running
 /// handler occupies a connection. Where the store has a pool (PostgreSQL's has ten connections
-/// unless set), keep the [`concurrency`](crate::ProcessorBuilder::concurrency) a few below its
-/// size, so that claims, settlements and renewals of leases need not queue behind handlers. A
+/// unless set), keep the [`concurrency`](crate::Router::concurrency) of all such routers together a few
+/// below its size, so that claims, settlements and renewals of leases need not queue behind handlers. A
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
 /// the transaction too.
 ///
@@ -168,12 +168,12 @@ impl<T> fmt::Debug for LentTransaction<T> {
     }
 }
 
-/// Works in a transaction that is there afterwards, unless the handler has kept it.
+/// Works in a transaction that nobody else has locked then.
 #[async_trait]
 trait Work<T>: Send + Sync + 'static {
     async fn work(
         &self,
-        transaction: &mut Option<T>,
+        transaction: &Arc<Mutex<T>>,
         context: &Context,
     ) -> Result<Completion, Failure>;
 }
@@ -184,13 +184,10 @@ struct Borrowing<H>(H);
 impl<T: Send, H: TransactionalHandler<T>> Work<T> for Borrowing<H> {
     async fn work(
         &self,
-        transaction: &mut Option<T>,
+        transaction: &Arc<Mutex<T>>,
         context: &Context,
     ) -> Result<Completion, Failure> {
-        match transaction {
-            Some(transaction) => self.0.handle(transaction, context).await,
-            None => Err(gone()),
-        }
+        self.0.handle(&mut *transaction.lock().await, context).await
     }
 }
 
@@ -207,16 +204,12 @@ where
 {
     async fn work(
         &self,
-        transaction: &mut Option<T>,
+        transaction: &Arc<Mutex<T>>,
         context: &Context,
     ) -> Result<Completion, Failure> {
-        let owned = Arc::new(Mutex::new(transaction.take().ok_or_else(gone)?));
-        let lent = LentTransaction(owned.clone().lock_owned().await);
-        let running = AssertUnwindSafe(async { (self.0)(lent, context.clone()).await });
-        let ended = running.catch_unwind().await;
-        *transaction = Arc::into_inner(owned).map(Mutex::into_inner);
-        let completion = ended.map_err(|panic| Failure::retry(panic_text(&*panic)))?;
-        completion.map(Into::into).map_err(Into::into)
+        let lent = LentTransaction(transaction.clone().lock_owned().await);
+        let ended = (self.0)(lent, context.clone()).await;
+        ended.map(Into::into).map_err(Into::into)
     }
 }
 
@@ -280,8 +273,9 @@ where
         if is_exclusive {
             context.set_hold(Hold::ExclusiveTransaction);
         }
-        let mut transaction = Some(transaction);
-        let worked = self.run(&mut transaction, context).await;
+        let transaction = Arc::new(Mutex::new(transaction));
+        let worked = self.run(&transaction, context).await;
+        let transaction = Arc::into_inner(transaction).map(Mutex::into_inner);
         let Some(transaction) = transaction else {
             context.set_hold(Hold::Lease);
             return worked.and(Err(gone()));
@@ -377,14 +371,14 @@ where
         tokio::select! {
             biased;
             () = context.cancellation().cancelled() => Err(cancelled()),
-            opened = opening => Ok(opened?),
+            opened = opening => opened.map_err(Failure::retry),
         }
     }
 
     /// Runs the handler and settles, up to the commit.
     async fn run(
         &self,
-        transaction: &mut Option<S::Transaction>,
+        transaction: &Arc<Mutex<S::Transaction>>,
         context: &Context,
     ) -> Result<(), Failure> {
         let running = AssertUnwindSafe(self.work.work(transaction, context)).catch_unwind();
@@ -400,7 +394,10 @@ where
                 "the handler says that it has settled the message, but its transaction is open",
             ));
         };
-        let transaction = transaction.as_mut().ok_or_else(gone)?;
+        let Ok(mut transaction) = transaction.try_lock() else {
+            return Err(gone());
+        };
+        let transaction = &mut *transaction;
         let mut settled = self.complete(transaction, context, result).await?;
         if let Some(Settled::Refused(invalid)) = &settled {
             let key = &context.leased().lease.key;
