@@ -22,8 +22,8 @@ use std::{
 };
 
 use inbox::{
-    CancellationToken, Completion, Context, Failure, Filter, Inbox, Message, Page, Processor,
-    RetryPolicy, Router, State, Store, Summary, in_transaction_fn,
+    CancellationToken, Context, Failure, Filter, Inbox, Message, Page, Processor, RetryPolicy,
+    Router, State, Store, Summary, in_transaction_fn,
     postgres::{PostgresOptions, PostgresStore},
     sqlite::{SqliteOptions, SqliteStore, Synchronous},
 };

@@ -8,6 +8,7 @@ use super::{
     Config, Context, Failure, Fallback, Remedy,
     breaker::{Change, Trial},
     driver::Driver,
+    lane::Lane,
 };
 use crate::{
     Kind, Outcome,
@@ -189,12 +190,12 @@ impl Driver {
 
     fn is_circuit_open(&self, lane: Option<usize>) -> bool {
         let lane = lane.and_then(|lane| self.lanes.get(lane));
-        lane.is_some_and(|lane| lane.is_circuit_open())
+        lane.is_some_and(Lane::is_circuit_open)
     }
 
     fn circuit_pause(&self, lane: Option<usize>) -> Duration {
         let lane = lane.and_then(|lane| self.lanes.get(lane));
-        lane.map(|lane| lane.circuit_pause()).unwrap_or_default()
+        lane.map(Lane::circuit_pause).unwrap_or_default()
     }
 
     /// Starts nothing of a router for so long.
