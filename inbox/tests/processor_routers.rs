@@ -291,7 +291,7 @@ async fn leases_of_several_lengths_are_renewed_each_in_time() {
     assert_eq!((summary.processed, summary.lease_lost), (6, 0));
 }
 
-/// The store hands out what has been due for longest, whoever's it is.
+/// The store hands out what has been due for longest, whatever router it is for.
 #[tokio::test(start_paused = true)]
 async fn many_busy_routers_do_not_keep_a_new_message_from_another() {
     let spy = spy();

@@ -68,7 +68,7 @@ impl Claiming {
 }
 
 impl Driver {
-    /// Whether nothing may be claimed at present, for whomever.
+    /// Whether nothing may be claimed at present, for any router.
     fn is_occupied(&self) -> bool {
         self.claiming.call.is_some()
             || self.stop.is_some()
