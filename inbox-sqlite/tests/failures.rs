@@ -503,6 +503,7 @@ async fn subscriptions_wake_in_this_process_and_in_others() {
         assert!(!poll_and_drop(1, subscription.woken()).await);
         store.receive(&[message(&format!("{id} 2"))]).await.unwrap();
         assert!(is_woken(&mut subscription).await, "after dropped waits");
+        store.receive(&[message(&format!("{id} 3"))]).await.unwrap();
 
         let leases: Vec<_> = claim(store, 10)
             .await
