@@ -29,7 +29,7 @@ pub(super) fn read_listing(inbox: &InboxName, answer: &[PgRow]) -> Result<Listin
 pub(super) async fn get(database: &Database, key: &Key) -> Result<Option<Record>> {
     let arguments = Arguments::of_key(key).finish()?;
     let answer = database
-        .run(On::Pool, &database.statements.get, arguments)
+        .run(On::PoolPlannedEachTime, &database.statements.get, arguments)
         .await?;
     answer
         .first()
