@@ -20,10 +20,9 @@ use async_trait::async_trait;
 use inbox::{
     Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims, Clock, Completion,
     Context, Effect, Error, ErrorKind, Extended, Failure, Handler, HandlerName, Lease, LeaseTerms,
-    LentTransaction, Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded,
-    Result, RetryPolicy, Router, Schema as _, Settled, Settlement, State, Store, StoreExt as _,
-    Subscription, Transactional, TransactionalHandler, WorkerName, in_transaction,
-    in_transaction_fn,
+    Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded, Result, Router,
+    Schema as _, Settled, Settlement, State, Store, StoreExt as _, Subscription, Transactional,
+    TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use logged::Log;
@@ -674,48 +673,4 @@ async fn a_commit_whose_reply_is_lost_is_a_completion() {
         assert!(told.failures.lock().unwrap().is_empty());
         assert_eq!(place.effects().await, [id]);
     }
-}
-
-/// A closure that does not give its transaction back has failed, and nothing of it is there.
-#[tokio::test]
-async fn a_closure_cannot_keep_its_transaction() {
-    let place = Place::new([message("1")]).await;
-    let kept = Arc::new(Mutex::new(Vec::new()));
-    let keep = kept.clone();
-    let handler = in_transaction_fn(place.store.clone(), move |mut transaction, context| {
-        let keep = keep.clone();
-        async move {
-            transaction.write(&context).await?;
-            keep.lock().unwrap().push(transaction);
-            Ok::<_, sqlx::Error>(())
-        }
-    });
-    let router = Router::new(billing()).on("order.placed", handler);
-    let processor = Processor::builder(Arc::new(place.store.clone()))
-        .router(router)
-        .retry(RetryPolicy::default().with_max_attempts(2))
-        .build()
-        .unwrap();
-    let run = tokio::spawn(async move { processor.run_until_idle(CancellationToken::new()).await });
-    eventually("it has run", async || !kept.lock().unwrap().is_empty()).await;
-    kept.lock().unwrap().clear();
-    let summary = run.await.unwrap().unwrap();
-    assert_eq!((summary.processed, summary.retried), (0, 1));
-    let record = place.record("1").await;
-    let error = record.last_error.unwrap();
-    assert!(error.contains("kept its transaction"), "{error}");
-    assert_eq!(place.effects().await, [""; 0]);
-}
-
-#[tokio::test]
-async fn a_closure_will_do() {
-    let place = Place::new([message("1")]).await;
-    let write = |mut transaction: LentTransaction<Fragile>, context: Context| async move {
-        transaction.write(&context).await
-    };
-    let handler = in_transaction_fn(place.store.clone(), write);
-    let router = Router::new(billing()).on("order.placed", handler);
-    let builder = Processor::builder(Arc::new(place.store.clone())).router(router);
-    assert_eq!(until_idle(builder).await.processed, 1);
-    assert_eq!(place.effects().await, ["1"]);
 }

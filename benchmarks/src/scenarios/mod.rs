@@ -7,7 +7,6 @@ mod depth;
 mod drain;
 mod inline;
 mod keys;
-mod neighbours;
 mod pair;
 mod purge;
 mod receive;
@@ -168,8 +167,8 @@ impl Bench<'_> {
             Scenario::BatchSize => sweeps::batch_sizes(self).await?,
             Scenario::Payload => sweeps::payloads(self).await?,
             Scenario::Workers => workers::measure(self).await?,
-            Scenario::WakeUp => wakeup::measure(self).await?,
-            Scenario::Neighbours => neighbours::measure(self).await?,
+            Scenario::WakeUp => wakeup::measure(self, wakeup::Neighbour::None).await?,
+            Scenario::Neighbours => wakeup::measure(self, wakeup::Neighbour::Slow).await?,
             Scenario::ProcessorCost => cost::measure(self).await?,
             Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
             Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,

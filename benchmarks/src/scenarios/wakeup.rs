@@ -1,4 +1,5 @@
-//! An idle system: how long from the call of `receive` to the start of the handler.
+//! How long from the call of `receive` to the start of the handler, in an idle system and in one whose
+//! processor has another router with slow handlers and a backlog.
 
 use std::{
     convert::Infallible,
@@ -6,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use inbox::{CancellationToken, Context, Processor, Router, StoreExt as _};
+use inbox::{CancellationToken, Context, HandlerName, Processor, Router, StoreExt as _};
 use tokio::sync::mpsc;
 
 use super::Bench;
@@ -17,14 +18,24 @@ use crate::{
 };
 
 const MESSAGES: u32 = 200;
+const SLOW_MESSAGES: u64 = 3000;
+const SLOW_HANDLER: &str = "slow";
+const SLOW_TIME: Duration = Duration::from_millis(200);
 /// Pauses are random, so that they do not run in step with anything that ticks.
 const PAUSE_MS: std::ops::Range<u64> = 5..50;
 
-pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
+/// What else the processor has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Neighbour {
+    None,
+    Slow,
+}
+
+pub(super) async fn measure(bench: &mut Bench<'_>, neighbour: Neighbour) -> Result<()> {
     bench.report.adjust("messages", u64::from(MESSAGES));
     let (mut medians, mut tails) = (Vec::new(), Vec::new());
     for _ in 0..bench.options.runs {
-        let run = run(bench).await?;
+        let run = run(bench, neighbour).await?;
         medians.push(quantile(&run, 0.5));
         tails.push(quantile(&run, 0.99));
     }
@@ -34,8 +45,9 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
+async fn run(bench: &mut Bench<'_>, neighbour: Neighbour) -> Result<Latencies> {
     let inbox = bench.fresh(Slot::First).await?.inbox();
+    let mut maker = Maker::new(bench.shape.payload)?;
     let (started, mut starts) = mpsc::unbounded_channel();
     let router = Router::new(handler()?).fallback_handler(move |_: Context| {
         let started = started.clone();
@@ -44,7 +56,19 @@ async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
             Ok::<_, Infallible>(())
         }
     });
-    let processor = Processor::builder(inbox.clone()).router(router).build()?;
+    let mut builder = Processor::builder(inbox.clone()).router(router);
+    if neighbour == Neighbour::Slow {
+        let name: HandlerName = SLOW_HANDLER.parse()?;
+        for batch in maker.messages(SLOW_MESSAGES)?.chunks(500) {
+            let batch = batch.iter().map(|one| one.for_handler(name.clone()));
+            let _ = inbox.receive(&batch.collect::<Vec<_>>()).await?;
+        }
+        builder = builder.router(Router::new(name).fallback_handler(|_: Context| async {
+            tokio::time::sleep(SLOW_TIME).await;
+            Ok::<_, Infallible>(())
+        }));
+    }
+    let processor = builder.build()?;
     let stop = CancellationToken::new();
     let running = tokio::spawn({
         let stop = stop.clone();
@@ -53,7 +77,7 @@ async fn run(bench: &mut Bench<'_>) -> Result<Latencies> {
     tokio::time::sleep(Duration::from_millis(500)).await;
 
     let mut latencies = latencies()?;
-    for message in Maker::new(bench.shape.payload)?.messages(u64::from(MESSAGES))? {
+    for message in maker.messages(u64::from(MESSAGES))? {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS))).await;
         let sent = Instant::now();
         let _ = inbox.receive_one(&message).await?;

@@ -274,7 +274,6 @@ impl Driver {
             lane.running = lane.running.saturating_sub(1);
             lane.look_ahead.took(now - slot.began, now);
         }
-        let (lane, trial) = (slot.lane, slot.trial);
         let was_told_to_stop = slot.drop_at.is_some();
         slot.drop_at = None;
         let was_lost = slot.phase == Phase::Lost;
@@ -287,7 +286,7 @@ impl Driver {
                 tracing::warn!(%key, "the handler failed after its transaction had settled it");
             }
             let is_renewed = slot.renewed.is_some();
-            self.judge(lane, trial, Some(true), "", now);
+            self.judge(index, Some(true), "", now);
             let outcome = Outcome::Processed { result: None };
             if is_renewed {
                 return self.settle(index, outcome);
@@ -299,7 +298,7 @@ impl Driver {
         if was_lost {
             let (context, is_back) = (slot.context.clone(), slot.renewed.is_some());
             self.tell_lost(&context);
-            self.judge(lane, trial, None, "", now);
+            self.judge(index, None, "", now);
             match end {
                 _ if !is_back => self.give_up(index),
                 // The worker that had it is gone, and the work is done.
@@ -311,13 +310,13 @@ impl Driver {
         let is_renewed = slot.renewed.is_some();
         match end {
             End::Dropped if was_told_to_stop => {
-                self.judge(lane, trial, None, "", now);
+                self.judge(index, None, "", now);
                 self.settle(index, Outcome::Release);
             }
             End::Interrupted(failure) if is_stopping => {
                 let error = failure.error();
                 tracing::info!(target: MESSAGE, key = %slot.context.message().key(), error, "attempt cut short");
-                self.judge(lane, trial, None, "", now);
+                self.judge(index, None, "", now);
                 self.settle(index, Outcome::Release);
             }
             End::Interrupted(failure) | End::Failed(failure) => {
@@ -335,7 +334,7 @@ impl Driver {
             }
             End::Outcome(outcome) => {
                 let went_well = matches!(outcome, Outcome::Processed { .. }).then_some(true);
-                self.judge(lane, trial, went_well, "", now);
+                self.judge(index, went_well, "", now);
                 self.settle(index, outcome);
             }
             End::NoHandler(fallback) => self.fall_back(index, fallback),

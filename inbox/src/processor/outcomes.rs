@@ -5,10 +5,7 @@ use std::{collections::HashSet, sync::Mutex, sync::PoisonError, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Config, Context, Failure, Fallback, Remedy,
-    breaker::{Change, Trial},
-    driver::Driver,
-    lane::Lane,
+    Config, Context, Failure, Fallback, Remedy, breaker::Change, driver::Driver, lane::Lane,
 };
 use crate::{
     Kind, Outcome,
@@ -86,10 +83,10 @@ impl Driver {
         let Some(slot) = self.table.get_mut(index) else {
             return false;
         };
-        let (lane, trial, context) = (slot.lane, slot.trial, slot.context.clone());
+        let (lane, context) = (slot.lane, slot.context.clone());
         let (remedy, error) = failure.into_parts();
         let Some(remedy) = remedy else {
-            self.judge(lane, trial, None, "", now);
+            self.judge(index, None, "", now);
             return true;
         };
         let went_well = match remedy {
@@ -98,7 +95,7 @@ impl Driver {
             Remedy::Defer(_) | Remedy::Pause(_) => None,
         };
         let went_well = went_well.filter(|_| counts);
-        self.judge(lane, trial, went_well, &error, now);
+        self.judge(index, went_well, &error, now);
         let remedy = match remedy {
             Remedy::Retry if self.is_circuit_open(lane) => Remedy::Defer(self.circuit_pause(lane)),
             Remedy::RetryAfter(after) if self.is_circuit_open(lane) => {
@@ -138,7 +135,7 @@ impl Driver {
                 self.failed(index, failure, false, now);
             }
             None => {
-                self.judge_nothing(index, now);
+                self.judge(index, None, "", now);
                 self.settle(index, Outcome::Processed { result: None });
             }
         }
@@ -160,24 +157,21 @@ impl Driver {
         }
     }
 
-    /// An attempt has ended that tells the circuit nothing.
-    pub(super) fn judge_nothing(&mut self, index: usize, now: Instant) {
-        if let Some(slot) = self.table.get_mut(index) {
-            let (lane, trial) = (slot.lane, slot.trial);
-            self.judge(lane, trial, None, "", now);
-        }
-    }
-
-    /// Tells the circuit how an attempt has ended.
+    /// Tells the circuit how the attempt in a slot has ended: well, badly with this error, or in a way
+    /// that says nothing of what the handler depends on.
     pub(super) fn judge(
         &mut self,
-        lane: Option<usize>,
-        trial: Option<Trial>,
+        slot: usize,
         went_well: Option<bool>,
         error: &str,
         now: Instant,
     ) {
-        let Some(index) = lane else { return };
+        let Some(slot) = self.table.get_mut(slot) else {
+            return;
+        };
+        let (Some(index), trial) = (slot.lane, slot.trial) else {
+            return;
+        };
         let Some(lane) = self.lanes.get_mut(index) else {
             return;
         };
