@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use crate::{
-    Begun, Capabilities, ClaimRequest, Claims, Extended, Filter, HandlerName, Intervention, Key,
-    Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress, PurgeRequest, Receipt,
-    Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store, Subscription,
+    Begun, Capabilities, ClaimRequest, Claims, Due, Edit, Extended, Filter, HandlerName,
+    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress,
+    PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store,
+    Subscription,
 };
 
 #[async_trait]
@@ -52,6 +52,10 @@ impl<S: Schema + ?Sized> Schema for Arc<S> {
         (**self).ddl()
     }
 
+    fn exists_query(&self) -> String {
+        (**self).exists_query()
+    }
+
     fn expected_version(&self) -> u32 {
         (**self).expected_version()
     }
@@ -70,6 +74,10 @@ impl<S: Schema + ?Sized> Schema for Arc<S> {
 
     async fn migrate(&self) -> Result<Migration> {
         (**self).migrate().await
+    }
+
+    async fn remove(&self) -> Result<()> {
+        (**self).remove().await
     }
 }
 
@@ -91,12 +99,20 @@ impl<S: Operate + ?Sized> Operate for Arc<S> {
         (**self).statistics().await
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        (**self).replay(key, payload).await
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        (**self).replay(key, edit).await
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         (**self).replay_slice(filter, slice).await
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        (**self).reschedule(key, due).await
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        (**self).reschedule_slice(filter, slice, due).await
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -105,6 +121,22 @@ impl<S: Operate + ?Sized> Operate for Arc<S> {
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         (**self).discard_slice(filter, slice).await
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        (**self).clear_slice(handler, slice).await
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        (**self).pause(handler).await
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        (**self).resume(handler).await
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        (**self).paused().await
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -117,5 +149,9 @@ impl<S: Operate + ?Sized> Operate for Arc<S> {
 
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         (**self).purge_archived(request, keys).await
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        (**self).drop_payloads(request).await
     }
 }

@@ -17,6 +17,9 @@ pub const TRACEPARENT: &str = "traceparent";
 pub const SOURCE: &str = "source";
 /// What the message is about: the CloudEvents `subject`.
 pub const SUBJECT: &str = "subject";
+/// For how long after its acceptance a message is worth working on, in milliseconds:
+/// [`Message::with_time_to_live`](crate::Message::with_time_to_live).
+pub const TIME_TO_LIVE: &str = "time-to-live";
 
 /// Name–value pairs, ordered by name, each name once. Values come back byte-identical.
 ///

@@ -21,7 +21,7 @@
 //! |---|---|---|
 //! | [`Store`] | receivers, processors, inline consumers | yes |
 //! | [`Schema`] | setting up | yes |
-//! | [`Operate`] | looking, replaying, discarding, purging | yes |
+//! | [`Operate`] | looking, replaying, rescheduling, discarding, pausing, purging | yes |
 //! | [`Inbox`] | all three in one, for `Arc<dyn Inbox>` | yes |
 //! | [`Transactional`] | transactional use; names the driver's transaction type | no |
 //!
@@ -33,6 +33,8 @@
 //! - **Progress**: a message whose worker vanished becomes claimable when its lease ends, and the
 //!   vanished attempt is counted ([`Attempts`]).
 //! - **Duplicates stay duplicates** in every state, until the key is purged.
+//! - **One key, one content**: a duplicate says whether it is another message than the first
+//!   ([`Fingerprint`]).
 //! - **An outage is never a duplicate**: answers and [`Error`]s are different things.
 //! - **Order**: messages of one handler that share an [`OrderingKey`] are handed out in the order
 //!   in which they were accepted, one at a time.
@@ -44,35 +46,48 @@ mod arc_impls;
 mod capabilities;
 mod clock;
 mod error;
+mod error_type;
+mod filter;
+mod fingerprint;
 pub mod headers;
+mod history;
 mod lease;
 mod message;
 mod names;
 mod operate;
+mod record;
+mod retention;
 mod schema;
 mod state;
+mod statistics;
 mod store;
+mod summary;
 mod transactional;
 
 pub use capabilities::{Capabilities, ReceiveAtomicity, Wakeups};
 pub use clock::{Clock, ClockOffset, duration_micros, from_micros, to_micros};
 pub use error::{Effect, Error, ErrorKind, Invalid, Result};
+pub use error_type::ErrorType;
+pub use filter::Filter;
+pub use fingerprint::Fingerprint;
 pub use headers::Headers;
+pub use history::{AttemptEnd, PastAttempt};
 pub use lease::{Attempts, FencingToken, Lease, LeaseTerms, Leased};
 pub use message::{DEFAULT_PAYLOAD_LIMIT, Due, Event, Message, check_size};
 pub use names::{
     ContentType, HandlerName, InboxName, Key, Kind, MessageId, OrderingKey, WorkerName,
 };
-pub use operate::{
-    Cursor, Filter, HandlerStatistics, Intervention, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Slice, Statistics,
-};
+pub use operate::{Cursor, Edit, Intervention, Listing, Operate, Page, Progress, Slice};
+pub use record::Record;
+pub use retention::PurgeRequest;
 pub use schema::{Migration, Schema};
 pub use state::State;
+pub use statistics::{HandlerStatistics, Statistics};
 pub use store::{
     AfterDead, Begun, ClaimRequest, Claims, CorruptRow, Extended, MAX_ERROR_BYTES, Outcome,
     Receipt, Settled, Settlement, Store, StoreExt, Subscription, error_text,
 };
+pub use summary::{MessageGroup, MessageSummary, OperateExt, Span};
 pub use transactional::{Recorded, Transactional};
 
 pub use bytes::Bytes;

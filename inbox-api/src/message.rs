@@ -9,7 +9,8 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::{
-    ContentType, HandlerName, Headers, Invalid, Key, Kind, MessageId, OrderingKey, clock::to_micros,
+    ContentType, Fingerprint, HandlerName, Headers, Invalid, Key, Kind, MessageId, OrderingKey,
+    clock::to_micros,
 };
 
 /// The payload limit that stores start with, in bytes: 16 MiB.
@@ -71,6 +72,8 @@ pub struct Message {
     headers: Headers,
     ordering_key: Option<OrderingKey>,
     due: Due,
+    /// Only one that is not that of kind and payload, so that equal messages are equal.
+    fingerprint: Option<Fingerprint>,
 }
 
 /// A type whose values are events of one kind, so that the kind need not be named where they are
@@ -130,6 +133,7 @@ impl Message {
             headers: Headers::new(),
             ordering_key: None,
             due: Due::Now,
+            fingerprint: None,
         }
     }
 
@@ -153,6 +157,20 @@ impl Message {
         Ok(self)
     }
 
+    /// Sets for how long after its acceptance, by the store's clock, the message is worth working on: an
+    /// attempt that would begin later is not made, and the message is dead. Kept as the header
+    /// [`TIME_TO_LIVE`](crate::headers::TIME_TO_LIVE), in whole milliseconds, so that setting all
+    /// [headers](Self::with_headers) replaces it.
+    ///
+    /// Stores do not look at it; processors and inline consumers of the crate `inbox` do. Time until it is
+    /// [due](Self::with_due) counts too.
+    ///
+    /// # Errors
+    /// As [`Headers::insert`].
+    pub fn with_time_to_live(self, time: Duration) -> Result<Self, Invalid> {
+        self.with_header(crate::headers::TIME_TO_LIVE, time.as_millis().to_string())
+    }
+
     /// Replaces all headers.
     #[must_use]
     pub fn with_headers(mut self, headers: Headers) -> Self {
@@ -171,6 +189,16 @@ impl Message {
     #[must_use]
     pub fn with_due(mut self, due: Due) -> Self {
         self.due = due;
+        self
+    }
+
+    /// Sets what tells it from another message of the same key, in place of the fingerprint of kind and
+    /// payload: for a source whose redeliveries differ in parts that do not matter, or whose messages
+    /// differ in more than these.
+    #[must_use]
+    pub fn with_fingerprint(mut self, fingerprint: Fingerprint) -> Self {
+        let own = self.content_fingerprint();
+        self.fingerprint = Some(fingerprint).filter(|given| *given != own);
         self
     }
 
@@ -230,10 +258,34 @@ impl Message {
         self.ordering_key.as_ref()
     }
 
+    /// For how long after its acceptance it is worth working on; `None` for ever, or when the
+    /// [header](crate::headers::TIME_TO_LIVE) is no whole number of milliseconds.
+    #[must_use]
+    pub fn time_to_live(&self) -> Option<Duration> {
+        let millis = self.headers.get(crate::headers::TIME_TO_LIVE)?.parse();
+        millis.ok().map(Duration::from_millis)
+    }
+
     /// When it may first be worked on.
     #[must_use]
     pub fn due(&self) -> Due {
         self.due
+    }
+
+    /// What tells it from another message of the same key: the fingerprint that it was
+    /// [given](Self::with_fingerprint), or else that of its kind and its payload. Reads the whole payload,
+    /// at some gigabytes per second.
+    ///
+    /// A message that a store hands out has that of its present content: the one that its key was accepted
+    /// with is in its [`Record`](crate::Record).
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+            .unwrap_or_else(|| self.content_fingerprint())
+    }
+
+    fn content_fingerprint(&self) -> Fingerprint {
+        Fingerprint::of([self.kind.as_str().as_bytes(), &self.payload])
     }
 
     /// Checks the payload against a store's limit in bytes. Stores call this before any I/O.
@@ -291,6 +343,17 @@ mod tests {
     }
 
     #[test]
+    fn a_fingerprint_is_of_the_content_unless_it_is_given() {
+        let own = message().fingerprint();
+        assert_eq!(message().with_fingerprint(own), message());
+        let given = message().with_fingerprint(Fingerprint::new(7));
+        assert_eq!(given.fingerprint(), Fingerprint::new(7));
+        assert_eq!(given.with_fingerprint(own), message());
+        let header = message().with_header("a", "b").unwrap();
+        assert_eq!(header.fingerprint(), own);
+    }
+
+    #[test]
     fn the_payload_limit_is_inclusive() {
         assert!(message().check_payload(14).is_ok());
         assert_eq!(
@@ -309,6 +372,20 @@ mod tests {
         assert_eq!(copy.handler().as_str(), "other");
         assert_eq!(copy.id(), message().id());
         assert_eq!(copy.payload(), message().payload());
+    }
+
+    #[test]
+    fn a_time_to_live_is_a_header() {
+        let alive = |text: &str| {
+            let message = message().with_header(crate::headers::TIME_TO_LIVE, text);
+            message.unwrap().time_to_live()
+        };
+        assert_eq!(message().time_to_live(), None);
+        assert_eq!(alive("1500"), Some(Duration::from_millis(1500)));
+        assert_eq!(alive("soon"), None);
+        let set = message().with_time_to_live(Duration::from_secs(2)).unwrap();
+        assert_eq!(set.headers().get("time-to-live"), Some("2000"));
+        assert_eq!(set.time_to_live(), Some(Duration::from_secs(2)));
     }
 
     #[test]

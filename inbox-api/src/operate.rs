@@ -1,113 +1,15 @@
-//! The operator's side of a store: look, replay, discard, purge.
+//! The operator's side of a store: look, replay, reschedule, discard, pause and purge.
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime},
-};
+use std::fmt;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::Serialize;
 
 use crate::{
-    Attempts, ContentType, CorruptRow, HandlerName, Headers, Invalid, Key, Kind, Message,
-    OrderingKey, Result, State, WorkerName,
+    CorruptRow, Due, Filter, HandlerName, Headers, Invalid, Key, PurgeRequest, Record, Result,
+    State, Statistics, check_size,
 };
-
-/// A message with all that the store knows about it. Times are by the store's clock.
-///
-/// `Debug` shows lengths of payload and result, never their bytes.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Record {
-    /// Its identity.
-    pub key: Key,
-    /// The event type.
-    pub kind: Kind,
-    /// The payload's media type, if known.
-    pub content_type: Option<ContentType>,
-    /// The headers.
-    pub headers: Headers,
-    /// The ordering key, if it has one.
-    pub ordering_key: Option<OrderingKey>,
-    /// The payload; `None` when the listing did not ask for it, or when it was dropped.
-    pub payload: Option<Bytes>,
-    /// The payload's length in bytes; `None` when it was dropped after processing.
-    pub payload_bytes: Option<u64>,
-    /// Where it stands.
-    pub state: State,
-    /// Attempts since it was accepted or last replayed.
-    pub attempts: Attempts,
-    /// How often an operator has replayed it.
-    pub replays: u32,
-    /// When it was accepted.
-    pub accepted_at: SystemTime,
-    /// When it is (or was last) due: what was asked for when it was accepted, retried or deferred, or
-    /// when it was replayed. Leases and releases leave it.
-    pub due_at: SystemTime,
-    /// When the lease runs out, for a leased message; `None` in every other state, so also once it
-    /// has run out.
-    pub lease_until: Option<SystemTime>,
-    /// Who holds it, or held it last, also after a replay or a discard.
-    pub worker: Option<WorkerName>,
-    /// When it became final; `None` while it is not, as after a replay. Of a dead message that was
-    /// discarded it is when it was discarded, and its retention counts from there.
-    pub finished_at: Option<SystemTime>,
-    /// The last error, or why it is dead. It stays when a later attempt succeeds, and goes with a
-    /// replay.
-    pub last_error: Option<String>,
-    /// Whether this dead message blocks its ordering key; never true of one that has none.
-    pub blocks_ordering_key: bool,
-    /// What the handler stored; `None` when nothing, or when the listing did not ask for it. It goes
-    /// with a replay.
-    pub result: Option<Bytes>,
-    /// Its place in listings.
-    pub cursor: Cursor,
-}
-
-impl Record {
-    /// The message as it was received (or last edited); `None` without its payload.
-    #[must_use]
-    pub fn message(&self) -> Option<Message> {
-        let mut message = Message::new(
-            self.key.handler.clone(),
-            self.key.id.clone(),
-            self.kind.clone(),
-            self.payload.clone()?,
-        )
-        .with_headers(self.headers.clone());
-        if let Some(content_type) = &self.content_type {
-            message = message.with_content_type(content_type.clone());
-        }
-        if let Some(ordering_key) = &self.ordering_key {
-            message = message.with_ordering_key(ordering_key.clone());
-        }
-        Some(message)
-    }
-}
-
-impl fmt::Debug for Record {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record")
-            .field("key", &self.key)
-            .field("kind", &self.kind)
-            .field("state", &self.state)
-            .field("attempts", &self.attempts)
-            .field("replays", &self.replays)
-            .field("payload_bytes", &self.payload_bytes)
-            .field("result_bytes", &self.result.as_ref().map(Bytes::len))
-            .field("headers", &self.headers)
-            .field("ordering_key", &self.ordering_key)
-            .field("accepted_at", &self.accepted_at)
-            .field("due_at", &self.due_at)
-            .field("lease_until", &self.lease_until)
-            .field("worker", &self.worker)
-            .field("finished_at", &self.finished_at)
-            .field("last_error", &self.last_error)
-            .field("blocks_ordering_key", &self.blocks_ordering_key)
-            .field("cursor", &self.cursor)
-            .finish_non_exhaustive()
-    }
-}
 
 /// A place in a listing: opaque, and good for as long as the inbox exists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -152,27 +54,6 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// Selects messages to list, count, replay or discard. The default selects all; each part narrows
-/// it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// In one of these states; empty means any (but see [`Operate::replay_slice`] and
-    /// [`Operate::discard_slice`]).
-    pub states: Vec<State>,
-    /// For this handler.
-    pub handler: Option<HandlerName>,
-    /// Of this kind.
-    pub kind: Option<Kind>,
-    /// With this ordering key.
-    pub ordering_key: Option<OrderingKey>,
-    /// Accepted at least this long ago.
-    pub older_than: Option<Duration>,
-    /// Accepted less than this long ago.
-    pub newer_than: Option<Duration>,
-    /// Whose last error contains this text, byte for byte.
-    pub error_contains: Option<String>,
-}
-
 /// Selects one page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
@@ -182,7 +63,7 @@ pub struct Page {
     pub limit: u32,
     /// Latest accepted first, rather than earliest.
     pub newest_first: bool,
-    /// Whether to load payloads and results.
+    /// Whether to load payloads, results and histories.
     pub with_payload: bool,
 }
 
@@ -234,7 +115,38 @@ pub struct Progress {
     pub next: Option<Cursor>,
 }
 
-/// The result of replaying or discarding one message.
+/// What a replay changes of a message. The default changes nothing.
+///
+/// `Debug` shows the payload's length, never its bytes.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Edit {
+    /// A payload in place of the old one.
+    pub payload: Option<Bytes>,
+    /// Headers in place of all old ones.
+    pub headers: Option<Headers>,
+}
+
+impl Edit {
+    /// Checks the payload against a store's limit in bytes. Stores call this before any I/O.
+    ///
+    /// # Errors
+    /// [`Invalid::TooLarge`] when it is over the limit.
+    pub fn check_payload(&self, limit: usize) -> Result<(), Invalid> {
+        let bytes = self.payload.as_ref().map_or(0, Bytes::len);
+        check_size("payload", bytes, limit)
+    }
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Edit")
+            .field("payload_bytes", &self.payload.as_ref().map(Bytes::len))
+            .field("headers", &self.headers)
+            .finish()
+    }
+}
+
+/// The result of replaying, rescheduling or discarding one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Intervention {
@@ -244,147 +156,12 @@ pub enum Intervention {
     NotFound,
     /// Its state does not allow it; nothing was changed.
     WrongState(State),
-    /// Its payload was dropped after processing, so it can be replayed only with a new one.
+    /// Its payload was dropped, so it can be replayed only with a new one.
     PayloadDropped,
 }
 
-/// Counts of one handler's messages.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HandlerStatistics {
-    /// The handler.
-    pub handler: HandlerName,
-    /// Messages that wait, those whose lease has run out included.
-    pub pending: u64,
-    /// Messages under a lease that has not run out.
-    pub leased: u64,
-    /// Messages whose handler has completed.
-    pub processed: u64,
-    /// Messages set aside.
-    pub dead: u64,
-    /// Messages that an operator discarded.
-    pub discarded: u64,
-    /// Those of the dead that hold their ordering keys up: see [`Record::blocks_ordering_key`].
-    /// What waits behind them is pending and never due, so neither lag nor age shows it. It waits
-    /// until they are replayed, discarded or purged.
-    pub blocking: u64,
-    /// How long ago the longest-due claimable message was accepted; `None` when none is due.
-    pub oldest_due_age: Option<Duration>,
-    /// For how long the longest-due claimable message has been due, which for one whose lease has run
-    /// out is since then; `None` when none is due.
-    pub lag: Option<Duration>,
-}
-
-impl HandlerStatistics {
-    /// A handler without messages.
-    #[must_use]
-    pub fn empty(handler: HandlerName) -> Self {
-        Self {
-            handler,
-            pending: 0,
-            leased: 0,
-            processed: 0,
-            dead: 0,
-            discarded: 0,
-            blocking: 0,
-            oldest_due_age: None,
-            lag: None,
-        }
-    }
-
-    /// Messages that are not final.
-    #[must_use]
-    pub fn backlog(&self) -> u64 {
-        self.pending + self.leased
-    }
-
-    /// The count of one state.
-    #[must_use]
-    pub fn count(&self, state: State) -> u64 {
-        match state {
-            State::Pending => self.pending,
-            State::Leased => self.leased,
-            State::Processed => self.processed,
-            State::Dead => self.dead,
-            State::Discarded => self.discarded,
-        }
-    }
-}
-
-/// Counts of all messages, by handler in order of name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Statistics {
-    /// One entry per handler that has messages.
-    pub handlers: Vec<HandlerStatistics>,
-}
-
-impl Statistics {
-    /// The count of one state over all handlers.
-    #[must_use]
-    pub fn count(&self, state: State) -> u64 {
-        self.handlers.iter().map(|h| h.count(state)).sum()
-    }
-
-    /// Dead messages that hold ordering keys up, over all handlers.
-    #[must_use]
-    pub fn blocking(&self) -> u64 {
-        self.handlers.iter().map(|h| h.blocking).sum()
-    }
-
-    /// The longest time for which any message has been due.
-    #[must_use]
-    pub fn lag(&self) -> Option<Duration> {
-        self.handlers.iter().filter_map(|h| h.lag).max()
-    }
-}
-
-/// Selects final messages to purge, or to archive before they are purged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PurgeRequest {
-    state: State,
-    older_than: Duration,
-    limit: u32,
-}
-
-impl PurgeRequest {
-    /// Up to `limit` messages that have been in `state` for at least `older_than`.
-    ///
-    /// # Errors
-    /// [`Invalid::Malformed`] when `state` is not final: pending and leased messages are never
-    /// purged.
-    pub fn new(state: State, older_than: Duration, limit: u32) -> Result<Self, Invalid> {
-        if !state.is_final() {
-            return Err(Invalid::Malformed {
-                what: "state to purge",
-                expected: "final: processed, dead or discarded",
-            });
-        }
-        Ok(Self {
-            state,
-            older_than,
-            limit,
-        })
-    }
-
-    /// The final state.
-    #[must_use]
-    pub fn state(&self) -> State {
-        self.state
-    }
-
-    /// The least time since they became final.
-    #[must_use]
-    pub fn older_than(&self) -> Duration {
-        self.older_than
-    }
-
-    /// The most messages to take in one step.
-    #[must_use]
-    pub fn limit(&self) -> u32 {
-        self.limit
-    }
-}
-
-/// The operator's operations: look at messages, replay, discard and purge them.
+/// The operator's operations: look at messages, replay, reschedule, discard and purge them, and pause
+/// their handlers.
 ///
 /// # Rules for implementors
 /// - Listings are in order of acceptance; a message's place never changes, so paging neither
@@ -399,7 +176,7 @@ impl PurgeRequest {
 /// As [`Store`](crate::Store); also `Invalid` for a cursor that is not this store's.
 #[async_trait]
 pub trait Operate: Send + Sync {
-    /// One message, with payload and result; `None` when its key is not known.
+    /// One message, with payload, result and history; `None` when its key is not known.
     ///
     /// # Errors
     /// Also `Corrupt` when its row cannot be read.
@@ -417,16 +194,27 @@ pub trait Operate: Send + Sync {
     async fn statistics(&self) -> Result<Statistics>;
 
     /// Makes one final message pending again: due now, attempts, last error and result reset, in its
-    /// old place in its ordering key, with `payload` in place of the old one if given. Pending and
-    /// leased messages are [`Intervention::WrongState`].
+    /// old place in its ordering key, with the payload and headers of `edit` in place of the old ones.
+    /// Its fingerprint and its history stay. Pending and leased messages are [`Intervention::WrongState`].
     ///
     /// # Errors
     /// Also `Invalid` when the new payload is over the limit.
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention>;
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention>;
 
     /// Replays, as [`replay`](Self::replay), the final messages of one slice of `filter`. Without
     /// states in the filter it means dead messages. Messages without a payload are passed over.
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress>;
+
+    /// Makes one pending message due at another time, sooner or later, be it scheduled, waiting for a
+    /// retry or due. Attempts and last error stay, and so does its place in its ordering key, whose later
+    /// messages wait with it. A lease on it that has run out is lost: settling or extending it says so.
+    /// Other states are [`Intervention::WrongState`]. Wakes subscriptions if it is due at once. To cancel
+    /// what is scheduled, [`discard`](Self::discard) it.
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention>;
+
+    /// Reschedules, as [`reschedule`](Self::reschedule), the pending messages of one slice of `filter`,
+    /// all to the same moment. Without states in the filter it means pending messages.
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress>;
 
     /// Gives one pending or dead message up: it will not be worked on, its key goes on refusing
     /// duplicates, and its ordering key moves on. A lease on it that has run out is lost: settling or
@@ -437,16 +225,36 @@ pub trait Operate: Send + Sync {
     /// `filter`. Without states in the filter it means dead messages.
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress>;
 
+    /// Deletes the messages of one slice of a handler, in any state but leased, keys included: for a
+    /// test system, or a handler that is retired. Leased messages are passed over; a lease that has run
+    /// out is lost. Redeliveries are accepted as new. A [pause](Self::pause) stays.
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress>;
+
+    /// Stops handing out messages of `handler`, for all workers, until [`resume`](Self::resume): a claim
+    /// that begins after this has returned takes none. What is leased may end, be extended and be settled,
+    /// and receiving, beginning and recording go on. The handler need not have messages, and being paused
+    /// already is no error.
+    ///
+    /// Implementors MUST see the pause in the statement that claims, without another round trip.
+    async fn pause(&self, handler: &HandlerName) -> Result<()>;
+
+    /// Ends a pause, and wakes subscriptions. A handler that is not paused is no error.
+    async fn resume(&self, handler: &HandlerName) -> Result<()>;
+
+    /// The handlers that are paused, in order of name, with or without messages.
+    async fn paused(&self) -> Result<Vec<HandlerName>>;
+
     /// Deletes messages that `request` selects, the longest-finished first, and returns how many.
     /// Their keys are no longer protected: a redelivery is accepted as new.
     ///
     /// Implementors MUST NOT touch pending or leased messages whatever their age, and MUST NOT
     /// make live traffic or another purger wait: what is many is deleted in slices, with rests
-    /// between them that are as long as the work.
+    /// between them that are as long as the work. With a handler in `request` they SHOULD NOT look at
+    /// the history of others.
     async fn purge(&self, request: &PurgeRequest) -> Result<u64>;
 
     /// What [`purge`](Self::purge) would delete, in the order in which it would (those that finished at
-    /// one moment in any), with payloads and results, for an archiver. There is never a
+    /// one moment in any), with payloads, results and histories, for an archiver. There is never a
     /// [`next`](Listing::next) page: the next ones come once these are purged.
     async fn expired(&self, request: &PurgeRequest) -> Result<Listing>;
 
@@ -454,4 +262,13 @@ pub trait Operate: Send + Sync {
     /// its limit does not apply. Rows that [`expired`](Self::expired) reported as corrupt are not
     /// among `keys` and stay.
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64>;
+
+    /// Drops payload and result of messages that `request` selects and that have either still, the
+    /// longest-finished first, and returns how many these were. All else stays: the key goes on refusing
+    /// duplicates, by its fingerprint too. One who begins a processed key is told so without the result,
+    /// and a replay has to bring a payload.
+    ///
+    /// Implementors MUST NOT look at messages again that have neither left, and take care as with
+    /// [`purge`](Self::purge).
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64>;
 }

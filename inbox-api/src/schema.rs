@@ -31,6 +31,12 @@ pub trait Schema: Send + Sync {
     /// empty text.
     fn ddl(&self) -> String;
 
+    /// What those people run to see whether a complete inbox of this version is there, as
+    /// [`exists`](Self::exists) does, with this store's options: a query that answers one row with one
+    /// boolean, and `false` rather than an error when there is none. A store without queries says in a
+    /// comment what `exists` looks at, never in empty text.
+    fn exists_query(&self) -> String;
+
     /// The version that this build sets up and works with.
     fn expected_version(&self) -> u32;
 
@@ -53,4 +59,9 @@ pub trait Schema: Send + Sync {
     /// Brings the inbox to the expected version, under a lock: creates it, upgrades an older one,
     /// or does nothing. Messages keep their state.
     async fn migrate(&self) -> Result<Migration>;
+
+    /// Removes the inbox with all that is in it, and nothing else. Does nothing when there is none; an
+    /// older or incomplete one is removed as well, as one is that an earlier call has left half-removed.
+    /// Operations fail with `SchemaMissing` afterwards, until it is set up again.
+    async fn remove(&self) -> Result<()>;
 }

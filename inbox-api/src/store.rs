@@ -19,7 +19,12 @@ pub const MAX_ERROR_BYTES: usize = 4096;
 /// boundary.
 #[must_use]
 pub fn error_text(text: &str) -> Cow<'_, str> {
-    let mut end = text.len().min(MAX_ERROR_BYTES);
+    cut_text(text, MAX_ERROR_BYTES)
+}
+
+/// Without NUL, which PostgreSQL takes in no text, and of at most `limit` bytes.
+pub(crate) fn cut_text(text: &str, limit: usize) -> Cow<'_, str> {
+    let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -39,7 +44,12 @@ pub enum Receipt {
     Accepted,
     /// Its key is already known, from an earlier call or from earlier in the batch. Nothing was
     /// changed; the first copy stands.
-    Duplicate,
+    Duplicate {
+        /// Whether its [fingerprint](Message::fingerprint) is another than the one with which the key was
+        /// accepted: the sender has used the key for something else. Edits, replays and dropped payloads
+        /// do not count, as the fingerprint stays with the key.
+        differs: bool,
+    },
     /// It breaks a rule of this store and was not stored, whether its key is known or not. The rest of
     /// its batch went through.
     Refused(Invalid),
@@ -265,9 +275,11 @@ pub trait Store: Send + Sync + 'static {
     /// Over any number of concurrent and repeated receives of one key, at most one answers
     /// [`Receipt::Accepted`]. After `Ok`, each message that was not refused is stored and will be
     /// worked on until it is final. Within a batch the first copy of a key wins. Messages are
-    /// accepted in the order of the batch, which is the order that ordering keys keep.
+    /// accepted in the order of the batch, which is the order that ordering keys keep. A duplicate is
+    /// compared with the first copy by [fingerprint](Message::fingerprint), also within the batch.
     ///
-    /// Implementors MUST decide by the unique key in one atomic statement, not by looking first;
+    /// Implementors MUST keep the fingerprint of what is accepted, by whatever operation, and SHOULD read
+    /// those that are kept only when there are duplicates. They MUST decide by the unique key in one atomic statement, not by looking first;
     /// MUST check sizes before any I/O; MUST store at least what
     /// [`Capabilities::receive_atomicity`] says together or not at all.
     ///
@@ -287,6 +299,9 @@ pub trait Store: Send + Sync + 'static {
     /// due when others claim at the same time; an empty answer means that nothing was due that
     /// others were not just taking.
     ///
+    /// Nothing is taken of a handler that is [paused](crate::Operate::pause), be it pending or under a
+    /// lease that has run out.
+    ///
     /// Implementors MUST draw a new, greater token for each message; MUST NOT make workers wait
     /// for each other's rows where the database can skip them; MUST set corrupt rows aside
     /// rather than fail.
@@ -296,6 +311,10 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A stale token changes nothing. A lease that has run out but whose message nobody has
     /// claimed since can still be settled: its token is still the newest.
+    ///
+    /// An outcome with an error is added to the message's [history](crate::PastAttempt) in the same step,
+    /// once however often the settlement is repeated; what [`AttemptEnd::of`](crate::AttemptEnd::of) says
+    /// of the outcome decides.
     ///
     /// Implementors MUST compare the token in the statement that writes, and take locks in one
     /// order whatever the order of the input. A transaction that holds one of the messages must not

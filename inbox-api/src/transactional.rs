@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Lease, Message, Receipt, Result, Settled, Settlement, Store};
+use crate::{Key, Lease, Message, Receipt, Result, Settled, Settlement, Store};
 
 /// The answer to *is this the first time?* inside a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +113,20 @@ pub trait Transactional: Store {
         message: &Message,
         result: Option<Bytes>,
     ) -> Result<Recorded>;
+
+    /// Keeps `result`, for later callers, of a message that [`record_in`](Self::record_in) has answered
+    /// [`Recorded::First`] for in this very transaction: for work whose result is known only when it
+    /// is done. It takes the place of one that was kept before. Elsewhere it must not be called.
+    ///
+    /// # Errors
+    /// Also `Invalid` for a result over this store's limit, before anything is changed, so that the caller
+    /// may go on and commit; and `Other` for a message that is not processed.
+    async fn keep_result_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        key: &Key,
+        result: Bytes,
+    ) -> Result<()>;
 
     /// [`Store::settle`] within the transaction, but for repetitions: a lease that was settled
     /// before is [`Settled::LeaseLost`] here. Its first settlement committed with the writes of
