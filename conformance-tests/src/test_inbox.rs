@@ -217,7 +217,7 @@ impl TestInbox {
         same(
             &format!("receipt of a second copy of {} {when}", message.key()),
             &self.receive_one(message).await?,
-            &Receipt::Duplicate,
+            &Receipt::Duplicate { differs: false },
         )
     }
 

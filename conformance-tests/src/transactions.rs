@@ -4,7 +4,9 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use inbox_api::{Lease, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional};
+use inbox_api::{
+    Key, Lease, Message, Receipt, Recorded, Result, Settled, Settlement, Transactional,
+};
 
 use crate::needs::{BoxError, Mishap, Need, Offered, Unable};
 
@@ -44,6 +46,12 @@ pub trait AnyTransaction: Send {
     /// # Errors
     /// As there.
     async fn record(&mut self, message: &Message, result: Option<Bytes>) -> Result<Recorded>;
+
+    /// [`Transactional::keep_result_in`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn keep_result(&mut self, key: &Key, result: Bytes) -> Result<()>;
 
     /// [`Transactional::settle_in`].
     ///
@@ -190,6 +198,12 @@ where
     async fn record(&mut self, message: &Message, result: Option<Bytes>) -> Result<Recorded> {
         self.store
             .record_in(&mut self.transaction, message, result)
+            .await
+    }
+
+    async fn keep_result(&mut self, key: &Key, result: Bytes) -> Result<()> {
+        self.store
+            .keep_result_in(&mut self.transaction, key, result)
             .await
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Begun, Bytes, Due, Leased, Message, Outcome, Receipt, State, StoreExt};
+use inbox_api::{Begun, Bytes, Due, Edit, Leased, Message, Outcome, Receipt, State, StoreExt};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
@@ -149,7 +149,13 @@ pub(crate) async fn the_stored_message_runs(cx: Context) -> CaseResult {
     let sent = message("1")?;
     inbox.accept_in(&sent, State::Dead).await?;
     let _ = inbox
-        .replay(sent.key(), Some(Bytes::from_static(b"edited")))
+        .replay(
+            sent.key(),
+            &Edit {
+                payload: Some(Bytes::from_static(b"edited")),
+                ..Edit::default()
+            },
+        )
         .await?;
     let leased = runs(&inbox, &sent, LONG).await?;
     same(

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Begun, Bytes, Extended, Filter, Intervention, Key, Message, Operate, Page, PurgeRequest,
+    Begun, Bytes, Edit, Extended, Filter, Intervention, Key, Message, Operate, Page, PurgeRequest,
     Receipt, Result, Schema, Settled, Settlement, Slice, State, Store, StoreExt,
 };
 
@@ -259,10 +259,13 @@ pub(crate) async fn replay(cx: Context) -> CaseResult {
         let leased = claim_one(&inbox, polls).await?;
         inbox.finish(&leased, dead("gave up")).await?;
         let key = &leased.lease.key;
-        let payload = Some(Bytes::from_static(b"edited"));
-        let dropped = Operate::replay(&*inbox.store, key, payload.clone());
+        let edit = Edit {
+            payload: Some(Bytes::from_static(b"edited")),
+            ..Edit::default()
+        };
+        let dropped = Operate::replay(&*inbox.store, key, &edit);
         rounds.record(drop_after(polls, dropped).await)?;
-        let again = inbox.replay(key, payload.clone()).await?;
+        let again = inbox.replay(key, &edit).await?;
         ensure!(
             matches!(
                 again,
@@ -274,7 +277,7 @@ pub(crate) async fn replay(cx: Context) -> CaseResult {
         same(
             "state, payload and replays",
             &(record.state, record.payload, record.replays),
-            &(State::Pending, payload, 1),
+            &(State::Pending, edit.payload, 1),
         )?;
         runs_in_the_end(&inbox, &leased.message).await?;
     }

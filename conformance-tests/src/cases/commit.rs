@@ -277,7 +277,7 @@ impl Scene<'_> {
             );
         }
         let expected = if done {
-            Receipt::Duplicate
+            Receipt::Duplicate { differs: false }
         } else {
             Receipt::Accepted
         };

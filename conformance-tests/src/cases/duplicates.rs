@@ -1,6 +1,6 @@
 //! Accept once: a second copy is a duplicate, whatever has become of the first.
 
-use inbox_api::{Begun, Bytes, Message, Outcome, Receipt, State};
+use inbox_api::{Begun, Bytes, Edit, Message, Outcome, Receipt, State};
 
 use crate::{
     check::{CaseResult, ensure, same},
@@ -81,7 +81,7 @@ pub(crate) async fn after_a_replay(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let sent = message("1")?;
     inbox.accept_in(&sent, State::Processed).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     inbox.refuses_copy(&sent, "after a replay").await
 }
 
@@ -126,8 +126,8 @@ pub(crate) async fn inside_one_batch_the_first_copy_wins(cx: Context) -> CaseRes
     let expected = vec![
         Receipt::Accepted,
         Receipt::Accepted,
-        Receipt::Duplicate,
-        Receipt::Duplicate,
+        Receipt::Duplicate { differs: true },
+        Receipt::Duplicate { differs: true },
     ];
     same("receipts", &inbox.receive(&batch).await?, &expected)?;
     let stored = inbox.record(batch[0].key()).await?.payload;
@@ -148,9 +148,9 @@ pub(crate) async fn a_duplicate_does_not_fail_its_batch(cx: Context) -> CaseResu
     inbox.accept(&batch[3]).await?;
     let expected = vec![
         Receipt::Accepted,
-        Receipt::Duplicate,
+        Receipt::Duplicate { differs: false },
         Receipt::Accepted,
-        Receipt::Duplicate,
+        Receipt::Duplicate { differs: false },
         Receipt::Accepted,
     ];
     same("receipts", &inbox.receive(&batch).await?, &expected)?;
@@ -190,7 +190,11 @@ pub(crate) async fn the_first_copy_stands(cx: Context) -> CaseResult {
         "other",
     )
     .with_headers(plain.headers().clone());
-    inbox.refuses_copy(&second, "with another content").await?;
+    same(
+        "receipt of a second copy with another content",
+        &inbox.receive(&[second]).await?,
+        &vec![Receipt::Duplicate { differs: true }],
+    )?;
     let leased = inbox.claim_one().await?;
     ensure!(
         leased.message == first,
@@ -209,7 +213,7 @@ pub(crate) async fn across_connections(cx: Context) -> CaseResult {
     same(
         "receipts at the other connection",
         &receipts,
-        &vec![Receipt::Duplicate],
+        &vec![Receipt::Duplicate { differs: false }],
     )?;
     let leased = crate::test_inbox::claim(&*other, crate::test_inbox::HANDLER, 5, LONG).await?;
     same(

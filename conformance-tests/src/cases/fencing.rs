@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use inbox_api::{
-    Extended, FencingToken, Filter, Leased, Outcome, PurgeRequest, Settled, Settlement, Slice,
-    State, StoreExt,
+    Edit, Extended, FencingToken, Filter, Leased, Outcome, PurgeRequest, Settled, Settlement,
+    Slice, State, StoreExt,
 };
 
 use crate::{
@@ -122,7 +122,7 @@ pub(crate) async fn tokens_grow_across_a_replay(cx: Context) -> CaseResult {
     inbox.accept(&sent).await?;
     let first = inbox.claim_one().await?;
     inbox.finish(&first, dead("gave up")).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     let second = inbox.claim_one().await?;
     ensure!(
         second.lease.token > first.lease.token,
@@ -374,7 +374,7 @@ pub(crate) async fn a_settlement_after_a_replay_changes_nothing(cx: Context) -> 
     inbox.accept(&sent).await?;
     let leased = inbox.claim_one().await?;
     inbox.finish(&leased, dead("gave up")).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     let _ = inbox.settle_one(&leased.lease, processed()).await?;
     inbox.has_state(sent.key(), State::Pending).await
 }
@@ -474,7 +474,9 @@ pub(crate) async fn a_repetition_after_an_intervention_is_done(cx: Context) -> C
         match handler {
             "replayed by a slice" => drop(inbox.replay_slice(&filter, &slice).await?),
             "discarded by a slice" => drop(inbox.discard_slice(&filter, &slice).await?),
-            _ if handler.starts_with("replayed") => drop(inbox.replay(key, None).await?),
+            _ if handler.starts_with("replayed") => {
+                let _ = inbox.replay(key, &Edit::default()).await?;
+            }
             _ => drop(inbox.discard(key).await?),
         }
         let before = inbox.record(key).await?;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{
-    Filter, HandlerName, Kind, Lease, Message, OrderingKey, Outcome, Page, PurgeRequest, Record,
-    Settlement, Slice, State,
+    Due, ErrorType, Filter, HandlerName, Kind, Lease, Message, MessageId, OrderingKey, Outcome,
+    Page, PurgeRequest, Record, Settlement, Slice, State, headers::CORRELATION_ID,
 };
 
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 enum Change {
     Discard,
     Replay,
+    Reschedule,
 }
 
 /// Longer than the suite runs, also with a clock that is moved.
@@ -30,7 +31,11 @@ async fn population(inbox: &TestInbox) -> CaseResult<Vec<Lease>> {
             .map(|i| {
                 let plain = message_for(handler, &format!("{n}-{i}"))?;
                 let kind = Kind::new(if (n + i / 2) % 2 == 0 { "even" } else { "odd" })?;
-                let sent = Message::new(plain.handler().clone(), plain.id().clone(), kind, "x");
+                let mut sent = Message::new(plain.handler().clone(), plain.id().clone(), kind, "x");
+                if i < 4 {
+                    let correlation_id = if (n + i) % 2 == 0 { "c'1" } else { "C'1" };
+                    sent = sent.with_header(CORRELATION_ID, correlation_id)?;
+                }
                 Ok(match ["k0", "", "", "k", "K", ""][i] {
                     "" => sent,
                     _ if !inbox.capabilities().ordering => sent,
@@ -48,7 +53,7 @@ async fn population(inbox: &TestInbox) -> CaseResult<Vec<Lease>> {
                     continue;
                 }
                 Some('2') => processed(),
-                Some('3') => dead_blocking("100% Broken_pipe"),
+                Some('3') => dead_blocking("app::Broken_pipe: 100% Broken_pipe"),
                 _ => dead("superseded"),
             };
             ends.push(Settlement {
@@ -115,6 +120,59 @@ fn filters(inbox: &TestInbox) -> CaseResult<Vec<Filter>> {
             ..all()
         });
     }
+    let ids = ["0-3", "1-4", "0-0", "none"];
+    let ids: Vec<MessageId> = ids
+        .into_iter()
+        .map(MessageId::new)
+        .collect::<Result<_, _>>()?;
+    for states in [every(), Vec::new()] {
+        filters.push(Filter {
+            states: states.clone(),
+            ids: ids.clone(),
+            ..all()
+        });
+        filters.push(Filter {
+            states: states.clone(),
+            correlation_id: Some("c'1".into()),
+            ..all()
+        });
+        filters.push(Filter {
+            states,
+            error_type: Some(ErrorType::new("app::Broken_pipe")?),
+            ..all()
+        });
+    }
+    for min_started in [1, 2] {
+        filters.push(Filter {
+            states: every(),
+            min_started: Some(min_started),
+            ..all()
+        });
+    }
+    for due in [Duration::ZERO, HELD / 2, HELD * 2] {
+        filters.push(Filter {
+            states: every(),
+            due_later_than: Some(due),
+            ..all()
+        });
+        filters.push(Filter {
+            states: every(),
+            due_within: Some(due),
+            ..all()
+        });
+    }
+    for age in [Duration::ZERO, HELD] {
+        filters.push(Filter {
+            states: every(),
+            finished_longer_ago: Some(age),
+            ..all()
+        });
+        filters.push(Filter {
+            states: every(),
+            finished_within: Some(age),
+            ..all()
+        });
+    }
     let half = Some(LONG / 2);
     if inbox.need_clock().is_ok() {
         filters.push(Filter {
@@ -125,6 +183,16 @@ fn filters(inbox: &TestInbox) -> CaseResult<Vec<Filter>> {
         filters.push(Filter {
             states: every(),
             newer_than: half,
+            ..all()
+        });
+        filters.push(Filter {
+            states: every(),
+            finished_longer_ago: half,
+            ..all()
+        });
+        filters.push(Filter {
+            states: every(),
+            finished_within: half,
             ..all()
         });
         let newer_than = Some(2 * HELD);
@@ -167,6 +235,21 @@ fn in_words(filter: &Filter) -> String {
     add("newer than", filter.newer_than.map(|a| format!("{a:?}")));
     let text = filter.error_contains.as_ref();
     add("error with", text.map(|t| format!("{t:?}")));
+    let error_type = filter.error_type.as_ref();
+    add("error of", error_type.map(ToString::to_string));
+    let ids = Some(&filter.ids).filter(|ids| !ids.is_empty());
+    add("ids", ids.map(|ids| format!("{ids:?}")));
+    let correlation = filter.correlation_id.as_ref();
+    add("correlation id", correlation.map(|id| format!("{id:?}")));
+    let shown = |time: Option<Duration>| time.map(|time| format!("{time:?}"));
+    add(
+        "finished longer ago than",
+        shown(filter.finished_longer_ago),
+    );
+    add("finished within", shown(filter.finished_within));
+    add("due later than in", shown(filter.due_later_than));
+    add("due within", shown(filter.due_within));
+    add("attempts from", filter.min_started.map(|n| n.to_string()));
     if words.is_empty() {
         return "no filter".into();
     }
@@ -220,13 +303,17 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             &[State::Processed, State::Dead, State::Discarded],
             State::Pending,
         ),
+        Change::Reschedule => (&[State::Pending], State::Pending),
     };
     let mut held = population(&inbox).await?;
     for filter in filters(&inbox)? {
         let before = list_keys(&inbox, &Filter::default()).await?;
         let mut meant = filter.clone();
         if meant.states.is_empty() {
-            meant.states.push(State::Dead);
+            meant.states.push(match change {
+                Change::Discard | Change::Replay => State::Dead,
+                Change::Reschedule => State::Pending,
+            });
         }
         meant.states.retain(|state| eligible.contains(state));
         let expected = if meant.states.is_empty() {
@@ -245,6 +332,10 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             let progress = match change {
                 Change::Discard => inbox.discard_slice(&filter, &slice).await?,
                 Change::Replay => inbox.replay_slice(&filter, &slice).await?,
+                Change::Reschedule => {
+                    let due = Due::After(HELD);
+                    inbox.reschedule_slice(&filter, &slice, due).await?
+                }
             };
             changed += progress.changed;
             match progress.next {
@@ -271,7 +362,10 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
             same(
                 &format!("state and replays of {id}, which was changed {asked}"),
                 &seen.map(|seen| (seen.state, seen.replays)),
-                &Some((what, record.replays + u32::from(what == State::Pending))),
+                &Some((
+                    what,
+                    record.replays + u32::from(matches!(change, Change::Replay)),
+                )),
             )?;
         }
         if !expected.is_empty() {
@@ -285,6 +379,11 @@ async fn changes_what_is_listed(cx: &Context, change: Change) -> CaseResult {
 /// Defect: a part of the filter that a bulk replay does not mind.
 pub(crate) async fn a_replay_changes_what_its_filter_lists(cx: Context) -> CaseResult {
     changes_what_is_listed(&cx, Change::Replay).await
+}
+
+/// The same, of a bulk reschedule.
+pub(crate) async fn a_reschedule_changes_what_its_filter_lists(cx: Context) -> CaseResult {
+    changes_what_is_listed(&cx, Change::Reschedule).await
 }
 
 /// The same, of a bulk discard.

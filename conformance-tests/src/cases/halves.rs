@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::SystemTime};
 
 use bytes::Bytes;
 use inbox_api::{
-    Filter, HandlerName, Inbox, LeaseTerms, Leased, Message, Outcome, Page, PurgeRequest,
+    Edit, Filter, HandlerName, Inbox, LeaseTerms, Leased, Message, Outcome, Page, PurgeRequest,
     ReceiveAtomicity, Result, Settlement, Slice, State, Store, StoreExt as _,
 };
 
@@ -128,8 +128,11 @@ impl Scene {
             Operation::Defer => self.settle(defer(2 * LONG)).await,
             Operation::Die => self.settle(dead("gave up")).await,
             Operation::Replay => {
-                let payload = Some(Bytes::from_static(b"edited"));
-                connection.replay(first.key(), payload).await.map(drop)
+                let edit = Edit {
+                    payload: Some(Bytes::from_static(b"edited")),
+                    ..Edit::default()
+                };
+                connection.replay(first.key(), &edit).await.map(drop)
             }
             Operation::ReplaySlice => {
                 let dead = of(State::Dead);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use inbox_api::{Begun, Bytes, Due, Filter, Outcome, Page, PurgeRequest, Receipt, Slice, State};
+use inbox_api::{
+    Begun, Bytes, Due, Edit, Filter, Outcome, Page, PurgeRequest, Receipt, Slice, State,
+};
 
 use crate::{
     check::{CaseResult, ensure, same},
@@ -60,7 +62,7 @@ async fn settle(inbox: &TestInbox, standing: &str) -> CaseResult {
         }
     }
     if standing == "replayed" {
-        let _ = inbox.replay(sent.key(), None).await?;
+        let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     }
     Ok(())
 }
@@ -198,7 +200,7 @@ pub(crate) async fn three_hundred_replays_are_counted(cx: Context) -> CaseResult
     let sent = message("1")?;
     inbox.accept_in(&sent, State::Discarded).await?;
     for _ in 0..MANY {
-        let _ = inbox.replay(sent.key(), None).await?;
+        let _ = inbox.replay(sent.key(), &Edit::default()).await?;
         let _ = inbox.discard(sent.key()).await?;
     }
     same("replays", &inbox.record(sent.key()).await?.replays, &MANY)
@@ -344,7 +346,7 @@ async fn tokens_grow(inbox: &mut TestInbox, restart: bool) -> CaseResult {
             1 => inbox.finish(&leased[0], Outcome::Release).await?,
             2 => {
                 inbox.finish(&leased[0], dead("gave up")).await?;
-                let _ = inbox.replay(sent.key(), None).await?;
+                let _ = inbox.replay(sent.key(), &Edit::default()).await?;
             }
             _ => inbox.finish(&leased[0], processed()).await?,
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use inbox_api::{
-    ContentType, Due, Effect, ErrorKind, FencingToken, Headers, Invalid, Kind, Lease,
+    ContentType, Due, Edit, Effect, ErrorKind, FencingToken, Headers, Invalid, Kind, Lease,
     MAX_ERROR_BYTES, Message, OrderingKey, Outcome, Receipt, Settled, State, StoreExt,
 };
 
@@ -285,7 +285,10 @@ pub(crate) async fn a_refusal_has_no_effect(cx: Context) -> CaseResult {
     let (known, over) = (message("1")?, with_payload("2", 1001)?);
     inbox.accept_in(&known, State::Dead).await?;
     let before = inbox.record(known.key()).await?;
-    let payload = Some(over.payload().clone());
+    let edit = Edit {
+        payload: Some(over.payload().clone()),
+        ..Edit::default()
+    };
     let refusals = [
         (
             "begin over the limit",
@@ -293,7 +296,7 @@ pub(crate) async fn a_refusal_has_no_effect(cx: Context) -> CaseResult {
         ),
         (
             "replay with a payload over the limit",
-            inbox.replay(known.key(), payload).await.err(),
+            inbox.replay(known.key(), &edit).await.err(),
         ),
         (
             "extend for no time",
@@ -499,7 +502,7 @@ pub(crate) async fn a_batch_of_thousands_is_handled(cx: Context) -> CaseResult {
     // The copies of the first ones are far behind them in one batch.
     let with_copies = [batch.as_slice(), &batch[..100]].concat();
     let mut expected = vec![Receipt::Accepted; 3000];
-    expected.resize(3100, Receipt::Duplicate);
+    expected.resize(3100, Receipt::Duplicate { differs: false });
     same("receipts", &inbox.receive(&with_copies).await?, &expected)?;
     let leased = inbox.claim_up_to(4000, LONG).await?;
     same("claimed", &leased.len(), &3000)?;

@@ -327,7 +327,7 @@ impl<'a> Scene<'a> {
                 let receipts = other.receive(slice).await?;
                 there += receipts
                     .iter()
-                    .filter(|r| **r == Receipt::Duplicate)
+                    .filter(|r| **r == Receipt::Duplicate { differs: false })
                     .count();
             }
         }

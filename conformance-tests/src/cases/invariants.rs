@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Begun, Filter, Message, Outcome, PurgeRequest, Slice, State};
+use inbox_api::{Begun, Due, Edit, Filter, Message, Outcome, PurgeRequest, Slice, State};
 
 use crate::{
     check::{CaseResult, Unmet, ensure},
@@ -111,7 +111,7 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
             let _ = inbox.discard(message.key()).await?;
             "discard"
         } else {
-            let _ = inbox.replay(message.key(), None).await?;
+            let _ = inbox.replay(message.key(), &Edit::default()).await?;
             "replay"
         };
         agree(&inbox, &format!("after a {what} of {}", message.key())).await?;
@@ -120,6 +120,29 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
         inbox.finish(leased, outcomes[n % 5].clone()).await?;
     }
     agree(&inbox, "after more outcomes").await?;
+
+    for (n, message) in all.iter().enumerate() {
+        let due = [Due::Now, Due::After(LONG)][n % 2];
+        let _ = inbox.reschedule(message.key(), due).await?;
+        agree(&inbox, &format!("after a reschedule of {}", message.key())).await?;
+    }
+    for (n, leased) in claim(&*inbox.store, HANDLER, 4, brief)
+        .await?
+        .iter()
+        .enumerate()
+    {
+        let due = [Due::Now, Due::After(LONG)][n % 2];
+        inbox.pass(brief).await?;
+        let _ = inbox.reschedule(&leased.lease.key, due).await?;
+        agree(&inbox, "after a reschedule of a lease that ran out").await?;
+    }
+    let paused = all[0].handler();
+    inbox.pause(paused).await?;
+    let _ = inbox.claim_up_to(100, LONG).await?;
+    agree(&inbox, "after a claim while paused").await?;
+    let _ = inbox.receive(&all).await?;
+    inbox.resume(paused).await?;
+    agree(&inbox, "after a resume").await?;
 
     let few = Slice {
         after: None,
@@ -134,6 +157,12 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
         for state in [State::Dead, State::Processed, State::Discarded] {
             let one = PurgeRequest::new(state, Duration::ZERO, 1)?;
             let archived = inbox.expired(&one).await?;
+            let _ = inbox.drop_payloads(&one).await?;
+            agree(
+                &inbox,
+                &format!("after payloads of the {state} were dropped"),
+            )
+            .await?;
             let keys: Vec<_> = archived.records.into_iter().map(|r| r.key).collect();
             let _ = inbox.purge_archived(&one, &keys).await?;
             agree(&inbox, &format!("after a purge of the archived {state}")).await?;
@@ -143,6 +172,21 @@ pub(crate) async fn what_is_kept_twice_agrees_after_every_step(cx: Context) -> C
     }
     let _ = inbox.receive(&all).await?;
     agree(&inbox, "after a receive of what was purged").await?;
+    let _ = inbox
+        .reschedule_slice(&every, &few, Due::After(LONG))
+        .await?;
+    agree(&inbox, "after a slice of reschedules").await?;
+    let _ = inbox.claim_up_to(3, LONG).await?;
+    let cleared = inbox.clear_slice(paused, &few).await?;
+    agree(&inbox, "after a slice was cleared").await?;
+    let rest = Slice {
+        after: cleared.next,
+        limit: 100,
+    };
+    let _ = inbox.clear_slice(paused, &rest).await?;
+    agree(&inbox, "after a handler was cleared").await?;
+    let _ = inbox.receive(&all).await?;
+    agree(&inbox, "after a receive of what was cleared").await?;
     let whole = Slice {
         after: None,
         limit: 100,

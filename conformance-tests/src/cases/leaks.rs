@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::{BoxFuture, join_all};
 use inbox_api::{
-    ErrorKind, Filter, HandlerName, Lease, Message, Operate, Page, PurgeRequest, Result, Schema,
-    Settlement, Slice, State, Store, StoreExt as _, Wakeups,
+    Edit, ErrorKind, Filter, HandlerName, Lease, Message, Operate, Page, PurgeRequest, Result,
+    Schema, Settlement, Slice, State, Store, StoreExt as _, Wakeups,
 };
 
 use crate::{
@@ -206,11 +206,11 @@ async fn dead_ones(inbox: &TestInbox, n: usize) -> CaseResult<Vec<Message>> {
 pub(crate) async fn interventions_leave_nothing(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let (connection, all) = (&inbox.store, dead_ones(&inbox, TIMES + 1).await?);
-    let touched = &all[0];
+    let (touched, edit) = (&all[0], Edit::default());
     dropped!(&inbox, touched, "replay", |time: usize| Operate::replay(
         &**connection,
         all[time].key(),
-        None
+        &edit
     ));
     dropped!(&inbox, touched, "discard", |time: usize| Operate::discard(
         &**connection,

@@ -1,12 +1,14 @@
 //! Leases: they hide a message, and they end.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use inbox_api::{ErrorKind, Extended, Filter, LeaseTerms, State, StoreExt, WorkerName};
+use inbox_api::{
+    Edit, ErrorKind, Extended, Filter, LeaseTerms, Outcome, State, StoreExt, WorkerName,
+};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
-    test_inbox::{Context, HANDLER, LONG, ids, message, numbered, processed, retry, terms},
+    test_inbox::{Context, HANDLER, LONG, dead, ids, message, numbered, processed, retry, terms},
     times::about,
 };
 
@@ -353,4 +355,57 @@ pub(crate) async fn a_length_is_checked_without_a_lease(cx: Context) -> CaseResu
         &inbox.extend(&[], LONG).await?,
         &Vec::new(),
     )
+}
+
+pub(crate) async fn a_record_shows_when_it_was_leased(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let sent = message("1")?;
+    let leased_at = async || -> CaseResult<Option<SystemTime>> {
+        Ok(inbox.record(sent.key()).await?.leased_at)
+    };
+    inbox.accept(&sent).await?;
+    same(
+        "leased_at before the first claim",
+        &leased_at().await?,
+        &None,
+    )?;
+    inbox.pass(inbox.brief()).await?;
+    let now = inbox.now().await?;
+    let leased = inbox.claim_one().await?;
+    let first = leased_at().await?;
+    about("leased_at", first, now)?;
+    let extended = inbox.extend_one(&leased.lease, 2 * LONG).await?;
+    ensure!(
+        matches!(extended, Extended::Until(_)),
+        "extend: expected a new end, saw {extended:?}"
+    );
+    same(
+        "leased_at of an extended lease",
+        &leased_at().await?,
+        &first,
+    )?;
+    inbox.finish(&leased, Outcome::Release).await?;
+    same("leased_at after a release", &leased_at().await?, &first)?;
+    inbox.pass(inbox.brief()).await?;
+    let now = inbox.now().await?;
+    let leased = inbox.claim_one().await?;
+    inbox.finish(&leased, dead("gave up")).await?;
+    let second = leased_at().await?;
+    about("leased_at of a second lease", second, now)?;
+    ensure!(
+        second > first,
+        "leased_at of a second lease: expected it later than {first:?}, saw {second:?}"
+    );
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
+    same("leased_at after a replay", &leased_at().await?, &second)?;
+    inbox.claim_single(inbox.brief()).await?;
+    let third = leased_at().await?;
+    inbox.pass(inbox.brief()).await?;
+    same(
+        "leased_at after a lease that ran out",
+        &leased_at().await?,
+        &third,
+    )?;
+    let _ = inbox.discard(sent.key()).await?;
+    same("leased_at after a discard", &leased_at().await?, &third)
 }

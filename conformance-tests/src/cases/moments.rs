@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use inbox_api::{
-    Begun, Due, Extended, Filter, HandlerStatistics, LeaseTerms, Message, Page, PurgeRequest,
+    Begun, Due, Edit, Extended, Filter, HandlerStatistics, LeaseTerms, Message, Page, PurgeRequest,
     Slice, State, StoreExt as _,
 };
 
@@ -269,7 +269,7 @@ pub(crate) async fn stamps_are_of_the_call(cx: Context) -> CaseResult {
             return Err(Unmet::Failed(format!("{what}: expected a time, saw none")));
         };
         is_after(&what, finished, (before, after), none)?;
-        let replay = async { Ok(inbox.replay(sent.key(), None).await?) };
+        let replay = async { Ok(inbox.replay(sent.key(), &Edit::default()).await?) };
         let (before, _, after) = between(&inbox, replay).await?;
         let record = inbox.record(sent.key()).await?;
         is_after(
@@ -531,7 +531,7 @@ pub(crate) async fn lag_and_age_are_to_the_moment(cx: Context) -> CaseResult {
     shown("after a release", due).await?;
     let leased = inbox.claim_one().await?;
     inbox.finish(&leased, dead("gave up")).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     let due = inbox.record(sent.key()).await?.due_at;
     shown("after a replay", due).await
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Begun, Due, Effect, ErrorKind, Filter, Intervention, OrderingKey, Outcome,
+    AfterDead, Begun, Due, Edit, Effect, ErrorKind, Filter, Intervention, OrderingKey, Outcome,
     PurgeRequest, Settled, State, StoreExt,
 };
 
@@ -227,7 +227,9 @@ pub(crate) async fn a_replay_unblocks_in_order(cx: Context) -> CaseResult {
     let inbox = blocked(&cx).await?;
     same(
         "replay",
-        &inbox.replay(ordered("1", "k")?.key(), None).await?,
+        &inbox
+            .replay(ordered("1", "k")?.key(), &Edit::default())
+            .await?,
         &Intervention::Done,
     )?;
     let record = inbox.record(ordered("1", "k")?.key()).await?;
@@ -296,7 +298,7 @@ pub(crate) async fn a_replayed_message_returns_to_its_old_place(cx: Context) -> 
     let first = inbox.claim_one().await?;
     inbox.finish(&first, processed()).await?;
     let second = inbox.claim_one().await?;
-    let _ = inbox.replay(&first.lease.key, None).await?;
+    let _ = inbox.replay(&first.lease.key, &Edit::default()).await?;
     inbox
         .nothing_due("the second of its ordering key is leased")
         .await?;
@@ -450,7 +452,7 @@ pub(crate) async fn keys_are_honoured_or_refused(cx: Context) -> CaseResult {
 pub(crate) async fn a_retried_block_is_lifted(cx: Context) -> CaseResult {
     let inbox = blocked(&cx).await?;
     let first = ordered("1", "k")?;
-    let _ = inbox.replay(first.key(), None).await?;
+    let _ = inbox.replay(first.key(), &Edit::default()).await?;
     let leased = inbox.claim_one().await?;
     let outcome = Outcome::Dead {
         reason: "again".into(),
@@ -476,7 +478,7 @@ pub(crate) async fn a_turn_outlasts_its_lease(cx: Context) -> CaseResult {
     let second = inbox.claim_single(inbox.brief()).await?;
     same(
         "replay of the first while the second is leased",
-        &inbox.replay(all[0].key(), None).await?,
+        &inbox.replay(all[0].key(), &Edit::default()).await?,
         &Intervention::Done,
     )?;
     inbox.pass(inbox.brief()).await?;

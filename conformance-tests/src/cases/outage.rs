@@ -5,8 +5,9 @@ use std::{collections::HashMap, time::Duration};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use inbox_api::{
-    ClaimRequest, Effect, ErrorKind, Extended, Filter, Inbox, Key, Message, Outcome, Page,
-    PurgeRequest, Receipt, Record, Recorded, Result, Settled, Settlement, Slice, State, StoreExt,
+    ClaimRequest, Due, Edit, Effect, ErrorKind, Extended, Filter, Inbox, Key, Message, Outcome,
+    Page, PurgeRequest, Receipt, Record, Recorded, Result, Settled, Settlement, Slice, State,
+    StoreExt,
 };
 
 use super::wakeups::{subscribed, wakes};
@@ -60,7 +61,7 @@ pub(crate) async fn an_outage_is_never_a_duplicate(cx: Context) -> CaseResult {
     // Sending again is safe, and loses and doubles nothing.
     let receipt = recovered(&inbox, &new).await?;
     ensure!(
-        matches!(receipt, Receipt::Accepted | Receipt::Duplicate),
+        matches!(receipt, Receipt::Accepted | Receipt::Duplicate { .. }),
         "receipt of the repetition: saw {receipt:?}"
     );
     inbox.refuses_copy(&new, "after the outage").await?;
@@ -173,6 +174,12 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
         ("settle", Some(State::Leased)),
         ("replay", Some(State::Dead)),
         ("replay-slice", Some(State::Dead)),
+        ("reschedule", Some(State::Pending)),
+        ("reschedule-slice", Some(State::Pending)),
+        ("pause", Some(State::Pending)),
+        ("resume", Some(State::Pending)),
+        ("clear-slice", Some(State::Discarded)),
+        ("drop-payloads", Some(State::Processed)),
         ("discard", Some(State::Dead)),
         ("discard-slice", Some(State::Dead)),
         ("purge", Some(State::Processed)),
@@ -209,12 +216,16 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
     };
     let everything = Filter::default();
     let (to_replay, to_discard) = (of("replay-slice"), of("discard-slice"));
+    let to_reschedule = of("reschedule-slice");
+    let handler_of = |what: &str| message_of(what).handler();
     let slice = Slice {
         after: None,
         limit: 10,
     };
     let processed_ones = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
     let discarded_ones = PurgeRequest::new(State::Discarded, Duration::ZERO, 10)?;
+    let with_payload = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?
+        .for_handler(message_of("drop-payloads").handler().clone());
     let archived = [message_of("purge-archived").key().clone()];
     let request = ClaimRequest {
         handlers: vec![message_of("claim").handler().clone()],
@@ -246,6 +257,7 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
                 let statistics = inbox.statistics().await?;
                 Ok::<_, inbox_api::Error>(statistics.handlers.iter().map(|h| h.pending).sum::<u64>())
             },
+            "paused": inbox.paused(),
             "expired": inbox.expired(&processed_ones),
             "version": inbox.version(),
             "exists": inbox.exists(),
@@ -260,8 +272,14 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
         "receive" => Some(State::Pending), inbox.receive_one(message_of("receive"));
         "extend" => Some(State::Leased), inbox.extend_one(extended, 50 * LONG);
         "settle" => Some(State::Dead), inbox.settle_one(settled, dead("gave up"));
-        "replay" => Some(State::Pending), inbox.replay(message_of("replay").key(), None);
+        "replay" => Some(State::Pending), inbox.replay(message_of("replay").key(), &Edit::default());
         "replay-slice" => Some(State::Pending), inbox.replay_slice(&to_replay, &slice);
+        "reschedule" => Some(State::Pending), inbox.reschedule(message_of("reschedule").key(), Due::After(LONG));
+        "reschedule-slice" => Some(State::Pending), inbox.reschedule_slice(&to_reschedule, &slice, Due::After(LONG));
+        "pause" => Some(State::Pending), inbox.pause(handler_of("pause"));
+        "resume" => Some(State::Pending), inbox.resume(handler_of("resume"));
+        "clear-slice" => None, inbox.clear_slice(handler_of("clear-slice"), &slice);
+        "drop-payloads" => Some(State::Processed), inbox.drop_payloads(&with_payload);
         "discard" => Some(State::Discarded), inbox.discard(message_of("discard").key());
         "discard-slice" => Some(State::Discarded), inbox.discard_slice(&to_discard, &slice);
         "purge" => None, inbox.purge(&processed_ones);
@@ -446,9 +464,29 @@ pub(crate) async fn a_closed_store_is_unavailable(cx: Context) -> CaseResult {
     )?;
     closed("count", connection.count(&Filter::default()).await)?;
     closed("statistics", connection.statistics().await)?;
-    closed("replay", connection.replay(sent.key(), None).await)?;
+    closed(
+        "replay",
+        connection.replay(sent.key(), &Edit::default()).await,
+    )?;
     closed("discard", connection.discard(sent.key()).await)?;
+    closed(
+        "reschedule",
+        connection.reschedule(sent.key(), Due::Now).await,
+    )?;
+    closed("pause", connection.pause(&handler).await)?;
+    closed("resume", connection.resume(&handler).await)?;
+    closed("paused", connection.paused().await)?;
+    let slice = Slice {
+        after: None,
+        limit: 1,
+    };
+    closed(
+        "clear_slice",
+        connection.clear_slice(&handler, &slice).await,
+    )?;
+    closed("remove", connection.remove().await)?;
     let expired = inbox_api::PurgeRequest::new(State::Dead, Duration::ZERO, 1)?;
+    closed("drop_payloads", connection.drop_payloads(&expired).await)?;
     closed("purge", connection.purge(&expired).await)
 }
 
@@ -485,7 +523,9 @@ async fn survives(cx: &Context, how: Option<Restart>) -> CaseResult {
     let _ = inbox.discard(message("discarded")?.key()).await?;
     let replayed = inbox.claim_one().await?;
     inbox.finish(&replayed, dead("gave up")).await?;
-    let _ = inbox.replay(replayed.message.key(), None).await?;
+    let _ = inbox
+        .replay(replayed.message.key(), &Edit::default())
+        .await?;
     let mut before = Vec::new();
     for id in ids_of_all {
         before.push(inbox.record(message(id)?.key()).await?);

@@ -11,8 +11,8 @@ use std::{
 };
 
 use inbox_api::{
-    Begun, ClaimRequest, Cursor, Extended, Filter, HandlerName, Inbox, Intervention, Key, Lease,
-    Leased, Message, Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State,
+    Begun, ClaimRequest, Cursor, Edit, Extended, Filter, HandlerName, Inbox, Intervention, Key,
+    Lease, Leased, Message, Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State,
     StoreExt as _,
 };
 
@@ -401,10 +401,10 @@ async fn purge_all(inbox: Arc<dyn Inbox>, archived: Option<Vec<Key>>) -> CaseRes
 
 /// Replays one by one from the last, or by slices; how many.
 async fn replay_all(inbox: Arc<dyn Inbox>, keys: Vec<Key>, by_slice: bool) -> CaseResult<u64> {
-    let mut replayed = 0;
+    let (mut replayed, edit) = (0, Edit::default());
     if !by_slice {
         for key in keys.iter().rev() {
-            match persist(|| inbox.replay(key, None)).await? {
+            match persist(|| inbox.replay(key, &edit)).await? {
                 Intervention::Done => replayed += 1,
                 Intervention::NotFound => {}
                 other => {
@@ -491,7 +491,7 @@ pub(crate) async fn a_copy_beside_a_purge_is_new_or_a_duplicate(cx: Context) -> 
             for message in numbered(MESSAGES)?.iter().rev() {
                 match persist(|| connection.receive_one(message)).await? {
                     Receipt::Accepted => drop(accepted.insert(id(message.key()))),
-                    Receipt::Duplicate => {}
+                    Receipt::Duplicate { .. } => {}
                     refused @ Receipt::Refused(_) => {
                         return Err(Unmet::Failed(format!("receive: saw {refused:?}")));
                     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Attempts, Bytes, ErrorKind, Filter, Intervention, Kind, Message, Operate, Outcome, Progress,
-    Slice, State,
+    Attempts, Bytes, Edit, ErrorKind, Filter, Intervention, Kind, Message, Operate, Outcome,
+    Progress, Slice, State,
 };
 
 use crate::{
@@ -22,7 +22,7 @@ async fn replayable(cx: &Context, state: State) -> CaseResult {
     inbox.accept_in(&sent, state).await?;
     same(
         "replay",
-        &inbox.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), &Edit::default()).await?,
         &Intervention::Done,
     )?;
     let record = inbox.record(sent.key()).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn a_replay_resets_the_attempts(cx: Context) -> CaseResult {
         let leased = inbox.claim_one().await?;
         inbox.finish(&leased, outcome).await?;
     }
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     let record = inbox.record(sent.key()).await?;
     same(
         "attempts after a replay",
@@ -79,19 +79,19 @@ pub(crate) async fn unfinished_messages_cannot_be_replayed(cx: Context) -> CaseR
     let pending = Intervention::WrongState(State::Pending);
     same(
         "replay of a pending message",
-        &inbox.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), &Edit::default()).await?,
         &pending,
     )?;
     let leased = inbox.claim_one().await?;
     let held = Intervention::WrongState(State::Leased);
     same(
         "replay of a leased message",
-        &inbox.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), &Edit::default()).await?,
         &held,
     )?;
     same(
         "replay of an unknown key",
-        &inbox.replay(message("2")?.key(), None).await?,
+        &inbox.replay(message("2")?.key(), &Edit::default()).await?,
         &Intervention::NotFound,
     )?;
     inbox.finish(&leased, processed()).await
@@ -104,7 +104,15 @@ pub(crate) async fn a_replay_can_edit_the_payload(cx: Context) -> CaseResult {
     let edited = Bytes::from_static(b"edited \0");
     same(
         "replay",
-        &inbox.replay(sent.key(), Some(edited.clone())).await?,
+        &inbox
+            .replay(
+                sent.key(),
+                &Edit {
+                    payload: Some(edited.clone()),
+                    ..Edit::default()
+                },
+            )
+            .await?,
         &Intervention::Done,
     )?;
     let record = inbox.record(sent.key()).await?;
@@ -125,7 +133,15 @@ pub(crate) async fn an_empty_payload_can_be_given(cx: Context) -> CaseResult {
     inbox.accept_in(&sent, State::Dead).await?;
     same(
         "replay with an empty payload",
-        &inbox.replay(sent.key(), Some(Bytes::new())).await?,
+        &inbox
+            .replay(
+                sent.key(),
+                &Edit {
+                    payload: Some(Bytes::new()),
+                    ..Edit::default()
+                },
+            )
+            .await?,
         &Intervention::Done,
     )?;
     let record = inbox.record(sent.key()).await?;
@@ -147,7 +163,16 @@ pub(crate) async fn an_edited_payload_keeps_to_the_limit(cx: Context) -> CaseRes
     let inbox = cx.fresh_with(&settings).await?;
     let sent = message("1")?;
     inbox.accept_in(&sent, State::Dead).await?;
-    let Err(error) = inbox.replay(sent.key(), Some(vec![0; 1001].into())).await else {
+    let Err(error) = inbox
+        .replay(
+            sent.key(),
+            &Edit {
+                payload: Some(vec![0; 1001].into()),
+                ..Edit::default()
+            },
+        )
+        .await
+    else {
         return Err(Unmet::Failed(
             "replay with an oversized payload: expected an error, saw an answer".into(),
         ));
@@ -166,7 +191,7 @@ pub(crate) async fn a_dropped_payload_needs_a_new_one(cx: Context) -> CaseResult
     inbox.accept_in(&sent, State::Processed).await?;
     same(
         "replay",
-        &inbox.replay(sent.key(), None).await?,
+        &inbox.replay(sent.key(), &Edit::default()).await?,
         &Intervention::PayloadDropped,
     )?;
     let passed = inbox
@@ -174,10 +199,13 @@ pub(crate) async fn a_dropped_payload_needs_a_new_one(cx: Context) -> CaseResult
         .await?;
     same("changed by a slice over it", &passed.changed, &0)?;
     inbox.has_state(sent.key(), State::Processed).await?;
-    let new = Some(Bytes::from_static(b"new"));
+    let new = Edit {
+        payload: Some(Bytes::from_static(b"new")),
+        ..Edit::default()
+    };
     same(
         "replay with a payload",
-        &inbox.replay(sent.key(), new).await?,
+        &inbox.replay(sent.key(), &new).await?,
         &Intervention::Done,
     )?;
     same(
@@ -203,15 +231,14 @@ pub(crate) async fn two_replays_at_once_count_once(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let sent = message("1")?;
     inbox.accept_in(&sent, State::Dead).await?;
-    let connections = inbox.connections(8).await?;
-    let answers = futures_util::future::join_all(
-        connections
-            .iter()
-            .map(|connection| super::concurrency::persist(|| connection.replay(sent.key(), None))),
-    )
-    .await
-    .into_iter()
-    .collect::<Result<Vec<_>, _>>()?;
+    let (connections, edit) = (inbox.connections(8).await?, Edit::default());
+    let answers =
+        futures_util::future::join_all(connections.iter().map(|connection| {
+            super::concurrency::persist(|| connection.replay(sent.key(), &edit))
+        }))
+        .await
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
     let done = answers.iter().filter(|a| **a == Intervention::Done).count();
     same("replays that answered Done", &done, &1)?;
     same("replays", &inbox.record(sent.key()).await?.replays, &1)
@@ -223,8 +250,8 @@ pub(crate) async fn a_replay_beside_its_worker_counts_once(cx: Context) -> CaseR
     for n in 0..10 {
         let sent = message(&format!("{n}"))?;
         inbox.accept(&sent).await?;
-        let leased = inbox.claim_one().await?;
-        let replay = super::concurrency::persist(|| inbox.replay(sent.key(), None));
+        let (leased, edit) = (inbox.claim_one().await?, Edit::default());
+        let replay = super::concurrency::persist(|| inbox.replay(sent.key(), &edit));
         let settle = super::concurrency::persist(|| {
             inbox_api::StoreExt::settle_one(&*inbox.store, &leased.lease, dead("gave up"))
         });
@@ -555,7 +582,7 @@ pub(crate) async fn a_replay_clears_the_result(cx: Context) -> CaseResult {
             };
             let _ = inbox.replay_slice(&filter, &slice(None, 5)).await?;
         } else {
-            let _ = inbox.replay(sent.key(), None).await?;
+            let _ = inbox.replay(sent.key(), &Edit::default()).await?;
         }
         let record = inbox.record(sent.key()).await?;
         same(
@@ -591,11 +618,11 @@ pub(crate) async fn a_record_keeps_its_last_worker(cx: Context) -> CaseResult {
         )
     };
     shown("when it died", true).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     shown("when it was replayed", false).await?;
     let _ = inbox.discard(sent.key()).await?;
     shown("when it was discarded", true).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     let leased = inbox.claim_one().await?;
     inbox.finish(&leased, Outcome::Release).await?;
     shown("when it was released", false).await?;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox_api::{Bytes, Inbox, Key, Operate, Outcome, PurgeRequest, State, Store};
+use inbox_api::{Bytes, Edit, Inbox, Key, Operate, Outcome, PurgeRequest, State, Store};
 
 use crate::{
     check::{CaseResult, same},
@@ -177,7 +177,7 @@ pub(crate) async fn a_replayed_message_is_not_purged(cx: Context) -> CaseResult 
     let inbox = cx.fresh().await?;
     let sent = message("1")?;
     inbox.accept_in(&sent, State::Dead).await?;
-    let _ = inbox.replay(sent.key(), None).await?;
+    let _ = inbox.replay(sent.key(), &Edit::default()).await?;
     same(
         "purged",
         &inbox
@@ -254,7 +254,7 @@ pub(crate) async fn only_what_was_archived_is_purged(cx: Context) -> CaseResult 
     process_all(&inbox, 4).await?;
     let all = numbered(4)?;
     let what = expired(State::Processed, Duration::ZERO, 1)?;
-    let _ = inbox.replay(all[1].key(), None).await?;
+    let _ = inbox.replay(all[1].key(), &Edit::default()).await?;
     let keys = [
         all[0].key().clone(),
         all[1].key().clone(),
@@ -388,7 +388,7 @@ pub(crate) async fn what_changed_since_it_was_archived_is_not_purged(cx: Context
                     same("purged", &inbox.purge_archived(&what, &one).await?, &1)?;
                     inbox.accept(&sent).await?;
                 }
-                _ => drop(inbox.replay(sent.key(), None).await?),
+                _ => drop(inbox.replay(sent.key(), &Edit::default()).await?),
             }
             match since {
                 Since::Leased => drop(claim(&*inbox.store, &handler, 1, LONG).await?),

@@ -159,7 +159,11 @@ impl Measuring {
         let receipts = timed(times, "receive", inbox.receive(&new)).await?;
         same("receipts", &receipts, &vec![Receipt::Accepted; FEW])?;
         let receipts = timed(times, "receive of duplicates", inbox.receive(known)).await?;
-        same("receipts", &receipts, &vec![Receipt::Duplicate; FEW])?;
+        same(
+            "receipts",
+            &receipts,
+            &vec![Receipt::Duplicate { differs: false }; FEW],
+        )?;
         let key: &Key = known[0].key();
         let _ = timed(times, "get", inbox.get(key)).await?;
         let begun = timed(times, "begin", inbox.begin(&inline, &terms(LONG)?)).await?;

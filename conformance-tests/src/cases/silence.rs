@@ -4,8 +4,8 @@ use std::{fmt::Debug, time::Duration};
 
 use futures_util::future::BoxFuture;
 use inbox_api::{
-    Effect, ErrorKind, Filter, HandlerName, Inbox, Message, Page, PurgeRequest, Receipt, Recorded,
-    Result, Settled, Slice, State, StoreExt as _,
+    Due, Edit, Effect, ErrorKind, Filter, HandlerName, Inbox, Message, Page, PurgeRequest, Receipt,
+    Recorded, Result, Settled, Slice, State, StoreExt as _,
 };
 
 use crate::{
@@ -128,6 +128,11 @@ pub(crate) async fn work_ends(cx: Context) -> CaseResult {
 
 type Call = for<'a> fn(&'a dyn Inbox, &'a Message) -> BoxFuture<'a, Result<()>>;
 
+const FIVE: Slice = Slice {
+    after: None,
+    limit: 5,
+};
+
 /// What people do, by name.
 const LOOKS_AND_CHANGES: &[(&str, Call)] = &[
     ("get", |connection, sent| {
@@ -146,31 +151,62 @@ const LOOKS_AND_CHANGES: &[(&str, Call)] = &[
         Box::pin(async { connection.statistics().await.map(drop) })
     }),
     ("replay", |connection, sent| {
-        Box::pin(async { connection.replay(sent.key(), None).await.map(drop) })
+        Box::pin(async {
+            connection
+                .replay(sent.key(), &Edit::default())
+                .await
+                .map(drop)
+        })
     }),
     ("discard", |connection, sent| {
         Box::pin(async { connection.discard(sent.key()).await.map(drop) })
     }),
     ("replay_slice", |connection, _| {
         Box::pin(async {
-            let slice = Slice {
-                after: None,
-                limit: 5,
-            };
             connection
-                .replay_slice(&Filter::default(), &slice)
+                .replay_slice(&Filter::default(), &FIVE)
                 .await
                 .map(drop)
         })
     }),
+    ("reschedule", |connection, sent| {
+        Box::pin(async { connection.reschedule(sent.key(), Due::Now).await.map(drop) })
+    }),
+    ("reschedule_slice", |connection, _| {
+        Box::pin(async {
+            connection
+                .reschedule_slice(&Filter::default(), &FIVE, Due::Now)
+                .await
+                .map(drop)
+        })
+    }),
+    ("clear_slice", |connection, sent| {
+        Box::pin(async {
+            connection
+                .clear_slice(sent.handler(), &FIVE)
+                .await
+                .map(drop)
+        })
+    }),
+    ("pause", |connection, sent| {
+        Box::pin(async { connection.pause(sent.handler()).await })
+    }),
+    ("resume", |connection, sent| {
+        Box::pin(async { connection.resume(sent.handler()).await })
+    }),
+    ("paused", |connection, _| {
+        Box::pin(async { connection.paused().await.map(drop) })
+    }),
+    ("drop_payloads", |connection, _| {
+        Box::pin(async {
+            let expired = expired("drop_payloads")?;
+            connection.drop_payloads(&expired).await.map(drop)
+        })
+    }),
     ("discard_slice", |connection, _| {
         Box::pin(async {
-            let slice = Slice {
-                after: None,
-                limit: 5,
-            };
             connection
-                .discard_slice(&Filter::default(), &slice)
+                .discard_slice(&Filter::default(), &FIVE)
                 .await
                 .map(drop)
         })

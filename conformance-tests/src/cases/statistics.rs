@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Due, Filter, HandlerStatistics, State};
+use inbox_api::{Due, Edit, Filter, HandlerStatistics, State};
 
 use crate::{
     check::{CaseResult, Unmet, same},
@@ -99,7 +99,7 @@ pub(crate) async fn counts_follow_every_change(cx: Context) -> CaseResult {
         inbox.finish(leased, outcome).await?;
         agree("after a settlement and its repetition").await?;
     }
-    let _ = inbox.replay(all[0].key(), None).await?;
+    let _ = inbox.replay(all[0].key(), &Edit::default()).await?;
     let _ = inbox.discard(all[1].key()).await?;
     let _ = inbox.discard(all[7].key()).await?;
     agree("after interventions").await?;
@@ -247,7 +247,7 @@ pub(crate) async fn a_blocked_key_shows_until_it_goes_on(cx: Context) -> CaseRes
     blocked(&inbox, &ids).await?;
     blocking(&inbox, 6, "of six keys").await?;
     let key = |id: &str| -> CaseResult<_> { Ok(ordered(id, id)?.key().clone()) };
-    let _ = inbox.replay(&key("1")?, None).await?;
+    let _ = inbox.replay(&key("1")?, &Edit::default()).await?;
     blocking(&inbox, 5, "after a replay").await?;
     let again = inbox.claim_one().await?;
     inbox.finish(&again, dead_blocking("gave up")).await?;
@@ -256,7 +256,7 @@ pub(crate) async fn a_blocked_key_shows_until_it_goes_on(cx: Context) -> CaseRes
     let _ = inbox.discard(&key("1")?).await?;
     let _ = inbox.discard(&key("1")?).await?;
     blocking(&inbox, 5, "after a discard").await?;
-    let _ = inbox.replay(&key("1")?, None).await?;
+    let _ = inbox.replay(&key("1")?, &Edit::default()).await?;
     blocking(&inbox, 5, "after a replay of what was discarded").await?;
     let one = |id: &str| -> CaseResult<_> {
         Ok(Filter {

@@ -14,7 +14,9 @@ use crate::{
     transactions::{AnyTransaction, AnyTransactions},
 };
 
-async fn transactional(cx: &Context) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
+pub(super) async fn transactional(
+    cx: &Context,
+) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
     let inbox = cx.fresh().await?;
     if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
@@ -23,8 +25,17 @@ async fn transactional(cx: &Context) -> CaseResult<(TestInbox, Arc<dyn AnyTransa
     Ok((inbox, transactions))
 }
 
+/// Records a message that has to be the first of its key.
+pub(super) async fn record_first(
+    transaction: &mut dyn AnyTransaction,
+    sent: &Message,
+) -> CaseResult {
+    let recorded = transaction.record(sent, None).await?;
+    same("record", &recorded, &Recorded::First)
+}
+
 /// Writes where the harness offers it.
-async fn write(transaction: &mut dyn AnyTransaction, note: &str) -> CaseResult {
+pub(super) async fn write(transaction: &mut dyn AnyTransaction, note: &str) -> CaseResult {
     match transaction.write(note).await {
         Ok(()) | Err(Unable::NotOffered(_)) => Ok(()),
         Err(failed) => Err(failed.into()),
@@ -32,7 +43,7 @@ async fn write(transaction: &mut dyn AnyTransaction, note: &str) -> CaseResult {
 }
 
 /// Compares where the harness offers it.
-async fn written(transactions: &dyn AnyTransactions, expected: &[&str]) -> CaseResult {
+pub(super) async fn written(transactions: &dyn AnyTransactions, expected: &[&str]) -> CaseResult {
     match transactions.written().await {
         Ok(mut notes) => {
             notes.sort();
@@ -80,11 +91,7 @@ pub(crate) async fn a_roll_back_leaves_nothing(cx: Context) -> CaseResult {
     let (inbox, transactions) = transactional(&cx).await?;
     let sent = message("1")?;
     let mut transaction = transactions.open().await?;
-    same(
-        "record",
-        &transaction.record(&sent, None).await?,
-        &Recorded::First,
-    )?;
+    record_first(&mut *transaction, &sent).await?;
     write(&mut *transaction, "1").await?;
     transaction.roll_back().await?;
     same("found", &inbox.get(sent.key()).await?.is_some(), &false)?;
@@ -103,11 +110,7 @@ pub(crate) async fn a_dropped_transaction_leaves_nothing(cx: Context) -> CaseRes
     // More often than any pool has connections.
     for _ in 0..30 {
         let mut transaction = transactions.open().await?;
-        same(
-            "record",
-            &transaction.record(&sent, None).await?,
-            &Recorded::First,
-        )?;
+        record_first(&mut *transaction, &sent).await?;
         write(&mut *transaction, "1").await?;
         drop(transaction);
     }
@@ -245,7 +248,11 @@ pub(crate) async fn receiving_commits_or_not(cx: Context) -> CaseResult {
     let (inbox, transactions) = transactional(&cx).await?;
     let batch = numbered(3)?;
     inbox.accept(&batch[1]).await?;
-    let expected = vec![Receipt::Accepted, Receipt::Duplicate, Receipt::Accepted];
+    let expected = vec![
+        Receipt::Accepted,
+        Receipt::Duplicate { differs: false },
+        Receipt::Accepted,
+    ];
     let mut transaction = transactions.open().await?;
     same("receipts", &transaction.receive(&batch).await?, &expected)?;
     transaction.roll_back().await?;
@@ -333,6 +340,8 @@ pub(crate) async fn a_deferral_commits_or_not(cx: Context) -> CaseResult {
         &record.last_error.as_deref(),
         &Some("not now"),
     )?;
+    let errors: Vec<_> = record.history.iter().map(|past| &*past.error).collect();
+    same("errors of past attempts", &errors, &vec!["not now"])?;
     inbox.nothing_due("it was deferred in a transaction").await
 }
 
@@ -465,11 +474,7 @@ pub(crate) async fn a_record_takes_an_expired_lease_over(cx: Context) -> CaseRes
     let stale = inbox.claim_single(inbox.brief()).await?;
     inbox.pass(inbox.brief()).await?;
     let mut transaction = transactions.open().await?;
-    same(
-        "record",
-        &transaction.record(&sent, None).await?,
-        &Recorded::First,
-    )?;
+    record_first(&mut *transaction, &sent).await?;
     transaction.commit().await?;
     let late = inbox_api::StoreExt::settle_one(&*inbox.store, &stale.lease, dead("late")).await?;
     same(
@@ -495,7 +500,7 @@ pub(crate) async fn a_cancelled_step_leaves_all_or_nothing(cx: Context) -> CaseR
         polls += 1;
         // A commit that was dropped may still happen; a receive waits for it or comes after it.
         let receipt = inbox_api::StoreExt::receive_one(&*inbox.store, &sent).await?;
-        if receipt == Receipt::Duplicate {
+        if matches!(receipt, Receipt::Duplicate { .. }) {
             inbox.has_state(sent.key(), State::Processed).await?;
             expected.push(sent.id().as_str().to_owned());
         } else {

@@ -3,8 +3,8 @@
 use std::{future::poll_fn, task::Poll, time::Duration};
 
 use inbox_api::{
-    Begun, ClaimRequest, Due, ErrorKind, Filter, HandlerName, Inbox, Leased, Message, OrderingKey,
-    Outcome, PurgeRequest, Settlement, Slice, State, Subscription, Wakeups,
+    Begun, ClaimRequest, Due, Edit, ErrorKind, Filter, HandlerName, Inbox, Leased, Message,
+    OrderingKey, Outcome, PurgeRequest, Settlement, Slice, State, Subscription, Wakeups,
 };
 
 use crate::{
@@ -87,7 +87,7 @@ pub(crate) async fn work_that_comes_back_wakes(cx: Context) -> CaseResult {
     let leased = inbox.claim_one().await?;
     inbox.finish(&leased, dead("gave up")).await?;
     let mut subscription = subscribed(&*inbox.store).await?;
-    let _ = inbox.replay(&leased.lease.key, None).await?;
+    let _ = inbox.replay(&leased.lease.key, &Edit::default()).await?;
     wakes(&mut *subscription, "a replay").await
 }
 
@@ -164,7 +164,7 @@ pub(crate) async fn another_process_is_woken_by_work_that_comes_back(cx: Context
         if replayed {
             inbox.finish(&leased, outcome).await?;
             let mut subscription = subscribed(&*other).await?;
-            let _ = inbox.replay(&leased.lease.key, None).await?;
+            let _ = inbox.replay(&leased.lease.key, &Edit::default()).await?;
             wakes(&mut *subscription, cause).await?;
         } else {
             let mut subscription = subscribed(&*other).await?;
@@ -243,7 +243,7 @@ pub(crate) async fn who_is_woken_finds_the_cause(cx: Context) -> CaseResult {
         }
         inbox.finish(&leased, dead("gave up")).await?;
         let replay = async {
-            let _ = inbox.replay(sent.key(), None).await?;
+            let _ = inbox.replay(sent.key(), &Edit::default()).await?;
             Ok(())
         };
         leased = finds(&*worker, "a replay", replay).await?;
@@ -414,7 +414,7 @@ pub(crate) async fn what_slices_set_free_wakes(cx: Context) -> CaseResult {
 pub(crate) async fn what_an_operator_sets_free_wakes(cx: Context) -> CaseResult {
     let (inbox, first) = blocked(&cx).await?;
     let replay = async {
-        let _ = inbox.replay(first.key(), None).await?;
+        let _ = inbox.replay(first.key(), &Edit::default()).await?;
         Ok(())
     };
     let next = finds(&*inbox.store, "a replay of what blocked", replay).await?;

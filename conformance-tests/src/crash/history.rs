@@ -196,7 +196,7 @@ impl Answered {
                 .iter()
                 .map(|receipt| match receipt {
                     Receipt::Accepted => Received::Accepted,
-                    Receipt::Duplicate => Received::Duplicate,
+                    Receipt::Duplicate { .. } => Received::Duplicate,
                     Receipt::Refused(_) => Received::Refused,
                 })
                 .collect(),

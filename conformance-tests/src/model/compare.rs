@@ -101,15 +101,29 @@ impl Offset {
             ),
             ("due_at", Some(store.due_at), Some(model.due_at)),
             ("lease_until", store.lease_until, model.lease_until),
+            ("leased_at", store.leased_at, model.leased_at),
             ("finished_at", store.finished_at, model.finished_at),
         ] {
             self.time(&format!("{what} of {key}"), store, model)?;
+        }
+        let mut history = store.history.clone();
+        for (past, model) in history.iter_mut().zip(&model.history) {
+            for (what, store, model) in [
+                ("leased_at", &mut past.leased_at, model.leased_at),
+                ("ended_at", &mut past.ended_at, model.ended_at),
+            ] {
+                let what = format!("{what} of an attempt of {key}");
+                self.time(&what, Some(*store), Some(model))?;
+                *store = model;
+            }
         }
         // The rest must be equal: put the model's own times and place in.
         let rest = Record {
             accepted_at: model.accepted_at,
             due_at: model.due_at,
             lease_until: model.lease_until,
+            leased_at: model.leased_at,
+            history,
             finished_at: model.finished_at,
             cursor: model.cursor.clone(),
             ..store.clone()

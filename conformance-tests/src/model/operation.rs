@@ -27,6 +27,8 @@ pub(super) struct Sent {
     pub(super) ordering_key: u8,
     /// In seconds from now.
     pub(super) due: u64,
+    /// Whether its payload and its correlation id are others than usual.
+    pub(super) altered: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,49 @@ pub(super) struct Choice {
     pub(super) states: Vec<State>,
     pub(super) handler: Option<usize>,
     pub(super) limit: u32,
+}
+
+/// What is done to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Replay,
+    Discard,
+    Reschedule { due: u64 },
+}
+
+/// Parts of a filter, each of which most filters lack. Ages and waits in seconds.
+#[derive(Clone, Debug)]
+pub(super) struct Narrowing {
+    pub(super) states: Vec<State>,
+    pub(super) handler: Option<usize>,
+    pub(super) ids: Vec<u8>,
+    pub(super) altered: bool,
+    pub(super) age: Option<Age>,
+    pub(super) due: Option<Wait>,
+    pub(super) min_started: Option<u32>,
+    pub(super) error_type: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Age {
+    OlderThan(u64),
+    NewerThan(u64),
+    FinishedLongerAgo(u64),
+    FinishedWithin(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wait {
+    LaterThan(u64),
+    Within(u64),
+}
+
+/// What has been final for long enough.
+#[derive(Clone, Debug)]
+pub(super) struct Expired {
+    pub(super) state: State,
+    pub(super) older_than: u64,
+    pub(super) handler: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,16 +123,27 @@ pub(super) enum Operation {
     },
     Replay {
         target: Target,
-        edited: bool,
+        payload: bool,
+        headers: bool,
+    },
+    Reschedule {
+        target: Target,
+        due: u64,
     },
     Discard(Target),
-    ReplaySlice(Choice),
-    DiscardSlice(Choice),
-    Purge {
-        state: State,
-        older_than: u64,
+    Slice(Choice, Change),
+    ClearSlice {
+        handler: usize,
+        limit: u32,
     },
+    Pause {
+        handler: usize,
+        paused: bool,
+    },
+    Purge(Expired),
+    DropPayloads(Expired),
     Get(Target),
+    List(Narrowing),
     Advance {
         seconds: u64,
     },
@@ -99,21 +155,26 @@ fn target() -> impl Strategy<Value = Target> {
 
 fn sent() -> impl Strategy<Value = Sent> {
     let due = prop_oneof![4 => Just(0), 1 => select(LENGTHS.to_vec())];
-    (target(), 0..3_u8, due).prop_map(|(target, ordering_key, due)| Sent {
+    let altered = prop_oneof![3 => Just(false), 1 => Just(true)];
+    (target(), 0..3_u8, due, altered).prop_map(|(target, ordering_key, due, altered)| Sent {
         target,
         ordering_key,
         due,
+        altered,
     })
+}
+
+fn delay() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), select(LENGTHS.to_vec())]
 }
 
 fn end() -> impl Strategy<Value = End> {
     prop_oneof![
         3 => any::<bool>().prop_map(|with_result| End::Processed { with_result }),
-        2 => prop_oneof![Just(0), select(LENGTHS.to_vec())]
-            .prop_map(|seconds| End::Retry { seconds }),
+        2 => delay().prop_map(|seconds| End::Retry { seconds }),
         2 => any::<bool>().prop_map(|blocks| End::Dead { blocks }),
         1 => Just(End::Release),
-        1 => (prop_oneof![Just(0), select(LENGTHS.to_vec())], any::<bool>())
+        1 => (delay(), any::<bool>())
             .prop_map(|(seconds, with_error)| End::Defer { seconds, with_error }),
     ]
 }
@@ -133,6 +194,62 @@ fn choice() -> impl Strategy<Value = Choice> {
     })
 }
 
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        Just(Change::Replay),
+        Just(Change::Discard),
+        delay().prop_map(|due| Change::Reschedule { due }),
+    ]
+}
+
+fn narrowing() -> impl Strategy<Value = Narrowing> {
+    let age = (select(vec![50, 250]), 0..4).prop_map(|(seconds, which)| match which {
+        0 => Age::OlderThan(seconds),
+        1 => Age::NewerThan(seconds),
+        2 => Age::FinishedLongerAgo(seconds),
+        _ => Age::FinishedWithin(seconds),
+    });
+    let wait = (select(vec![0, 100, 300]), any::<bool>()).prop_map(|(seconds, later)| {
+        if later {
+            Wait::LaterThan(seconds)
+        } else {
+            Wait::Within(seconds)
+        }
+    });
+    (
+        prop_oneof![3 => Just(Vec::new()), 1 => vec(select(State::ALL.to_vec()), 1..3)],
+        proptest::option::weighted(0.3, 0..HANDLERS.len()),
+        prop_oneof![3 => Just(Vec::new()), 1 => vec(0..IDS, 1..4)],
+        prop_oneof![3 => Just(false), 1 => Just(true)],
+        proptest::option::weighted(0.3, age),
+        proptest::option::weighted(0.3, wait),
+        proptest::option::weighted(0.2, 0..3_u32),
+        proptest::option::weighted(0.2, 0..2_u8),
+    )
+        .prop_map(
+            |(states, handler, ids, altered, age, due, min_started, error_type)| Narrowing {
+                states,
+                handler,
+                ids,
+                altered,
+                age,
+                due,
+                min_started,
+                error_type,
+            },
+        )
+}
+
+fn expired() -> impl Strategy<Value = Expired> {
+    let finals = select(vec![State::Processed, State::Dead, State::Discarded]);
+    let handler = proptest::option::of(0..HANDLERS.len());
+    (finals, select(vec![0, 50, 250]), handler).prop_map(|(state, older_than, handler)| Expired {
+        state,
+        older_than,
+        handler,
+    })
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     let actor = || 0..ACTORS;
     let seconds = || select(LENGTHS.to_vec());
@@ -142,7 +259,6 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(vec![0, 1]),
         Just(vec![1, 0])
     ];
-    let finals = select(vec![State::Processed, State::Dead, State::Discarded]);
     prop_oneof![
         6 => vec(sent(), 1..5).prop_map(Operation::Receive),
         8 => (actor(), handlers, 1..5_u32, seconds()).prop_map(
@@ -155,14 +271,20 @@ fn operation() -> impl Strategy<Value = Operation> {
         ),
         3 => (actor(), sent(), seconds())
             .prop_map(|(actor, sent, seconds)| Operation::Begin { actor, sent, seconds }),
-        2 => (target(), any::<bool>())
-            .prop_map(|(target, edited)| Operation::Replay { target, edited }),
+        2 => (target(), any::<bool>(), any::<bool>()).prop_map(
+            |(target, payload, headers)| Operation::Replay { target, payload, headers }
+        ),
+        2 => (target(), delay()).prop_map(|(target, due)| Operation::Reschedule { target, due }),
         1 => target().prop_map(Operation::Discard),
-        1 => choice().prop_map(Operation::ReplaySlice),
-        1 => choice().prop_map(Operation::DiscardSlice),
-        2 => (finals, select(vec![0, 50, 250]))
-            .prop_map(|(state, older_than)| Operation::Purge { state, older_than }),
+        3 => (choice(), change()).prop_map(|(choice, change)| Operation::Slice(choice, change)),
+        1 => (0..HANDLERS.len(), 1..3_u32)
+            .prop_map(|(handler, limit)| Operation::ClearSlice { handler, limit }),
+        2 => (0..HANDLERS.len(), prop_oneof![1 => Just(true), 2 => Just(false)])
+            .prop_map(|(handler, paused)| Operation::Pause { handler, paused }),
+        2 => expired().prop_map(Operation::Purge),
+        1 => expired().prop_map(Operation::DropPayloads),
         1 => target().prop_map(Operation::Get),
+        2 => narrowing().prop_map(Operation::List),
         4 => select(vec![100, 200, 400]).prop_map(|seconds| Operation::Advance { seconds }),
     ]
 }

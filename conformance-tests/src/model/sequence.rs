@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Clock, Due, Filter, HandlerName, Inbox, Key, Lease,
-    LeaseTerms, Message, Operate, OrderingKey, Outcome, Page, PurgeRequest, Settlement, Slice,
-    State, Store, WorkerName,
+    AfterDead, Begun, Bytes, ClaimRequest, Clock, Due, Edit, ErrorType, Filter, HandlerName,
+    Headers, Inbox, Key, Lease, LeaseTerms, Message, MessageId, Operate, OrderingKey, Outcome,
+    Page, PurgeRequest, Settlement, Slice, State, Store, WorkerName, headers::CORRELATION_ID,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 
 use super::{
     compare::{Offset, statistics},
-    operation::{ACTORS, Choice, End, HANDLERS, Held, Operation, Sent, Target},
+    operation::{
+        ACTORS, Age, Change, Choice, End, Expired, HANDLERS, Held, Narrowing, Operation, Sent,
+        Target, Wait,
+    },
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
@@ -21,6 +24,9 @@ use crate::{
 /// Between two steps, so that what happens at one step is later than the step before in both
 /// stores, however fast they are.
 const STEP: Duration = Duration::from_millis(1);
+
+/// The correlation id of messages that are altered or edited.
+const ALTERED: &str = "altered";
 
 struct Pair {
     store: TestInbox,
@@ -82,6 +88,74 @@ fn terms(actor: usize, seconds: u64) -> CaseResult<LeaseTerms> {
     Ok(LeaseTerms::new(Duration::from_secs(seconds), worker)?)
 }
 
+fn after(seconds: u64) -> Due {
+    match seconds {
+        0 => Due::Now,
+        seconds => Due::After(Duration::from_secs(seconds)),
+    }
+}
+
+fn edit(payload: bool, headers: bool) -> CaseResult<Edit> {
+    let mut edited = Headers::new();
+    edited.insert(CORRELATION_ID, ALTERED)?;
+    Ok(Edit {
+        payload: payload.then(|| Bytes::from_static(b"edited")),
+        headers: headers.then_some(edited),
+    })
+}
+
+fn first(limit: u32) -> Slice {
+    Slice { after: None, limit }
+}
+
+fn handler_of(handler: Option<usize>) -> CaseResult<Option<HandlerName>> {
+    Ok(handler
+        .map(|handler| HandlerName::new(HANDLERS[handler]))
+        .transpose()?)
+}
+
+fn purge_request(expired: &Expired) -> CaseResult<PurgeRequest> {
+    let older_than = Duration::from_secs(expired.older_than);
+    let all = PurgeRequest::new(expired.state, older_than, 100)?;
+    Ok(match handler_of(expired.handler)? {
+        Some(handler) => all.for_handler(handler),
+        None => all,
+    })
+}
+
+fn filter(narrowing: &Narrowing) -> CaseResult<Filter> {
+    let mut filter = Filter {
+        states: narrowing.states.clone(),
+        handler: handler_of(narrowing.handler)?,
+        ids: narrowing
+            .ids
+            .iter()
+            .map(|id| MessageId::new(id.to_string()))
+            .collect::<Result<_, _>>()?,
+        correlation_id: narrowing.altered.then(|| ALTERED.to_owned()),
+        min_started: narrowing.min_started,
+        error_type: narrowing
+            .error_type
+            .map(|which| ErrorType::new(format!("app::Error{which}")))
+            .transpose()?,
+        ..Filter::default()
+    };
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    match narrowing.age {
+        Some(Age::OlderThan(age)) => filter.older_than = seconds(age),
+        Some(Age::NewerThan(age)) => filter.newer_than = seconds(age),
+        Some(Age::FinishedLongerAgo(age)) => filter.finished_longer_ago = seconds(age),
+        Some(Age::FinishedWithin(age)) => filter.finished_within = seconds(age),
+        None => {}
+    }
+    match narrowing.due {
+        Some(Wait::LaterThan(wait)) => filter.due_later_than = seconds(wait),
+        Some(Wait::Within(wait)) => filter.due_within = seconds(wait),
+        None => {}
+    }
+    Ok(filter)
+}
+
 impl Pair {
     async fn advance(&self, by: Duration) -> CaseResult {
         self.clock.advance(by);
@@ -91,6 +165,11 @@ impl Pair {
     fn message(&self, sent: Sent) -> CaseResult<Message> {
         let target = sent.target;
         let mut message = message_for(HANDLERS[target.handler], &format!("{}", target.id))?;
+        if sent.altered {
+            let (handler, id) = (message.handler().clone(), message.id().clone());
+            message = Message::new(handler, id, message.kind().clone(), "altered")
+                .with_header(CORRELATION_ID, ALTERED)?;
+        }
         if sent.ordering_key > 0 && self.ordering {
             message =
                 message.with_ordering_key(OrderingKey::new(format!("k{}", sent.ordering_key))?);
@@ -136,10 +215,33 @@ impl Pair {
                 sent,
                 seconds,
             } => self.begin(*actor, *sent, *seconds).await,
-            Operation::Replay { target, edited } => {
-                let (key, payload) = (key(*target)?, edited.then(|| Bytes::from_static(b"edited")));
-                let seen = store.replay(&key, payload.clone()).await?;
-                same("replay", &seen, &model.replay(&key, payload).await?)
+            Operation::Replay {
+                target,
+                payload,
+                headers,
+            } => {
+                let (key, edit) = (key(*target)?, edit(*payload, *headers)?);
+                let seen = store.replay(&key, &edit).await?;
+                same("replay", &seen, &model.replay(&key, &edit).await?)
+            }
+            Operation::Reschedule { target, due } => {
+                let key = key(*target)?;
+                same(
+                    "reschedule",
+                    &store.reschedule(&key, after(*due)).await?,
+                    &model.reschedule(&key, after(*due)).await?,
+                )
+            }
+            Operation::Pause { handler, paused } => {
+                let handler = HandlerName::new(HANDLERS[*handler])?;
+                if *paused {
+                    store.pause(&handler).await?;
+                    model.pause(&handler).await?;
+                } else {
+                    store.resume(&handler).await?;
+                    model.resume(&handler).await?;
+                }
+                same("paused", &store.paused().await?, &model.paused().await?)
             }
             Operation::Discard(target) => {
                 let key = key(*target)?;
@@ -149,10 +251,25 @@ impl Pair {
                     &model.discard(&key).await?,
                 )
             }
-            Operation::ReplaySlice(choice) => self.slice(choice, false).await,
-            Operation::DiscardSlice(choice) => self.slice(choice, true).await,
-            Operation::Purge { state, older_than } => {
-                let expired = PurgeRequest::new(*state, Duration::from_secs(*older_than), 100)?;
+            Operation::Slice(choice, change) => self.slice(choice, *change).await,
+            Operation::ClearSlice { handler, limit } => {
+                let handler = HandlerName::new(HANDLERS[*handler])?;
+                let slice = first(*limit);
+                let seen = store.clear_slice(&handler, &slice).await?;
+                let expected = model.clear_slice(&handler, &slice).await?;
+                same("cleared", &seen.changed, &expected.changed)
+            }
+            Operation::DropPayloads(expired) => {
+                let expired = purge_request(expired)?;
+                same(
+                    "payloads dropped",
+                    &store.drop_payloads(&expired).await?,
+                    &model.drop_payloads(&expired).await?,
+                )
+            }
+            Operation::List(narrowing) => self.list(&filter(narrowing)?).await,
+            Operation::Purge(expired) => {
+                let expired = purge_request(expired)?;
                 let would = (
                     store.expired(&expired).await?,
                     model.expired(&expired).await?,
@@ -220,7 +337,7 @@ impl Pair {
                 },
                 End::Retry { seconds } => Outcome::Retry {
                     after: Duration::from_secs(seconds),
-                    error: format!("error {number}"),
+                    error: ErrorType::before(&format!("app::Error{}", number % 2), number),
                 },
                 End::Dead { blocks } => Outcome::Dead {
                     reason: format!("reason {number}"),
@@ -278,29 +395,30 @@ impl Pair {
         Ok(())
     }
 
-    async fn slice(&self, choice: &Choice, discard: bool) -> CaseResult {
+    async fn slice(&self, choice: &Choice, change: Change) -> CaseResult {
         let filter = Filter {
             states: choice.states.clone(),
-            handler: choice
-                .handler
-                .map(|h| HandlerName::new(HANDLERS[h]))
-                .transpose()?,
+            handler: handler_of(choice.handler)?,
             ..Filter::default()
         };
-        let slice = Slice {
-            after: None,
-            limit: choice.limit,
-        };
-        let (seen, expected) = if discard {
-            (
-                self.store.discard_slice(&filter, &slice).await?,
-                self.model.discard_slice(&filter, &slice).await?,
-            )
-        } else {
-            (
+        let slice = first(choice.limit);
+        let (seen, expected) = match change {
+            Change::Replay => (
                 self.store.replay_slice(&filter, &slice).await?,
                 self.model.replay_slice(&filter, &slice).await?,
-            )
+            ),
+            Change::Discard => (
+                self.store.discard_slice(&filter, &slice).await?,
+                self.model.discard_slice(&filter, &slice).await?,
+            ),
+            Change::Reschedule { due } => (
+                self.store
+                    .reschedule_slice(&filter, &slice, after(due))
+                    .await?,
+                self.model
+                    .reschedule_slice(&filter, &slice, after(due))
+                    .await?,
+            ),
         };
         same("slice, changed", &seen.changed, &expected.changed)?;
         let (None, Some(next)) = (seen.next, expected.next) else {
@@ -309,13 +427,15 @@ impl Pair {
         // A store may know that nothing is behind the last one that it changed.
         let mut behind = filter;
         if behind.states.is_empty() {
-            behind.states.push(State::Dead);
+            behind.states.push(match change {
+                Change::Replay | Change::Discard => State::Dead,
+                Change::Reschedule { .. } => State::Pending,
+            });
         }
-        behind.states.retain(|state| match state {
-            State::Dead => true,
-            State::Pending => discard,
-            State::Processed | State::Discarded => !discard,
-            State::Leased => false,
+        behind.states.retain(|state| match change {
+            Change::Replay => state.is_final(),
+            Change::Discard => matches!(state, State::Pending | State::Dead),
+            Change::Reschedule { .. } => *state == State::Pending,
         });
         if behind.states.is_empty() {
             return Ok(());
@@ -325,7 +445,7 @@ impl Pair {
             ..Page::first(100)
         };
         let mut left = self.model.list(&behind, &page).await?.records;
-        left.retain(|record| discard || record.payload_bytes.is_some());
+        left.retain(|record| change != Change::Replay || record.payload_bytes.is_some());
         ensure!(
             left.is_empty(),
             "slice: expected a next one, since {} is behind it, saw none",
@@ -336,12 +456,20 @@ impl Pair {
 
     /// Everything that can be seen is the same after each step.
     async fn look(&self) -> CaseResult {
+        self.list(&Filter::default()).await?;
+        statistics(
+            &self.store.statistics().await?,
+            &self.model.statistics().await?,
+        )
+    }
+
+    async fn list(&self, filter: &Filter) -> CaseResult {
         let page = Page {
             with_payload: true,
             ..Page::first(100)
         };
-        let seen = self.store.list(&Filter::default(), &page).await?;
-        let expected = self.model.list(&Filter::default(), &page).await?;
+        let seen = self.store.list(filter, &page).await?;
+        let expected = self.model.list(filter, &page).await?;
         let keys = |records: &[inbox_api::Record]| -> Vec<Key> {
             records.iter().map(|record| record.key.clone()).collect()
         };
@@ -349,9 +477,6 @@ impl Pair {
         for (seen, expected) in seen.records.iter().zip(&expected.records) {
             self.offset.record(seen, expected)?;
         }
-        statistics(
-            &self.store.statistics().await?,
-            &self.model.statistics().await?,
-        )
+        Ok(())
     }
 }

@@ -9,9 +9,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use inbox_api::{
-    ClaimRequest, Claims, Error, ErrorKind, Filter, Intervention, Key, Message, Operate as _,
+    ClaimRequest, Claims, Edit, Error, ErrorKind, Filter, Intervention, Key, Message, Operate as _,
     OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt, Result, Settled, Settlement,
     Slice, State, Statistics, Store as _, StoreExt as _,
 };
@@ -164,14 +163,8 @@ impl Defect for Sticks {
         Ok(claims)
     }
 
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
-        self.around("replay", inner, inner.replay(key, payload))
-            .await
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
+        self.around("replay", inner, inner.replay(key, edit)).await
     }
 
     async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {
@@ -316,7 +309,9 @@ impl Miscounts {
 impl Defect for Miscounts {
     async fn receive(&self, inner: &MemoryStore, messages: &[Message]) -> Result<Vec<Receipt>> {
         let receipts = inner.receive(messages).await?;
-        let duplicates = receipts.iter().filter(|r| **r == Receipt::Duplicate);
+        let duplicates = receipts
+            .iter()
+            .filter(|r| **r == Receipt::Duplicate { differs: false });
         self.note("receive", duplicates.count() as u64);
         Ok(receipts)
     }
@@ -331,14 +326,9 @@ impl Defect for Miscounts {
         inner.settle(batch).await
     }
 
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
         self.note("replay", 1);
-        inner.replay(key, payload).await
+        inner.replay(key, edit).await
     }
 
     async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {
@@ -420,7 +410,7 @@ impl Defect for AtDropped {
             next: listing.next,
         };
         for record in listing.records {
-            if inner.replay(&record.key, None).await? != Intervention::PayloadDropped {
+            if inner.replay(&record.key, &Edit::default()).await? != Intervention::PayloadDropped {
                 progress.changed += 1;
                 continue;
             }

@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Mutex, time::SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use inbox_api::{
-    Begun, Cursor, Error, Extended, Filter, Intervention, Key, Lease, LeaseTerms, Listing, Message,
-    Operate as _, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled, Settlement,
-    Slice, State, Store as _, StoreExt as _,
+    Begun, Cursor, Edit, Error, Extended, Filter, Intervention, Key, Lease, LeaseTerms, Listing,
+    Message, Operate as _, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled,
+    Settlement, Slice, State, Store as _, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -170,7 +170,7 @@ impl Defect for KnownBeforeSize {
             let is_known = inner.get(message.key()).await?.is_some();
             let receipt = inner.receive_one(message).await?;
             receipts.push(match receipt {
-                Receipt::Refused(_) if is_known => Receipt::Duplicate,
+                Receipt::Refused(_) if is_known => Receipt::Duplicate { differs: false },
                 other => other,
             });
         }
@@ -223,13 +223,8 @@ impl Defect for NeverSure {
         inner.extend(leases, length).await.map_err(unsure)
     }
 
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
-        inner.replay(key, payload).await.map_err(unsure)
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
+        inner.replay(key, edit).await.map_err(unsure)
     }
 }
 

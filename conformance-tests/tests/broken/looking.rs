@@ -1,11 +1,11 @@
 //! Answers that say something else than what is stored.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use inbox_api::{
-    Attempts, Begun, ClaimRequest, Claims, Error, ErrorKind, Extended, Filter, HandlerStatistics,
-    Headers, Key, Lease, LeaseTerms, Listing, Message, Operate as _, Outcome, Page, PurgeRequest,
-    Receipt, Record, Result, Settled, Settlement, Statistics, Store as _, StoreExt as _,
+    Attempts, Begun, ClaimRequest, Claims, Edit, Error, ErrorKind, Extended, Filter,
+    HandlerStatistics, Headers, Key, Lease, LeaseTerms, Listing, Message, Operate as _, Outcome,
+    Page, PurgeRequest, Receipt, Record, Result, Settled, Settlement, Statistics, Store as _,
+    StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -388,10 +388,10 @@ impl Defect for QuotesPayloads {
         &self,
         inner: &MemoryStore,
         key: &Key,
-        payload: Option<Bytes>,
+        edit: &Edit,
     ) -> Result<inbox_api::Intervention> {
-        let shown = payload.clone().unwrap_or_default();
-        inner.replay(key, payload).await.map_err(|_| {
+        let shown = edit.payload.clone().unwrap_or_default();
+        inner.replay(key, edit).await.map_err(|_| {
             let payload = String::from_utf8_lossy(&shown).into_owned();
             Error::new(ErrorKind::Invalid, format!("too long: {payload}")).in_operation("replay")
         })

@@ -3,9 +3,8 @@
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use inbox_api::{
-    Attempts, ClaimRequest, Claims, Cursor, Filter, HandlerName, Intervention, Key, Listing,
+    Attempts, ClaimRequest, Claims, Cursor, Edit, Filter, HandlerName, Intervention, Key, Listing,
     Operate, Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics, Store,
 };
 use inbox_memory::MemoryStore;
@@ -64,14 +63,9 @@ impl ReplayKeepsAttempts {
 
 #[async_trait]
 impl Defect for ReplayKeepsAttempts {
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
         let before = inner.get(key).await?.map(|record| record.attempts);
-        let answer = inner.replay(key, payload).await?;
+        let answer = inner.replay(key, edit).await?;
         if let (Intervention::Done, Some(before)) = (answer, before) {
             self.0.lock().unwrap().insert(key.clone(), before);
         }

@@ -3,11 +3,10 @@
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use inbox_api::{
-    AfterDead, Begun, ClaimRequest, Claims, Extended, Filter, Intervention, Key, Lease, LeaseTerms,
-    Message, Operate, Outcome, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled,
-    Settlement, Slice, State, Store, StoreExt as _,
+    AfterDead, Begun, ClaimRequest, Claims, Edit, Extended, Filter, Intervention, Key, Lease,
+    LeaseTerms, Message, Operate, Outcome, Page, Progress, PurgeRequest, Receipt, Record, Result,
+    Settled, Settlement, Slice, State, Store, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -64,7 +63,7 @@ impl ChecksFirst {
                 inner.discard(key).await
             }
             Intervention::WrongState(State::Processed) => {
-                let _ = inner.replay(key, None).await?;
+                let _ = inner.replay(key, &Edit::default()).await?;
                 inner.discard(key).await
             }
             answer => Ok(answer),
@@ -149,7 +148,7 @@ impl Defect for ChecksFirst {
             }
             let record = inner.get(&lease.key).await?;
             if record.is_some_and(|record| record.state == State::Discarded) {
-                let _ = inner.replay(&lease.key, None).await?;
+                let _ = inner.replay(&lease.key, &Edit::default()).await?;
                 let (handler, worker) = (&lease.key.handler, "worker-1");
                 let worker = inbox_api::WorkerName::new(worker).unwrap();
                 let claims = inner
@@ -220,19 +219,14 @@ impl Defect for ChecksFirst {
         Ok(progress)
     }
 
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
         if self.operation != "replay" {
             round_trip().await;
-            return inner.replay(key, payload).await;
+            return inner.replay(key, edit).await;
         }
         let record = inner.get(key).await?;
         pause().await;
-        let answer = inner.replay(key, payload).await?;
+        let answer = inner.replay(key, edit).await?;
         match record.and_then(|record| record.message()) {
             Some(message) if answer == Intervention::NotFound => {
                 let _ = inner.receive_one(&message).await?;
@@ -253,7 +247,7 @@ impl Defect for ChecksFirst {
         }
         let (records, mut progress) = self.chosen(inner, filter, slice).await?;
         for record in records {
-            let _ = inner.replay(&record.key, None).await?;
+            let _ = inner.replay(&record.key, &Edit::default()).await?;
             progress.changed += 1;
         }
         Ok(progress)

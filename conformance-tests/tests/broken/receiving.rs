@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Mutex};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Error, ErrorKind, HandlerName, Message, MessageId, Operate, Receipt, Result, State, Store,
+    Edit, Error, ErrorKind, HandlerName, Message, MessageId, Operate, Receipt, Result, State, Store,
 };
 use inbox_memory::MemoryStore;
 
@@ -29,7 +29,9 @@ impl Defect for CheckThenInsert {
             .zip(receipts)
             .zip(known)
             .map(|((message, receipt), known)| match receipt {
-                Receipt::Duplicate if !known && batch.insert(message.key()) => Receipt::Accepted,
+                Receipt::Duplicate { .. } if !known && batch.insert(message.key()) => {
+                    Receipt::Accepted
+                }
                 receipt => {
                     batch.insert(message.key());
                     receipt
@@ -63,7 +65,7 @@ impl Defect for KeyWithoutHandler {
                     .await?
                     .remove(0)
             } else {
-                Receipt::Duplicate
+                Receipt::Duplicate { differs: false }
             });
         }
         Ok(receipts)
@@ -89,7 +91,7 @@ async fn folded(
             .iter()
             .any(|r| &r.key.handler == message.handler() && fold(r.key.id.as_str()) == id);
         receipts.push(if clash {
-            Receipt::Duplicate
+            Receipt::Duplicate { differs: false }
         } else {
             inner
                 .receive(std::slice::from_ref(message))
@@ -166,7 +168,13 @@ impl Defect for StatusInKey {
             let record = inner.get(message.key()).await?;
             if record.is_some_and(|record| record.state == State::Processed) {
                 let _ = inner
-                    .replay(message.key(), Some(message.payload().clone()))
+                    .replay(
+                        message.key(),
+                        &Edit {
+                            payload: Some(message.payload().clone()),
+                            ..Edit::default()
+                        },
+                    )
                     .await?;
                 *receipt = Receipt::Accepted;
             }
@@ -185,10 +193,16 @@ impl Defect for Overwrites {
         for (message, receipt) in messages.iter().zip(&receipts) {
             let record = inner.get(message.key()).await?;
             let waits = record.is_some_and(|record| record.state == State::Pending);
-            if *receipt == Receipt::Duplicate && waits {
+            if matches!(receipt, Receipt::Duplicate { .. }) && waits {
                 let _ = inner.discard(message.key()).await?;
                 let _ = inner
-                    .replay(message.key(), Some(message.payload().clone()))
+                    .replay(
+                        message.key(),
+                        &Edit {
+                            payload: Some(message.payload().clone()),
+                            ..Edit::default()
+                        },
+                    )
                     .await?;
             }
         }

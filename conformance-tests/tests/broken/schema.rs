@@ -31,6 +31,9 @@ pub(crate) enum Mistake {
     ForeignIsTaken,
     /// There is nothing to run, and nothing is said.
     NoStatements,
+    RemoveNeedsAnInbox,
+    RemovesAnything,
+    RemovesNothing,
 }
 
 /// What is found where the inbox should be.
@@ -133,6 +136,26 @@ impl Condition {
             from = Some(VERSION);
         }
         Ok(Migration { from, to: VERSION })
+    }
+
+    /// Makes the place empty, unless it is not this build's to touch.
+    pub(crate) fn remove(&self, defect: &impl Defect) -> Result<()> {
+        let mistake = defect.at_set_up();
+        match self.variant() {
+            Some(SchemaVariant::Missing) if mistake == Mistake::RemoveNeedsAnInbox => {
+                let text = "there is nothing to remove";
+                return Err(refused("remove", ErrorKind::SchemaMissing, text));
+            }
+            Some(SchemaVariant::Newer | SchemaVariant::Foreign)
+                if mistake != Mistake::RemovesAnything =>
+            {
+                return Err(self.another("remove", mistake));
+            }
+            _ if mistake == Mistake::RemovesNothing => return Ok(()),
+            _ => {}
+        }
+        self.0.lock().unwrap().variant = Some(SchemaVariant::Missing);
+        Ok(())
     }
 
     fn another(&self, operation: &'static str, mistake: Mistake) -> Error {

@@ -10,8 +10,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use conformance_tests::{AnyTransaction, AnyTransactions, Mishap, Need, Offered, Unable};
 use inbox_api::{
-    AfterDead, Begun, Lease, LeaseTerms, Leased, Message, Operate as _, Outcome, PurgeRequest,
-    Receipt, Recorded, Result, Settled, Settlement, State, Store as _, StoreExt as _, WorkerName,
+    AfterDead, Begun, Error, ErrorKind, Key, Lease, LeaseTerms, Leased, Message, Operate as _,
+    Outcome, PurgeRequest, Receipt, Recorded, Result, Settled, Settlement, State, Store as _,
+    StoreExt as _, WorkerName, check_size,
 };
 use inbox_memory::MemoryStore;
 
@@ -30,6 +31,12 @@ pub(crate) enum Mistake {
     CommitsBlindly,
     /// Commits when it says that it did not.
     CommitsAndDenies,
+    /// Keeps the first result only.
+    KeepsFirstResult,
+    /// Says that it keeps any result, of any message.
+    KeepsAnything,
+    /// Settles with the result before the commit.
+    KeepsEarly,
 }
 
 /// A store with transactions.
@@ -130,6 +137,33 @@ impl AnyTransaction for Open {
             Begun::Dead { reason } => Recorded::Dead { reason },
             Begun::Discarded => Recorded::Discarded,
         })
+    }
+
+    async fn keep_result(&mut self, key: &Key, result: Bytes) -> Result<()> {
+        unless_away(&self.is_away, "keep_result_in")?;
+        if self.mistake != Mistake::KeepsAnything {
+            check_size(
+                "result",
+                result.len(),
+                self.inner.capabilities().payload_limit,
+            )?;
+        }
+        let mut begun = self.begun.iter_mut();
+        let Some((leased, kept)) = begun.find(|(leased, _)| leased.lease.key == *key) else {
+            return match self.mistake {
+                Mistake::KeepsAnything => Ok(()),
+                _ => Err(Error::new(ErrorKind::Other, "not recorded")),
+            };
+        };
+        if self.mistake == Mistake::KeepsEarly {
+            let result = Some(result.clone());
+            let outcome = Outcome::Processed { result };
+            let _ = self.inner.settle_one(&leased.lease, outcome).await?;
+        }
+        if self.mistake != Mistake::KeepsFirstResult || kept.is_none() {
+            *kept = Some(result);
+        }
+        Ok(())
     }
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<Settled>> {

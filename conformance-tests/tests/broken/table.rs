@@ -1,10 +1,13 @@
 //! Every broken store, and the case that catches it.
 
+pub(crate) mod operators;
+
 /// Hands the table to a macro. Those of `waits` need real time and several threads; for those of
 /// `at_once` one thread is enough, whose waits end as soon as nothing else can happen.
 macro_rules! table {
     ($callback:ident) => {
-        $callback! {
+        broken::table::operators::operators! {
+            $callback
             waits {
                 check_then_insert: broken::CheckThenInsert => "concurrency::one_key_is_accepted_once",
                 key_without_handler: broken::KeyWithoutHandler::default()
@@ -587,6 +590,14 @@ macro_rules! table {
                     => "skew::a_record_beside_a_death_keeps_the_order",
                 roll_back_that_leaves_keys_held: broken::skewed::Transactional(broken::skewed::Mistake::LeavesKeysHeld)
                     => "skew::two_new_messages_of_a_key_leave_it_whole",
+                first_of_two_results: broken::skewed::Transactional(broken::skewed::Mistake::KeepsFirstResult)
+                    => "kept_results::a_result_is_kept_with_the_work",
+                result_that_ends_its_message_early: broken::skewed::Transactional(broken::skewed::Mistake::KeepsEarly)
+                    => "kept_results::a_result_is_rolled_back_with_the_work",
+                result_over_the_limit_that_passes: broken::skewed::Transactional(broken::skewed::Mistake::KeepsAnything)
+                    => "kept_results::a_result_over_the_limit_leaves_its_transaction_usable",
+                result_of_what_is_not_processed: broken::skewed::Transactional(broken::skewed::Mistake::KeepsAnything)
+                    => "kept_results::a_result_is_kept_only_of_what_is_processed",
                 receive_that_scans_the_history: broken::scanning::the_history("receive")
                     => "scale::the_history_costs_nothing",
                 claim_that_scans_the_history: broken::scanning::the_history("claim")

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use inbox_api::{
-    Begun, Bytes, Filter, Intervention, Key, Kind, LeaseTerms, Message, Operate as _, OrderingKey,
-    Receipt, Result, Store as _,
+    Begun, Bytes, Edit, Filter, Intervention, Key, Kind, LeaseTerms, Message, Operate as _,
+    OrderingKey, Receipt, Result, Store as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -157,13 +157,9 @@ pub(crate) struct EmptyIsNone;
 
 #[async_trait]
 impl Defect for EmptyIsNone {
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
-        let payload = payload.filter(|payload| !payload.is_empty());
-        inner.replay(key, payload).await
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
+        let mut edit = edit.clone();
+        edit.payload.take_if(|payload| payload.is_empty());
+        inner.replay(key, &edit).await
     }
 }

@@ -9,10 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use inbox_api::{
-    ClaimRequest, Claims, Filter, HandlerName, Intervention, Key, Message, Operate as _, Outcome,
-    Progress, PurgeRequest, Receipt, Result, Settled, Settlement, Slice, Store as _, Subscription,
+    ClaimRequest, Claims, Edit, Filter, HandlerName, Intervention, Key, Message, Operate as _,
+    Outcome, Progress, PurgeRequest, Receipt, Result, Settled, Settlement, Slice, Store as _,
+    Subscription,
 };
 use inbox_memory::MemoryStore;
 use tokio::sync::Notify;
@@ -137,13 +137,8 @@ impl Defect for Wakes {
         self.around(cause, inner.settle(batch)).await
     }
 
-    async fn replay(
-        &self,
-        inner: &MemoryStore,
-        key: &Key,
-        payload: Option<Bytes>,
-    ) -> Result<Intervention> {
-        self.around("replay", inner.replay(key, payload)).await
+    async fn replay(&self, inner: &MemoryStore, key: &Key, edit: &Edit) -> Result<Intervention> {
+        self.around("replay", inner.replay(key, edit)).await
     }
 
     async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {

@@ -6,7 +6,8 @@ use std::{
 };
 
 use inbox_api::{
-    Attempts, Cursor, HandlerName, Headers, Key, Kind, MessageId, OrderingKey, Record, State,
+    Attempts, Cursor, Fingerprint, HandlerName, Headers, Key, Kind, MessageId, OrderingKey, Record,
+    State,
 };
 
 use super::{Evidence, Findings, Rule, check};
@@ -163,15 +164,18 @@ impl Run {
             ordering_key: self.ordering_key.clone(),
             payload: None,
             payload_bytes: Some(0),
+            fingerprint: Fingerprint::new(0),
             state,
             attempts: Attempts { started, finished },
             replays: 0,
             accepted_at: SystemTime::UNIX_EPOCH,
             due_at: SystemTime::UNIX_EPOCH,
             lease_until: None,
+            leased_at: None,
             worker: None,
             finished_at: None,
             last_error: None,
+            history: Vec::new(),
             blocks_ordering_key: false,
             result: None,
             cursor: Cursor::from(place),
