@@ -13,7 +13,7 @@ pub(crate) fn claim(queues: &Queues, request: &ClaimRequest) -> Claims {
         // The longest-due message of each queue; the smallest of them is the next to take.
         let mut first: BinaryHeap<Reverse<(i64, i64, usize)>> = BinaryHeap::new();
         let next_of = |queue: &Queue, position: usize| {
-            let (at, seq) = queue.first_claimable(now)?;
+            let (at, seq) = queue.next_to_claim(now)?;
             Some(Reverse((at, seq, position)))
         };
         for (position, queue) in locked.iter().enumerate() {

@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Attempts, Bytes, ContentType, Extended, FencingToken, Headers, Intervention, Key,
-    Kind, Lease, LeaseTerms, Leased, Message, OrderingKey, Outcome, Settled, State, WorkerName,
-    duration_micros, error_text, from_micros,
+    AfterDead, AttemptEnd, Attempts, Bytes, ContentType, Due, Edit, Extended, FencingToken,
+    Fingerprint, Headers, Intervention, Key, Kind, Lease, LeaseTerms, Leased, Message, OrderingKey,
+    Outcome, PastAttempt, Settled, State, WorkerName, duration_micros, error_text, from_micros,
 };
 
 /// Where an entry stands, as stored: a lease that has run out is still a lease here.
@@ -31,8 +31,9 @@ pub(crate) struct Entry {
     pub(crate) content_type: Option<ContentType>,
     pub(crate) headers: Headers,
     pub(crate) ordering_key: Option<OrderingKey>,
-    /// `None` once dropped, which happens only to processed messages.
+    /// `None` once dropped, which happens only to final messages.
     pub(crate) payload: Option<Bytes>,
+    pub(crate) fingerprint: Fingerprint,
     pub(crate) standing: Standing,
     /// The last one drawn; it outlives its lease, so that a repeated settle is recognised.
     pub(crate) token: FencingToken,
@@ -40,8 +41,10 @@ pub(crate) struct Entry {
     pub(crate) replays: u32,
     pub(crate) accepted_at: i64,
     pub(crate) due_at: i64,
+    pub(crate) leased_at: Option<i64>,
     pub(crate) worker: Option<WorkerName>,
     pub(crate) last_error: Option<String>,
+    pub(crate) history: Vec<PastAttempt>,
 }
 
 impl Entry {
@@ -55,14 +58,17 @@ impl Entry {
             headers: message.headers().clone(),
             ordering_key: message.ordering_key().cloned(),
             payload: Some(message.payload().clone()),
+            fingerprint: message.fingerprint(),
             standing: Standing::Pending,
             token: FencingToken::new(0),
             attempts: Attempts::default(),
             replays: 0,
             accepted_at: now,
             due_at: message.due().resolve(now),
+            leased_at: None,
             worker: None,
             last_error: None,
+            history: Vec::new(),
         }
     }
 
@@ -105,6 +111,7 @@ impl Entry {
         self.standing = Standing::Leased { until };
         self.token = token;
         self.attempts.started = self.attempts.started.saturating_add(1);
+        self.leased_at = Some(now);
         self.worker = Some(terms.worker().clone());
         Leased {
             message: self.message(),
@@ -134,6 +141,7 @@ impl Entry {
         if !matches!(self.standing, Standing::Leased { .. }) {
             return Settled::Done;
         }
+        self.keep_past_attempt(outcome, now);
         match outcome {
             Outcome::Processed { result } => {
                 self.finish_attempt();
@@ -190,20 +198,50 @@ impl Entry {
 
     /// Makes a final entry pending again, as if it had just been accepted. The token stays, so
     /// that tokens go on growing.
-    pub(crate) fn replay(&mut self, payload: Option<Bytes>, now: i64) -> Intervention {
+    pub(crate) fn replay(&mut self, edit: &Edit, now: i64) -> Intervention {
         if self.final_state().is_none() {
             return Intervention::WrongState(self.visible_state(now));
         }
-        let Some(payload) = payload.or_else(|| self.payload.clone()) else {
+        let Some(payload) = edit.payload.as_ref().or(self.payload.as_ref()) else {
             return Intervention::PayloadDropped;
         };
-        self.payload = Some(payload);
+        self.payload = Some(payload.clone());
+        if let Some(headers) = &edit.headers {
+            self.headers = headers.clone();
+        }
         self.standing = Standing::Pending;
         self.due_at = now;
         self.attempts = Attempts::default();
         self.last_error = None;
         self.replays = self.replays.saturating_add(1);
         Intervention::Done
+    }
+
+    /// Makes a pending entry due at another time. `token` replaces that of a lease that has run out.
+    pub(crate) fn reschedule(&mut self, due: Due, token: FencingToken, now: i64) -> Intervention {
+        let state = self.visible_state(now);
+        if state != State::Pending {
+            return Intervention::WrongState(state);
+        }
+        if matches!(self.standing, Standing::Leased { .. }) {
+            self.standing = Standing::Pending;
+            self.token = token;
+        }
+        self.due_at = due.resolve(now);
+        Intervention::Done
+    }
+
+    /// Drops payload and result. The caller has made sure that the entry is final.
+    pub(crate) fn drop_content(&mut self) {
+        self.payload = None;
+        if let Standing::Processed { result, .. } = &mut self.standing {
+            *result = None;
+        }
+    }
+
+    /// Whether there is something to drop.
+    pub(crate) fn has_content(&self) -> bool {
+        self.payload.is_some() || self.result().is_some()
     }
 
     /// Gives a pending or dead entry up. `token` replaces that of a lease that has run out, so
@@ -218,6 +256,25 @@ impl Entry {
         }
         self.standing = Standing::Discarded { at: now };
         Intervention::Done
+    }
+
+    /// Adds the present attempt to the history, if it ends with an error. Before it is counted as ended.
+    fn keep_past_attempt(&mut self, outcome: &Outcome, now: i64) {
+        let (Some((end, error)), Some(leased_at), Some(worker)) =
+            (AttemptEnd::of(outcome), self.leased_at, &self.worker)
+        else {
+            return;
+        };
+        PastAttempt {
+            attempt: self.attempts.started,
+            replays: self.replays,
+            worker: worker.clone(),
+            leased_at: from_micros(leased_at),
+            ended_at: from_micros(now),
+            end,
+            error: PastAttempt::error_text(error).into_owned(),
+        }
+        .append_to(&mut self.history);
     }
 
     fn finish_attempt(&mut self) {

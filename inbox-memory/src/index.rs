@@ -7,6 +7,7 @@
 //!   of their ordering key are not here, and so cost a claim nothing.
 //! - `leases`: the leased entries, by the end of their lease.
 //! - `finished`: the final entries of each state, by the time at which they became final.
+//! - `with_content`: those of `finished` that have a payload or a result.
 //! - `blocking`: how many dead entries hold up their ordering key.
 //! - `lines`: for each ordering key with open entries, who is waiting and who is being served.
 
@@ -24,6 +25,7 @@ pub(crate) struct Index {
     due: BTreeSet<Moment>,
     leases: BTreeSet<Moment>,
     finished: BTreeMap<State, BTreeSet<Moment>>,
+    with_content: BTreeMap<State, BTreeSet<Moment>>,
     blocking: usize,
     lines: HashMap<OrderingKey, Line>,
 }
@@ -61,10 +63,9 @@ impl Index {
             self.leases.remove(&(until, entry.seq));
         }
         if let Some((state, at)) = entry.final_state() {
-            self.finished
-                .entry(state)
-                .or_default()
-                .remove(&(at, entry.seq));
+            for index in [&mut self.finished, &mut self.with_content] {
+                index.entry(state).or_default().remove(&(at, entry.seq));
+            }
         }
         self.blocking -= usize::from(entry.blocks());
         match &entry.ordering_key {
@@ -92,10 +93,11 @@ impl Index {
             self.leases.insert((until, entry.seq));
         }
         if let Some((state, at)) = entry.final_state() {
-            self.finished
-                .entry(state)
-                .or_default()
-                .insert((at, entry.seq));
+            let moment = (at, entry.seq);
+            self.finished.entry(state).or_default().insert(moment);
+            if entry.has_content() {
+                self.with_content.entry(state).or_default().insert(moment);
+            }
         }
         self.blocking += usize::from(entry.blocks());
         let due_at = (entry.standing == Standing::Pending).then_some(entry.due_at);
@@ -168,11 +170,23 @@ impl Index {
 
     /// The entries that became `state` no later than `cutoff`, the longest-finished first.
     pub(crate) fn finished_by(&self, state: State, cutoff: i64) -> impl Iterator<Item = Moment> {
-        self.finished
-            .get(&state)
-            .into_iter()
-            .flat_map(move |moments| moments.range(..=(cutoff, i64::MAX)).copied())
+        until(self.finished.get(&state), cutoff)
     }
+
+    /// Those of them that have a payload or a result.
+    pub(crate) fn with_content_by(
+        &self,
+        state: State,
+        cutoff: i64,
+    ) -> impl Iterator<Item = Moment> {
+        until(self.with_content.get(&state), cutoff)
+    }
+}
+
+fn until(moments: Option<&BTreeSet<Moment>>, cutoff: i64) -> impl Iterator<Item = Moment> {
+    moments
+        .into_iter()
+        .flat_map(move |moments| moments.range(..=(cutoff, i64::MAX)).copied())
 }
 
 #[cfg(test)]
@@ -181,6 +195,7 @@ impl Index {
         self.due.is_empty()
             && self.leases.is_empty()
             && self.finished.values().all(BTreeSet::is_empty)
+            && self.with_content.values().all(BTreeSet::is_empty)
             && self.blocking == 0
             && self.lines.is_empty()
     }

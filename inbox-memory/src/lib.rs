@@ -20,7 +20,7 @@
 //!     "{}",
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //!
 //! let worker = WorkerName::new("worker-1")?;
 //! let claims = store.claim_for(&billing, 10, Duration::from_secs(30), &worker).await?;

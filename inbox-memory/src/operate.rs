@@ -1,13 +1,14 @@
 //! The operator's side of the store.
 
 mod interventions;
+mod pauses;
 mod purge;
 mod records;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest, Record,
-    Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::{queues::Queues, store::MemoryStore};
@@ -38,9 +39,9 @@ impl Operate for MemoryStore {
             .map_err(|error| error.in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
         self.open()
-            .and_then(|queues| interventions::replay(queues, key, payload))
+            .and_then(|queues| interventions::replay(queues, key, edit))
             .map_err(|error| error.in_operation("replay"))
     }
 
@@ -48,6 +49,18 @@ impl Operate for MemoryStore {
         self.open()
             .and_then(|queues| interventions::replay_slice(queues, filter, slice))
             .map_err(|error| error.in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        self.open()
+            .map(|queues| interventions::reschedule(queues, key, due))
+            .map_err(|error| error.in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        self.open()
+            .and_then(|queues| interventions::reschedule_slice(queues, filter, slice, due))
+            .map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -60,6 +73,30 @@ impl Operate for MemoryStore {
         self.open()
             .and_then(|queues| interventions::discard_slice(queues, filter, slice))
             .map_err(|error| error.in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        self.open()
+            .and_then(|queues| interventions::clear_slice(queues, handler, slice))
+            .map_err(|error| error.in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        self.open()
+            .map(|queues| pauses::pause(queues, handler))
+            .map_err(|error| error.in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        self.open()
+            .map(|queues| pauses::resume(queues, handler))
+            .map_err(|error| error.in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        self.open()
+            .map(pauses::paused)
+            .map_err(|error| error.in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -78,6 +115,12 @@ impl Operate for MemoryStore {
         self.open()
             .map(|queues| purge::purge_archived(queues, request, keys))
             .map_err(|error| error.in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        self.open()
+            .map(|queues| purge::drop_payloads(queues, request))
+            .map_err(|error| error.in_operation("drop_payloads"))
     }
 }
 

@@ -1,13 +1,13 @@
 //! One handler's messages: the entries, their ids and their indexes, kept in step.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map},
+    collections::{BTreeMap, HashMap},
     ops::Bound,
     time::Duration,
 };
 
 use inbox_api::{
-    Begun, Bytes, Extended, FencingToken, HandlerName, HandlerStatistics, Intervention, Lease,
+    Begun, Due, Edit, Extended, FencingToken, HandlerName, HandlerStatistics, Intervention, Lease,
     LeaseTerms, Leased, Message, MessageId, Receipt, Settled, Settlement, State, from_micros,
 };
 
@@ -27,6 +27,7 @@ pub(crate) struct Queue {
     token: FencingToken,
     /// Whether something has become claimable since this was last asked.
     has_news: bool,
+    is_paused: bool,
 }
 
 impl Queue {
@@ -38,6 +39,7 @@ impl Queue {
             index: Index::default(),
             token: FencingToken::new(0),
             has_news: false,
+            is_paused: false,
         }
     }
 
@@ -50,6 +52,27 @@ impl Queue {
         std::mem::take(&mut self.has_news)
     }
 
+    /// Empties the queue and ends its pause. Tokens go on growing.
+    pub(crate) fn reset(&mut self) {
+        *self = Self {
+            token: self.token,
+            ..Self::new(self.handler.clone())
+        };
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    pub(crate) fn pause(&mut self) {
+        self.is_paused = true;
+    }
+
+    pub(crate) fn resume(&mut self) {
+        self.is_paused = false;
+        self.has_news = true;
+    }
+
     /// Stores the message unless its id is known. `next_seq` is called only if it is stored.
     pub(crate) fn receive(
         &mut self,
@@ -57,10 +80,13 @@ impl Queue {
         next_seq: impl FnOnce() -> i64,
         now: i64,
     ) -> Receipt {
-        let hash_map::Entry::Vacant(id) = self.ids.entry(message.id().clone()) else {
-            return Receipt::Duplicate;
-        };
-        let seq = *id.insert(next_seq());
+        if let Some(first) = self.get(message.id()) {
+            return Receipt::Duplicate {
+                differs: first.fingerprint != message.fingerprint(),
+            };
+        }
+        let seq = next_seq();
+        self.ids.insert(message.id().clone(), seq);
         let entry = Box::new(Entry::accept(seq, message, now));
         let due = self.index.put(&entry);
         self.entries.insert(seq, entry);
@@ -68,9 +94,10 @@ impl Queue {
         Receipt::Accepted
     }
 
-    /// The entry that has been claimable for longest.
-    pub(crate) fn first_claimable(&self, now: i64) -> Option<Moment> {
-        self.index.first_claimable(now)
+    /// The entry to claim next: the one that has been claimable for longest, unless the handler is
+    /// paused.
+    pub(crate) fn next_to_claim(&self, now: i64) -> Option<Moment> {
+        self.index.first_claimable(now).filter(|_| !self.is_paused)
     }
 
     /// Leases an entry that is claimable.
@@ -152,13 +179,13 @@ impl Queue {
         }
     }
 
-    pub(crate) fn replay(
-        &mut self,
-        id: &MessageId,
-        payload: Option<Bytes>,
-        now: i64,
-    ) -> Intervention {
-        self.intervene(id, now, |entry| entry.replay(payload, now))
+    pub(crate) fn replay(&mut self, id: &MessageId, edit: &Edit, now: i64) -> Intervention {
+        self.intervene(id, now, |entry| entry.replay(edit, now))
+    }
+
+    pub(crate) fn reschedule(&mut self, id: &MessageId, due: Due, now: i64) -> Intervention {
+        let token = self.draw_token(now);
+        self.intervene(id, now, |entry| entry.reschedule(due, token, now))
     }
 
     pub(crate) fn discard(&mut self, id: &MessageId, now: i64) -> Intervention {
@@ -177,6 +204,22 @@ impl Queue {
             .filter_map(|moment| Some((moment, &**self.entries.get(&moment.1)?)))
     }
 
+    /// Those of them that have a payload or a result.
+    pub(crate) fn with_content_by(
+        &self,
+        state: State,
+        cutoff: i64,
+    ) -> impl Iterator<Item = (Moment, &Entry)> {
+        self.index
+            .with_content_by(state, cutoff)
+            .filter_map(|moment| Some((moment, &**self.entries.get(&moment.1)?)))
+    }
+
+    /// Drops payload and result of a final entry.
+    pub(crate) fn drop_content(&mut self, seq: i64, now: i64) {
+        let _done = self.change(seq, now, Entry::drop_content);
+    }
+
     /// Deletes an entry and ends the protection of its id, if it became `state` no later than
     /// `cutoff`.
     pub(crate) fn purge(&mut self, id: &MessageId, state: State, cutoff: i64, now: i64) -> bool {
@@ -188,10 +231,22 @@ impl Queue {
                     .is_some_and(|(is, at)| is == state && at <= cutoff)
             })
             .map(|entry| entry.seq);
-        let Some(entry) = expired.and_then(|seq| self.entries.remove(&seq)) else {
+        expired.is_some_and(|seq| self.remove(seq, now))
+    }
+
+    /// Deletes an entry, in whatever state, and ends the protection of its id.
+    pub(crate) fn clear(&mut self, id: &MessageId, now: i64) -> Intervention {
+        match self.ids.get(id).copied() {
+            Some(seq) if self.remove(seq, now) => Intervention::Done,
+            _ => Intervention::NotFound,
+        }
+    }
+
+    fn remove(&mut self, seq: i64, now: i64) -> bool {
+        let Some(entry) = self.entries.remove(&seq) else {
             return false;
         };
-        self.ids.remove(id);
+        self.ids.remove(&entry.key.id);
         self.index.take(&entry);
         let due = entry
             .ordering_key
@@ -211,6 +266,7 @@ impl Queue {
         let oldest = self.index.first_claimable(now);
         let since = |at: i64| Duration::from_micros(now.saturating_sub(at).unsigned_abs());
         let mut statistics = HandlerStatistics {
+            paused: self.is_paused,
             leased,
             processed: finished(State::Processed),
             dead: finished(State::Dead),

@@ -47,6 +47,14 @@ impl Queues {
         self.wakeups.wake_all();
     }
 
+    /// Empties all queues and ends their pauses.
+    pub(crate) fn reset(&self) {
+        self.lock(&self.all(), |locked, _| {
+            let queues = locked.as_mut_slice().iter_mut();
+            queues.for_each(|queue| queue.reset());
+        });
+    }
+
     /// The queues of those of `handlers` that have one, in order of name.
     pub(crate) fn of<'a>(
         &self,

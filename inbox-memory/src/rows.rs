@@ -1,6 +1,11 @@
 //! How an entry is shown to handlers and operators, and which entries a filter selects.
 
-use inbox_api::{Bytes, Cursor, Filter, Message, Record, State, duration_micros, from_micros};
+use std::time::Duration;
+
+use inbox_api::{
+    Bytes, Cursor, ErrorType, Filter, Message, Record, State, duration_micros, from_micros,
+    headers::CORRELATION_ID,
+};
 
 use crate::entry::{Entry, Standing};
 
@@ -24,7 +29,7 @@ impl Entry {
         message
     }
 
-    /// All that is known about it; payload and result only if asked for.
+    /// All that is known about it; payload, result and history only if asked for.
     pub(crate) fn record(&self, with_payload: bool, now: i64) -> Record {
         let state = self.visible_state(now);
         let lease_until = match self.standing {
@@ -39,15 +44,22 @@ impl Entry {
             ordering_key: self.ordering_key.clone(),
             payload: self.payload.clone().filter(|_| with_payload),
             payload_bytes: self.payload.as_ref().map(|payload| payload.len() as u64),
+            fingerprint: self.fingerprint,
             state,
             attempts: self.attempts,
             replays: self.replays,
             accepted_at: from_micros(self.accepted_at),
             due_at: from_micros(self.due_at),
             lease_until,
+            leased_at: self.leased_at.map(from_micros),
             worker: self.worker.clone(),
             finished_at: self.final_state().map(|(_, at)| from_micros(at)),
             last_error: self.last_error.clone(),
+            history: if with_payload {
+                self.history.clone()
+            } else {
+                Vec::new()
+            },
             blocks_ordering_key: self.blocks(),
             result: self.result().filter(|_| with_payload),
             cursor: Cursor::from(self.seq),
@@ -64,7 +76,10 @@ impl Entry {
 
     /// Whether `filter` selects this entry.
     pub(crate) fn matches(&self, filter: &Filter, now: i64) -> bool {
-        let accepted_before = |age| self.accepted_at <= now.saturating_sub(duration_micros(age));
+        let accepted_before = |age| self.accepted_at <= ago(age, now);
+        let finished_at = self.final_state().map(|(_, at)| at);
+        let due_by = |wait| self.due_at <= now.saturating_add(duration_micros(wait));
+        let error = self.last_error.as_deref();
         (filter.states.is_empty() || filter.states.contains(&self.visible_state(now)))
             && filter
                 .handler
@@ -74,10 +89,33 @@ impl Entry {
             && (filter.ordering_key.is_none() || filter.ordering_key == self.ordering_key)
             && filter.older_than.is_none_or(accepted_before)
             && filter.newer_than.is_none_or(|age| !accepted_before(age))
-            && filter.error_contains.as_ref().is_none_or(|part| {
-                self.last_error
-                    .as_ref()
-                    .is_some_and(|error| error.contains(part))
-            })
+            && (filter.ids.is_empty() || filter.ids.contains(&self.key.id))
+            && filter
+                .correlation_id
+                .as_deref()
+                .is_none_or(|id| self.headers.get(CORRELATION_ID) == Some(id))
+            && filter
+                .finished_longer_ago
+                .is_none_or(|age| finished_at.is_some_and(|at| at <= ago(age, now)))
+            && filter
+                .finished_within
+                .is_none_or(|age| finished_at.is_some_and(|at| at > ago(age, now)))
+            && filter.due_later_than.is_none_or(|wait| !due_by(wait))
+            && filter.due_within.is_none_or(due_by)
+            && filter
+                .min_started
+                .is_none_or(|least| self.attempts.started >= least)
+            && filter
+                .error_contains
+                .as_deref()
+                .is_none_or(|part| error.is_some_and(|error| error.contains(part)))
+            && filter
+                .error_type
+                .as_ref()
+                .is_none_or(|wanted| error.and_then(ErrorType::of).as_ref() == Some(wanted))
     }
+}
+
+fn ago(age: Duration, now: i64) -> i64 {
+    now.saturating_sub(duration_micros(age))
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use inbox_api::{Migration, Result, Schema};
 
-use crate::store::MemoryStore;
+use crate::{queues::Queues, store::MemoryStore};
 
 const VERSION: u32 = 1;
 
@@ -12,6 +12,11 @@ impl Schema for MemoryStore {
     /// One line of comment: there is nothing to set up.
     fn ddl(&self) -> String {
         "-- The memory store has nothing to set up.\n".into()
+    }
+
+    /// One line of comment: there is nothing to look for.
+    fn exists_query(&self) -> String {
+        "-- The memory store's inbox is always there.\n".into()
     }
 
     fn expected_version(&self) -> u32 {
@@ -43,5 +48,12 @@ impl Schema for MemoryStore {
                 to: VERSION,
             })
             .map_err(|error| error.in_operation("migrate"))
+    }
+
+    /// Empties the inbox, which is there all the same.
+    async fn remove(&self) -> Result<()> {
+        self.open()
+            .map(Queues::reset)
+            .map_err(|error| error.in_operation("remove"))
     }
 }

@@ -9,7 +9,7 @@ use common::{
     DONE, LEASE, fixture, handler, ids, key, message, one_of_each, retry, terms, with, worker,
 };
 use inbox_api::{
-    Bytes, Capabilities, ClaimRequest, Cursor, Due, ErrorKind, Filter, Intervention, Invalid,
+    Bytes, Capabilities, ClaimRequest, Cursor, Due, Edit, ErrorKind, Filter, Intervention, Invalid,
     Message, Operate, OrderingKey, Outcome, Page, Receipt, ReceiveAtomicity, Schema, Settled,
     Settlement, Slice, State, Store, StoreExt, Wakeups,
 };
@@ -220,7 +220,7 @@ async fn replay_answers_for_every_state() {
         ("discarded", Intervention::Done),
     ] {
         assert_eq!(
-            f.store.replay(&key(id), None).await.unwrap(),
+            f.store.replay(&key(id), &Edit::default()).await.unwrap(),
             expected,
             "{id}"
         );

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use common::{DONE, LEASE, dead, defer, fixture, handler, key, message, ordered, retry, terms};
 use inbox_api::{
-    AfterDead, Due, Intervention, Operate, Outcome, Receipt, Settled, Store, StoreExt, Subscription,
+    AfterDead, Due, Edit, Intervention, Operate, Outcome, Receipt, Settled, Store, StoreExt,
+    Subscription,
 };
 use tokio::time::{sleep, timeout};
 
@@ -71,7 +72,7 @@ async fn whatever_makes_work_claimable_wakes() {
     assert_eq!(f.settle(&leased, DONE).await, Settled::Done);
     assert!(!is_woken(&mut woken).await, "nothing is left of the key");
     assert_eq!(
-        f.store.replay(&key("b"), None).await.unwrap(),
+        f.store.replay(&key("b"), &Edit::default()).await.unwrap(),
         Intervention::Done
     );
     assert!(is_woken(&mut woken).await, "replay");

@@ -1,5 +1,5 @@
 use super::*;
-use inbox_api::{HandlerName, MessageId};
+use inbox_api::{Edit, HandlerName, MessageId};
 
 const START: i64 = 1_000_000;
 
@@ -243,7 +243,10 @@ fn extend_needs_the_lease_and_revives_it() {
 fn replay_starts_a_final_entry_afresh() {
     for mut entry in [processed(), dead(AfterDead::Block), discarded()] {
         let old_token = entry.token;
-        assert_eq!(entry.replay(None, START + 50), Intervention::Done);
+        assert_eq!(
+            entry.replay(&Edit::default(), START + 50),
+            Intervention::Done
+        );
         assert_eq!(entry.standing, Standing::Pending);
         assert_eq!(entry.due_at, START + 50);
         assert_eq!(entry.attempts, Attempts::default());
@@ -258,15 +261,15 @@ fn replay_starts_a_final_entry_afresh() {
 #[test]
 fn replay_refuses_what_is_not_final() {
     assert_eq!(
-        pending().replay(None, START),
+        pending().replay(&Edit::default(), START),
         Intervention::WrongState(State::Pending)
     );
     assert_eq!(
-        leased().replay(None, START),
+        leased().replay(&Edit::default(), START),
         Intervention::WrongState(State::Leased)
     );
     assert_eq!(
-        leased().replay(None, START + 1_000),
+        leased().replay(&Edit::default(), START + 1_000),
         Intervention::WrongState(State::Pending)
     );
 }
@@ -275,13 +278,17 @@ fn replay_refuses_what_is_not_final() {
 fn replay_needs_a_payload() {
     let mut entry = processed();
     entry.payload = None;
-    assert_eq!(entry.replay(None, START), Intervention::PayloadDropped);
+    assert_eq!(
+        entry.replay(&Edit::default(), START),
+        Intervention::PayloadDropped
+    );
     assert!(entry.final_state().is_some());
     let payload = Bytes::from_static(b"new");
-    assert_eq!(
-        entry.replay(Some(payload.clone()), START),
-        Intervention::Done
-    );
+    let edit = Edit {
+        payload: Some(payload.clone()),
+        ..Edit::default()
+    };
+    assert_eq!(entry.replay(&edit, START), Intervention::Done);
     assert_eq!(entry.payload, Some(payload));
 }
 

@@ -1,7 +1,7 @@
-//! What an operator changes: replay and discard, of one message or a slice.
+//! What an operator changes: replay, reschedule, discard and clear, of one message or a slice.
 
 use inbox_api::{
-    Bytes, Cursor, Filter, Intervention, Key, Progress, Result, Slice, State, check_size,
+    Cursor, Due, Edit, Filter, HandlerName, Intervention, Key, Progress, Result, Slice, State,
 };
 
 use super::records::{queues_for, select, sequence};
@@ -13,12 +13,12 @@ const NOTHING: Progress = Progress {
     next: None,
 };
 
-/// `filter` with only those of its states that are `eligible`: dead if it names none. `None`
-/// when none of those that it names is.
-fn narrow(filter: &Filter, eligible: &[State]) -> Option<Filter> {
+/// `filter` with only those of its states that are `eligible`, or with the `usual` one if it names
+/// none. `None` when none of those that it names is eligible.
+fn narrow(filter: &Filter, eligible: &[State], usual: State) -> Option<Filter> {
     let mut filter = filter.clone();
     if filter.states.is_empty() {
-        filter.states.push(State::Dead);
+        filter.states.push(usual);
     }
     filter.states.retain(|state| eligible.contains(state));
     (!filter.states.is_empty()).then_some(filter)
@@ -33,37 +33,38 @@ fn change_slice(
     can_change: impl Fn(&Entry) -> bool,
 ) -> Progress {
     let limit = limit as usize;
-    queues.lock(&queues_for(queues, filter), |locked, now| {
-        let wanted = |entry: &Entry| entry.matches(filter, now) && can_change(entry);
-        let selected: Vec<(i64, Key)> = select(locked, after, false, limit, wanted)
-            .into_iter()
-            .map(|entry| (entry.seq, entry.key.clone()))
-            .collect();
-        for (_, key) in &selected {
-            if let Some(queue) = locked.get(&key.handler) {
-                let _done = change(queue, key, now);
+    queues.lock(
+        &queues_for(queues, filter.handler.as_ref()),
+        |locked, now| {
+            let wanted = |entry: &Entry| entry.matches(filter, now) && can_change(entry);
+            let selected: Vec<(i64, Key)> = select(locked, after, false, limit, wanted)
+                .into_iter()
+                .map(|entry| (entry.seq, entry.key.clone()))
+                .collect();
+            for (_, key) in &selected {
+                if let Some(queue) = locked.get(&key.handler) {
+                    let _done = change(queue, key, now);
+                }
             }
-        }
-        Progress {
-            changed: selected.len() as u64,
-            next: selected
-                .last()
-                .filter(|_| selected.len() == limit)
-                .map(|(seq, _)| Cursor::from(*seq)),
-        }
-    })
+            Progress {
+                changed: selected.len() as u64,
+                next: selected
+                    .last()
+                    .filter(|_| selected.len() == limit)
+                    .map(|(seq, _)| Cursor::from(*seq)),
+            }
+        },
+    )
 }
 
-pub(crate) fn replay(queues: &Queues, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-    if let Some(payload) = &payload {
-        check_size("payload", payload.len(), queues.options.payload_limit)?;
-    }
+pub(crate) fn replay(queues: &Queues, key: &Key, edit: &Edit) -> Result<Intervention> {
+    edit.check_payload(queues.options.payload_limit)?;
     let needed = queues.of(std::iter::once(&key.handler));
     Ok(queues.lock(&needed, |locked, now| {
         locked
             .get(&key.handler)
             .map_or(Intervention::NotFound, |queue| {
-                queue.replay(&key.id, payload, now)
+                queue.replay(&key.id, edit, now)
             })
     }))
 }
@@ -71,15 +72,45 @@ pub(crate) fn replay(queues: &Queues, key: &Key, payload: Option<Bytes>) -> Resu
 pub(crate) fn replay_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> Result<Progress> {
     let after = sequence(slice.after.as_ref())?;
     let replayable = [State::Processed, State::Dead, State::Discarded];
-    let Some(filter) = narrow(filter, &replayable) else {
+    let Some(filter) = narrow(filter, &replayable, State::Dead) else {
         return Ok(NOTHING);
     };
     Ok(change_slice(
         queues,
         &filter,
         (after, slice.limit),
-        |queue, key, now| queue.replay(&key.id, None, now),
+        |queue, key, now| queue.replay(&key.id, &Edit::default(), now),
         |entry| entry.payload.is_some(),
+    ))
+}
+
+pub(crate) fn reschedule(queues: &Queues, key: &Key, due: Due) -> Intervention {
+    let needed = queues.of(std::iter::once(&key.handler));
+    queues.lock(&needed, |locked, now| {
+        locked
+            .get(&key.handler)
+            .map_or(Intervention::NotFound, |queue| {
+                queue.reschedule(&key.id, due, now)
+            })
+    })
+}
+
+pub(crate) fn reschedule_slice(
+    queues: &Queues,
+    filter: &Filter,
+    slice: &Slice,
+    due: Due,
+) -> Result<Progress> {
+    let after = sequence(slice.after.as_ref())?;
+    let Some(filter) = narrow(filter, &[State::Pending], State::Pending) else {
+        return Ok(NOTHING);
+    };
+    Ok(change_slice(
+        queues,
+        &filter,
+        (after, slice.limit),
+        |queue, key, now| queue.reschedule(&key.id, due, now),
+        |_| true,
     ))
 }
 
@@ -94,7 +125,7 @@ pub(crate) fn discard(queues: &Queues, key: &Key) -> Intervention {
 
 pub(crate) fn discard_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> Result<Progress> {
     let after = sequence(slice.after.as_ref())?;
-    let Some(filter) = narrow(filter, &[State::Pending, State::Dead]) else {
+    let Some(filter) = narrow(filter, &[State::Pending, State::Dead], State::Dead) else {
         return Ok(NOTHING);
     };
     Ok(change_slice(
@@ -102,6 +133,29 @@ pub(crate) fn discard_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> 
         &filter,
         (after, slice.limit),
         |queue, key, now| queue.discard(&key.id, now),
+        |_| true,
+    ))
+}
+
+pub(crate) fn clear_slice(
+    queues: &Queues,
+    handler: &HandlerName,
+    slice: &Slice,
+) -> Result<Progress> {
+    let after = sequence(slice.after.as_ref())?;
+    let filter = Filter {
+        handler: Some(handler.clone()),
+        states: State::ALL
+            .into_iter()
+            .filter(|state| *state != State::Leased)
+            .collect(),
+        ..Filter::default()
+    };
+    Ok(change_slice(
+        queues,
+        &filter,
+        (after, slice.limit),
+        |queue, key, now| queue.clear(&key.id, now),
         |_| true,
     ))
 }

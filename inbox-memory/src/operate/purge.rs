@@ -1,14 +1,16 @@
-//! Purging: deleting what finished long enough ago.
+//! Retention: deleting, or dropping the content of, what finished long enough ago.
 
-use inbox_api::{Key, Listing, PurgeRequest, duration_micros};
+use inbox_api::{HandlerName, Key, Listing, PurgeRequest, duration_micros};
 
+use super::records::queues_for;
 use crate::{
     entry::Entry,
+    index::Moment,
     queues::{Locked, Queues},
 };
 
 pub(crate) fn purge(queues: &Queues, request: &PurgeRequest) -> u64 {
-    queues.lock(&queues.all(), |locked, now| {
+    queues.lock(&queues_for(queues, request.handler()), |locked, now| {
         let keys: Vec<Key> = expired_entries(locked, request, now)
             .into_iter()
             .map(|entry| entry.key.clone())
@@ -18,19 +20,43 @@ pub(crate) fn purge(queues: &Queues, request: &PurgeRequest) -> u64 {
 }
 
 pub(crate) fn expired(queues: &Queues, request: &PurgeRequest) -> Listing {
-    queues.lock(&queues.all(), |locked, now| Listing {
-        records: expired_entries(locked, request, now)
-            .into_iter()
-            .map(|entry| entry.record(true, now))
-            .collect(),
-        ..Listing::default()
+    queues.lock(&queues_for(queues, request.handler()), |locked, now| {
+        Listing {
+            records: expired_entries(locked, request, now)
+                .into_iter()
+                .map(|entry| entry.record(true, now))
+                .collect(),
+            ..Listing::default()
+        }
     })
 }
 
 pub(crate) fn purge_archived(queues: &Queues, request: &PurgeRequest, keys: &[Key]) -> u64 {
-    let needed = queues.of(keys.iter().map(|key| &key.handler));
+    let selected = |handler: &&HandlerName| request.handler().is_none_or(|only| only == *handler);
+    let needed = queues.of(keys.iter().map(|key| &key.handler).filter(selected));
     queues.lock(&needed, |locked, now| {
         purge_keys(locked, request, keys, now)
+    })
+}
+
+/// Drops payloads and results of what `request` selects, and counts the entries that had one.
+pub(crate) fn drop_payloads(queues: &Queues, request: &PurgeRequest) -> u64 {
+    queues.lock(&queues_for(queues, request.handler()), |locked, now| {
+        let cutoff = cutoff(request, now);
+        let limit = request.limit() as usize;
+        let found = locked
+            .iter()
+            .flat_map(|queue| queue.with_content_by(request.state(), cutoff).take(limit));
+        let selected: Vec<(HandlerName, i64)> = longest_finished(found, limit)
+            .into_iter()
+            .map(|entry| (entry.key.handler.clone(), entry.seq))
+            .collect();
+        for (handler, seq) in &selected {
+            if let Some(queue) = locked.get(handler) {
+                queue.drop_content(*seq, now);
+            }
+        }
+        selected.len() as u64
     })
 }
 
@@ -38,10 +64,17 @@ pub(crate) fn purge_archived(queues: &Queues, request: &PurgeRequest, keys: &[Ke
 fn expired_entries<'a>(locked: &'a Locked<'_>, request: &PurgeRequest, now: i64) -> Vec<&'a Entry> {
     let cutoff = cutoff(request, now);
     let limit = request.limit() as usize;
-    let mut found: Vec<_> = locked
+    let found = locked
         .iter()
-        .flat_map(|queue| queue.finished_by(request.state(), cutoff).take(limit))
-        .collect();
+        .flat_map(|queue| queue.finished_by(request.state(), cutoff).take(limit));
+    longest_finished(found, limit)
+}
+
+fn longest_finished<'a>(
+    found: impl Iterator<Item = (Moment, &'a Entry)>,
+    limit: usize,
+) -> Vec<&'a Entry> {
+    let mut found: Vec<_> = found.collect();
     found.sort_by_key(|(finished, _)| *finished);
     found.truncate(limit);
     found.into_iter().map(|(_, entry)| entry).collect()

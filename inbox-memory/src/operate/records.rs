@@ -1,15 +1,15 @@
 //! Looking at messages: get, list and count.
 
-use inbox_api::{Cursor, Filter, Key, Listing, Page, Record, Result};
+use inbox_api::{Cursor, Filter, HandlerName, Key, Listing, Page, Record, Result};
 
 use crate::{
     entry::Entry,
     queues::{Locked, Queues, SharedQueue},
 };
 
-/// The queues in which messages that `filter` selects can be.
-pub(crate) fn queues_for(queues: &Queues, filter: &Filter) -> Vec<SharedQueue> {
-    match &filter.handler {
+/// The queues in which messages of `handler`, or of any, can be.
+pub(crate) fn queues_for(queues: &Queues, handler: Option<&HandlerName>) -> Vec<SharedQueue> {
+    match handler {
         Some(handler) => queues.of(std::iter::once(handler)),
         None => queues.all(),
     }
@@ -59,30 +59,36 @@ pub(crate) fn list(queues: &Queues, filter: &Filter, page: &Page) -> Result<List
     if limit == 0 {
         return Ok(Listing::default());
     }
-    Ok(queues.lock(&queues_for(queues, filter), |locked, now| {
-        let wanted = |entry: &Entry| entry.matches(filter, now);
-        // One more than the page holds tells whether there is a next one.
-        let found = select(locked, after, page.newest_first, limit + 1, wanted);
-        let records: Vec<Record> = found
-            .iter()
-            .take(limit)
-            .map(|entry| entry.record(page.with_payload, now))
-            .collect();
-        let last = records.last().map(|record| record.cursor.clone());
-        Listing {
-            next: last.filter(|_| found.len() > limit),
-            records,
-            corrupt: Vec::new(),
-        }
-    }))
+    Ok(queues.lock(
+        &queues_for(queues, filter.handler.as_ref()),
+        |locked, now| {
+            let wanted = |entry: &Entry| entry.matches(filter, now);
+            // One more than the page holds tells whether there is a next one.
+            let found = select(locked, after, page.newest_first, limit + 1, wanted);
+            let records: Vec<Record> = found
+                .iter()
+                .take(limit)
+                .map(|entry| entry.record(page.with_payload, now))
+                .collect();
+            let last = records.last().map(|record| record.cursor.clone());
+            Listing {
+                next: last.filter(|_| found.len() > limit),
+                records,
+                corrupt: Vec::new(),
+            }
+        },
+    ))
 }
 
 pub(crate) fn count(queues: &Queues, filter: &Filter) -> u64 {
-    queues.lock(&queues_for(queues, filter), |locked, now| {
-        locked
-            .iter()
-            .flat_map(|queue| queue.walk(None, false))
-            .filter(|entry| entry.matches(filter, now))
-            .count() as u64
-    })
+    queues.lock(
+        &queues_for(queues, filter.handler.as_ref()),
+        |locked, now| {
+            locked
+                .iter()
+                .flat_map(|queue| queue.walk(None, false))
+                .filter(|entry| entry.matches(filter, now))
+                .count() as u64
+        },
+    )
 }

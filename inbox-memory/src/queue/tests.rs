@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use inbox_api::{AfterDead, Kind, OrderingKey, Outcome, WorkerName};
+use inbox_api::{AfterDead, Due, Edit, Kind, OrderingKey, Outcome, WorkerName};
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn check(queue: &Queue, now: i64) {
         }
     }
     let first = claimable.first().filter(|(at, _)| *at <= now).copied();
-    assert_eq!(queue.first_claimable(now), first);
+    assert_eq!(queue.next_to_claim(now), first);
     match queue.statistics(now) {
         None => assert!(queue.entries.is_empty()),
         Some(statistics) => {
@@ -129,7 +129,7 @@ fn run(seed: u64) {
     for _ in 0..1_000 {
         now += i64::try_from(dice.roll(300)).unwrap();
         let id = MessageId::new(dice.roll(25).to_string()).unwrap();
-        match dice.roll(8) {
+        match dice.roll(11) {
             0 | 1 => {
                 let message = message(&mut dice, &handler, id);
                 let seq = || {
@@ -139,7 +139,7 @@ fn run(seed: u64) {
                 let _ = queue.receive(&message, seq, now);
             }
             2 | 3 => {
-                if let Some((_, seq)) = queue.first_claimable(now) {
+                if let Some((_, seq)) = queue.next_to_claim(now) {
                     let leased = queue.lease(seq, &terms, now).unwrap();
                     assert!(leases.iter().all(|old| old.token < leased.lease.token));
                     leases.push(leased.lease);
@@ -155,9 +155,23 @@ fn run(seed: u64) {
                 let _ = queue.settle(&settlement, false, now);
             }
             5 => {
-                let _ = queue.replay(&id, None, now);
+                let _ = queue.replay(&id, &Edit::default(), now);
             }
             6 => {
+                let due = Due::After(Duration::from_micros(dice.roll(500)));
+                let _ = queue.reschedule(&id, due, now);
+            }
+            7 => {
+                let _ = queue.clear(&id, now);
+            }
+            8 => {
+                let state = State::ALL[2 + usize::try_from(dice.roll(3)).unwrap()];
+                let first = queue.with_content_by(state, now - 50).next();
+                if let Some(seq) = first.map(|(_, entry)| entry.seq) {
+                    queue.drop_content(seq, now);
+                }
+            }
+            9 => {
                 let _ = queue.discard(&id, now);
                 if let Some(Begun::Run(leased)) = queue.begin(&id, &terms, now) {
                     leases.push(leased.lease);
