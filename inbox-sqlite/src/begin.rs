@@ -6,7 +6,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use inbox_api::{
-    Attempts, Begun, Bytes, Due, Error, ErrorKind, FencingToken, Lease, LeaseTerms, Leased,
+    Attempts, Begun, Bytes, Due, Error, ErrorKind, FencingToken, Key, Lease, LeaseTerms, Leased,
     Message, Recorded, Result, State, check_size, duration_micros, from_micros,
 };
 use sqlx::{
@@ -223,6 +223,29 @@ pub(crate) fn check_record(
     Ok(())
 }
 
+/// Keeps the result of what was recorded in the transaction that the connection is in.
+pub(crate) async fn keep_result_on(
+    database: &Database,
+    connection: &mut SqliteConnection,
+    key: &Key,
+    result: &Bytes,
+) -> Result<()> {
+    let kept = sqlx::query(database.statements.keep_result.clone())
+        .bind(key.handler.as_str())
+        .bind(key.id.as_str())
+        .bind(AsRef::<[u8]>::as_ref(result))
+        .execute(connection)
+        .await
+        .map_err(failed)?;
+    match kept.rows_affected() {
+        0 => Err(Error::new(
+            ErrorKind::Other,
+            "the message is not recorded in this transaction",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Records on a connection that is in a transaction.
 pub(crate) async fn record_on(
     database: &Database,
@@ -236,12 +259,13 @@ pub(crate) async fn record_on(
         message,
         now,
     )
-    .bind(result.map(AsRef::<[u8]>::as_ref));
+    .bind(result.map(AsRef::<[u8]>::as_ref))
+    .bind(message.fingerprint().get());
     let rows = query.fetch_all(&mut *connection).await.map_err(failed)?;
     let changes = read_changes(&rows).map_err(failed)?;
     if let Some((seq, _)) = changes.taken {
         if database.options.drop_processed_payloads {
-            sqlx::query(database.statements.settle_drop_payloads.clone())
+            sqlx::query(database.statements.drop_payloads.clone())
                 .bind(format!("[{seq}]"))
                 .execute(connection)
                 .await

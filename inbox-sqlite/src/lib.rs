@@ -17,7 +17,7 @@
 //!     r#"{"order": 7}"#,
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //! # Ok(())
 //! # }
 //! ```

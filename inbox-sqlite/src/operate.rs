@@ -1,17 +1,20 @@
 //! The operator's side: looks on the read connections, changes on the write connection.
 
+mod clear;
 mod discard;
+mod pauses;
 mod purge;
 mod records;
 mod replay;
+mod reschedule;
 mod selection;
 mod slice;
 mod statistics;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest, Record,
-    Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::store::SqliteStore;
@@ -42,8 +45,8 @@ impl Operate for SqliteStore {
             .map_err(|error| error.in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        replay::replay(&self.database, key, payload.as_ref())
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        replay::replay(&self.database, key, edit)
             .await
             .map_err(|error| error.in_operation("replay"))
     }
@@ -52,6 +55,18 @@ impl Operate for SqliteStore {
         replay::replay_slice(&self.database, filter, slice)
             .await
             .map_err(|error| error.in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        reschedule::reschedule(&self.database, key, due)
+            .await
+            .map_err(|error| error.in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        reschedule::reschedule_slice(&self.database, filter, slice, due)
+            .await
+            .map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -64,6 +79,30 @@ impl Operate for SqliteStore {
         discard::discard_slice(&self.database, filter, slice)
             .await
             .map_err(|error| error.in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        clear::clear_slice(&self.database, handler, slice)
+            .await
+            .map_err(|error| error.in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        pauses::pause(&self.database, handler)
+            .await
+            .map_err(|error| error.in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        pauses::resume(&self.database, handler)
+            .await
+            .map_err(|error| error.in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        pauses::paused(&self.database)
+            .await
+            .map_err(|error| error.in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -82,5 +121,11 @@ impl Operate for SqliteStore {
         purge::purge_archived(&self.database, request, keys)
             .await
             .map_err(|error| error.in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        purge::drop_payloads(&self.database, request)
+            .await
+            .map_err(|error| error.in_operation("drop_payloads"))
     }
 }

@@ -1,6 +1,9 @@
 //! Receiving a batch: one statement for all of it, unless it is larger than SQLite takes.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use inbox_api::{Message, Receipt, Result};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
@@ -24,6 +27,7 @@ type MessageRow<'a> = (
     i64,
     usize,
     usize,
+    i64,
 );
 
 /// A batch, checked and laid out.
@@ -58,11 +62,12 @@ impl Prepared<'_> {
     /// The receipts of such a batch, and whether each was accepted and can be claimed.
     pub(crate) fn only_receipts(
         mut self,
-        returned: &[SqliteRow],
+        accepted: &[SqliteRow],
+        known: &[SqliteRow],
         now: i64,
     ) -> Result<(Vec<Receipt>, Vec<bool>)> {
         if let Some((chunk, places)) = self.chunks.first() {
-            read(chunk, places, returned, &mut self.receipts)?;
+            read(chunk, places, accepted, known, &mut self.receipts)?;
         }
         let is_due = self
             .receipts
@@ -146,7 +151,7 @@ pub(crate) fn prepare<'a>(
             receipts.push(Receipt::Refused(invalid));
             continue;
         }
-        receipts.push(Receipt::Duplicate);
+        receipts.push(Receipt::Duplicate { differs: false });
         let headers = message.headers().to_json();
         let more = message.payload().len() + headers.len();
         if chunks
@@ -172,6 +177,7 @@ pub(crate) fn prepare<'a>(
             0,
             at,
             message.payload().len(),
+            message.fingerprint().get(),
         ));
         places.push(place);
     }
@@ -192,14 +198,22 @@ pub(crate) async fn insert(
     let mut receipts = prepared.receipts;
     for (mut chunk, places) in prepared.chunks {
         let parameters = parameters(&mut chunk, &places, &prepared.messages, now)?;
-        let returned = sqlx::query(database.statements.receive.clone())
-            .bind(parameters.rows)
+        let accepted = sqlx::query(database.statements.receive.clone())
+            .bind(parameters.rows.as_str())
             .bind(parameters.contents)
             .bind(now)
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
-        read(&chunk, &places, &returned, &mut receipts)?;
+        let mut known = Vec::new();
+        if accepted.len() < places.len() {
+            known = sqlx::query(database.statements.receive_known.clone())
+                .bind(parameters.rows)
+                .fetch_all(&mut *connection)
+                .await
+                .map_err(failed)?;
+        }
+        read(&chunk, &places, &accepted, &known, &mut receipts)?;
     }
     Ok(receipts)
 }
@@ -221,28 +235,35 @@ fn parameters(
     })
 }
 
-/// Takes note of what was accepted.
+/// Takes note of what was accepted, and of duplicates that differ from what is known.
 fn read(
     chunk: &Chunk<MessageRow<'_>>,
     places: &[usize],
-    returned: &[SqliteRow],
+    accepted: &[SqliteRow],
+    known: &[SqliteRow],
     receipts: &mut [Receipt],
 ) -> Result<()> {
-    let mut accepted = HashSet::with_capacity(returned.len());
-    for row in returned {
-        accepted.insert(handler_and_id(row).map_err(failed)?);
-    }
+    let accepted = accepted.iter().map(handler_and_id);
+    let mut accepted: HashSet<_> = accepted.collect::<sqlx::Result<_>>().map_err(failed)?;
+    let fingerprint = |row| Ok((handler_and_id(row)?, row.try_get::<i64, _>(2)?));
+    let known = known.iter().map(fingerprint);
+    let known: HashMap<_, _> = known.collect::<sqlx::Result<_>>().map_err(failed)?;
     for (row, place) in chunk.rows.iter().zip(places) {
-        if accepted.remove(&(row.0, row.1))
-            && let Some(receipt) = receipts.get_mut(*place)
-        {
-            *receipt = Receipt::Accepted;
+        let key = (row.0, row.1);
+        if let Some(receipt) = receipts.get_mut(*place) {
+            *receipt = if accepted.remove(&key) {
+                Receipt::Accepted
+            } else {
+                Receipt::Duplicate {
+                    differs: known.get(&key) != Some(&row.10),
+                }
+            };
         }
     }
     Ok(())
 }
 
-/// Of a row that `receive.sql` returned.
+/// Of a row that `receive.sql` or `receive_known.sql` returned.
 pub(crate) fn handler_and_id(row: &SqliteRow) -> sqlx::Result<(&str, &str)> {
     Ok((row.try_get(0)?, row.try_get(1)?))
 }

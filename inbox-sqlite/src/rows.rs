@@ -4,8 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Headers, Invalid, Key, Lease, Message,
-    Record, Result, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Fingerprint, Headers, Invalid, Key,
+    Lease, Message, PastAttempt, Record, Result, State, from_micros,
 };
 use sqlx::{Row, sqlite::SqliteRow};
 
@@ -49,6 +49,11 @@ fn headers(row: &SqliteRow, index: usize) -> Decoded<Headers> {
     Headers::from_json(column(row, index, "headers")?)
 }
 
+fn history(row: &SqliteRow, index: usize) -> Decoded<Vec<PastAttempt>> {
+    let json: Option<&str> = column(row, index, "history")?;
+    json.map_or(Ok(Vec::new()), PastAttempt::list_from_json)
+}
+
 fn state(row: &SqliteRow, index: usize) -> Decoded<State> {
     // Missing when there is no row of states. The driver takes NULL for 0.
     let code = column::<Option<i64>>(row, index, "state")?.ok_or("state is missing")?;
@@ -72,6 +77,11 @@ pub(crate) fn read_one(row: &SqliteRow, inbox: &str, now: i64) -> Result<Stored>
             format!("{}: {}", found.place, found.reason),
         )
     })
+}
+
+/// A paused handler whose name breaks the rules.
+pub(crate) fn corrupt_name(invalid: Invalid) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("a paused handler: {invalid}"))
 }
 
 /// The row and the token that a lease names. Sequence numbers are positive, so a locator that is
@@ -155,8 +165,9 @@ pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
         content_type: optional(row, 4, "content type")?,
         headers: headers(row, 5)?,
         ordering_key: optional(row, 6, "ordering key")?,
-        payload: blob(row, 21, "payload")?,
+        payload: blob(row, 23, "payload")?,
         payload_bytes,
+        fingerprint: Fingerprint::new(column(row, 21, "fingerprint")?),
         state: shown,
         attempts: Attempts {
             started: number(row, 14, "started attempts")?,
@@ -166,11 +177,13 @@ pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
         accepted_at: from_micros(column(row, 7, "acceptance time")?),
         due_at: from_micros(column(row, 11, "due time")?),
         lease_until: lease_until.filter(|_| leased).map(from_micros),
+        leased_at: column::<Option<i64>>(row, 22, "time of the lease")?.map(from_micros),
         worker: optional(row, 17, "worker")?,
         finished_at: column::<Option<i64>>(row, 18, "finish time")?.map(from_micros),
         last_error: column(row, 19, "last error")?,
+        history: history(row, 25)?,
         blocks_ordering_key: column::<i64>(row, 20, "blocking flag")? == 1,
-        result: blob(row, 22, "result")?,
+        result: blob(row, 24, "result")?,
         cursor: Cursor::from(seq),
     };
     Ok(Stored {

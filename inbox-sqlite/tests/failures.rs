@@ -13,8 +13,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Due, ErrorKind, Filter, Intervention, Operate, Outcome, Page, PurgeRequest, Receipt,
-    Schema, Settled, Settlement, Slice, State, Store, StoreExt, Transactional,
+    AfterDead, Due, Edit, ErrorKind, Filter, Intervention, Operate, Outcome, Page, PurgeRequest,
+    Receipt, Schema, Settled, Settlement, Slice, State, Store, StoreExt, Transactional,
 };
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -525,7 +525,7 @@ async fn subscriptions_wake_in_this_process_and_in_others() {
         }
         settle_down(&mut subscription).await;
         assert_eq!(
-            store.replay(&key(&id), None).await.unwrap(),
+            store.replay(&key(&id), &Edit::default()).await.unwrap(),
             Intervention::Done
         );
         assert!(is_woken(&mut subscription).await, "replay");

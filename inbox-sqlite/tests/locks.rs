@@ -11,7 +11,7 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    Begun, Due, ErrorKind, Extended, Filter, Operate, Outcome, PurgeRequest, Receipt, Schema,
+    Begun, Due, Edit, ErrorKind, Extended, Filter, Operate, Outcome, PurgeRequest, Receipt, Schema,
     Settled, Settlement, Slice, State, Store, StoreExt, Subscription, Transactional, from_micros,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
@@ -224,7 +224,7 @@ async fn every_operation_ends_while_another_process_keeps_the_lock() {
                 .map(drop),
             store.begin(&message("3"), &terms()).await.map(drop),
             store.open().await.map(drop),
-            store.replay(&key("1"), None).await.map(drop),
+            store.replay(&key("1"), &Edit::default()).await.map(drop),
             store.discard(&key("2")).await.map(drop),
             store.replay_slice(&all, &slice).await.map(drop),
             store.discard_slice(&all, &slice).await.map(drop),
@@ -282,7 +282,7 @@ async fn a_worker_that_was_idle_claims_beside_other_writers() {
             claim(other, 1),
             inbox.store.receive_one(&batch[0]),
         );
-        assert_eq!(received.unwrap(), Receipt::Duplicate);
+        assert_eq!(received.unwrap(), Receipt::Duplicate { differs: false });
         let mut ids = [ids(&one), ids(&other)].concat();
         ids.sort_unstable();
         assert_eq!(ids.len(), 2, "{ids:?}");

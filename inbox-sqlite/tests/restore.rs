@@ -130,7 +130,12 @@ async fn goes_on(before: &[Record], numbered: i64, restored: &TestInbox) {
     for record in before {
         let copy = message(record.key.id.as_str());
         let receipt = store.receive_one(&copy).await.unwrap();
-        assert_eq!(receipt, Receipt::Duplicate, "{:?}", record.key);
+        assert_eq!(
+            receipt,
+            Receipt::Duplicate { differs: false },
+            "{:?}",
+            record.key
+        );
     }
     // New numbers are behind all that were ever given.
     assert_eq!(
@@ -330,7 +335,7 @@ async fn a_store_whose_file_is_gone_says_so() {
     fs::rename(&aside, inbox.path()).unwrap();
     assert_eq!(
         inbox.store.receive_one(&message("a")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
 }
 
@@ -359,7 +364,7 @@ async fn a_store_whose_file_is_replaced_says_so_and_leaves_the_other_alone() {
     let new = inbox.other().await;
     assert_eq!(
         new.receive_one(&message("a")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
 }
 

@@ -40,7 +40,7 @@ async fn setting_up_twice_is_harmless() {
     let migration = store.migrate().await.unwrap();
     assert_eq!((migration.from, migration.to), (Some(1), 1));
     let receipt = store.receive_one(&message("1")).await.unwrap();
-    assert_eq!(receipt, Receipt::Duplicate);
+    assert_eq!(receipt, Receipt::Duplicate { differs: false });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -110,7 +110,7 @@ async fn without_an_inbox_everything_says_so() {
     // Also when it goes away later.
     store.create().await.unwrap();
     store.receive(&[message("1")]).await.unwrap();
-    run(&inbox, "DROP TABLE inbox_meta; DROP TABLE inbox_message; DROP TABLE inbox_state; DROP TABLE inbox_count;").await;
+    run(&inbox, "DROP TABLE inbox_meta; DROP TABLE inbox_message; DROP TABLE inbox_state; DROP TABLE inbox_count; DROP TABLE inbox_paused;").await;
     let error = store.receive(&[message("2")]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SchemaMissing);
     store.create().await.unwrap();
@@ -143,6 +143,74 @@ async fn a_part_that_is_missing_or_different_is_noticed() {
     let inbox = test_inbox().await;
     run(&inbox, "CREATE INDEX mine ON inbox_message (kind)").await;
     assert!(inbox.store.exists().await.unwrap());
+}
+
+async fn query_says(inbox: &TestInbox) -> bool {
+    let mut connection = raw(inbox).await;
+    let query = AssertSqlSafe(inbox.store.exists_query());
+    let said = sqlx::query_scalar(query).fetch_all(&mut connection).await;
+    connection.close().await.unwrap();
+    let said: Vec<bool> = said.unwrap();
+    assert_eq!(said.len(), 1);
+    said[0]
+}
+
+#[tokio::test]
+async fn the_query_tells_whether_all_parts_are_there() {
+    let inbox = empty_test_inbox().await;
+    assert!(!query_says(&inbox).await);
+    assert_eq!(inbox.store.exists_query(), inbox.options().exists_query());
+    inbox.store.create().await.unwrap();
+    assert!(query_says(&inbox).await);
+    let mut connection = raw(&inbox).await;
+    let parts: Vec<(String, String)> = sqlx::query_as(
+        "SELECT type, name FROM sqlite_master WHERE name LIKE 'inbox!_%' ESCAPE '!'",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .unwrap();
+    connection.close().await.unwrap();
+    assert!(parts.len() > 15, "{parts:?}");
+    for (kind, name) in parts {
+        let inbox = test_inbox().await;
+        run(&inbox, &format!("DROP {kind} {name}")).await;
+        assert!(!query_says(&inbox).await, "without {kind} {name}");
+    }
+    for column in [
+        "inbox_state DROP COLUMN worker",
+        "inbox_message DROP COLUMN kind",
+    ] {
+        let inbox = test_inbox().await;
+        run(&inbox, &format!("ALTER TABLE {column}")).await;
+        assert!(!query_says(&inbox).await, "without {column}");
+    }
+}
+
+#[tokio::test]
+async fn a_removal_takes_nothing_else() {
+    let inbox = test_inbox().await;
+    run(
+        &inbox,
+        "CREATE TABLE inbox_orders (id INTEGER); INSERT INTO inbox_orders VALUES (7)",
+    )
+    .await;
+    let other = inbox.options().inbox_name(InboxName::new("other").unwrap());
+    let other = SqliteStore::connect(other).await.unwrap();
+    other.create().await.unwrap();
+    other.receive(&[message("1")]).await.unwrap();
+    inbox.store.remove().await.unwrap();
+    assert!(!inbox.store.exists().await.unwrap());
+    let error = inbox.store.receive(&[message("1")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaMissing);
+    let mut connection = raw(&inbox).await;
+    let left: i64 = sqlx::query_scalar("SELECT id FROM inbox_orders")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    assert_eq!(left, 7);
+    assert!(other.get(&key("1")).await.unwrap().is_some());
+    other.close().await;
 }
 
 #[tokio::test]
@@ -277,7 +345,7 @@ async fn odd_file_names_are_names() {
             .unwrap();
         assert_eq!(
             store.receive_one(&message("1")).await.unwrap(),
-            Receipt::Duplicate
+            Receipt::Duplicate { differs: false }
         );
     }
 }
@@ -356,7 +424,7 @@ async fn triggers_of_another_revision_are_accepted_and_earlier_ones_replaced() {
         assert_eq!(now.contains("AND true"), !replaced, "{revision}: {now}");
         assert!(store.exists().await.unwrap());
         let receipt = store.receive_one(&message("1")).await.unwrap();
-        assert_eq!(receipt, Receipt::Duplicate);
+        assert_eq!(receipt, Receipt::Duplicate { differs: false });
         check_consistent(&store).await;
     }
     // With this build's revision it is damage.

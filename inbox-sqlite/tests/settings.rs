@@ -54,7 +54,11 @@ async fn works_on(inbox: &TestInbox, pool: &SqlitePool, what: &str) {
     let mut transaction = pool.begin().await.unwrap();
     let new = [message(&format!("{what} 3")), message(&format!("{what} 3"))];
     let receipts = store.receive_in(&mut transaction, &new).await.unwrap();
-    assert_eq!(receipts, [Receipt::Accepted, Receipt::Duplicate], "{what}");
+    assert_eq!(
+        receipts,
+        [Receipt::Accepted, Receipt::Duplicate { differs: false }],
+        "{what}"
+    );
     let recorded = store
         .record_in(&mut transaction, &message(&format!("{what} 4")), None)
         .await
@@ -204,7 +208,7 @@ async fn no_setting_of_the_file_matters() {
             ("é ", Receipt::Accepted),
             ("\u{1f600}", Receipt::Accepted),
             ("\u{ffff}", Receipt::Accepted),
-            ("é", Receipt::Duplicate),
+            ("é", Receipt::Duplicate { differs: false }),
         ] {
             let got = inbox.store.receive_one(&message(id)).await.unwrap();
             assert_eq!(got, receipt, "{name} {value}: {id:?}");

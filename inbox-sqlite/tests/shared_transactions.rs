@@ -34,7 +34,10 @@ async fn a_thousand_callers_at_once_are_all_served() {
         assert_eq!(leased.attempts.started, 1);
         let other = common::message(&format!("{n} too"));
         assert_eq!(store.receive_one(&other).await.unwrap(), Receipt::Accepted);
-        assert_eq!(store.receive_one(&other).await.unwrap(), Receipt::Duplicate);
+        assert_eq!(
+            store.receive_one(&other).await.unwrap(),
+            Receipt::Duplicate { differs: false }
+        );
         let settled = store.settle(&[done(&leased.lease)]).await.unwrap();
         assert_eq!(settled, [Settled::Done]);
         // A repetition, whose reply was lost.

@@ -44,6 +44,10 @@ SELECT rule || ': ' || n FROM (
     SELECT 'a blocked key with a message that can be claimed', count(*) FROM headed
     WHERE leased = 0 AND head_state = 3 AND claimable > 0
     UNION ALL
+    SELECT 'payload or result that is not told of, or is gone', count(*)
+    FROM {inbox}_state AS s JOIN {inbox}_message AS m USING (seq)
+    WHERE s.has_content <> (m.payload IS NOT NULL OR s.result IS NOT NULL)
+    UNION ALL
     SELECT 'more attempts finished than started', count(*) FROM {inbox}_state
     WHERE finished > started
     UNION ALL

@@ -1,10 +1,11 @@
-//! Purging: deleting what finished long enough ago, slice by slice.
+//! Retention: deleting, or dropping the content of, what finished long enough ago, slice by slice.
 
-use inbox_api::{Key, Listing, PurgeRequest, Result, State, duration_micros};
+use inbox_api::{HandlerName, Key, Listing, PurgeRequest, Result, State, duration_micros};
+use sqlx::{SqlStr, Sqlite, query::Query, sqlite::SqliteArguments};
 use tokio::time::Instant;
 
 use super::records::read_listing;
-use crate::{batch::json, connection::Database, error::failed};
+use crate::{batch::json, connection::Database, error::failed, rows};
 
 /// A purge holds the write lock for this many rows at a time, so that live traffic gets in
 /// between.
@@ -22,17 +23,18 @@ fn wake_after_purge(database: &Database, request: &PurgeRequest, purged: u64) {
     }
 }
 
-pub(crate) async fn purge(database: &Database, request: &PurgeRequest) -> Result<u64> {
-    let mut purged = 0;
+/// Does slices of work until the request's limit or the end is reached, and counts what they changed.
+async fn in_slices<F>(request: &PurgeRequest, mut work: impl FnMut(u32) -> F) -> Result<u64>
+where
+    F: Future<Output = Result<u64>>,
+{
+    let mut changed = 0;
     let mut left = request.limit();
     while left > 0 {
         let limit = left.min(SLICE);
         let started = std::time::Instant::now();
-        let slice = database
-            .run(|until| purge_slice(database, request, limit, until))
-            .await?;
-        wake_after_purge(database, request, slice);
-        purged += slice;
+        let slice = work(limit).await?;
+        changed += slice;
         left -= limit;
         if slice < u64::from(limit) {
             break;
@@ -41,7 +43,68 @@ pub(crate) async fn purge(database: &Database, request: &PurgeRequest) -> Result
         // since a caller that reaches the limit asks for more.
         tokio::time::sleep(started.elapsed()).await;
     }
-    Ok(purged)
+    Ok(changed)
+}
+
+/// A statement of `purge.sql`'s parameters. Messages with neither payload nor result are passed over
+/// if only the `content` of others is of interest.
+fn expired_query<'q>(
+    text: &SqlStr,
+    database: &Database,
+    request: &'q PurgeRequest,
+    limit: u32,
+    content: bool,
+) -> Query<'q, Sqlite, SqliteArguments> {
+    sqlx::query(text.clone())
+        .bind(i64::from(request.state().code()))
+        .bind(finished_before(database, request))
+        .bind(i64::from(limit))
+        .bind(request.handler().map(HandlerName::as_str))
+        .bind(content)
+}
+
+pub(crate) async fn purge(database: &Database, request: &PurgeRequest) -> Result<u64> {
+    in_slices(request, |limit| async move {
+        let purged = database
+            .run(|until| purge_slice(database, request, limit, until))
+            .await?;
+        wake_after_purge(database, request, purged);
+        Ok(purged)
+    })
+    .await
+}
+
+pub(crate) async fn drop_payloads(database: &Database, request: &PurgeRequest) -> Result<u64> {
+    in_slices(request, |limit| {
+        database.run(move |until| drop_slice(database, request, limit, until))
+    })
+    .await
+}
+
+async fn drop_slice(
+    database: &Database,
+    request: &PurgeRequest,
+    limit: u32,
+    until: Instant,
+) -> Result<u64> {
+    let statements = &database.statements;
+    let mut transaction = database.begin(until).await?;
+    let found = expired_query(&statements.drop_select, database, request, limit, true)
+        .fetch_all(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    let sequences = found.iter().map(rows::seq);
+    let sequences: Vec<i64> = sequences.collect::<sqlx::Result<_>>().map_err(failed)?;
+    let rows = json(&sequences)?;
+    for text in [&statements.drop_results, &statements.drop_payloads] {
+        sqlx::query(text.clone())
+            .bind(rows.as_str())
+            .execute(&mut *transaction)
+            .await
+            .map_err(failed)?;
+    }
+    transaction.commit().await.map_err(failed)?;
+    Ok(sequences.len() as u64)
 }
 
 async fn purge_slice(
@@ -51,10 +114,8 @@ async fn purge_slice(
     until: Instant,
 ) -> Result<u64> {
     let mut connection = database.writer(until).await?;
-    let purged = sqlx::query(database.statements.purge.clone())
-        .bind(i64::from(request.state().code()))
-        .bind(finished_before(database, request))
-        .bind(i64::from(limit))
+    let text = &database.statements.purge;
+    let purged = expired_query(text, database, request, limit, false)
         .execute(&mut *connection)
         .await
         .map_err(failed)?;
@@ -64,10 +125,8 @@ async fn purge_slice(
 pub(crate) async fn expired(database: &Database, request: &PurgeRequest) -> Result<Listing> {
     let attempt = |until| async move {
         let mut connection = database.reader(until).await?;
-        let returned = sqlx::query(database.statements.purge_select.clone())
-            .bind(i64::from(request.state().code()))
-            .bind(finished_before(database, request))
-            .bind(i64::from(request.limit()))
+        let text = &database.statements.purge_select;
+        let returned = expired_query(text, database, request, request.limit(), false)
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
@@ -108,6 +167,7 @@ async fn purge_keys(
         .bind(i64::from(request.state().code()))
         .bind(finished_before(database, request))
         .bind(keys)
+        .bind(request.handler().map(HandlerName::as_str))
         .execute(&mut *connection)
         .await
         .map_err(failed)?;

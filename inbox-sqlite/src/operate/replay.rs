@@ -1,34 +1,35 @@
 //! Replaying: pending again, as if just accepted.
 
-use inbox_api::{Bytes, Filter, Intervention, Key, Progress, Result, Slice, State, check_size};
+use inbox_api::{Edit, Filter, Headers, Intervention, Key, Progress, Result, Slice, State};
 use tokio::time::Instant;
 
 use super::{
     records::find,
-    slice::{change, change_slice},
+    slice::{Change, change_slice},
 };
 use crate::{connection::Database, error::failed};
 
-pub(crate) async fn replay(
-    database: &Database,
-    key: &Key,
-    payload: Option<&Bytes>,
-) -> Result<Intervention> {
-    if let Some(payload) = payload {
-        check_size("payload", payload.len(), database.options.payload_limit)?;
+fn change(database: &Database) -> Change<'_> {
+    let finals = [State::Processed, State::Dead, State::Discarded];
+    Change {
+        needs_payload: true,
+        ..Change::new(&database.statements.replay, &finals)
     }
+}
+
+pub(crate) async fn replay(database: &Database, key: &Key, edit: &Edit) -> Result<Intervention> {
+    edit.check_payload(database.options.payload_limit)?;
     database
-        .run(|until| attempt(database, key, payload, until))
+        .run(|until| attempt(database, key, edit, until))
         .await
 }
 
 async fn attempt(
     database: &Database,
     key: &Key,
-    payload: Option<&Bytes>,
+    edit: &Edit,
     until: Instant,
 ) -> Result<Intervention> {
-    let statements = &database.statements;
     let mut transaction = database.begin(until).await?;
     let now = database.now();
     let refused = match find(database, &mut transaction, key, now).await? {
@@ -36,15 +37,18 @@ async fn attempt(
         Some(stored) if !stored.stored_state.is_final() => {
             Intervention::WrongState(stored.record.state)
         }
-        Some(stored) if payload.is_none() && stored.record.payload.is_none() => {
+        Some(stored) if edit.payload.is_none() && stored.record.payload.is_none() => {
             Intervention::PayloadDropped
         }
         Some(stored) => {
-            change(&mut transaction, &statements.replay, &[stored.seq], now).await?;
-            if let Some(payload) = payload {
-                sqlx::query(statements.replay_payload.clone())
+            change(database)
+                .apply(&mut transaction, &[stored.seq], now)
+                .await?;
+            if *edit != Edit::default() {
+                sqlx::query(database.statements.replay_edit.clone())
                     .bind(stored.seq)
-                    .bind(payload.as_ref())
+                    .bind(edit.payload.as_deref())
+                    .bind(edit.headers.as_ref().map(Headers::to_json))
                     .execute(&mut *transaction)
                     .await
                     .map_err(failed)?;
@@ -63,7 +67,5 @@ pub(crate) async fn replay_slice(
     filter: &Filter,
     slice: &Slice,
 ) -> Result<Progress> {
-    let text = &database.statements.replay;
-    let eligible = [State::Processed, State::Dead, State::Discarded];
-    change_slice(database, text, filter, &eligible, slice).await
+    change_slice(database, &change(database), filter, slice).await
 }

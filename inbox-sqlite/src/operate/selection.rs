@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Cursor, Filter, Result, State, duration_micros};
+use inbox_api::{Cursor, ErrorType, Filter, Result, State, duration_micros};
 use sqlx::{SqlStr, Sqlite, query::Query, sqlite::SqliteArguments};
 
 use crate::statements::ByStates;
@@ -24,10 +24,15 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Of those states of the filter that are `eligible`; dead when it has none.
-    pub(crate) fn eligible(filter: &'a Filter, eligible: &[State], now: i64) -> Option<Self> {
+    /// Of those states of the filter that are `eligible`; the `usual` one when it has none.
+    pub(crate) fn eligible(
+        filter: &'a Filter,
+        eligible: &[State],
+        usual: State,
+        now: i64,
+    ) -> Option<Self> {
         let states: Vec<State> = if filter.states.is_empty() {
-            vec![State::Dead]
+            vec![usual]
         } else {
             filter
                 .states
@@ -50,7 +55,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// `?1` to `?10` of `list.sql`.
+    /// `?1` to `?18` of `list.sql`.
     pub(crate) fn bind(
         &self,
         text: SqlStr,
@@ -60,7 +65,10 @@ impl<'a> Selection<'a> {
         let codes: Vec<_> = self.states.iter().map(|state| state.code()).collect();
         let states = (!codes.is_empty()).then(|| format!("{codes:?}"));
         let ago = |age: Duration| self.now.saturating_sub(duration_micros(age));
+        let ahead = |wait: Duration| self.now.saturating_add(duration_micros(wait));
         let filter = self.filter;
+        let ids: Vec<&str> = filter.ids.iter().map(AsRef::as_ref).collect();
+        let ids = (!ids.is_empty()).then(|| serde_json::json!(ids).to_string());
         sqlx::query(text)
             .bind(beyond)
             .bind(limit)
@@ -72,6 +80,14 @@ impl<'a> Selection<'a> {
             .bind(filter.older_than.map(ago))
             .bind(filter.newer_than.map(ago))
             .bind(filter.error_contains.as_deref())
+            .bind(ids)
+            .bind(filter.correlation_id.as_deref())
+            .bind(filter.finished_longer_ago.map(ago))
+            .bind(filter.finished_within.map(ago))
+            .bind(filter.due_later_than.map(ahead))
+            .bind(filter.due_within.map(ahead))
+            .bind(filter.min_started)
+            .bind(filter.error_type.as_ref().map(ErrorType::prefix))
     }
 }
 

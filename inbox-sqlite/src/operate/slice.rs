@@ -1,10 +1,13 @@
-//! What replay and discard have in common: messages that were found eligible under the write lock.
+//! What interventions have in common: messages that were found eligible under the write lock.
 
-use inbox_api::{Cursor, Filter, Progress, Result, Slice, State};
+use inbox_api::{Cursor, Due, Filter, Intervention, Key, Progress, Result, Slice, State};
 use sqlx::{Connection as _, SqlStr, SqliteConnection};
 use tokio::time::Instant;
 
-use super::selection::{Selection, start_after};
+use super::{
+    records::find,
+    selection::{Selection, start_after},
+};
 use crate::{
     batch::json,
     connection::{Database, Limited},
@@ -18,69 +21,122 @@ const NOTHING: Progress = Progress {
     next: None,
 };
 
-/// Runs `replay.sql` or `discard.sql` on rows that were found eligible under the write lock.
-pub(crate) async fn change(
-    connection: &mut SqliteConnection,
-    text: &SqlStr,
-    sequences: &[i64],
-    now: i64,
-) -> Result<()> {
-    sqlx::query(text.clone())
-        .bind(json(&sequences)?)
-        .bind(now)
-        .execute(connection)
-        .await
-        .map_err(failed)?;
-    Ok(())
+/// What an intervention does.
+pub(crate) struct Change<'a> {
+    pub(crate) text: &'a SqlStr,
+    /// The states in which messages are changed.
+    pub(crate) eligible: Vec<State>,
+    /// What a filter without states means.
+    pub(crate) usual: State,
+    /// The third parameter of the statement, if it has one.
+    pub(crate) due: Option<Due>,
+    /// Whether messages without a payload are passed over.
+    pub(crate) needs_payload: bool,
 }
 
-/// Changes one slice of those messages that `filter` selects and whose state is `eligible`.
+impl<'a> Change<'a> {
+    pub(crate) fn new(text: &'a SqlStr, eligible: &[State]) -> Self {
+        Self {
+            text,
+            eligible: eligible.to_vec(),
+            usual: State::Dead,
+            due: None,
+            needs_payload: false,
+        }
+    }
+
+    /// Of those states of the filter that are eligible.
+    fn selection<'f>(&self, filter: &'f Filter, now: i64) -> Option<Selection<'f>> {
+        Selection::eligible(filter, &self.eligible, self.usual, now)
+    }
+
+    /// Changes rows that were found eligible under the write lock.
+    pub(crate) async fn apply(
+        &self,
+        connection: &mut SqliteConnection,
+        sequences: &[i64],
+        now: i64,
+    ) -> Result<()> {
+        let mut query = sqlx::query(self.text.clone())
+            .bind(json(&sequences)?)
+            .bind(now);
+        if let Some(due) = self.due {
+            query = query.bind(due.resolve(now));
+        }
+        query.execute(connection).await.map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// Changes the message of that key, if its state is eligible.
+pub(crate) async fn change_one(
+    database: &Database,
+    change: &Change<'_>,
+    key: &Key,
+) -> Result<Intervention> {
+    database
+        .run(|until| attempt_one(database, change, key, until))
+        .await
+}
+
+async fn attempt_one(
+    database: &Database,
+    change: &Change<'_>,
+    key: &Key,
+    until: Instant,
+) -> Result<Intervention> {
+    let mut transaction = database.begin(until).await?;
+    let now = database.now();
+    let refused = match find(database, &mut transaction, key, now).await? {
+        None => Intervention::NotFound,
+        Some(stored) if change.eligible.contains(&stored.record.state) => {
+            change.apply(&mut transaction, &[stored.seq], now).await?;
+            transaction.commit().await.map_err(failed)?;
+            database.signal.raise();
+            return Ok(Intervention::Done);
+        }
+        Some(stored) => Intervention::WrongState(stored.record.state),
+    };
+    transaction.rollback().await.map_err(failed)?;
+    Ok(refused)
+}
+
+/// Changes one slice of those messages that `filter` selects and whose state is eligible.
 pub(crate) async fn change_slice(
     database: &Database,
-    text: &SqlStr,
+    change: &Change<'_>,
     filter: &Filter,
-    eligible: &[State],
     slice: &Slice,
 ) -> Result<Progress> {
     let beyond = start_after(slice.after.as_ref(), 0)?;
-    if slice.limit == 0 || Selection::eligible(filter, eligible, 0).is_none() {
+    if slice.limit == 0 || change.selection(filter, 0).is_none() {
         return Ok(NOTHING);
     }
     database
-        .run(|until| {
-            attempt(
-                database,
-                text,
-                (filter, eligible),
-                (beyond, slice.limit),
-                until,
-            )
-        })
+        .run(|until| attempt(database, change, filter, (beyond, slice.limit), until))
         .await
 }
 
 async fn attempt(
     database: &Database,
-    text: &SqlStr,
-    (filter, eligible): (&Filter, &[State]),
+    change: &Change<'_>,
+    filter: &Filter,
     (beyond, limit): (i64, u32),
     until: Instant,
 ) -> Result<Progress> {
     let mut limited = Limited::new(database.writer(until).await?, until).await?;
     let connection = &mut limited.connection;
     let mut transaction = connection.begin_with(BEGIN).await.map_err(failed)?;
-    let Some(selection) = Selection::eligible(filter, eligible, database.now()) else {
+    let Some(selection) = change.selection(filter, database.now()) else {
         return Ok(NOTHING);
     };
-    // What was dropped cannot be replayed; what is not processed has its payload.
-    let with_payload_only = eligible.contains(&State::Processed);
     let found = selection
         .bind(
-            selection.text(&database.statements.replay_select),
+            selection.text(&database.statements.slice_select),
             beyond,
             i64::from(limit),
         )
-        .bind(with_payload_only)
+        .bind(change.needs_payload)
         .fetch_all(&mut *transaction)
         .await
         .map_err(failed)?;
@@ -94,7 +150,9 @@ async fn attempt(
         limited.give_back();
         return Ok(NOTHING);
     };
-    change(&mut transaction, text, &sequences, selection.now).await?;
+    change
+        .apply(&mut transaction, &sequences, selection.now)
+        .await?;
     transaction.commit().await.map_err(failed)?;
     database.signal.raise();
     limited.give_back();

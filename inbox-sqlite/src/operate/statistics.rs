@@ -54,6 +54,7 @@ fn handler_statistics(
     statistics.dead = count(4)?;
     statistics.discarded = count(5)?;
     statistics.blocking = count(9)?;
+    statistics.paused = count(10)? == 1;
     statistics.lag = age(7)?;
     statistics.oldest_due_age = age(8)?;
     Ok(statistics)

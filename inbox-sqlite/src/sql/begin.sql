@@ -3,7 +3,7 @@
 -- claimable.
 UPDATE {inbox}_state
 SET state = 1, lease_until = b.until, visible_at = b.until, token = max(token + 1, ?2),
-    started = started + 1, worker = b.worker
+    started = started + 1, worker = b.worker, leased_at = ?2
 FROM (
     SELECT
         (

@@ -10,6 +10,7 @@ WITH due AS MATERIALIZED (
         WHERE claimable = 1 AND handler = h.value AND visible_at <= ?2
         ORDER BY visible_at, seq LIMIT ?3
     )
+    WHERE NOT EXISTS (SELECT 1 FROM {inbox}_paused AS p WHERE p.handler = h.value)
     ORDER BY c.visible_at, c.seq
     LIMIT ?3
 )

@@ -1,7 +1,6 @@
--- ?1 state, ?2 finished at or before, ?3 limit.
+-- The longest finished, of each handler at most ?3 and so of all. ?1 state, ?2 finished at or before,
+-- ?3 limit, ?4 handler if not all, ?5 the least of has_content.
 DELETE FROM {inbox}_message
-WHERE seq IN (
-    SELECT seq FROM {inbox}_state
-    WHERE state = ?1 AND finished_at <= ?2
-    ORDER BY finished_at, seq LIMIT ?3
-)
+WHERE seq IN (SELECT seq FROM (
+    {expired}
+))

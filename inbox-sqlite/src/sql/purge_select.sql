@@ -1,6 +1,9 @@
--- What a purge deletes. ?1 state, ?2 finished at or before, ?3 limit.
-SELECT {columns}, m.payload, s.result
-FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
-WHERE s.state = ?1 AND s.finished_at <= ?2
-ORDER BY s.finished_at, s.seq
-LIMIT ?3
+-- What a purge deletes. Parameters as in purge.sql.
+WITH expired AS MATERIALIZED (
+    {expired}
+)
+SELECT {columns}, m.payload, s.result, s.history
+FROM expired AS e
+CROSS JOIN {inbox}_state AS s ON s.seq = e.seq
+CROSS JOIN {inbox}_message AS m ON m.seq = e.seq
+ORDER BY e.finished_at, e.seq

@@ -6,6 +6,8 @@ CREATE TABLE {inbox}_message (
     content_type TEXT,
     headers TEXT NOT NULL,
     ordering_key TEXT,
+    -- Of the message that was accepted, whatever becomes of its payload.
+    fingerprint INTEGER NOT NULL,
     accepted_at INTEGER NOT NULL,
     first_due_at INTEGER NOT NULL,
     payload_bytes INTEGER,
@@ -28,10 +30,15 @@ CREATE TABLE {inbox}_state (
     finished INTEGER NOT NULL DEFAULT 0 CHECK (finished >= 0),
     replays INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
     worker TEXT,
+    leased_at INTEGER,
     finished_at INTEGER,
     last_error TEXT,
     result BLOB,
+    -- Whether there is a payload or a result.
+    has_content INTEGER NOT NULL DEFAULT 1 CHECK (has_content IN (0, 1)),
     blocks INTEGER NOT NULL DEFAULT 0 CHECK (blocks IN (0, 1)),
+    -- Attempts that ended with an error, the oldest first, as a JSON array.
+    history TEXT,
     CHECK (claimable = 0 OR state < 2),
     CHECK ((state = 1) = (lease_until IS NOT NULL)),
     CHECK ((state >= 2) = (finished_at IS NOT NULL)),
@@ -54,8 +61,8 @@ CREATE INDEX {inbox}_open ON {inbox}_state (handler, ordering_key, seq)
 CREATE UNIQUE INDEX {inbox}_head ON {inbox}_state (handler, ordering_key)
     WHERE ordering_key IS NOT NULL AND claimable = 1;
 
--- Retention: the longest finished first.
-CREATE INDEX {inbox}_final ON {inbox}_state (state, finished_at, seq)
+-- Retention: the longest finished of each handler first, and apart those that have no content left.
+CREATE INDEX {inbox}_final ON {inbox}_state (handler, state, has_content, finished_at, seq)
     WHERE finished_at IS NOT NULL;
 
 -- Dead letters in order of acceptance, however long the history is.
@@ -72,6 +79,11 @@ CREATE TABLE {inbox}_count (
     state INTEGER NOT NULL,
     n INTEGER NOT NULL,
     PRIMARY KEY (handler, state)
+) STRICT, WITHOUT ROWID;
+
+-- The handlers whose messages are not handed out.
+CREATE TABLE {inbox}_paused (
+    handler TEXT NOT NULL PRIMARY KEY
 ) STRICT, WITHOUT ROWID;
 
 -- One row. A second one is that of a dump which was loaded into an inbox that had been set up: its

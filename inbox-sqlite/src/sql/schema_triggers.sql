@@ -59,9 +59,9 @@ END;
 CREATE TRIGGER {inbox}_removed AFTER DELETE ON {inbox}_state
 BEGIN
     UPDATE {inbox}_count SET n = n - 1 WHERE handler = OLD.handler AND state = OLD.state;
-    -- A dead message that blocked its ordering key has gone.
+    -- An unfinished message of its ordering key has gone, or a dead one that blocked it.
     UPDATE {inbox}_state SET claimable = 1
-    WHERE OLD.blocks = 1
+    WHERE (OLD.state < 2 OR OLD.blocks = 1)
       AND seq = (
           SELECT seq FROM {inbox}_state
           WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
@@ -74,4 +74,11 @@ BEGIN
           WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
             AND ordering_key IS NOT NULL AND claimable = 1
       );
+END;
+
+-- Payloads are dropped and edited after results are set.
+CREATE TRIGGER {inbox}_refilled AFTER UPDATE OF payload ON {inbox}_message
+BEGIN
+    UPDATE {inbox}_state SET has_content = NEW.payload IS NOT NULL OR result IS NOT NULL
+    WHERE seq = NEW.seq;
 END;

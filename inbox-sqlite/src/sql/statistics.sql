@@ -1,6 +1,7 @@
 -- ?1 now. The message that has been due for longest stands at the head of the claim index.
 SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, c.lost,
-    d.visible_at, m.accepted_at, c.blocking
+    d.visible_at, m.accepted_at, c.blocking,
+    EXISTS (SELECT 1 FROM {inbox}_paused AS p WHERE p.handler = c.handler)
 FROM (
     SELECT n.handler,
         sum(iif(n.state = 0, n.n, 0)) AS pending,

@@ -1,0 +1,1 @@
+INSERT INTO {inbox}_paused (handler) VALUES (?1) ON CONFLICT DO NOTHING

@@ -1,0 +1,1 @@
+SELECT handler FROM {inbox}_paused ORDER BY handler

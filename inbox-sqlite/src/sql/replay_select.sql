@@ -1,8 +1,0 @@
--- What a replay or discard changes in one slice. Parameters as in list.sql; ?11 whether the payload
--- must still be there.
-SELECT s.seq
-FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
-WHERE s.seq > ?1 AND {filter}
-  AND (NOT ?11 OR m.payload_bytes IS NOT NULL)
-ORDER BY s.seq
-LIMIT ?2

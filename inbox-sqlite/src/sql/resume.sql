@@ -1,0 +1,1 @@
+DELETE FROM {inbox}_paused WHERE handler = ?1
