@@ -43,9 +43,14 @@ pub(crate) fn unless_all_none<T>(each: impl Iterator<Item = Option<T>>) -> Optio
     all.iter().any(Option::is_some).then_some(all)
 }
 
-/// Due at a time, or after a delay; neither means now.
+/// When a message is due.
 pub(crate) fn due(message: &Message) -> (Option<Instant>, Option<i64>) {
-    match message.due() {
+    due_parts(message.due())
+}
+
+/// Due at a time, or after a delay; neither means now.
+pub(crate) fn due_parts(due: Due) -> (Option<Instant>, Option<i64>) {
+    match due {
         Due::Now => (None, None),
         Due::At(time) => (Some(Instant(inbox_api::to_micros(time))), None),
         Due::After(delay) => (None, Some(micros(delay))),

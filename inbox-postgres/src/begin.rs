@@ -34,7 +34,7 @@ pub(crate) async fn begin(
     read(only(&answer)?, message, &options.inbox)
 }
 
-/// Makes a message the first nine arguments.
+/// Makes a message the first ten arguments.
 pub(crate) fn arguments_of(options: &PostgresOptions, message: &Message) -> Arguments {
     let (at, after) = due(message);
     let arguments = Arguments::of_key(message.key())
@@ -47,6 +47,7 @@ pub(crate) fn arguments_of(options: &PostgresOptions, message: &Message) -> Argu
         .with_one(arguments, Some(message.payload()))
         .with(at)
         .with(after)
+        .with(message.fingerprint().get())
 }
 
 fn read(row: &PgRow, message: &Message, inbox: &InboxName) -> Result<Begun> {

@@ -15,7 +15,7 @@
 //!     r#"{"order": 7}"#,
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //! # Ok(())
 //! # }
 //! ```
@@ -145,11 +145,17 @@
 //! For an inbox named `inbox`:
 //!
 //! - `inbox_message` holds what was received. A row is written once and never changed (unless
-//!   payloads are dropped or edited). Its unique index on handler and id, compared byte for byte, is
-//!   what makes *accept once* atomic, in whatever state the first copy is.
+//!   payloads are dropped, or payload and headers edited). Its unique index on handler and id, compared
+//!   byte for byte, is what makes *accept once* atomic, in whatever state the first copy is. The
+//!   fingerprints of keys are there, and read only for duplicates.
 //! - `inbox_work` holds a narrow row for each message that is not finished, and for dead letters.
 //!   Claiming updates it; settling as processed deletes it.
-//! - `inbox_done` holds a narrow row for each finished message and is only ever added to.
+//! - `inbox_done` holds a narrow row for each finished message and is only ever added to. Retention
+//!   finds the longest finished of a handler by an index that has those without payload and result
+//!   apart, so that neither one handler's history nor what was dropped before costs another's anything.
+//!   Of all handlers it looks at each one's.
+//! - What became of a message's newest ten attempts that failed is in its row of either (`history`). Only
+//!   such attempts write it, and no claim reads it.
 //! - `inbox_ordering` has a row for each ordering key with unfinished messages. What adds or
 //!   finishes one of them locks that row first; then the earliest unfinished message, and no other
 //!   one, is marked claimable. Messages that wait for their key are in no index that a claim reads.
@@ -157,6 +163,7 @@
 //! - `inbox_tally` holds counts: each operation adds one row per handler, and now and then the rows
 //!   are summed up. A counter that is updated in place would make all writers wait for each other
 //!   until their commits are on disk.
+//! - `inbox_paused` has a row for each handler that is paused. A claim looks there first.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, which versions'
 //!   builds work with it, and the revision of the functions.
 //!
@@ -188,7 +195,7 @@
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes 250 messages a statement, the longest
 //! finished first, passes over rows that others have locked, and rests after each statement
-//! for as long as that took. Nothing waits for it, but each deleted row is a dead row of two tables
+//! for as long as that took; [`drop_payloads`](inbox_api::Operate::drop_payloads) does the same. Nothing waits for it, but each deleted row is a dead row of two tables
 //! and their indexes, which vacuum has to go after.
 //!
 //! # Partitions
@@ -209,6 +216,8 @@
 //!   partition is attached and dropped under a lock that waits 50 ms at most; when it cannot be
 //!   had, because a dump is reading perhaps, the next purge tries again. If nobody purges, the
 //!   current partition goes on growing, and nothing else happens.
+//! - **One handler's retention** drops partitions that hold nothing of others. In those that do, its
+//!   messages are deleted row by row, like stragglers.
 //! - **Stragglers.** One pending or dead message holds its whole partition up. Finished messages
 //!   that have been overdue for longer than [`Partitions::patience`] are deleted row by row, so that
 //!   retention is kept whatever is held up.

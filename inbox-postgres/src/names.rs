@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use inbox_api::{InboxName, Invalid};
+use inbox_api::{InboxName, Invalid, PastAttempt};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use crate::payload::PayloadType;
@@ -181,6 +181,7 @@ impl Names {
             "payload_out" => "m.payload".to_owned(),
             "payload_bytes" if as_text => "octet_length(m.payload::text)".to_owned(),
             "payload_bytes" => "octet_length(m.payload)".to_owned(),
+            "kept_attempts" => PastAttempt::KEPT.to_string(),
             "refusal" => NOT_READ_COMMITTED.to_owned(),
             "width" => PARTITION_WIDTH.to_owned(),
             "lock_timeout" => PARTITION_LOCK_TIMEOUT.to_owned(),

@@ -1,16 +1,19 @@
 //! The operator's side: looking and intervening.
 
+mod clear;
 mod discard;
+mod pauses;
 mod purge;
 mod records;
 mod replay;
+mod reschedule;
 mod selection;
 mod statistics;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest, Record,
-    Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::{error::in_operation, store::PostgresStore};
@@ -41,8 +44,8 @@ impl Operate for PostgresStore {
             .map_err(in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        replay::replay(&self.inner.database, key, payload)
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        replay::replay(&self.inner.database, key, edit)
             .await
             .map_err(in_operation("replay"))
     }
@@ -51,6 +54,18 @@ impl Operate for PostgresStore {
         replay::replay_slice(&self.inner.database, filter, slice)
             .await
             .map_err(in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        reschedule::reschedule(&self.inner.database, key, due)
+            .await
+            .map_err(in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        reschedule::reschedule_slice(&self.inner.database, filter, slice, due)
+            .await
+            .map_err(in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -63,6 +78,30 @@ impl Operate for PostgresStore {
         discard::discard_slice(&self.inner.database, filter, slice)
             .await
             .map_err(in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        clear::clear_slice(&self.inner.database, handler, slice)
+            .await
+            .map_err(in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        pauses::pause(&self.inner.database, handler)
+            .await
+            .map_err(in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        pauses::resume(&self.inner.database, handler)
+            .await
+            .map_err(in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        pauses::paused(&self.inner.database)
+            .await
+            .map_err(in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -81,5 +120,11 @@ impl Operate for PostgresStore {
         purge::purge_archived(&self.inner.database, request, keys)
             .await
             .map_err(in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        purge::drop_payloads(&self.inner.database, request)
+            .await
+            .map_err(in_operation("drop_payloads"))
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     ddl,
     names::{Names, SchemaName},
     payload::PayloadType,
+    shape,
 };
 
 /// The schemes of the URLs that [`PostgresOptions::from_url`] reads.
@@ -374,6 +375,13 @@ impl PostgresOptions {
     #[must_use]
     pub fn ddl(&self) -> String {
         ddl::ddl(&self.names())
+    }
+
+    /// The query that says whether a complete inbox with these options is there: what
+    /// [`Schema::exists_query`](inbox_api::Schema::exists_query) gives, without a connection.
+    #[must_use]
+    pub fn exists_query(&self) -> String {
+        shape::exists_query(&self.names())
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) async fn keep_partitions(database: &Database, partitions: &Partitions
     Ok(())
 }
 
-/// Drops the partitions whose messages are all as `expired` says and more than `few`, or none,
+/// Drops the partitions whose messages are all as `expired` says, its handler's if it names one, and more than `few`, or none,
 /// and deletes up to `limit` of their keys. Returns how many messages that was.
 ///
 /// A partition is first taken out of its tables. Its messages are gone then, but their keys go
@@ -75,6 +75,7 @@ pub(crate) async fn drop_partitions(
             let arguments = Arguments::new()
                 .with(i16::from(expired.state().code()))
                 .with(micros(expired.older_than()))
+                .with(expired.handler().map(AsRef::<str>::as_ref))
                 .with(i32::try_from(few).unwrap_or(i32::MAX));
             let answer = step(database, &statements.drop_partition, arguments).await?;
             if !answer.try_get(0).map_err(failed)? {

@@ -1,8 +1,8 @@
 //! Receiving: a batch in one statement, or in as many as its bytes take.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, hash_map::Entry};
 
-use inbox_api::{Message, Receipt, Result};
+use inbox_api::{Fingerprint, Key, Message, Receipt, Result};
 use sqlx::{
     PgConnection, Row as _,
     postgres::{PgArguments, PgRow},
@@ -36,33 +36,34 @@ pub(crate) async fn receive_in(
     connection: &mut PgConnection,
     messages: &[Message],
 ) -> Result<Vec<Receipt>> {
-    let (mut receipts, chunks) = split(&database.options, messages, CHUNK_BYTES);
-    for chunk in &chunks {
+    let mut batch = Batch::new(&database.options, messages, CHUNK_BYTES);
+    for chunk in std::mem::take(&mut batch.chunks) {
         let on = On::Transaction(&mut *connection);
-        receive_chunk(database, on, messages, chunk, &mut receipts).await?;
+        batch.receive_chunk(database, on, &chunk).await?;
     }
-    Ok(receipts)
+    Ok(batch.receipts())
 }
 
 async fn receive_batch(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
-    let (mut receipts, chunks) = split(&database.options, messages, CHUNK_BYTES);
+    let mut batch = Batch::new(&database.options, messages, CHUNK_BYTES);
+    let chunks = std::mem::take(&mut batch.chunks);
     match chunks.as_slice() {
         [] => {}
-        [chunk] => receive_chunk(database, On::Pool, messages, chunk, &mut receipts).await?,
+        [chunk] => batch.receive_chunk(database, On::Pool, chunk).await?,
         // More bytes than one statement takes.
         _ => {
             let receiving = async {
                 let mut transaction = database.begin_transaction().await?;
                 for chunk in &chunks {
                     let on = On::Transaction(&mut transaction);
-                    receive_chunk(database, on, messages, chunk, &mut receipts).await?;
+                    batch.receive_chunk(database, on, chunk).await?;
                 }
                 transaction.commit().await.map_err(failed)
             };
             database.in_time(receiving).await?;
         }
     }
-    Ok(receipts)
+    Ok(batch.receipts())
 }
 
 /// Finds the message whose payload the server does not take as JSON, although it is: each is
@@ -82,47 +83,108 @@ async fn receive_each(database: &Database, messages: &[Message]) -> Result<Vec<R
     Ok(receipts)
 }
 
-async fn receive_chunk(
-    database: &Database,
-    on: On<'_>,
-    messages: &[Message],
-    chunk: &Chunk,
-    receipts: &mut [Receipt],
-) -> Result<()> {
-    let alone = matches!(on, On::Pool);
-    let arguments = arguments(&database.options, messages, chunk, alone)?;
-    let text = &database.statements.receive;
-    let answer = database.run(on, text, arguments).await?;
-    read(&answer, chunk, receipts)
+/// What becomes of the messages of one call.
+struct Batch<'a> {
+    messages: &'a [Message],
+    /// Of those that are refused or stored.
+    outcomes: Vec<Option<Receipt>>,
+    chunks: Vec<Chunk>,
+    /// Later copies of a key, with the places of the first ones, which are those that count.
+    copies: HashMap<usize, usize>,
+    /// The fingerprints that the keys of duplicates were accepted with.
+    kept: HashMap<usize, Fingerprint>,
 }
 
-/// Which messages are refused, and the others in chunks. The first copy of a key is the one
-/// that counts.
-fn split(
-    options: &PostgresOptions,
-    messages: &[Message],
-    limit: usize,
-) -> (Vec<Receipt>, Vec<Chunk>) {
-    let mut receipts = Vec::with_capacity(messages.len());
-    let mut chunks: Vec<Chunk> = Vec::new();
-    let mut seen = HashSet::with_capacity(messages.len());
-    let mut filling = Filling::within(limit);
-    for (place, message) in messages.iter().enumerate() {
-        if let Err(invalid) = options.check_message(message) {
-            receipts.push(Receipt::Refused(invalid));
-            continue;
+impl<'a> Batch<'a> {
+    fn new(options: &PostgresOptions, messages: &'a [Message], limit: usize) -> Self {
+        let mut batch = Self {
+            messages,
+            outcomes: vec![None; messages.len()],
+            chunks: Vec::new(),
+            copies: HashMap::new(),
+            kept: HashMap::new(),
+        };
+        let mut seen: HashMap<&Key, usize> = HashMap::with_capacity(messages.len());
+        let mut filling = Filling::within(limit);
+        let each = messages.iter().zip(&mut batch.outcomes).enumerate();
+        for (place, (message, outcome)) in each {
+            if let Err(invalid) = options.check_message(message) {
+                *outcome = Some(Receipt::Refused(invalid));
+                continue;
+            }
+            match seen.entry(message.key()) {
+                Entry::Occupied(first) => {
+                    batch.copies.insert(place, *first.get());
+                    continue;
+                }
+                Entry::Vacant(first) => first.insert(place),
+            };
+            let begins = filling.overflows(bytes_of(message));
+            match batch.chunks.last_mut() {
+                Some(chunk) if !begins => chunk.push(place),
+                _ => batch.chunks.push(vec![place]),
+            }
         }
-        receipts.push(Receipt::Duplicate);
-        if !seen.insert(message.key()) {
-            continue;
-        }
-        let begins = filling.overflows(bytes_of(message));
-        match chunks.last_mut() {
-            Some(chunk) if !begins => chunk.push(place),
-            _ => chunks.push(vec![place]),
-        }
+        batch
     }
-    (receipts, chunks)
+
+    async fn receive_chunk(
+        &mut self,
+        database: &Database,
+        on: On<'_>,
+        chunk: &Chunk,
+    ) -> Result<()> {
+        let alone = matches!(on, On::Pool);
+        let arguments = arguments(&database.options, self.messages, chunk, alone)?;
+        let text = &database.statements.receive;
+        let answer = database.run(on, text, arguments).await?;
+        self.read(only(&answer)?, chunk).map_err(failed)
+    }
+
+    /// Reads which messages of a chunk were stored, and the fingerprints of the others' keys.
+    fn read(&mut self, row: &PgRow, chunk: &Chunk) -> sqlx::Result<()> {
+        // They count from 0, in the chunk.
+        let in_batch = |place: i32| chunk.get(usize::try_from(place).ok()?).copied();
+        let stored: Option<Vec<i32>> = row.try_get(0)?;
+        for place in stored.into_iter().flatten().filter_map(in_batch) {
+            if let Some(outcome) = self.outcomes.get_mut(place) {
+                *outcome = Some(Receipt::Accepted);
+            }
+        }
+        let known: Option<Vec<i32>> = row.try_get(1)?;
+        let fingerprints: Option<Vec<i64>> = row.try_get(2)?;
+        let fingerprints = fingerprints.into_iter().flatten();
+        for (place, fingerprint) in known.into_iter().flatten().zip(fingerprints) {
+            let place = in_batch(place);
+            self.kept
+                .extend(place.map(|place| (place, Fingerprint::new(fingerprint))));
+        }
+        Ok(())
+    }
+
+    /// Whether the message at `place` is not what the key of the one at `first` was accepted with. A
+    /// key that is gone again has nothing to differ from.
+    fn differs(&self, place: usize, first: usize) -> bool {
+        let fingerprint_at = |place: usize| self.messages.get(place).map(Message::fingerprint);
+        let accepted_with = match self.outcomes.get(first) {
+            Some(Some(Receipt::Accepted)) => fingerprint_at(first),
+            _ => self.kept.get(&first).copied(),
+        };
+        accepted_with.is_some_and(|kept| fingerprint_at(place) != Some(kept))
+    }
+
+    /// In order of the input.
+    fn receipts(self) -> Vec<Receipt> {
+        (0..)
+            .zip(&self.outcomes)
+            .map(|(place, outcome)| match outcome {
+                Some(receipt) => receipt.clone(),
+                None => Receipt::Duplicate {
+                    differs: self.differs(place, self.copies.get(&place).copied().unwrap_or(place)),
+                },
+            })
+            .collect()
+    }
 }
 
 /// `alone`: not within a longer transaction.
@@ -159,26 +221,13 @@ fn arguments(
     options
         .payload_type
         .with_each(arguments, each().map(Message::payload))
+        .with(each().map(|m| m.fingerprint().get()).collect::<Vec<_>>())
         .with(places)
         .with(unless_all_none(at.into_iter()))
         .with(unless_all_none(after.into_iter()))
         .with(options.notifications)
         .with(alone)
         .finish()
-}
-
-/// Reads the places of the messages that were stored into `receipts`.
-fn read(answer: &[PgRow], chunk: &Chunk, receipts: &mut [Receipt]) -> Result<()> {
-    let accepted: Option<Vec<i32>> = only(answer)?.try_get(0).map_err(failed)?;
-    for place in accepted.unwrap_or_default() {
-        let receipt = usize::try_from(place)
-            .ok()
-            .and_then(|place| receipts.get_mut(*chunk.get(place)?));
-        if let Some(receipt) = receipt {
-            *receipt = Receipt::Accepted;
-        }
-    }
-    Ok(())
 }
 
 /// About as many as are sent for it; never fewer but for what JSON escapes.
@@ -221,8 +270,8 @@ mod tests {
     }
 
     fn sizes(messages: &[Message]) -> Vec<usize> {
-        let (_, chunks) = split(&PostgresOptions::new(), messages, LIMIT);
-        chunks.iter().map(Vec::len).collect()
+        let batch = Batch::new(&PostgresOptions::new(), messages, LIMIT);
+        batch.chunks.iter().map(Vec::len).collect()
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Decoding. A row that does not read back as what was written is reported, never a panic and
 //! never a reason to fail the other rows.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::SystemTime};
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, Headers, InboxName,
-    Invalid, Key, Lease, Leased, Message, Record, Result, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, Fingerprint, Headers,
+    InboxName, Invalid, Key, Lease, Leased, Message, PastAttempt, Record, Result, State,
+    from_micros,
 };
 use sqlx::{Row as _, postgres::PgRow};
 
@@ -52,6 +53,10 @@ fn blob(row: &PgRow, index: usize, name: &str) -> Decoded<Option<Bytes>> {
 
 fn instant(row: &PgRow, index: usize, name: &str) -> Decoded<i64> {
     Ok(column::<Instant>(row, index, name)?.0)
+}
+
+fn optional_instant(row: &PgRow, index: usize, name: &str) -> Decoded<Option<SystemTime>> {
+    Ok(column::<Option<Instant>>(row, index, name)?.map(|time| from_micros(time.0)))
 }
 
 /// Where a row is, for people with PostgreSQL's own tools.
@@ -194,8 +199,8 @@ pub(crate) fn read_record(row: &PgRow) -> Decoded<Record> {
     let seq: i64 = column(row, 0, "seq")?;
     let stored = State::from_code(i64::from(column::<i16>(row, 9, "state")?))
         .ok_or("state is out of range")?;
-    let visible_at = instant(row, 18, "visibility time")?;
-    let leased = stored == State::Leased && visible_at > instant(row, 20, "the time")?;
+    let visible_at = instant(row, 20, "visibility time")?;
+    let leased = stored == State::Leased && visible_at > instant(row, 22, "the time")?;
     let payload_bytes = column::<Option<i32>>(row, 8, "payload length")?
         .map(u64::try_from)
         .transpose()
@@ -206,8 +211,9 @@ pub(crate) fn read_record(row: &PgRow) -> Decoded<Record> {
         content_type: optional(row, 4, "content type")?,
         headers: Headers::from_json(column(row, 5, "headers")?)?,
         ordering_key: optional(row, 6, "ordering key")?,
-        payload: blob(row, 21, "payload")?,
+        payload: blob(row, 23, "payload")?,
         payload_bytes,
+        fingerprint: Fingerprint::new(column(row, 17, "fingerprint")?),
         state: match stored {
             State::Leased if !leased => State::Pending,
             other => other,
@@ -219,14 +225,18 @@ pub(crate) fn read_record(row: &PgRow) -> Decoded<Record> {
         replays: number(row, 13, "replays")?,
         accepted_at: from_micros(instant(row, 7, "acceptance time")?),
         due_at: from_micros(instant(row, 10, "due time")?),
+        leased_at: optional_instant(row, 18, "lease time")?,
         lease_until: leased.then(|| from_micros(visible_at)),
         worker: optional(row, 14, "worker")?,
-        finished_at: column::<Option<Instant>>(row, 15, "finish time")?
-            .map(|finished| from_micros(finished.0)),
+        finished_at: optional_instant(row, 15, "finish time")?,
         last_error: column(row, 16, "last error")?,
-        blocks_ordering_key: column(row, 17, "blocking flag")?,
-        result: blob(row, 22, "result")?,
+        blocks_ordering_key: column(row, 19, "blocking flag")?,
+        result: blob(row, 24, "result")?,
         cursor: Cursor::from(seq),
+        history: match column::<Option<&str>>(row, 25, "history")? {
+            Some(history) => PastAttempt::list_from_json(history)?,
+            None => Vec::new(),
+        },
     })
 }
 

@@ -11,7 +11,7 @@ use crate::{
     ddl::{self, REVISION, STEPS, record_version, routines, version_of},
     error::{before, failed, in_operation},
     names::Names,
-    shape::{missing_part, other_texts},
+    shape::{exists_query, missing_part, other_texts},
     store::PostgresStore,
     versions::{
         Found, Standing, ask, find, find_sequence_behind, foreign, incomplete, loaded_in_part,
@@ -197,18 +197,52 @@ async fn exists(connection: &mut PgConnection, names: &Names) -> Result<bool> {
     }
 }
 
-async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
+/// Changes what is there with `change`, which gets a connection of the pool and begins and ends a
+/// transaction.
+async fn in_transaction<T>(
+    database: &Database,
+    change: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
+) -> Result<T> {
     let mut guard = ConnectionGuard::new(database.limit());
     let work = async {
         guard.take(&database.pool).await.map_err(before)?;
         let connection = guard.transaction_begins().map_err(before)?;
-        let migration = apply(connection, &database.names, STEPS, from_nothing_only).await;
+        let changed = change(connection).await;
         // Committed, or the driver knows that it is to be rolled back.
         guard.transaction_ended();
-        migration
+        changed
     };
     let outcome = timeout(database.limit(), work).await;
     guard.finish(outcome)
+}
+
+async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
+    in_transaction(database, async |connection| {
+        apply(connection, &database.names, STEPS, from_nothing_only).await
+    })
+    .await
+}
+
+/// Removes what is there, in one transaction.
+async fn take_away(connection: &mut PgConnection, names: &Names) -> Result<()> {
+    let begun = connection.begin_with(READ_COMMITTED).await;
+    let mut transaction = begun.map_err(failed)?;
+    let lock = names.text("SELECT pg_advisory_xact_lock({setup_lock})");
+    run(&mut transaction, lock).await.map_err(failed)?;
+    let known = version_of(STEPS);
+    match find(&mut transaction, names).await.map_err(failed)? {
+        Found::Nothing => return Ok(()),
+        Found::Inbox(standing) if standing.version > known => {
+            // Which parts a newer build's has, this one does not know.
+            return Err(wrong_version(names, standing.version, known));
+        }
+        Found::Inbox(_) => {}
+        Found::OtherLayout => return Err(other_layout(names)),
+        Found::Foreign => return Err(foreign(names, known)),
+    }
+    let removal = names.text(include_str!("sql/schema_remove.sql"));
+    run(&mut transaction, removal).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
 }
 
 async fn create(database: &Database) -> Result<()> {
@@ -227,6 +261,10 @@ impl Schema for PostgresStore {
 
     fn expected_version(&self) -> u32 {
         version_of(STEPS)
+    }
+
+    fn exists_query(&self) -> String {
+        exists_query(&self.inner.database.names)
     }
 
     async fn version(&self) -> Result<Option<u32>> {
@@ -251,5 +289,14 @@ impl Schema for PostgresStore {
     async fn migrate(&self) -> Result<Migration> {
         let migrated = set_up(&self.inner.database, false).await;
         migrated.map_err(in_operation("migrate"))
+    }
+
+    async fn remove(&self) -> Result<()> {
+        let names = &self.inner.database.names;
+        let removed = in_transaction(&self.inner.database, async |connection| {
+            take_away(connection, names).await
+        })
+        .await;
+        removed.map_err(in_operation("remove"))
     }
 }

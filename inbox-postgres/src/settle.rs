@@ -6,7 +6,8 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, Bytes, Effect, Error, Invalid, Outcome, Result, Settled, Settlement, error_text,
+    AfterDead, Bytes, Effect, Error, Invalid, Outcome, PastAttempt, Result, Settled, Settlement,
+    error_text,
 };
 use sqlx::{
     Row as _,
@@ -116,8 +117,16 @@ impl Sending<'_> {
         waiting: Waiting,
     ) -> Result<HashSet<(i64, i64)>> {
         let database = self.database;
-        let arguments = arguments(&database.options, chunk, self.any_ordered, waiting)?;
-        let text = &database.statements.settle;
+        let (text, arguments) = match chunk {
+            [(lease, Outcome::Processed { result })] if !self.any_ordered => (
+                &database.statements.settle_one,
+                arguments_of_one(&database.options, *lease, result.as_ref(), waiting)?,
+            ),
+            _ => (
+                &database.statements.settle,
+                arguments(&database.options, chunk, self.any_ordered, waiting)?,
+            ),
+        };
         let answer = database.run_within(self.left, on, text, arguments).await?;
         find_standing(chunk, &answer, self.repetition)
     }
@@ -254,6 +263,23 @@ fn find_standing(
     Ok(standing)
 }
 
+/// Of a processed message without an ordering key, which is locked by nothing but its row.
+fn arguments_of_one(
+    options: &PostgresOptions,
+    (seq, token): (i64, i64),
+    result: Option<&Bytes>,
+    waiting: Waiting,
+) -> Result<PgArguments> {
+    Arguments::new()
+        .with(seq)
+        .with(token)
+        .with(result.map(AsRef::<[u8]>::as_ref))
+        .with(options.drop_processed_payloads)
+        .with(options.notifications)
+        .with(!matches!(waiting, Waiting::InTransaction))
+        .finish()
+}
+
 fn arguments(
     options: &PostgresOptions,
     outcomes: &[Sent<'_>],
@@ -270,6 +296,12 @@ fn arguments(
     });
     let errors = any(|o| error_of(o).is_some())
         .then(|| each(outcomes, |outcome| error_of(outcome).map(error_text)));
+    let short_errors = any(|o| error_of(o).is_some_and(|e| e.len() > PastAttempt::MAX_ERROR_BYTES))
+        .then(|| {
+            each(outcomes, |outcome| {
+                error_of(outcome).map(PastAttempt::error_text)
+            })
+        });
     let blocking = any(|o| matches!(o, Outcome::Dead { .. })).then(|| {
         each(outcomes, |outcome| {
             matches!(
@@ -303,6 +335,7 @@ fn arguments(
         .with(each(outcomes, code))
         .with(delays)
         .with(errors)
+        .with(short_errors)
         .with(blocking)
         .with(results)
         .with(any_ordered)

@@ -63,12 +63,33 @@ fn type_in_full(kind: &str) -> String {
     kind.replace("timestamptz", "timestamp with time zone")
 }
 
+/// The parts that are there, one a row. With `same_texts` only functions that are as they were set up,
+/// which only the inbox itself can say.
+fn parts(names: &Names, same_texts: bool) -> String {
+    const SAME_TEXTS: &str = "JOIN {inbox}_meta AS m ON m.functions ->> p.proname \
+                              = encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex')";
+    let template = include_str!("sql/schema_parts.sql");
+    names.text(&template.replace("{same_texts}", if same_texts { SAME_TEXTS } else { "" }))
+}
+
+/// The query that answers whether all parts are there, and asks nothing but the catalogue.
+pub(crate) fn exists_query(names: &Names) -> String {
+    let expected: Vec<String> = expected(names)
+        .iter()
+        .map(|part| format!("    ('{}')", part.replace('\'', "''")))
+        .collect();
+    names
+        .text(include_str!("sql/schema_exists.sql"))
+        .replace("{expected}", &expected.join(",\n"))
+        .replace("{parts}", &parts(names, false))
+}
+
 /// The first part that is missing or not as it should be.
 pub(crate) async fn missing_part(
     connection: &mut PgConnection,
     names: &Names,
 ) -> sqlx::Result<Option<String>> {
-    let rows = ask(connection, names, include_str!("sql/schema_parts.sql")).await?;
+    let rows = ask(connection, names, &parts(names, true)).await?;
     let present = rows
         .iter()
         .map(|row| row.try_get(0))

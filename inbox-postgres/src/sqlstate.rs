@@ -203,6 +203,13 @@ const CODES: &[Row] = &[
         Undone,
         "the server is starting or shutting down",
     ),
+    // Of `keep_result.sql`.
+    (
+        "P0002",
+        Other,
+        Undone,
+        "the message is not recorded in this transaction",
+    ),
     ("XX001", Corrupt, Undone, "the server found damaged data"),
     ("XX002", Corrupt, Undone, "the server found a damaged index"),
 ];

@@ -12,31 +12,42 @@ pub(crate) struct Statements {
     pub(crate) claim_cursor: SqlStr,
     pub(crate) claim: SqlStr,
     pub(crate) settle: SqlStr,
+    pub(crate) settle_one: SqlStr,
     pub(crate) settle_locked: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) begin: SqlStr,
     pub(crate) record: SqlStr,
+    pub(crate) keep_result: SqlStr,
     pub(crate) get: SqlStr,
     pub(crate) list: ByStates,
     pub(crate) list_newest: ByStates,
     pub(crate) count: ByStates,
     pub(crate) replay_slice: ByStates,
+    pub(crate) reschedule_slice: ByStates,
     pub(crate) discard_slice: ByStates,
+    pub(crate) clear_slice: ByStates,
     pub(crate) replay: SqlStr,
+    pub(crate) reschedule: SqlStr,
     pub(crate) discard: SqlStr,
     pub(crate) statistics: SqlStr,
     pub(crate) expired: SqlStr,
     pub(crate) purge: SqlStr,
     pub(crate) purge_keys: SqlStr,
+    pub(crate) drop_payloads: SqlStr,
+    pub(crate) pause: SqlStr,
+    pub(crate) resume: SqlStr,
+    pub(crate) paused: SqlStr,
     pub(crate) partition_upkeep: SqlStr,
     pub(crate) drop_partition: SqlStr,
     pub(crate) forget: SqlStr,
 }
 
-/// One text for the rare states, which have their own index, and one for everything else.
+/// Texts that reach what they select by different indexes.
 #[derive(Debug)]
 pub(crate) struct ByStates {
     pub(crate) any: SqlStr,
+    /// Those with an id of a list, by their keys.
+    pub(crate) named: SqlStr,
     /// Dead or discarded messages only. Without a condition on `$3`, which says the same as `$10`
     /// and `$11` then, and which the planner would take for a rare one.
     pub(crate) set_aside: SqlStr,
@@ -52,12 +63,16 @@ impl Statements {
                     .replace("{done_states}", done);
                 names.statement(&text)
             };
+            // A lease that has run out counts as pending.
+            let work = "($3::smallint[] IS NULL OR CASE WHEN s.state = 1 AND s.visible_at <= \
+                        clock.instant THEN 0 ELSE s.state END = ANY ($3))";
+            let done = "($3::smallint[] IS NULL OR s.state = ANY ($3))";
+            let named = include_str!("sql/list_named.sql").trim_end();
             ByStates {
-                // A lease that has run out counts as pending.
-                any: of(
-                    "($3::smallint[] IS NULL OR CASE WHEN s.state = 1 AND s.visible_at <= \
-                     clock.instant THEN 0 ELSE s.state END = ANY ($3))",
-                    "($3::smallint[] IS NULL OR s.state = ANY ($3))",
+                any: of(work, done),
+                named: of(
+                    &format!("{work} AND {named}"),
+                    &format!("{done} AND {named}"),
                 ),
                 set_aside: of("s.state = 3", "s.state = 4"),
             }
@@ -75,45 +90,60 @@ impl Statements {
         let of_key = "ARRAY(SELECT seq FROM {keys} WHERE handler = $1 AND id = $2)";
         Self {
             receive: statement(&format!(
-                "SELECT {{inbox}}_receive(
-                    $1, $2, $3, $4, $5, $6, $7{cast_array}, $8, $9, $10, $11, $12
+                "SELECT * FROM {{inbox}}_receive(
+                    $1, $2, $3, $4, $5, $6, $7{cast_array}, $8, $9, $10, $11, $12, $13
                 )"
             )),
             claim_cursor: statement("SELECT * FROM {inbox}_claim_cursor($1, $2, $3)"),
             claim: statement("SELECT * FROM {inbox}_claim($1, $2, $3, $4, $5, $6)"),
             settle: statement(
-                "SELECT * FROM {inbox}_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+                "SELECT * FROM {inbox}_settle(
+                    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
+                )",
             ),
+            settle_one: statement("SELECT * FROM {inbox}_settle_one($1, $2, $3, $4, $5, $6)"),
             settle_locked: statement(include_str!("sql/settle_locked.sql")),
             extend: statement("SELECT * FROM {inbox}_extend($1, $2, $3)"),
             begin: statement(&format!(
                 "SELECT * FROM {{inbox}}_begin(
-                    $1, $2, $3, $4, $5, $6, $7{cast}, $8, $9, $10, $11
+                    $1, $2, $3, $4, $5, $6, $7{cast}, $8, $9, $10, $11, $12
                 )"
             )),
             record: statement(&format!(
                 "SELECT * FROM {{inbox}}_record(
-                    $1, $2, $3, $4, $5, $6, $7{cast}, $8, $9, $10, $11, $12
+                    $1, $2, $3, $4, $5, $6, $7{cast}, $8, $9, $10, $11, $12, $13
                 )"
             )),
+            keep_result: statement("SELECT {inbox}_keep_result($1, $2, $3)"),
             get: statement(include_str!("sql/get.sql")),
             list: list(">", "ASC"),
             list_newest: list("<", "DESC"),
             count: by_states(include_str!("sql/count.sql")),
-            replay_slice: change_slice("{inbox}_replay(selected, $3, NULL, $13)"),
-            discard_slice: change_slice("{inbox}_discard(selected, $3, $13)"),
+            replay_slice: change_slice("{inbox}_replay(selected, $3, NULL, NULL, $21)"),
+            reschedule_slice: change_slice("{inbox}_reschedule(selected, $22, $23, $21)"),
+            discard_slice: change_slice("{inbox}_discard(selected, $3, $21)"),
+            clear_slice: change_slice("{inbox}_clear(selected, $21)"),
             replay: statement(&format!(
-                "SELECT {{inbox}}_replay({of_key}, ARRAY[2, 3, 4]::smallint[], $3{cast}, $4)"
+                "SELECT {{inbox}}_replay({of_key}, ARRAY[2, 3, 4]::smallint[], $3{cast}, $4, $5)"
+            )),
+            reschedule: statement(&format!(
+                "SELECT {{inbox}}_reschedule({of_key}, $3, $4, $5)"
             )),
             discard: statement(&format!(
                 "SELECT {{inbox}}_discard({of_key}, ARRAY[0, 3]::smallint[], $3)"
             )),
             statistics: statement("SELECT * FROM {inbox}_statistics()"),
             expired: statement(include_str!("sql/expired.sql")),
-            purge: statement("SELECT * FROM {inbox}_purge($1, $2, $3, $4)"),
+            purge: statement("SELECT * FROM {inbox}_purge($1, $2, $3, $4, $5)"),
             purge_keys: statement("SELECT {inbox}_purge_keys($1, $2, $3, $4, $5)"),
+            drop_payloads: statement("SELECT {inbox}_drop_payloads($1, $2, $3, $4)"),
+            pause: statement(
+                "INSERT INTO {inbox}_paused (handler) VALUES ($1) ON CONFLICT DO NOTHING",
+            ),
+            resume: statement(include_str!("sql/resume.sql")),
+            paused: statement("SELECT handler FROM {inbox}_paused ORDER BY handler"),
             partition_upkeep: statement("SELECT {inbox}_partition_upkeep($1)"),
-            drop_partition: statement("SELECT {inbox}_drop_partition($1, $2, $3)"),
+            drop_partition: statement("SELECT {inbox}_drop_partition($1, $2, $3, $4)"),
             forget: statement("SELECT * FROM {inbox}_forget($1)"),
         }
     }

@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
+    Bytes, Effect, Error, ErrorKind, Key, Message, Receipt, Recorded, Result, Settled, Settlement,
     Transactional, from_micros,
 };
 use sqlx::{PgConnection, Postgres, Row as _, Transaction, postgres::PgRow};
 
 use crate::{
+    arguments::Arguments,
     begin::{arguments_of, kept_result, reason},
     connection::{Database, On},
     error::{failed, in_operation, sqlstate, unknown_answer},
@@ -93,6 +94,21 @@ fn read(row: &PgRow) -> Result<Recorded> {
     })
 }
 
+async fn keep_result(
+    database: &Database,
+    connection: &mut PgConnection,
+    key: &Key,
+    result: &Bytes,
+) -> Result<()> {
+    database.options.check_result(Some(result))?;
+    let arguments = Arguments::of_key(key)
+        .with(AsRef::<[u8]>::as_ref(result))
+        .finish()?;
+    let on = On::Transaction(connection);
+    let kept = database.run(on, &database.statements.keep_result, arguments);
+    kept.await.map(drop)
+}
+
 /// Everything here runs on the given transaction's own connection, so a transaction that the
 /// caller began on their own pool, on the same database, does as well as one from
 /// [`open`](Transactional::open), at any isolation level. `open` begins at read committed, whatever
@@ -166,6 +182,17 @@ impl Transactional for PostgresStore {
         record(&self.inner.database, transaction, message, result.as_ref())
             .await
             .map_err(in_operation("record_in"))
+    }
+
+    async fn keep_result_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        key: &Key,
+        result: Bytes,
+    ) -> Result<()> {
+        keep_result(&self.inner.database, transaction, key, &result)
+            .await
+            .map_err(in_operation("keep_result_in"))
     }
 
     async fn settle_in(

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use inbox_api::{
-    AfterDead, Intervention, Lease, Message, Operate as _, Outcome, Recorded, Settlement,
+    AfterDead, Edit, Intervention, Lease, Message, Operate as _, Outcome, Recorded, Settlement,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
@@ -123,7 +123,7 @@ async fn what_is_committed_late_or_comes_back_is_claimed() {
     settle(&other, &lease_of_another, dead(AfterDead::Continue)).await;
     traffic(store).await;
     assert_eq!(
-        other.replay(late.key(), None).await.unwrap(),
+        other.replay(late.key(), &Edit::default()).await.unwrap(),
         Intervention::Done
     );
     takes(store, "late").await;

@@ -15,8 +15,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Extended, Filter, Message, Operate as _, Outcome, PurgeRequest, Receipt, Settled,
-    Settlement, Slice, State, Store as _,
+    AfterDead, Due, Extended, Filter, Message, Operate as _, Outcome, PurgeRequest, Receipt,
+    Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_postgres::PostgresStore;
 
@@ -167,6 +167,27 @@ async fn replay(store: PostgresStore, scene: Arc<Scene>) {
     }
 }
 
+/// Reschedules what is pending, drops payloads and pauses, again and again.
+async fn operate(store: PostgresStore, scene: Arc<Scene>) {
+    let mut slice = Slice {
+        after: None,
+        limit: 20,
+    };
+    let processed = PurgeRequest::new(State::Processed, Duration::ZERO, 20).unwrap();
+    while !scene.over.load(Ordering::Relaxed) {
+        let due = Due::After(Duration::from_millis(1));
+        let progress = store
+            .reschedule_slice(&Filter::default(), &slice, due)
+            .await;
+        slice.after = progress.unwrap().next;
+        store.drop_payloads(&processed).await.unwrap();
+        store.pause(&handler("h")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        store.resume(&handler("h")).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
 /// Purges processed messages that are a while old, which does not make a key new before its
 /// receivers are through.
 async fn purge(
@@ -234,6 +255,7 @@ async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
     }
     for _ in 0..2 {
         others.push(tokio::spawn(replay(store.clone(), Arc::clone(&scene))));
+        others.push(tokio::spawn(operate(store.clone(), Arc::clone(&scene))));
         let (received, scene) = (Arc::clone(&received), Arc::clone(&scene));
         others.push(tokio::spawn(purge(store.clone(), received, 4, scene)));
     }

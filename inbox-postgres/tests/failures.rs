@@ -12,8 +12,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    Effect, Error, ErrorKind, Operate as _, Receipt, Schema as _, State, Store as _, StoreExt as _,
-    Transactional as _,
+    Edit, Effect, Error, ErrorKind, Operate as _, Receipt, Schema as _, State, Store as _,
+    StoreExt as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::postgres::PgPoolOptions;
@@ -117,7 +117,7 @@ async fn a_standby_is_read_only_until_it_is_promoted() {
         after.receive_one(&message("2")).await.unwrap_err(),
         after.claim(&request(1)).await.unwrap_err(),
         after.begin(&message("2"), &terms()).await.unwrap_err(),
-        after.replay(&key("1"), None).await.unwrap_err(),
+        after.replay(&key("1"), &Edit::default()).await.unwrap_err(),
         after.discard(&key("1")).await.unwrap_err(),
     ] {
         unavailable(&error, Effect::None);
@@ -160,7 +160,7 @@ async fn time_outs_of_the_servers_own_undo_the_statement() {
     store.commit(holder).await.unwrap();
     assert_eq!(
         store.receive_one(&message("1")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
 }
 

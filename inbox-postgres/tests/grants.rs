@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use inbox_api::{
-    AfterDead, Bytes, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Result,
+    AfterDead, Due, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Result,
     Schema as _, Settled, Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
@@ -20,6 +20,7 @@ const GRANTS: &[&str] = &[
     "SELECT, INSERT, UPDATE, DELETE ON {schema}.inbox_done",
     "SELECT, INSERT, UPDATE, DELETE ON {schema}.inbox_ordering",
     "SELECT, INSERT, DELETE ON {schema}.inbox_tally",
+    "SELECT, INSERT, DELETE ON {schema}.inbox_paused",
     "USAGE ON SEQUENCE {schema}.inbox_seq",
     "SELECT ON SEQUENCE {schema}.inbox_seq",
     "EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema}",
@@ -120,8 +121,9 @@ async fn everything(place: &TestInbox, store: &PostgresStore, round: &str) -> Re
     store.list(&Filter::default(), &Page::first(10)).await?;
     store.count(&Filter::default()).await?;
     assert!(store.statistics().await?.count(State::Processed) >= 3);
-    let edited = Some(Bytes::from_static(b"edited"));
-    let _ = store.replay(&key(&id("2")), edited).await?;
+    let _ = store
+        .replay(&key(&id("2")), &with_payload("edited"))
+        .await?;
     let _ = store.discard(&key(&id("2"))).await?;
     let slice = Slice {
         after: None,
@@ -136,11 +138,20 @@ async fn everything(place: &TestInbox, store: &PostgresStore, round: &str) -> Re
         ..Filter::default()
     };
     store.replay_slice(&processed, &slice).await?;
+    store.pause(&handler("h")).await?;
+    assert_eq!(store.paused().await?, [handler("h")]);
+    assert!(store.claim(&request(1)).await?.leased.is_empty());
+    store.resume(&handler("h")).await?;
+    let _ = store.reschedule(&key(&id("3")), Due::Now).await?;
+    store.reschedule_slice(&pending, &slice, Due::Now).await?;
     store.discard_slice(&pending, &slice).await?;
     let expired = PurgeRequest::new(State::Discarded, std::time::Duration::ZERO, 10).unwrap();
     store.expired(&expired).await?;
     assert_eq!(store.purge_archived(&expired, &[key(&id("1"))]).await?, 1);
     assert!(store.purge(&expired).await? >= 4);
+    store.drop_payloads(&expired).await?;
+    store.receive(&[message(&id("cleared"))]).await?;
+    store.clear_slice(&handler("h"), &slice).await?;
     let _: i64 = place
         .value("SELECT count(*) FROM {schema}.inbox_overview")
         .await;
@@ -242,6 +253,7 @@ async fn without_any_one_of_them_something_is_denied() {
             after: None,
             limit: 100,
         };
+        owner.resume(&handler("h")).await.unwrap();
         owner.discard_slice(&all, &slice).await.unwrap();
         owner.close().await;
     }

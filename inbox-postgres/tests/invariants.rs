@@ -59,6 +59,22 @@ async fn each_contradiction_is_found() {
             "names in two tables that differ",
         ),
         (
+            "UPDATE {schema}.inbox_done SET handler = 'x'",
+            "names in two tables that differ",
+        ),
+        (
+            "UPDATE {schema}.inbox_done SET content = false",
+            "content that is there and is noted as dropped, or the reverse",
+        ),
+        (
+            "UPDATE {schema}.inbox_message SET payload = NULL WHERE seq = <b1>",
+            "content that is there and is noted as dropped, or the reverse",
+        ),
+        (
+            "UPDATE {schema}.inbox_message SET payload = NULL WHERE seq = <2>",
+            "unfinished, and without a payload",
+        ),
+        (
             "UPDATE {schema}.inbox_work SET claimable = false WHERE seq = <2>",
             "unordered, unfinished and not claimable, or dead and claimable",
         ),

@@ -7,7 +7,9 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use inbox_api::{AfterDead, Filter, Operate, Page, PurgeRequest, State, Store, StoreExt};
+use inbox_api::{
+    AfterDead, Edit, ErrorKind, Filter, Operate, Page, PurgeRequest, State, Store, StoreExt,
+};
 
 #[tokio::test]
 async fn records_alone_do_not_make_the_counts_grow() {
@@ -16,7 +18,7 @@ async fn records_alone_do_not_make_the_counts_grow() {
     let (place, store) = (&ready.place, &ready.store);
     place
         .run(&format!(
-            "SELECT {{schema}}.inbox_record('h', n::text, 'k', NULL, NULL, '{{}}', '', NULL, NULL,
+            "SELECT {{schema}}.inbox_record('h', n::text, 'k', NULL, NULL, '{{}}', '', NULL, NULL, 0,
                  NULL, false, false)
              FROM generate_series(1, {RECORDS}) AS n"
         ))
@@ -49,10 +51,10 @@ async fn other_operations_alone_do_not_make_the_counts_grow() {
         "inbox_discard(
              ARRAY[(SELECT seq FROM {schema}.inbox_message) + 0 * n], '{0}', false
          ) AS discarded,
-         LATERAL {schema}.inbox_replay(discarded, '{4}', NULL, false)",
-        "inbox_begin('h', '1', 'k', NULL, NULL, '{}', '', NULL, 0 * n, 60000000, 'w') AS b,
+         LATERAL {schema}.inbox_replay(discarded, '{4}', NULL, NULL, false)",
+        "inbox_begin('h', '1', 'k', NULL, NULL, '{}', '', NULL, 0 * n, 0, 60000000, 'w') AS b,
          LATERAL {schema}.inbox_settle(
-             ARRAY[b.found_seq], ARRAY[b.new_token], '{0}', NULL, NULL, NULL, NULL,
+             ARRAY[b.found_seq], ARRAY[b.new_token], '{0}', NULL, NULL, NULL, NULL, NULL,
              false, false, false, false, NULL
          )",
     ] {
@@ -104,7 +106,10 @@ async fn without_notifications_no_operation_notifies() {
     settle(store, &leases[2], dead(AfterDead::Block)).await;
     let _ = store.discard(&key("discarded")).await.unwrap();
     settle(store, &leases[3], dead(AfterDead::Block)).await;
-    let _ = store.replay(&key("replayed"), None).await.unwrap();
+    let _ = store
+        .replay(&key("replayed"), &Edit::default())
+        .await
+        .unwrap();
     let leases = claim(store, 10).await;
     assert_eq!(leases.len(), 4);
     for leased in &leases {
@@ -144,4 +149,25 @@ async fn a_message_that_is_missing_is_reported_once_and_set_aside() {
     let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), 1);
     check_consistent(&ready).await;
+}
+
+#[tokio::test]
+async fn a_history_that_cannot_be_read_is_reported_and_stops_nothing() {
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    for id in ["1", "2"] {
+        let lease = begin(store, &message(id)).await.lease;
+        settle(store, &lease, retry(Duration::ZERO)).await;
+    }
+    for (n, spoiled) in ["5", "{}", "[{\"attempt\": 1}]"].into_iter().enumerate() {
+        let sql = "UPDATE {schema}.inbox_work SET history = 'spoiled'
+            WHERE seq = (SELECT seq FROM {schema}.inbox_message WHERE id = '1')";
+        place.run(&sql.replace("spoiled", spoiled)).await.unwrap();
+        for leased in claim(store, 10).await {
+            settle(store, &leased.lease, retry(Duration::ZERO)).await;
+        }
+        let corrupt = store.get(&key("1")).await.unwrap_err();
+        assert_eq!(corrupt.kind(), ErrorKind::Corrupt);
+        assert_eq!(get(store, "2").await.history.len(), n + 2);
+    }
 }

@@ -162,13 +162,16 @@ async fn what_jsonb_cannot_hold_is_refused_alone() {
         let receipts = store.receive(&batch).await.unwrap();
         assert_eq!(receipts[0], Receipt::Accepted, "{bad}");
         assert!(refused(&receipts[1]), "{bad}: {receipts:?}");
-        assert_eq!(receipts[2..], [Receipt::Accepted, Receipt::Duplicate]);
+        assert_eq!(
+            receipts[2..],
+            [Receipt::Accepted, Receipt::Duplicate { differs: false }]
+        );
         assert_eq!(store.get(wrong.key()).await.unwrap(), None);
 
         let error = store.begin(&wrong, &terms()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
         assert!(!format!("{error:?} {error}").contains(bad), "{error:?}");
-        let replaced = store.replay(batch[0].key(), Some(Bytes::from(bad))).await;
+        let replaced = store.replay(batch[0].key(), &with_payload(bad)).await;
         let mut transaction = store.open().await.unwrap();
         let error = store
             .record_in(&mut transaction, &wrong, None)
@@ -199,15 +202,15 @@ async fn an_edited_payload_is_what_everybody_sees() {
         let sent = message_with("1", "[1]");
         let lease = begin(store, &sent).await.lease;
         settle(store, &lease, processed()).await;
-        let edited = Some(Bytes::from_static(b"[2]"));
-        let answer = store.replay(&key("1"), edited).await.unwrap();
+        let edited = with_payload("[2]");
+        let answer = store.replay(&key("1"), &edited).await.unwrap();
         assert_eq!(answer, Intervention::Done);
         let run = begin(store, &sent).await;
         assert_eq!(run.message.payload(), "[2]", "{payload_type:?}");
         assert!(run.lease.token > lease.token);
         settle(store, &run.lease, processed()).await;
-        let edited = Some(Bytes::from_static(b"[3]"));
-        let answer = store.replay(&key("1"), edited).await.unwrap();
+        let edited = with_payload("[3]");
+        let answer = store.replay(&key("1"), &edited).await.unwrap();
         assert_eq!(answer, Intervention::Done);
         let mut transaction = store.open().await.unwrap();
         let recorded = store.record_in(&mut transaction, &sent, None).await;
@@ -215,8 +218,8 @@ async fn an_edited_payload_is_what_everybody_sees() {
         store.commit(transaction).await.unwrap();
         assert_eq!(get(store, "1").await.payload.as_deref(), Some(&b"[3]"[..]));
         if payload_type != PayloadType::Bytea {
-            let bad = Some(Bytes::from_static(b"not json"));
-            let error = store.replay(&key("1"), bad).await.unwrap_err();
+            let bad = with_payload("not json");
+            let error = store.replay(&key("1"), &bad).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
         }
         check_consistent(&ready).await;
@@ -255,7 +258,7 @@ async fn a_batch_larger_than_one_statement_is_stored_together() {
     batch.push(message_with("3", "another copy"));
     let receipts = store.receive(&batch).await.unwrap();
     assert!(receipts[..18].iter().all(|r| *r == Receipt::Accepted));
-    assert_eq!(receipts[18], Receipt::Duplicate);
+    assert_eq!(receipts[18], Receipt::Duplicate { differs: true });
     let transactions: i64 = ready
         .place
         .value("SELECT count(DISTINCT xmin::text) FROM {schema}.inbox_message")

@@ -12,8 +12,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use common::*;
 use inbox_api::{
-    AfterDead, ClaimRequest, Filter, Key, Lease, Message, Operate as _, Page, PurgeRequest,
-    Settlement, Slice, State, Store as _, Transactional as _,
+    AfterDead, ClaimRequest, Due, Edit, Filter, Key, Lease, Message, Operate as _, Page,
+    PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgPool, postgres::PgPoolOptions};
@@ -209,7 +209,13 @@ impl Measured {
         measure!("record", ());
         let record = measure!("get", self.store.get(new.key()).await.unwrap());
         assert!(record.is_some());
-        let _ = measure!("replay", self.store.replay(new.key(), None).await.unwrap());
+        let _ = measure!(
+            "replay",
+            self.store
+                .replay(new.key(), &Edit::default())
+                .await
+                .unwrap()
+        );
         let _ = measure!("discard", self.store.discard(new.key()).await.unwrap());
         measure!(
             "list",
@@ -250,7 +256,70 @@ impl Measured {
             self.store.discard_slice(&dead, &slice).await.unwrap()
         );
         assert_eq!(progress.changed, 5);
+        let named = Filter {
+            ids: batch.iter().take(5).map(|m| m.id().clone()).collect(),
+            ..Filter::default()
+        };
+        let listed = measure!(
+            "list by id",
+            self.store.list(&named, &Page::first(10)).await.unwrap()
+        );
+        assert_eq!(listed.records.len(), 5);
+        let later = Due::After(Duration::from_secs(3600));
+        let [one, ..] = batch.as_slice() else {
+            unreachable!()
+        };
+        let _ = self.store.discard(one.key()).await.unwrap();
+        let _ = self
+            .store
+            .replay(one.key(), &Edit::default())
+            .await
+            .unwrap();
+        measure!("before rescheduling", ());
+        let _ = measure!(
+            "reschedule",
+            self.store.reschedule(one.key(), later).await.unwrap()
+        );
+        let progress = measure!(
+            "reschedule the first",
+            self.store
+                .reschedule_slice(&Filter::default(), &slice, later)
+                .await
+                .unwrap()
+        );
+        assert_eq!(progress.changed, 5);
+        measure!("pause", self.store.pause(&handler("h")).await.unwrap());
+        let nothing = measure!("claim of what is paused", self.claimed(10).await);
+        assert_eq!(nothing, []);
+        measure!("resume", self.store.resume(&handler("h")).await.unwrap());
+
+        // Of a handler with few messages, beside one with many.
+        self.next += 1;
+        let quiet = message(&format!("quiet {}", self.next)).for_handler(handler("quiet"));
+        let quiet = begin(&self.store, &quiet).await.lease;
+        self.settle_as(std::slice::from_ref(&quiet), &processed())
+            .await;
+        measure!("before the quiet one's retention", ());
+        let of_quiet = PurgeRequest::new(State::Processed, Duration::ZERO, 10)
+            .unwrap()
+            .for_handler(handler("quiet"));
+        for (name, dropped) in [("drop one payload", 1), ("drop it again", 0)] {
+            let answer = self.store.drop_payloads(&of_quiet).await.unwrap();
+            assert_eq!(answer, dropped, "{name}");
+        }
+        measure!("drop the quiet one's payloads", ());
+        let purged = measure!(
+            "purge the quiet one's",
+            self.store.purge(&of_quiet).await.unwrap()
+        );
+        assert_eq!(purged, 1);
+
         let processed = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
+        let dropped = measure!(
+            "drop payloads",
+            self.store.drop_payloads(&processed).await.unwrap()
+        );
+        assert_eq!(dropped, 10);
         let expired = measure!("expired", self.store.expired(&processed).await.unwrap());
         let keys: Vec<Key> = expired.records.into_iter().map(|r| r.key).collect();
         assert_eq!(keys.len(), 10);
@@ -276,16 +345,16 @@ impl Measured {
             .run(&format!(
                 r#"
                 INSERT INTO {{schema}}.inbox_message
-                    (seq, accepted_at, handler, id, kind, ordering_key, headers, payload)
-                SELECT 100000000 + n, now() - interval '1 hour', 'h', 'many ' || n, 'k',
+                    (seq, accepted_at, fingerprint, handler, id, kind, ordering_key, headers, payload)
+                SELECT 100000000 + n, now() - interval '1 hour', 0, 'h', 'many ' || n, 'k',
                     CASE WHEN n > {MANY} * 2 THEN 'many ' || n % 100 END, '{{}}', 'x'
                 FROM generate_series(1, {MANY} * 3) AS n;
                 SELECT setval('{{schema}}.inbox_seq', 200000000);
 
                 INSERT INTO {{schema}}.inbox_done
-                    (seq, due_at, finished_at, token, started, finished, replays, state)
+                    (seq, due_at, finished_at, token, started, finished, replays, state, content, handler)
                 SELECT 100000000 + n, now(), now() - n * interval '1 millisecond', 1, 1, 1, 0,
-                    CASE WHEN n % 10 = 0 THEN 4 ELSE 2 END
+                    CASE WHEN n % 10 = 0 THEN 4 ELSE 2 END, true, 'h'
                 FROM generate_series(1, {MANY}) AS n;
 
                 -- Pending without an ordering key, a part of them due.

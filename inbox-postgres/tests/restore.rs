@@ -143,7 +143,7 @@ impl Original {
         }
         for id in ["free 0", "free 19", "kept 7", "later", "recorded"] {
             let receipt = store.receive_one(&message(id)).await.unwrap();
-            assert_eq!(receipt, Receipt::Duplicate, "{id}");
+            assert_eq!(receipt, Receipt::Duplicate { differs: false }, "{id}");
         }
         // A lease of before stands until another worker has it; then it is stale.
         target.advance(LEASE * 2).await;
@@ -365,7 +365,7 @@ async fn data_of_partitions_that_are_not_there_is_refused() {
     store.migrate().await.unwrap();
     assert!(store.exists().await.unwrap());
     let receipt = store.receive_one(&message("hour 1")).await.unwrap();
-    assert_eq!(receipt, Receipt::Duplicate);
+    assert_eq!(receipt, Receipt::Duplicate { differs: false });
     let receipt = store.receive_one(&message("later hour")).await.unwrap();
     assert_eq!(receipt, Receipt::Accepted);
 }

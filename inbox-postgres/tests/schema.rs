@@ -20,6 +20,17 @@ async fn empty() -> Option<Ready> {
     Some(Ready { place, store })
 }
 
+/// What a reviewer gets, in a session that is set oddly.
+async fn answers_exists_query(place: &TestInbox, store: &PostgresStore) -> bool {
+    let query = store.exists_query();
+    assert_eq!(query, place.options.exists_query());
+    let answers: Vec<bool> = place
+        .column(&format!("SET search_path = nowhere; {query}"))
+        .await;
+    assert_eq!(answers.len(), 1);
+    answers[0]
+}
+
 async fn receives(store: &PostgresStore) {
     let receipt = store.receive_one(&message("1")).await.unwrap();
     assert_eq!(receipt, Receipt::Accepted);
@@ -32,8 +43,10 @@ async fn setting_up_twice_is_harmless() {
     };
     assert_eq!(store.version().await.unwrap(), None);
     assert!(!store.exists().await.unwrap());
+    assert!(!answers_exists_query(&place, &store).await);
     store.create().await.unwrap();
     assert!(store.exists().await.unwrap());
+    assert!(answers_exists_query(&place, &store).await);
     assert_eq!(store.version().await.unwrap(), Some(1));
     assert_eq!(store.expected_version(), 1);
     receives(&store).await;
@@ -41,7 +54,7 @@ async fn setting_up_twice_is_harmless() {
     let migration = store.migrate().await.unwrap();
     assert_eq!((migration.from, migration.to), (Some(1), 1));
     let receipt = place.other().await.receive_one(&message("1")).await;
-    assert_eq!(receipt.unwrap(), Receipt::Duplicate);
+    assert_eq!(receipt.unwrap(), Receipt::Duplicate { differs: false });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -189,6 +202,7 @@ async fn a_part_that_is_missing_or_different_is_noticed_and_named() {
             .await
             .unwrap_or_else(|error| panic!("{damage}: {error}"));
         assert!(!store.exists().await.unwrap(), "{damage}");
+        assert!(!answers_exists_query(&place, &store).await, "{damage}");
         for error in [
             store.create().await.unwrap_err(),
             store.migrate().await.unwrap_err(),
@@ -245,6 +259,62 @@ async fn objects_of_the_users_own_are_the_users_business() {
     assert!(store.exists().await.unwrap());
     store.create().await.unwrap();
     receives(&store).await;
+
+    // Also when the inbox goes.
+    store.remove().await.unwrap();
+    let left: Vec<String> = place
+        .column(
+            "SELECT relname::text FROM pg_class
+             WHERE quote_ident(relnamespace::regnamespace::text)
+                 = quote_ident(trim('\"' FROM '{schema}'))
+             UNION ALL
+             SELECT proname::text FROM pg_proc
+             WHERE quote_ident(pronamespace::regnamespace::text)
+                 = quote_ident(trim('\"' FROM '{schema}'))
+             ORDER BY 1",
+        )
+        .await;
+    assert_eq!(left, ["inbox_mine", "inbox_notes", "inbox_notes_pkey"]);
+    let error = store.receive_one(&message("2")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaMissing, "{error}");
+    store.remove().await.unwrap();
+    store.create().await.unwrap();
+    receives(&store).await;
+}
+
+/// All or nothing: what users have made upon it has to go first.
+#[tokio::test]
+async fn an_inbox_that_others_build_upon_is_not_removed() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    place
+        .run("CREATE VIEW {schema}.mine AS SELECT id FROM {schema}.inbox_message")
+        .await
+        .unwrap();
+    let error = store.remove().await.unwrap_err();
+    assert!(!error.is_retryable(), "{error}");
+    assert!(store.exists().await.unwrap());
+    receives(&store).await;
+    place.run("DROP VIEW {schema}.mine").await.unwrap();
+    store.remove().await.unwrap();
+    assert_eq!(store.version().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_damaged_inbox_is_removed() {
+    for damage in [
+        "DROP VIEW {schema}.inbox_overview; DROP TABLE {schema}.inbox_work, {schema}.inbox_done",
+        "DROP FUNCTION {schema}.inbox_settle; DROP SEQUENCE {schema}.inbox_seq",
+    ] {
+        let Some(Ready { place, store }) = ready().await else {
+            return;
+        };
+        place.run(damage).await.unwrap();
+        store.remove().await.unwrap();
+        store.create().await.unwrap();
+        receives(&store).await;
+    }
 }
 
 #[tokio::test]
@@ -517,7 +587,7 @@ async fn the_view_shows_where_each_message_stands() {
                 CASE WHEN lease_until IS NOT NULL THEN 'lease' END,
                 CASE WHEN finished_at IS NOT NULL THEN 'finished' END,
                 CASE WHEN due_at > accepted_at THEN 'later' END,
-                last_error, worker, ordering_key,
+                last_error, history -> 0 ->> 'end', worker, ordering_key,
                 CASE WHEN waits_for_ordering_key THEN 'behind' END,
                 CASE WHEN blocks_ordering_key THEN 'in front' END, payload_bytes)
              FROM {schema}.inbox_overview ORDER BY seq",
@@ -528,14 +598,14 @@ async fn the_view_shows_where_each_message_stands() {
         [
             "waits pending 0 0 0 16",
             "later pending 0 0 0 later 16",
-            "blocks dead 1 1 0 finished poison w k in front 17",
+            "blocks dead 1 1 0 finished poison dead w k in front 17",
             "blocked pending 0 0 0 k behind 18",
             "lost pending 1 0 0 lease w 15",
             "held leased 1 0 0 lease w 15",
             "done processed 1 1 0 finished w 15",
-            "retried pending 1 1 0 later failed w 18",
-            "dead dead 1 1 0 finished poison w 15",
-            "given up discarded 1 1 0 finished poison w 19",
+            "retried pending 1 1 0 later failed retried w 18",
+            "dead dead 1 1 0 finished poison dead w 15",
+            "given up discarded 1 1 0 finished poison dead w 19",
         ]
     );
     // As `get` says.

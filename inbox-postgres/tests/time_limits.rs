@@ -13,8 +13,8 @@ use std::{
 use common::*;
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
-    Effect, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Receipt, Schema as _,
-    Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
+    Due, Edit, Effect, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Receipt,
+    Schema as _, Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -134,8 +134,21 @@ fn calls(store: &PostgresStore) -> Vec<(&'static str, Call<'_>)> {
         call!("list", store.list(&Filter::default(), &Page::first(10))),
         call!("count", store.count(&Filter::default())),
         call!("statistics", store.statistics()),
-        call!("replay", store.replay(&key("1"), None)),
+        call!("replay", store.replay(&key("1"), &Edit::default())),
+        call!("reschedule", store.reschedule(&key("1"), Due::Now)),
         call!("discard", store.discard(&key("1"))),
+        call!("pause", store.pause(&handler("h"))),
+        call!("resume", store.resume(&handler("h"))),
+        call!("paused", store.paused()),
+        call!(
+            "reschedule_slice",
+            store.reschedule_slice(&Filter::default(), &slice(), Due::Now)
+        ),
+        call!("clear_slice", store.clear_slice(&handler("h"), &slice())),
+        call!(
+            "drop_payloads",
+            store.drop_payloads(&expired(State::Processed))
+        ),
         call!(
             "replay_slice",
             store.replay_slice(&Filter::default(), &slice())

@@ -206,7 +206,10 @@ async fn the_second_of_two_transactions_waits_and_stays_usable() {
             };
             let (recorded, receipts) = second.await.unwrap();
             assert_eq!(recorded, expected);
-            assert_eq!(receipts, [Receipt::Duplicate, Receipt::Accepted]);
+            assert_eq!(
+                receipts,
+                [Receipt::Duplicate { differs: false }, Receipt::Accepted]
+            );
             assert_eq!(orders(&place).await, 2);
             let place = Arc::into_inner(place).unwrap();
             check_consistent(&Ready { place, store }).await;

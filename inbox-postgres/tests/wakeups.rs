@@ -11,8 +11,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Due, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest, Receipt, Settlement,
-    Slice, State, Store as _, StoreExt as _, Subscription, Transactional as _, Wakeups,
+    AfterDead, Due, Edit, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest, Receipt,
+    Settlement, Slice, State, Store as _, StoreExt as _, Subscription, Transactional as _, Wakeups,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -240,7 +240,7 @@ async fn without_notifications_there_are_none() {
     settle(store, &lease, Outcome::Release).await;
     let lease = claim_one(store).await;
     settle(store, &lease, dead(AfterDead::Continue)).await;
-    let _ = store.replay(&key("1"), None).await.unwrap();
+    let _ = store.replay(&key("1"), &Edit::default()).await.unwrap();
     let _ = store.discard(&key("1")).await.unwrap();
     let mut transaction = store.open().await.unwrap();
     let _ = store

@@ -47,6 +47,23 @@ SELECT rule || ': ' || n FROM (
     FROM work AS w JOIN message AS m USING (seq)
     WHERE (w.handler, coalesce(w.ordering_key, '')) <> (m.handler, coalesce(m.ordering_key, ''))
     UNION ALL
+    SELECT 'names in two tables that differ', count(*)
+    FROM done AS d JOIN message AS m USING (seq)
+    WHERE d.handler <> m.handler
+    UNION ALL
+    SELECT 'content that is there and is noted as dropped, or the reverse', count(*)
+    FROM (
+        SELECT seq, content, NULL::bytea AS result FROM work
+        UNION ALL
+        SELECT seq, content, result FROM done
+    ) AS s
+    JOIN message AS m USING (seq)
+    WHERE s.content <> (m.payload IS NOT NULL OR s.result IS NOT NULL)
+    UNION ALL
+    SELECT 'unfinished, and without a payload', count(*)
+    FROM work AS w JOIN message AS m USING (seq)
+    WHERE w.state < 2 AND m.payload IS NULL
+    UNION ALL
     SELECT 'unordered, unfinished and not claimable, or dead and claimable', count(*)
     FROM work
     WHERE (ordering_key IS NULL AND state < 2 AND NOT claimable) OR (state > 2 AND claimable)

@@ -4,7 +4,7 @@ use inbox_api::{Filter, Intervention, Key, Progress, Result, Slice, State};
 
 use super::{
     records::get,
-    selection::{Selection, change_slice, read_numbers},
+    selection::{Change, Selection, change_slice, read_numbers},
 };
 use crate::{
     arguments::Arguments,
@@ -36,6 +36,6 @@ pub(super) async fn discard_slice(
     slice: &Slice,
 ) -> Result<Progress> {
     let texts = &database.statements.discard_slice;
-    let selection = Selection::eligible(filter, &[State::Pending, State::Dead]);
-    change_slice(database, texts, selection, slice, false).await
+    let selection = Selection::eligible(filter, &[State::Pending, State::Dead], State::Dead);
+    change_slice(database, texts, selection, slice, Change::Any).await
 }

@@ -33,6 +33,7 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
         let arguments = Arguments::new()
             .with(i16::from(expired.state().code()))
             .with(micros(older_than))
+            .with(expired.handler().map(AsRef::<str>::as_ref))
             .with(i32::try_from(limit).unwrap_or(i32::MAX))
             .with(database.options.notifications)
             .finish()?;
@@ -58,10 +59,13 @@ pub(super) async fn expired(database: &Database, expired: &PurgeRequest) -> Resu
     let arguments = Arguments::new()
         .with(i16::from(expired.state().code()))
         .with(micros(expired.older_than()))
-        .with(i64::from(expired.limit()))
+        .with(i32::try_from(expired.limit()).unwrap_or(i32::MAX))
+        .with(expired.handler().map(AsRef::<str>::as_ref))
         .finish()?;
     let text = &database.statements.expired;
-    let answer = database.run(On::Pool, text, arguments).await?;
+    let answer = database
+        .run(On::PoolPlannedEachTime, text, arguments)
+        .await?;
     read_listing(&database.options.inbox, &answer)
 }
 
@@ -71,7 +75,9 @@ pub(super) async fn purge_archived(
     keys: &[Key],
 ) -> Result<u64> {
     let mut purged = 0;
-    for some in keys.chunks(PURGE_SLICE as usize) {
+    let selected = |key: &&Key| expired.handler().is_none_or(|only| *only == key.handler);
+    let selected: Vec<&Key> = keys.iter().filter(selected).collect();
+    for some in selected.chunks(PURGE_SLICE as usize) {
         let arguments = Arguments::new()
             .with(i16::from(expired.state().code()))
             .with(micros(expired.older_than()))
@@ -88,4 +94,30 @@ pub(super) async fn purge_archived(
         drop_partitions(database, expired, ANY, PURGE_SLICE).await?;
     }
     Ok(purged)
+}
+
+/// In slices with rests, like [`purge`].
+pub(super) async fn drop_payloads(database: &Database, expired: &PurgeRequest) -> Result<u64> {
+    let mut left = expired.limit();
+    let mut dropped = 0;
+    while left > 0 {
+        let limit = left.min(PURGE_SLICE);
+        let arguments = Arguments::new()
+            .with(i16::from(expired.state().code()))
+            .with(micros(expired.older_than()))
+            .with(expired.handler().map(AsRef::<str>::as_ref))
+            .with(i32::try_from(limit).unwrap_or(i32::MAX))
+            .finish()?;
+        let text = &database.statements.drop_payloads;
+        let started = std::time::Instant::now();
+        let answer = database.run(On::Pool, text, arguments).await?;
+        let slice = rows::count(&answer, 0)?;
+        dropped += slice;
+        left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
+        if slice < u64::from(limit) {
+            break;
+        }
+        tokio::time::sleep(started.elapsed()).await;
+    }
+    Ok(dropped)
 }

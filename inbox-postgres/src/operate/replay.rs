@@ -1,29 +1,26 @@
 //! Replaying: final messages become pending again.
 
-use inbox_api::{Bytes, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{Edit, Filter, Headers, Intervention, Key, Progress, Result, Slice, State};
 
 use super::{
     records::get,
-    selection::{Selection, change_slice, read_numbers},
+    selection::{Change, Selection, change_slice, read_numbers},
 };
 use crate::{
     arguments::Arguments,
     connection::{Database, On},
 };
 
-pub(super) async fn replay(
-    database: &Database,
-    key: &Key,
-    payload: Option<Bytes>,
-) -> Result<Intervention> {
+pub(super) async fn replay(database: &Database, key: &Key, edit: &Edit) -> Result<Intervention> {
     let options = &database.options;
-    if let Some(payload) = &payload {
+    if let Some(payload) = &edit.payload {
         options.check_replacement(payload)?;
     }
     loop {
         let arguments = options
             .payload_type
-            .with_one(Arguments::of_key(key), payload.as_ref())
+            .with_one(Arguments::of_key(key), edit.payload.as_ref())
+            .with(edit.headers.as_ref().map(Headers::to_json))
             .with(options.notifications)
             .finish()?;
         let answer = database
@@ -38,7 +35,7 @@ pub(super) async fn replay(
             Some(record) if !record.state.is_final() => {
                 return Ok(Intervention::WrongState(record.state));
             }
-            Some(record) if payload.is_none() && record.payload.is_none() => {
+            Some(record) if edit.payload.is_none() && record.payload.is_none() => {
                 return Ok(Intervention::PayloadDropped);
             }
             // It became final just now.
@@ -54,6 +51,6 @@ pub(super) async fn replay_slice(
 ) -> Result<Progress> {
     let eligible = [State::Processed, State::Dead, State::Discarded];
     let texts = &database.statements.replay_slice;
-    let selection = Selection::eligible(filter, &eligible);
-    change_slice(database, texts, selection, slice, true).await
+    let selection = Selection::eligible(filter, &eligible, State::Dead);
+    change_slice(database, texts, selection, slice, Change::WithPayload).await
 }

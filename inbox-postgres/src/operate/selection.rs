@@ -1,10 +1,10 @@
 //! Which messages a filter selects, and changing a slice of them.
 
-use inbox_api::{Cursor, Filter, Progress, Result, Slice, State};
+use inbox_api::{Cursor, Due, ErrorType, Filter, MessageId, Progress, Result, Slice, State};
 use sqlx::{Row as _, SqlStr, postgres::PgRow};
 
 use crate::{
-    arguments::Arguments,
+    arguments::{Arguments, due_parts},
     connection::{Database, On},
     error::failed,
     statements::ByStates,
@@ -26,10 +26,10 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Of those states of the filter that are `eligible`; dead when it has none.
-    pub(super) fn eligible(filter: &'a Filter, eligible: &[State]) -> Option<Self> {
+    /// Of those states of the filter that are `eligible`; the `usual` one when it has none.
+    pub(super) fn eligible(filter: &'a Filter, eligible: &[State], usual: State) -> Option<Self> {
         let states: Vec<State> = if filter.states.is_empty() {
-            vec![State::Dead]
+            vec![usual]
         } else {
             filter
                 .states
@@ -43,7 +43,9 @@ impl<'a> Selection<'a> {
 
     pub(super) fn text<'s>(&self, by_states: &'s ByStates) -> &'s SqlStr {
         let set_aside = |state: &State| matches!(state, State::Dead | State::Discarded);
-        if !self.states.is_empty() && self.states.iter().all(set_aside) {
+        if !self.filter.ids.is_empty() {
+            &by_states.named
+        } else if !self.states.is_empty() && self.states.iter().all(set_aside) {
             &by_states.set_aside
         } else {
             &by_states.any
@@ -51,10 +53,15 @@ impl<'a> Selection<'a> {
     }
 
     fn wants(&self, states: &[State]) -> bool {
+        // NUL cannot be in a header, nor be sent as text.
+        let correlation_id = self.filter.correlation_id.as_deref();
+        if correlation_id.is_some_and(|id| id.contains('\0')) {
+            return false;
+        }
         self.states.is_empty() || self.states.iter().any(|state| states.contains(state))
     }
 
-    /// `$1` to `$11` of `list.sql`.
+    /// `$1` to `$19` of `list.sql`.
     pub(super) fn arguments(&self, beyond: i64, limit: u32) -> Arguments {
         let codes = || self.states.iter().map(|state| i16::from(state.code()));
         let filter = self.filter;
@@ -76,6 +83,22 @@ impl<'a> Selection<'a> {
             )
             .with(self.wants(&[State::Pending, State::Leased, State::Dead]))
             .with(self.wants(&[State::Processed, State::Discarded]))
+            .with(
+                (!filter.ids.is_empty())
+                    .then(|| filter.ids.iter().map(MessageId::as_str).collect::<Vec<_>>()),
+            )
+            .with(
+                filter
+                    .correlation_id
+                    .as_deref()
+                    .filter(|id| !id.contains('\0')),
+            )
+            .with(filter.finished_longer_ago.map(micros))
+            .with(filter.finished_within.map(micros))
+            .with(filter.due_later_than.map(micros))
+            .with(filter.due_within.map(micros))
+            .with(filter.min_started.map(i64::from))
+            .with(filter.error_type.as_ref().map(ErrorType::prefix))
     }
 }
 
@@ -89,13 +112,21 @@ pub(super) fn read_numbers(answer: &[PgRow]) -> Result<Vec<i64>> {
     Ok(first.transpose().map_err(failed)?.unwrap_or_default())
 }
 
+/// What a change of a slice needs of the messages, or takes in addition.
+#[derive(Clone, Copy)]
+pub(super) enum Change {
+    Any,
+    WithPayload,
+    Due(Due),
+}
+
 /// Changes one slice of what `selection` selects.
 pub(super) async fn change_slice(
     database: &Database,
     texts: &ByStates,
     selection: Option<Selection<'_>>,
     slice: &Slice,
-    with_payload_only: bool,
+    change: Change,
 ) -> Result<Progress> {
     let beyond = start_after(slice.after.as_ref(), 0)?;
     let (Some(selection), 1..) = (selection, slice.limit) else {
@@ -104,11 +135,15 @@ pub(super) async fn change_slice(
             next: None,
         });
     };
-    let arguments = selection
+    let mut arguments = selection
         .arguments(beyond, slice.limit)
-        .with(with_payload_only)
-        .with(database.options.notifications)
-        .finish()?;
+        .with(matches!(change, Change::WithPayload))
+        .with(database.options.notifications);
+    if let Change::Due(due) = change {
+        let (at, after) = due_parts(due);
+        arguments = arguments.with(at).with(after);
+    }
+    let arguments = arguments.finish()?;
     let text = selection.text(texts);
     let answer = database
         .run(On::PoolPlannedEachTime, text, arguments)

@@ -49,6 +49,7 @@ fn read(handler: HandlerName, row: &PgRow) -> sqlx::Result<HandlerStatistics> {
     statistics.dead = count(4)?;
     statistics.discarded = count(5)?;
     statistics.blocking = count(7)?;
+    statistics.paused = row.try_get(11)?;
     statistics.lag = age(8)?;
     statistics.oldest_due_age = age(9)?;
     Ok(statistics)

@@ -28,6 +28,17 @@ DECLARE
     taken integer;
 BEGIN
     {require_read_committed}
+    IF EXISTS (SELECT FROM {inbox}_paused) THEN
+        SELECT array_agg(h.handler ORDER BY h.place), array_agg(h.pending ORDER BY h.place),
+            array_agg(h.leased ORDER BY h.place)
+        INTO handlers, pending_since, leased_since
+        FROM unnest(handlers, pending_since, leased_since)
+            WITH ORDINALITY AS h (handler, pending, leased, place)
+        WHERE NOT EXISTS (SELECT FROM {inbox}_paused AS p WHERE p.handler = h.handler);
+        IF handlers IS NULL THEN
+            RETURN;
+        END IF;
+    END IF;
     IF cardinality(handlers) > 1 THEN
         -- How many of the longest due messages are each handler's, so that no more rows than
         -- wanted are locked.
@@ -90,7 +101,8 @@ BEGIN
         ), leased AS (
             UPDATE {inbox}_work AS w
             SET state = 1, late = false, visible_at = lease_end,
-                token = greatest(w.token + 1, stamp), started = w.started + 1, worker = holder
+                token = greatest(w.token + 1, stamp), started = w.started + 1, leased_at = instant,
+                worker = holder
             FROM chosen AS c
             WHERE w.seq = ANY (ARRAY[c.seq])
             RETURNING w.seq, w.token, w.started, w.finished

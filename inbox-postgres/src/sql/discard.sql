@@ -47,12 +47,13 @@ BEGIN
         DELETE FROM {inbox}_work WHERE seq = ANY (ARRAY(SELECT seq FROM given_up))
     ), kept AS (
         INSERT INTO {inbox}_done (
-            seq, due_at, finished_at, token, started, finished, replays, state, worker,
-            last_error
+            seq, due_at, leased_at, finished_at, token, started, finished, replays, state, content,
+            handler, worker, last_error, history
         )
-        SELECT seq, due_at, instant,
+        SELECT seq, due_at, leased_at, instant,
             CASE WHEN state = 1 THEN greatest(token + 1, stamp) ELSE token END,
-            started, finished, replays, 4, worker, last_error
+            started, finished, replays, 4, content, handler, worker, last_error,
+            history
         FROM given_up
     ), counted AS (
         INSERT INTO {inbox}_tally (handler, pending, leased, dead, discarded)

@@ -1,11 +1,12 @@
 -- Takes one closed partition out of its tables whose messages have all been in `final_state` for
--- `age` microseconds, unless it has no more than `few` of them left, but not none. Returns whether
--- there was one.
+-- `age` microseconds and are all of `only_handler` if one is given, unless it has no more than `few` of
+-- them left, but not none. Returns whether there was one.
 --
 -- For a moment nobody may use the tables. What uses them already is waited for, as long as
 -- `lock_timeout` says; nobody can then be putting a message of that partition back to work.
-CREATE OR REPLACE FUNCTION {inbox}_drop_partition(final_state smallint, age bigint, few integer)
-RETURNS boolean
+CREATE OR REPLACE FUNCTION {inbox}_drop_partition(
+    final_state smallint, age bigint, only_handler text, few integer
+) RETURNS boolean
 {function_settings}
 SET lock_timeout = '{lock_timeout}'
 AS $$
@@ -25,9 +26,9 @@ BEGIN
         WHERE p.number < current AND p.dropped_state IS NULL
         ORDER BY p.number
     LOOP
-        CONTINUE WHEN NOT {inbox}_is_over(candidate, final_state, finished_before, few);
+        CONTINUE WHEN NOT {inbox}_is_over(candidate, final_state, finished_before, only_handler, few);
         LOCK TABLE ONLY {inbox}_message, ONLY {inbox}_done IN ACCESS EXCLUSIVE MODE;
-        IF {inbox}_is_over(candidate, final_state, finished_before, few) THEN
+        IF {inbox}_is_over(candidate, final_state, finished_before, only_handler, few) THEN
             EXECUTE format(
                 'ALTER TABLE {inbox}_message DETACH PARTITION {schema}.%I',
                 '{prefix}_message_' || candidate

@@ -1,7 +1,9 @@
 -- $1 after this number, $2 limit, $3 shown states, $4 handler, $5 kind, $6 ordering key,
 -- $7 accepted at least this long ago, $8 less than this long ago (microseconds), $9 error text,
 -- $10 whether unfinished and dead messages are wanted, $11 whether finished ones are,
--- $12 with payload and result.
+-- $12 ids, $13 correlation id, $14 finished at least this long ago, $15 less than this long ago, $16 due
+-- later than this from now, $17 no later (microseconds), $18 at least so many attempts started, $19 how
+-- the error begins, $20 with payload, result and history.
 --
 -- OFFSET 0 makes the planner look each message up by its number, so that a page reads a page's worth
 -- of rows whatever it believes about the tables' contents.
@@ -9,7 +11,8 @@ WITH clock AS MATERIALIZED (SELECT {inbox}_now() AS instant)
 SELECT * FROM (
     (
         SELECT {columns}, s.blocks, s.visible_at, s.token, clock.instant,
-            CASE WHEN $12 THEN {payload_out} END, NULL::bytea
+            CASE WHEN $20 THEN {payload_out} END, NULL::bytea,
+            CASE WHEN $20 THEN s.history::text END
         FROM clock, {inbox}_work AS s
         -- One without its message is reported.
         LEFT JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m ON true
@@ -20,7 +23,8 @@ SELECT * FROM (
     UNION ALL
     (
         SELECT {columns}, false, s.finished_at, s.token, clock.instant,
-            CASE WHEN $12 THEN {payload_out} END, CASE WHEN $12 THEN s.result END
+            CASE WHEN $20 THEN {payload_out} END, CASE WHEN $20 THEN s.result END,
+            CASE WHEN $20 THEN s.history::text END
         FROM clock, {inbox}_done AS s
         CROSS JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m
         WHERE $11 AND s.seq {beyond} $1 AND {done_states}

@@ -1,14 +1,15 @@
--- Stores the messages whose keys are not known yet and returns the places of those in the batch,
--- counted from 0. The arrays are in order of handler and id, so that two batches with the same
+-- Stores the messages whose keys are not known yet. `stored` are their places in the batch, counted
+-- from 0; `known` those of the others, with the fingerprints that their keys were accepted with. The arrays are in order of handler and id, so that two batches with the same
 -- keys wait for each other instead of deadlocking; `places` says where each message stood in the
 -- batch, which is the order of acceptance. Due times and delays (in microseconds) are in order of
 -- places. An array in which nothing is given may be NULL. `alone`: not within a longer transaction
 -- of the caller's.
 CREATE OR REPLACE FUNCTION {inbox}_receive(
     handlers text[], ids text[], kinds text[], content_types text[], ordering_keys text[],
-    all_headers text[], payloads {payload}[], places integer[],
-    due_ats timestamptz[], delays bigint[], wake boolean, alone boolean
-) RETURNS integer[]
+    all_headers text[], payloads {payload}[], fingerprints bigint[], places integer[],
+    due_ats timestamptz[], delays bigint[], wake boolean, alone boolean,
+    OUT stored integer[], OUT known integer[], OUT kept_fingerprints bigint[]
+)
 {function_settings}
 AS $$
 #variable_conflict use_column
@@ -17,7 +18,6 @@ DECLARE
     number xid8 := pg_current_xact_id();
     instant timestamptz := {inbox}_now();
     blocks bigint[];
-    stored integer[];
     ordered_seqs bigint[];
     ordered_handlers text[];
     ordered_keys text[];
@@ -38,20 +38,24 @@ BEGIN
     WITH
     -- {if partitioned}
     first AS (
-        INSERT INTO {keys} (handler, id, seq)
-        SELECT g.handler, g.id, blocks[g.place / 1000 + 1] + g.place % 1000
-        FROM unnest(handlers, ids, places) AS g (handler, id, place)
+        INSERT INTO {keys} (handler, id, seq, fingerprint)
+        SELECT g.handler, g.id, blocks[g.place / 1000 + 1] + g.place % 1000, g.fingerprint
+        FROM unnest(handlers, ids, fingerprints, places) AS g (handler, id, fingerprint, place)
         ON CONFLICT (handler, id) DO NOTHING
         RETURNING seq
     ), new AS (
         INSERT INTO {inbox}_message (
-            seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+            seq, accepted_at, fingerprint, handler, id, kind, content_type, ordering_key, headers,
+            payload
         )
-        SELECT n.seq, instant,
+        SELECT n.seq, instant, g.fingerprint,
             g.handler, g.id, g.kind, g.content_type, g.ordering_key, g.headers::json, g.payload
         FROM unnest(
-            handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, places
-        ) AS g (handler, id, kind, content_type, ordering_key, headers, payload, place)
+            handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, fingerprints,
+            places
+        ) AS g (
+            handler, id, kind, content_type, ordering_key, headers, payload, fingerprint, place
+        )
         CROSS JOIN LATERAL (
             SELECT blocks[g.place / 1000 + 1] + g.place % 1000 AS seq
         ) AS n
@@ -63,13 +67,17 @@ BEGIN
     -- {else}
     new AS (
         INSERT INTO {inbox}_message (
-            seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+            seq, accepted_at, fingerprint, handler, id, kind, content_type, ordering_key, headers,
+            payload
         )
-        SELECT blocks[g.place / 1000 + 1] + g.place % 1000, instant,
+        SELECT blocks[g.place / 1000 + 1] + g.place % 1000, instant, g.fingerprint,
             g.handler, g.id, g.kind, g.content_type, g.ordering_key, g.headers::json, g.payload
         FROM unnest(
-            handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, places
-        ) AS g (handler, id, kind, content_type, ordering_key, headers, payload, place)
+            handlers, ids, kinds, content_types, ordering_keys, all_headers, payloads, fingerprints,
+            places
+        ) AS g (
+            handler, id, kind, content_type, ordering_key, headers, payload, fingerprint, place
+        )
         ON CONFLICT (handler, id) DO NOTHING
         RETURNING seq, handler, ordering_key,
             (array_position(blocks, seq - seq % 1000) - 1) * 1000 + (seq % 1000)::integer AS place
@@ -132,10 +140,20 @@ BEGIN
         HAVING count(*) > 0;
     END IF;
 
+    IF cardinality(stored) IS DISTINCT FROM cardinality(ids) THEN
+        SELECT array_agg(g.place), array_agg(k.fingerprint) INTO known, kept_fingerprints
+        FROM unnest(handlers, ids, places) AS g (handler, id, place)
+        CROSS JOIN LATERAL (
+            SELECT k.fingerprint FROM {keys} AS k
+            WHERE k.handler = g.handler AND k.id = g.id
+            OFFSET 0
+        ) AS k
+        WHERE g.place NOT IN (SELECT unnest(stored));
+    END IF;
+
     IF wake AND stored IS NOT NULL THEN
         PERFORM pg_notify('{channel}', '');
     END IF;
     {compact_counters_sometimes}
-    RETURN stored;
 END
 $$;

@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION {inbox}_record(
     new_handler text, new_id text, new_kind text, new_content_type text, new_ordering_key text,
     new_headers text, new_payload {payload}, new_due_at timestamptz, delay bigint,
-    new_result bytea, drop_payload boolean, wake boolean,
+    new_fingerprint bigint, new_result bytea, drop_payload boolean, wake boolean,
     OUT answer text, OUT until timestamptz, OUT reason text, OUT kept_result bytea
 )
 {function_settings}
@@ -27,25 +27,28 @@ BEGIN
     -- {end}
     FOR attempt IN 1 .. 100 LOOP
         -- {if partitioned}
-        INSERT INTO {keys} (handler, id, seq)
-        VALUES (new_handler, new_id, nextval('{inbox}_seq'))
+        INSERT INTO {keys} (handler, id, seq, fingerprint)
+        VALUES (new_handler, new_id, nextval('{inbox}_seq'), new_fingerprint)
         ON CONFLICT (handler, id) DO NOTHING
         RETURNING seq INTO found_seq;
         IF found_seq IS NOT NULL THEN
             INSERT INTO {inbox}_message (
-                seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+                seq, accepted_at, fingerprint, handler, id, kind, content_type, ordering_key, headers,
+                payload
             )
             VALUES (
-                found_seq, instant, new_handler, new_id, new_kind, new_content_type,
+                found_seq, instant, new_fingerprint, new_handler, new_id, new_kind, new_content_type,
                 new_ordering_key, new_headers::json, new_payload
             );
         END IF;
         -- {else}
         INSERT INTO {inbox}_message (
-            seq, accepted_at, handler, id, kind, content_type, ordering_key, headers, payload
+            seq, accepted_at, fingerprint, handler, id, kind, content_type, ordering_key, headers,
+            payload
         )
         VALUES (
-            nextval('{inbox}_seq'), instant, new_handler, new_id, new_kind, new_content_type,
+            nextval('{inbox}_seq'), instant, new_fingerprint, new_handler, new_id, new_kind,
+            new_content_type,
             new_ordering_key, new_headers::json, new_payload
         )
         ON CONFLICT (handler, id) DO NOTHING
@@ -59,9 +62,13 @@ BEGIN
             IF head AND due <= instant THEN
                 answer := 'recorded';
                 INSERT INTO {inbox}_done (
-                    seq, due_at, finished_at, token, started, finished, replays, state, result
+                    seq, due_at, finished_at, token, started, finished, replays, state, content,
+                    handler, result
                 )
-                VALUES (found_seq, due, instant, stamp, 1, 1, 0, 2, new_result);
+                VALUES (
+                    found_seq, due, instant, stamp, 1, 1, 0, 2,
+                    NOT drop_payload OR new_result IS NOT NULL, new_handler, new_result
+                );
                 INSERT INTO {inbox}_tally (handler, processed) VALUES (new_handler, 1);
                 {compact_counters_sometimes}
                 IF drop_payload THEN
@@ -136,13 +143,15 @@ BEGIN
                 stamp := (extract(epoch FROM instant) * 1000000)::bigint;
                 DELETE FROM {inbox}_work WHERE seq = found_seq;
                 INSERT INTO {inbox}_done (
-                    seq, due_at, finished_at, token, started, finished, replays, state, worker,
-                    last_error, result
+                    seq, due_at, leased_at, finished_at, token, started, finished, replays, state,
+                    content, handler, worker, last_error, result, history
                 )
                 VALUES (
-                    found_seq, standing.due_at, instant, greatest(standing.token + 1, stamp),
-                    standing.started + 1, standing.finished + 1, standing.replays, 2,
-                    standing.worker, standing.last_error, new_result
+                    found_seq, standing.due_at, standing.leased_at, instant,
+                    greatest(standing.token + 1, stamp), standing.started + 1,
+                    standing.finished + 1, standing.replays, 2,
+                    NOT drop_payload OR new_result IS NOT NULL, new_handler, standing.worker,
+                    standing.last_error, new_result, standing.history
                 );
                 INSERT INTO {inbox}_tally (handler, pending, leased, processed)
                 VALUES (

@@ -1,8 +1,8 @@
--- Makes final messages pending again, with a new payload if one is given. Passes over messages in
+-- Makes final messages pending again, with a new payload and new headers if they are given. Passes over messages in
 -- other states than `states` and those whose payload was dropped. Returns the numbers of those it
 -- changed.
 CREATE OR REPLACE FUNCTION {inbox}_replay(
-    seqs bigint[], states smallint[], new_payload {payload}, wake boolean
+    seqs bigint[], states smallint[], new_payload {payload}, new_headers text, wake boolean
 ) RETURNS bigint[]
 {function_settings}
 AS $$
@@ -46,15 +46,16 @@ BEGIN
         ) AS w
     ), revived AS (
         UPDATE {inbox}_work AS w
-        SET state = 0, claimable = w.ordering_key IS NULL, blocks = false,
+        SET state = 0, claimable = w.ordering_key IS NULL, blocks = false, content = true,
             visible_at = instant, due_at = instant, finished_at = NULL,
             started = 0, finished = 0, replays = w.replays + 1, last_error = NULL
         WHERE w.seq = ANY (ARRAY(SELECT seq FROM dead))
     ), finished AS MATERIALIZED (
-        SELECT d.seq, d.state, d.token, d.replays, d.worker, g.handler, g.ordering_key
+        SELECT d.*, g.handler, g.ordering_key
         FROM wanted AS g
         CROSS JOIN LATERAL (
-            SELECT d.seq, d.state, d.token, d.replays, d.worker FROM {inbox}_done AS d
+            SELECT d.seq, d.state, d.leased_at, d.token, d.replays, d.worker, d.history
+            FROM {inbox}_done AS d
             WHERE d.seq = g.seq AND d.state = ANY (states)
             FOR UPDATE
         ) AS d
@@ -62,11 +63,11 @@ BEGIN
         DELETE FROM {inbox}_done AS d USING finished AS f WHERE d.seq = ANY (ARRAY[f.seq])
     ), again AS (
         INSERT INTO {inbox}_work (
-            seq, visible_at, due_at, token, started, finished, replays, state, claimable, blocks,
-            handler, ordering_key, worker
+            seq, visible_at, due_at, leased_at, token, started, finished, replays, state, claimable,
+            blocks, handler, ordering_key, worker, history
         )
-        SELECT seq, instant, instant, token, 0, 0, replays + 1, 0, ordering_key IS NULL, false,
-            handler, ordering_key, worker
+        SELECT seq, instant, instant, leased_at, token, 0, 0, replays + 1, 0, ordering_key IS NULL,
+            false, handler, ordering_key, worker, history
         FROM finished
     ), changed AS (
         SELECT seq, handler, 3 AS state FROM dead
@@ -81,8 +82,10 @@ BEGIN
     )
     SELECT array_agg(seq) INTO replayed FROM changed;
 
-    IF new_payload IS NOT NULL THEN
-        UPDATE {inbox}_message AS m SET payload = new_payload
+    IF new_payload IS NOT NULL OR new_headers IS NOT NULL THEN
+        UPDATE {inbox}_message AS m
+        SET payload = coalesce(new_payload, m.payload),
+            headers = coalesce(new_headers::json, m.headers)
         FROM unnest(replayed) AS g (seq)
         WHERE m.seq = ANY (ARRAY[g.seq]);
     END IF;

@@ -1,8 +1,9 @@
--- What was received. A row is written once and, but for dropped and edited payloads, never
--- changed.
+-- What was received. A row is written once and, but for dropped payloads and edits, never
+-- changed; its fingerprint never.
 CREATE TABLE {inbox}_message (
     seq bigint PRIMARY KEY,
     accepted_at timestamptz NOT NULL,
+    fingerprint bigint NOT NULL,
     handler text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
@@ -22,6 +23,7 @@ CREATE TABLE {inbox}_key (
     handler text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     seq bigint NOT NULL,
+    fingerprint bigint NOT NULL,
     PRIMARY KEY (handler, id)
 );
 -- {else}
@@ -37,6 +39,8 @@ CREATE TABLE {inbox}_work (
     -- When a claim may take it: its due time, or the end of its lease.
     visible_at timestamptz NOT NULL,
     due_at timestamptz NOT NULL,
+    -- When its last attempt was leased.
+    leased_at timestamptz,
     finished_at timestamptz,
     token bigint NOT NULL,
     started integer NOT NULL,
@@ -50,10 +54,14 @@ CREATE TABLE {inbox}_work (
     late boolean NOT NULL DEFAULT false,
     -- Dead, and later messages of its ordering key wait for an operator.
     blocks boolean NOT NULL,
+    -- False: dead, and its payload was dropped since.
+    content boolean NOT NULL DEFAULT true,
     handler text COLLATE "C" NOT NULL,
     ordering_key text COLLATE "C",
     worker text COLLATE "C",
-    last_error text COLLATE "C"
+    last_error text COLLATE "C",
+    -- What became of earlier attempts, as `settle.sql` writes it.
+    history jsonb
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000,
     autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
 
@@ -72,7 +80,8 @@ CREATE UNIQUE INDEX {prefix}_head ON {inbox}_work (handler, ordering_key)
 
 -- Dead letters in order of acceptance, however long the backlog.
 CREATE INDEX {prefix}_dead ON {inbox}_work (seq) WHERE state = 3;
-CREATE INDEX {prefix}_perished ON {inbox}_work (finished_at, seq) WHERE state = 3;
+CREATE INDEX {prefix}_perished ON {inbox}_work (handler, content, finished_at, seq)
+    WHERE state = 3;
 
 -- Dead letters that hold up their ordering key, to be counted by themselves.
 CREATE INDEX {prefix}_blocking ON {inbox}_work (handler) WHERE blocks;
@@ -81,23 +90,29 @@ CREATE INDEX {prefix}_blocking ON {inbox}_work (handler) WHERE blocks;
 CREATE TABLE {inbox}_done (
     seq bigint PRIMARY KEY,
     due_at timestamptz NOT NULL,
+    leased_at timestamptz,
     finished_at timestamptz NOT NULL,
     token bigint NOT NULL,
     started integer NOT NULL,
     finished integer NOT NULL,
     replays integer NOT NULL,
     state smallint NOT NULL,
+    -- Whether there is a payload or a result, which could be dropped.
+    content boolean NOT NULL,
+    handler text COLLATE "C" NOT NULL,
     worker text COLLATE "C",
     last_error text COLLATE "C",
-    result bytea
+    result bytea,
+    history jsonb
 )
 -- {if partitioned}
 PARTITION BY RANGE (seq)
 -- {end}
 ;
 
--- Retention: the longest finished first.
-CREATE INDEX {prefix}_expired ON {inbox}_done (state, finished_at, seq);
+-- Retention: of each handler the longest finished first. With and without content apart, so that
+-- dropping payloads does not step over what it has dropped before.
+CREATE INDEX {prefix}_expired ON {inbox}_done (handler, state, content, finished_at, seq);
 CREATE INDEX {prefix}_discarded ON {inbox}_done (seq) WHERE state = 4;
 
 -- A row for each ordering key that has unfinished messages. What adds or removes one of them
@@ -119,6 +134,11 @@ CREATE TABLE {inbox}_tally (
     dead bigint NOT NULL DEFAULT 0,
     discarded bigint NOT NULL DEFAULT 0
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- The handlers of which claims take nothing.
+CREATE TABLE {inbox}_paused (
+    handler text COLLATE "C" PRIMARY KEY
+);
 
 CREATE TABLE {inbox}_meta (
     singleton boolean PRIMARY KEY CHECK (singleton),

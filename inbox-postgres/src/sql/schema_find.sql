@@ -6,7 +6,7 @@ SELECT
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
         WHERE n.nspname = '{schema_name}' AND c.relname = ANY (ARRAY[
             '{prefix}_message', '{prefix}_work', '{prefix}_done', '{prefix}_ordering',
-            '{prefix}_tally', '{prefix}_meta'
+            '{prefix}_tally', '{prefix}_paused', '{prefix}_meta'
         ])
     ),
     (

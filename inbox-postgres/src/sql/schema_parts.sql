@@ -24,8 +24,8 @@ JOIN pg_catalog.pg_class AS c ON c.oid = s.seqrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 WHERE n.nspname = '{schema_name}' AND starts_with(c.relname, '{prefix}_')
 UNION ALL
--- Of functions, how they are called, and that their texts are those that were set up; not which
--- texts, which may be another build's.
+-- Of functions, how they are called, and, where there is an inbox to ask, that their texts are those
+-- that were set up; not which texts, which may be another build's.
 SELECT 'function ' || p.proname || '(' || oidvectortypes(p.proargtypes) || ') ' || coalesce(
     (
         SELECT string_agg(format_type(a.type, NULL), ', ' ORDER BY a.place)
@@ -36,5 +36,5 @@ SELECT 'function ' || p.proname || '(' || oidvectortypes(p.proargtypes) || ') ' 
 )
 FROM pg_catalog.pg_proc AS p
 JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
-JOIN {inbox}_meta AS m ON m.functions ->> p.proname = encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex')
+{same_texts}
 WHERE n.nspname = '{schema_name}' AND starts_with(p.proname, '{prefix}_')

@@ -19,6 +19,7 @@ SELECT
     coalesce(w.replays, d.replays) AS replays,
     m.accepted_at,
     coalesce(w.due_at, d.due_at) AS due_at,
+    coalesce(w.leased_at, d.leased_at) AS leased_at,
     CASE WHEN w.state = 1 THEN w.visible_at END AS lease_until,
     coalesce(w.worker, d.worker) AS worker,
     coalesce(w.finished_at, d.finished_at) AS finished_at,
@@ -26,7 +27,8 @@ SELECT
     m.ordering_key,
     w.state < 2 AND NOT w.claimable AS waits_for_ordering_key,
     coalesce(w.blocks, false) AS blocks_ordering_key,
-    m.content_type, m.headers, {payload_bytes} AS payload_bytes, m.seq
+    m.content_type, m.headers, {payload_bytes} AS payload_bytes, m.seq,
+    coalesce(w.history, d.history) AS history
 FROM
     -- {if partitioned}
     {inbox}_key AS k JOIN

@@ -2,7 +2,8 @@
 -- locked. Outcomes: -1 deferral and 1 retry, both after a delay (in microseconds), 0 release,
 -- 2 processed, 3 dead. Those up to 0 take the start of the attempt back.
 -- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
--- that were settled before and not claimed since. `alone`: not within a longer transaction of the
+-- that were settled before and not claimed since. `short_errors` are what the histories keep of the
+-- errors; NULL where it is all of them. `alone`: not within a longer transaction of the
 -- caller's; `patience`, for so many milliseconds at most it then waits for each lock, if there is a
 -- limit.
 --
@@ -11,7 +12,7 @@
 -- planner no choice but the index.
 CREATE OR REPLACE FUNCTION {inbox}_settle(
     seqs bigint[], tokens bigint[], outcomes smallint[], delays bigint[], errors text[],
-    blocking boolean[], results bytea[],
+    short_errors text[], blocking boolean[], results bytea[],
     any_ordered boolean, drop_payloads boolean, wake boolean, alone boolean, patience integer,
     OUT applied bigint[], OUT repeated bigint[]
 )
@@ -26,7 +27,6 @@ DECLARE
     ordered_keys text[];
     promoted bigint := 0;
     returned boolean;
-    one record;
 BEGIN
     IF alone THEN
         {require_read_committed}
@@ -34,30 +34,6 @@ BEGIN
             PERFORM set_config('lock_timeout', patience::text, true);
         END IF;
     END IF;
-    -- One processed message, as inline use settles it: what follows takes twice as long to set up
-    -- as to run for one. A lease that does not stand, or an ordering key, is left to it.
-    IF cardinality(seqs) = 1 AND outcomes[1] = 2 AND NOT any_ordered AND NOT drop_payloads THEN
-        instant := {inbox}_now();
-        DELETE FROM {inbox}_work AS w
-        WHERE w.seq = seqs[1] AND w.token = tokens[1] AND w.state = 1 AND w.ordering_key IS NULL
-        RETURNING w.handler, w.due_at, w.started, w.finished, w.replays, w.worker, w.last_error
-        INTO one;
-        IF FOUND THEN
-            INSERT INTO {inbox}_done (
-                seq, due_at, finished_at, token, started, finished, replays, state, worker,
-                last_error, result
-            )
-            VALUES (
-                seqs[1], one.due_at, instant, tokens[1], one.started, one.finished + 1,
-                one.replays, 2, one.worker, one.last_error, results[1]
-            );
-            INSERT INTO {inbox}_tally (handler, leased, processed) VALUES (one.handler, -1, 1);
-            {compact_counters_sometimes}
-            applied := '{1}';
-            RETURN;
-        END IF;
-    END IF;
-
     IF any_ordered THEN
         SELECT k.handlers, k.ordering_keys INTO ordered_handlers, ordered_keys
         FROM {inbox}_lock_keys_of(seqs) AS k;
@@ -72,15 +48,16 @@ BEGIN
             USING unnest(seqs, tokens, results)
                 WITH ORDINALITY AS g (seq, token, result, place)
             WHERE w.seq = ANY (ARRAY[g.seq]) AND w.token = g.token AND w.state = 1
-            RETURNING g.place, g.result, w.seq, w.handler, w.due_at, w.token, w.started,
-                w.finished, w.replays, w.worker, w.last_error
+            RETURNING g.place, g.result, w.seq, w.handler, w.due_at, w.leased_at, w.token,
+                w.started, w.finished, w.replays, w.worker, w.last_error, w.history
         ), finished AS (
             INSERT INTO {inbox}_done (
-                seq, due_at, finished_at, token, started, finished, replays, state, worker,
-                last_error, result
+                seq, due_at, leased_at, finished_at, token, started, finished, replays, state,
+                content, handler, worker, last_error, result, history
             )
-            SELECT seq, due_at, instant, token, started, finished + 1, replays, 2, worker,
-                last_error, result
+            SELECT seq, due_at, leased_at, instant, token, started, finished + 1, replays, 2,
+                NOT drop_payloads OR result IS NOT NULL, handler, worker, last_error, result,
+                history
             FROM gone
         ), counted AS (
             INSERT INTO {inbox}_tally (handler, leased, processed)
@@ -89,13 +66,14 @@ BEGIN
         SELECT array_agg(place) INTO applied FROM gone;
     ELSE
         WITH held AS MATERIALIZED (
-            SELECT g.place, g.outcome, g.delay, g.error, g.blocks, g.result, w.*
-            FROM unnest(seqs, tokens, outcomes, delays, errors, blocking, results)
-                WITH ORDINALITY
-                AS g (seq, token, outcome, delay, error, blocks, result, place)
+            SELECT g.place, g.outcome, g.delay, g.error, g.short_error, g.blocks, g.result, w.*
+            FROM unnest(
+                seqs, tokens, outcomes, delays, errors, short_errors, blocking, results
+            ) WITH ORDINALITY
+                AS g (seq, token, outcome, delay, error, short_error, blocks, result, place)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.token, w.started,
-                    w.finished, w.replays, w.worker, w.last_error
+                SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.leased_at, w.token,
+                    w.started, w.finished, w.replays, w.worker, w.last_error, w.history
                 FROM {inbox}_work AS w
                 WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
                 FOR UPDATE
@@ -105,11 +83,12 @@ BEGIN
             WHERE seq = ANY (ARRAY(SELECT seq FROM held WHERE outcome = 2))
         ), finished AS (
             INSERT INTO {inbox}_done (
-                seq, due_at, finished_at, token, started, finished, replays, state, worker,
-                last_error, result
+                seq, due_at, leased_at, finished_at, token, started, finished, replays, state,
+                content, handler, worker, last_error, result, history
             )
-            SELECT seq, due_at, instant, token, started, finished + 1, replays, 2, worker,
-                last_error, result
+            SELECT seq, due_at, leased_at, instant, token, started, finished + 1, replays, 2,
+                NOT drop_payloads OR result IS NOT NULL, handler, worker, last_error, result,
+                history
             FROM held
             WHERE outcome = 2
         ), kept AS (
@@ -123,7 +102,21 @@ BEGIN
                 finished_at = CASE WHEN h.outcome = 3 THEN instant END,
                 started = CASE WHEN h.outcome <= 0 THEN greatest(h.started - 1, 0) ELSE h.started END,
                 finished = CASE WHEN h.outcome <= 0 THEN h.finished ELSE h.finished + 1 END,
-                last_error = coalesce(h.error, h.last_error)
+                last_error = coalesce(h.error, h.last_error),
+                history = CASE WHEN h.error IS NULL THEN w.history ELSE
+                    jsonb_path_query_array(
+                        coalesce(w.history, '[]') || jsonb_build_array(jsonb_build_object(
+                            'attempt', h.started, 'replays', h.replays, 'worker', h.worker,
+                            'leased_at', (extract(epoch FROM h.leased_at) * 1000000)::bigint,
+                            'ended_at', (extract(epoch FROM instant) * 1000000)::bigint,
+                            'end', CASE h.outcome
+                                WHEN 1 THEN 'retried' WHEN 3 THEN 'dead' ELSE 'deferred'
+                            END,
+                            'error', coalesce(h.short_error, h.error)
+                        )),
+                        '$[last - {kept_attempts} + 1 to last]'
+                    )
+                END
             FROM held AS h
             CROSS JOIN LATERAL (
                 SELECT coalesce(instant + h.delay * interval '1 microsecond', h.due_at) AS at

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION {inbox}_statistics()
 RETURNS TABLE (
     handler text, pending bigint, leased bigint, processed bigint, dead bigint,
     discarded bigint, lost bigint, blocking bigint, due_since timestamptz, accepted_at timestamptz,
-    instant timestamptz
+    instant timestamptz, paused boolean
 )
 {function_settings}
 AS $$
@@ -14,7 +14,8 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, lost.n,
-        blocking.n, due.visible_at, due.accepted_at, current
+        blocking.n, due.visible_at, due.accepted_at, current,
+        EXISTS (SELECT FROM {inbox}_paused AS p WHERE p.handler = c.handler)
     FROM (
         SELECT t.handler, sum(t.pending)::bigint AS pending, sum(t.leased)::bigint AS leased,
             sum(t.processed)::bigint AS processed, sum(t.dead)::bigint AS dead,

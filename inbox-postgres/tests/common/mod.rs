@@ -22,7 +22,7 @@ use std::{
 };
 
 use conformance_tests::{Options, crash::proxy::Proxy};
-use inbox_api::{Filter, Kind, Message, MessageId, Operate as _, Schema as _, State};
+use inbox_api::{Bytes, Edit, Filter, Kind, Message, MessageId, Operate as _, Schema as _, State};
 use inbox_postgres::{
     PostgresOptions, PostgresStore,
     conformance::{PostgresHarness, TestSchema},
@@ -147,6 +147,14 @@ pub async fn run_suite(harness: PostgresHarness) {
     };
     let report = conformance_tests::run_with(Arc::new(harness), &options, |_| {}).await;
     assert!(report.is_conformant(), "{report}");
+}
+
+/// An edit of the payload alone.
+pub fn with_payload(payload: impl Into<Bytes>) -> Edit {
+    Edit {
+        payload: Some(payload.into()),
+        ..Edit::default()
+    }
 }
 
 /// An inbox in its own schema.

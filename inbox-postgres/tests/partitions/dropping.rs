@@ -32,7 +32,10 @@ async fn a_partition_is_dropped_whole_and_its_keys_in_slices() {
     // The keys of those that were accepted last still are.
     let (first, last) = (&sent[0], &sent[PLENTY - 1]);
     let receipts = store.receive(&[first.clone(), last.clone()]).await.unwrap();
-    assert_eq!(receipts, [Receipt::Accepted, Receipt::Duplicate]);
+    assert_eq!(
+        receipts,
+        [Receipt::Accepted, Receipt::Duplicate { differs: false }]
+    );
 
     assert_eq!(purge(500).await, 500);
     assert_eq!(purge(500).await, 200);
@@ -105,7 +108,7 @@ async fn what_is_held_up_for_long_is_deleted_by_itself() {
     assert_eq!(sweep(store, State::Processed).await, PLENTY as u64);
     assert_eq!(
         store.receive_one(&message("dead")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
     assert_eq!(attached(place).await[0], "inbox_message_0");
     check(&ready).await;
@@ -145,17 +148,26 @@ async fn a_drop_that_was_interrupted_is_taken_up() {
     next_partition(store).await;
     // Taken out of its tables, and no more.
     let dropped: bool = place
-        .value("SELECT {schema}.inbox_drop_partition(2::smallint, 0, 1000)")
+        .value("SELECT {schema}.inbox_drop_partition(2::smallint, 0, NULL, 1000)")
         .await;
     assert!(dropped);
 
+    // What another message under its key differs from is known still.
+    let other = message_with(sent[3].id().as_str(), "another");
+    assert_eq!(
+        store.receive_one(&other).await.unwrap(),
+        Receipt::Duplicate { differs: true }
+    );
     // A redelivery is a duplicate still; for everybody else the messages are not there any more.
     let (a, b, c) = (&sent[0], &sent[1], &sent[2]);
     let last = &sent[PLENTY - 1];
-    assert_eq!(store.receive_one(a).await.unwrap(), Receipt::Duplicate);
+    assert_eq!(
+        store.receive_one(a).await.unwrap(),
+        Receipt::Duplicate { differs: false }
+    );
     assert_eq!(store.get(a.key()).await.unwrap(), None);
     assert_eq!(
-        store.replay(a.key(), None).await.unwrap(),
+        store.replay(a.key(), &Edit::default()).await.unwrap(),
         Intervention::NotFound
     );
     assert_eq!(
@@ -224,7 +236,7 @@ async fn what_is_being_read_is_dropped_later() {
     store.roll_back(reader).await.unwrap();
 
     place
-        .run("SELECT {schema}.inbox_drop_partition(2::smallint, 0, 1000)")
+        .run("SELECT {schema}.inbox_drop_partition(2::smallint, 0, NULL, 1000)")
         .await
         .unwrap();
     let reader = reading("inbox_done_0").await;
@@ -359,5 +371,93 @@ async fn two_purgers_share_the_partitions() {
     }
     assert_eq!(total, 3 * PLENTY as u64);
     assert_eq!(partitions(&ready.place).await.len(), 2);
+    check(&ready).await;
+}
+
+/// Those of other handlers in the same partition are not its business.
+#[tokio::test]
+async fn one_handlers_retention_drops_what_is_its_own() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    let others: Vec<Message> = messages("other", PLENTY)
+        .iter()
+        .map(|message| message.for_handler(handler("other")))
+        .collect();
+    receive(store, &messages("m", PLENTY)).await;
+    receive(store, &others).await;
+    process_all(store).await;
+    let request = ClaimRequest {
+        handlers: vec![handler("other")],
+        ..request(u32::try_from(PLENTY).unwrap())
+    };
+    for leased in store.claim(&request).await.unwrap().leased.chunks(500) {
+        let settlements: Vec<_> = leased
+            .iter()
+            .map(|leased| Settlement {
+                lease: leased.lease.clone(),
+                outcome: processed(),
+            })
+            .collect();
+        let _ = store.settle(&settlements).await.unwrap();
+    }
+    next_partition(store).await;
+    receive(store, &messages("later", PLENTY)).await;
+    process_all(store).await;
+    next_partition(store).await;
+
+    let all = 10 * u32::try_from(PLENTY).unwrap();
+    let of_other = expired(State::Processed, all).for_handler(handler("other"));
+    let of_h = expired(State::Processed, all).for_handler(handler("h"));
+    assert_eq!(
+        store.purge(&of_other).await.unwrap(),
+        0,
+        "not whole, not late"
+    );
+    assert_eq!(
+        store.purge(&of_h).await.unwrap(),
+        PLENTY as u64,
+        "the partition that is its own"
+    );
+    assert_eq!(
+        attached(place).await[..2],
+        ["inbox_message_0", "inbox_message_2"]
+    );
+    place.advance(HOUR).await;
+    assert_eq!(store.purge(&of_other).await.unwrap(), PLENTY as u64);
+    let statistics = store.statistics().await.unwrap();
+    assert_eq!(statistics.handlers.len(), 1);
+    assert_eq!(statistics.handlers[0].processed, PLENTY as u64);
+    check(&ready).await;
+    assert_eq!(store.purge(&of_h).await.unwrap(), PLENTY as u64);
+    check(&ready).await;
+}
+
+/// Also what was taken out of its tables and is still to be forgotten.
+#[tokio::test]
+async fn removing_an_inbox_takes_its_partitions_along() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    receive(store, &messages("m", PLENTY)).await;
+    process_all(store).await;
+    next_partition(store).await;
+    let dropped: bool = place
+        .value("SELECT {schema}.inbox_drop_partition(2::smallint, 0, NULL, 1000)")
+        .await;
+    assert!(dropped);
+    store.remove().await.unwrap();
+    let left: i64 = place
+        .value(
+            "SELECT count(*) FROM pg_class
+             WHERE quote_ident(relnamespace::regnamespace::text)
+                 = quote_ident(trim('\"' FROM '{schema}'))",
+        )
+        .await;
+    assert_eq!(left, 0);
+    store.create().await.unwrap();
+    receive(store, &messages("m", 1)).await;
     check(&ready).await;
 }

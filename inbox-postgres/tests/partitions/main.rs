@@ -20,9 +20,9 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Begun, ErrorKind, Filter, Intervention, Message, Operate as _, Page, PurgeRequest,
-    Receipt, Recorded, Schema as _, Settled, Settlement, State, Store as _, StoreExt as _,
-    Transactional as _,
+    AfterDead, Begun, ClaimRequest, Edit, ErrorKind, Filter, Intervention, Message, Operate as _,
+    Page, PurgeRequest, Receipt, Recorded, Schema as _, Settled, Settlement, State, Store as _,
+    StoreExt as _, Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
 use sqlx::PgConnection;
@@ -116,7 +116,8 @@ async fn check(ready: &Ready) {
         .column(
             "SELECT coalesce(m.id, k.id) FROM {schema}.inbox_message AS m
              FULL JOIN {schema}.inbox_key AS k
-                 ON (k.handler, k.id, k.seq) = (m.handler, m.id, m.seq)
+                 ON (k.handler, k.id, k.seq, k.fingerprint)
+                     = (m.handler, m.id, m.seq, m.fingerprint)
              WHERE m.seq IS NULL OR k.seq IS NULL",
         )
         .await;

@@ -75,7 +75,8 @@ async fn only_the_owner_keeps_partitions_up() {
              GRANT USAGE ON SCHEMA {{schema}} TO {role};
              GRANT SELECT, INSERT, UPDATE, DELETE ON {{schema}}.inbox_message,
                  {{schema}}.inbox_work, {{schema}}.inbox_done, {{schema}}.inbox_ordering TO {role};
-             GRANT SELECT, INSERT, DELETE ON {{schema}}.inbox_tally, {{schema}}.inbox_key TO {role};
+             GRANT SELECT, INSERT, DELETE ON {{schema}}.inbox_tally, {{schema}}.inbox_paused,
+                 {{schema}}.inbox_key TO {role};
              GRANT SELECT ON {{schema}}.inbox_meta, {{schema}}.inbox_partition TO {role};
              GRANT USAGE, SELECT ON SEQUENCE {{schema}}.inbox_seq TO {role}"
         ))
@@ -97,7 +98,7 @@ async fn only_the_owner_keeps_partitions_up() {
         let new = message(&format!("begun {round}"));
         let begun = begin(&store, &new).await;
         settle(&store, &begun.lease, processed()).await;
-        let replayed = store.replay(new.key(), Some("new".into())).await.unwrap();
+        let replayed = store.replay(new.key(), &with_payload("new")).await.unwrap();
         assert_eq!(replayed, Intervention::Done);
         assert_eq!(store.discard(new.key()).await.unwrap(), Intervention::Done);
         store.statistics().await.unwrap();

@@ -30,7 +30,11 @@ async fn a_copy_is_a_duplicate_whichever_partition_the_first_one_is_in() {
 
     for round in 0..3 {
         let receipts = store.receive(&sent).await.unwrap();
-        assert_eq!(receipts, vec![Receipt::Duplicate; 5], "{round}");
+        assert_eq!(
+            receipts,
+            vec![Receipt::Duplicate { differs: false }; 5],
+            "{round}"
+        );
         let mut begun = Vec::new();
         for message in &sent {
             begun.push(store.begin(message, &terms()).await.unwrap());
@@ -60,7 +64,7 @@ async fn a_copy_is_a_duplicate_whichever_partition_the_first_one_is_in() {
         next_partition(store).await;
         assert_eq!(partitions(&ready.place).await.len(), round + 3);
     }
-    let replayed = store.replay(sent[2].key(), None).await.unwrap();
+    let replayed = store.replay(sent[2].key(), &Edit::default()).await.unwrap();
     assert_eq!(replayed, Intervention::Done);
     let leased = claim(store, 10).await;
     assert_eq!(ids(&leased), ["processed"]);
@@ -118,7 +122,7 @@ async fn each_statement_reads_the_one_partition_that_it_needs() {
                 .receive_one(&message(&format!("new {round} 1")))
                 .await
                 .unwrap(),
-            Receipt::Duplicate
+            Receipt::Duplicate { differs: false }
         );
         receive(&store, &[ordered(&format!("ordered {round}"), "k")]).await;
         let leased = claim(&store, 15).await;
@@ -152,8 +156,10 @@ async fn each_statement_reads_the_one_partition_that_it_needs() {
         assert_eq!(recorded.unwrap(), Recorded::First);
         store.commit(transaction).await.unwrap();
         assert!(store.get(new.key()).await.unwrap().is_some());
-        let payload = Some("edited".into());
-        let replayed = store.replay(new.key(), payload).await.unwrap();
+        let replayed = store
+            .replay(new.key(), &with_payload("edited"))
+            .await
+            .unwrap();
         assert_eq!(replayed, Intervention::Done);
         assert_eq!(store.discard(new.key()).await.unwrap(), Intervention::Done);
         store.statistics().await.unwrap();

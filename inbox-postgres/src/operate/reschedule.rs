@@ -1,0 +1,45 @@
+//! Rescheduling: pending messages become due at another time.
+
+use inbox_api::{Due, Filter, Intervention, Key, Progress, Result, Slice, State};
+
+use super::{
+    records::get,
+    selection::{Change, Selection, change_slice, read_numbers},
+};
+use crate::{
+    arguments::{Arguments, due_parts},
+    connection::{Database, On},
+};
+
+pub(super) async fn reschedule(database: &Database, key: &Key, due: Due) -> Result<Intervention> {
+    let (at, after) = due_parts(due);
+    loop {
+        let arguments = Arguments::of_key(key)
+            .with(at)
+            .with(after)
+            .with(database.options.notifications)
+            .finish()?;
+        let text = &database.statements.reschedule;
+        let answer = database.run(On::Pool, text, arguments).await?;
+        if !read_numbers(&answer)?.is_empty() {
+            return Ok(Intervention::Done);
+        }
+        match get(database, key).await? {
+            None => return Ok(Intervention::NotFound),
+            // It became pending just now.
+            Some(record) if record.state == State::Pending => {}
+            Some(record) => return Ok(Intervention::WrongState(record.state)),
+        }
+    }
+}
+
+pub(super) async fn reschedule_slice(
+    database: &Database,
+    filter: &Filter,
+    slice: &Slice,
+    due: Due,
+) -> Result<Progress> {
+    let texts = &database.statements.reschedule_slice;
+    let selection = Selection::eligible(filter, &[State::Pending], State::Pending);
+    change_slice(database, texts, selection, slice, Change::Due(due)).await
+}

@@ -1,0 +1,45 @@
+-- How the up to `wanted` messages that have been in a final state for longest, no later than since
+-- `finished_before`, are shared out: how many there are of each handler, with content and without.
+-- Of one handler, or of all that have messages; `contents` says which of the two are wanted. Whoever
+-- looks for them then locks no more rows than those, of no more handlers than those.
+CREATE OR REPLACE FUNCTION {inbox}_expired_shares(
+    final_state smallint, finished_before timestamptz, only_handler text, contents boolean[],
+    wanted integer
+) RETURNS TABLE (handler text, content boolean, share integer)
+{function_settings}
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF only_handler IS NOT NULL AND cardinality(contents) = 1 THEN
+        RETURN QUERY SELECT only_handler, contents[1], wanted;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    SELECT first.handler, first.content, count(*)::integer
+    FROM (
+        SELECT h.handler, c.content
+        FROM (
+            SELECT DISTINCT t.handler FROM {inbox}_tally AS t
+            WHERE only_handler IS NULL OR t.handler = only_handler
+        ) AS h
+        CROSS JOIN unnest(contents) AS c (content)
+        CROSS JOIN LATERAL (
+            (
+                SELECT w.finished_at, w.seq FROM {inbox}_work AS w
+                WHERE final_state = 3 AND w.state = 3 AND w.handler = h.handler
+                  AND w.content = c.content AND w.finished_at <= finished_before
+                ORDER BY w.finished_at, w.seq LIMIT wanted
+            )
+            UNION ALL
+            (
+                SELECT d.finished_at, d.seq FROM {inbox}_done AS d
+                WHERE final_state <> 3 AND d.state = final_state AND d.handler = h.handler
+                  AND d.content = c.content AND d.finished_at <= finished_before
+                ORDER BY d.finished_at, d.seq LIMIT wanted
+            )
+        ) AS old
+        ORDER BY old.finished_at, old.seq LIMIT wanted
+    ) AS first
+    GROUP BY first.handler, first.content;
+END
+$$;
