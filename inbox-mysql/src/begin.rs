@@ -12,7 +12,8 @@ use crate::{
     error::failed,
     lookup::{InlinePlaces, Obstacle, key_values},
     multi_statement::{Access, Answers, Script},
-    receive::{add_prepare_one, add_store_content, add_store_one},
+    procedures::Arguments,
+    receive::{add_prepare_one, add_store_one, headers_value},
     rows::lease,
     statement::{Secrecy, Statement},
 };
@@ -25,10 +26,8 @@ pub(crate) async fn begin(
     let (context, secrecy) = (connection.context, connection.secrecy());
     context.check_message(message)?;
     if message.ordering_key().is_none() && message.due() == Due::Now {
-        let mut script = connection.script(Access::Write);
-        let at = add_begin_new(context, &mut script, message, terms, secrecy);
-        let answers = connection.run(Access::Write, script).await?;
-        if let Some(begun) = read_begin_new(&answers, at, message, terms).map_err(failed)? {
+        let begun = begin_new(connection, message, terms).await?;
+        if let Some(begun) = begun {
             compact_sometimes(connection).await;
             return Ok(begun);
         }
@@ -45,47 +44,83 @@ pub(crate) async fn begin(
     Ok(begun)
 }
 
-/// Adds a begin to `script` of a message that may be new, and that a claim would take as soon as
-/// it is stored. Half the statements of [`add_begin`], and each has to be parsed.
-fn add_begin_new(
+/// Begins a message that a claim would take as soon as it is stored, unless its key is known.
+async fn begin_new(
+    connection: Connection<'_>,
+    message: &Message,
+    terms: &LeaseTerms,
+) -> Result<Option<Begun>> {
+    let context = connection.context;
+    let arguments = arguments(context, message, terms, connection.secrecy());
+    let called = connection.call(&context.sql.begin_procedure, &arguments);
+    if let Some(answers) = called.await? {
+        return read_begin_new(&answers, 0, message).map_err(failed);
+    }
+    let mut values = arguments;
+    values.push(("time", Statement::new(context.now())));
+    let mut script = connection.script_without_time();
+    let file = &context.sql.begin_one;
+    let at = script.fill(file, &values) + file.len() - 1;
+    let answers = connection.run(Access::Write, script).await?;
+    read_begin_new(&answers, at, message).map_err(failed)
+}
+
+fn arguments(
     context: &Context,
-    script: &mut Script,
     message: &Message,
     terms: &LeaseTerms,
     secrecy: Secrecy,
-) -> usize {
-    add_store_content(context, script, message, secrecy);
-    script.read_time();
-    let mut set = Statement::new("SET @inbox_lease = ");
-    set.number(duration_micros(terms.length()));
-    set.push(", @inbox_worker = ");
-    set.bytes(terms.worker().as_str().as_bytes());
-    script.add(set);
-    let file = &context.sql.begin_new;
-    script.all(file) + file.len() - 1
+) -> Arguments {
+    let [handler, id] = key_values(message.key());
+    let bytes = |text: &str| Statement::of_bytes(text.as_bytes());
+    let content_type = match message.content_type() {
+        Some(content_type) => bytes(content_type.as_str()),
+        None => Statement::new("NULL"),
+    };
+    let mut payload = Statement::default();
+    context.push_payload(&mut payload, message.payload(), secrecy);
+    vec![
+        handler,
+        id,
+        ("kind", bytes(message.kind().as_str())),
+        ("content_type", content_type),
+        ("headers", headers_value(message.headers(), secrecy)),
+        ("batch", Statement::of_number(fastrand::i64(..))),
+        (
+            "fingerprint",
+            Statement::of_number(message.fingerprint().get()),
+        ),
+        (
+            "payload_bytes",
+            Statement::of_number(message.payload().len() as i64),
+        ),
+        ("payload", payload),
+        (
+            "length",
+            Statement::of_number(duration_micros(terms.length())),
+        ),
+        ("worker", bytes(terms.worker().as_str())),
+        (
+            "offset",
+            Statement::of_number(context.options.clock.micros()),
+        ),
+    ]
 }
 
 /// The lease, unless the message's key was known.
-fn read_begin_new(
-    answers: &Answers,
-    at: usize,
-    message: &Message,
-    terms: &LeaseTerms,
-) -> sqlx::Result<Option<Begun>> {
+fn read_begin_new(answers: &Answers, at: usize, message: &Message) -> sqlx::Result<Option<Begun>> {
     let Some(row) = answers.rows(at).first() else {
         return Ok(None);
     };
-    let accepted_at = row.try_get_unchecked(1)?;
-    let now = answers.now()?;
-    let until = now.saturating_add(duration_micros(terms.length()));
+    let number = |column: usize| row.try_get_unchecked::<i64, _>(column);
     Ok(Some(Begun::Run(Box::new(Leased {
         message: message.clone(),
-        lease: lease(message, answers.number(at)?, now, until),
+        lease: lease(message, number(0)?, number(1)?, number(2)?),
         attempts: Attempts {
             started: 1,
             finished: 0,
         },
-        accepted_at: from_micros(accepted_at),
+        accepted_at: from_micros(number(3)?),
     }))))
 }
 

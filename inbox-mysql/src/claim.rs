@@ -103,10 +103,13 @@ fn add_claim(
         Some(_) => (&sql.claim_queue_from, &[0]),
         None => (&sql.claim_queue, &[0, 1]),
     };
-    let (mut selection, mut names) = (Statement::default(), Statement::default());
+    let (mut selection, mut due) = (Statement::default(), Statement::default());
     for (n, handler) in handlers.into_iter().enumerate() {
         let handler = handler.as_str().as_bytes();
-        names.push(if n == 0 { "" } else { ", " }).bytes(handler);
+        due.push(if n == 0 { "" } else { " OR " });
+        for template in &sql.claim_due {
+            due.append(&template.fill(&[("handler", Statement::of_bytes(handler))]));
+        }
         for queue in queues {
             let values = [
                 ("handler", Statement::of_bytes(handler)),
@@ -130,7 +133,7 @@ fn add_claim(
     let worker = Statement::of_bytes(request.terms.worker().as_str().as_bytes());
     script.fill(&sql.claim_lease, &[("length", length), ("worker", worker)]);
     let at = script.all(&sql.claim_rows);
-    script.fill(&sql.claim_missed, &[("handlers", names)]);
+    script.fill(&sql.claim_missed, &[("due", due)]);
     at
 }
 

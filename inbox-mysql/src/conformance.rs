@@ -41,7 +41,7 @@ use sqlx::{
 
 pub use self::effects::Effects;
 use crate::{
-    MySqlOptions, MySqlStore,
+    MySqlOptions, MySqlStore, procedures,
     statements::{Names, in_database},
 };
 
@@ -338,6 +338,7 @@ async fn drop_tables(inboxes: &[MySqlOptions]) -> sqlx::Result<()> {
             let sql = AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}"));
             sqlx::raw_sql(sql).execute(&mut connection).await?;
         }
+        procedures::drop_all(&mut connection, options).await?;
     }
     connection.close().await
 }

@@ -16,9 +16,10 @@ use crate::{
     claim_cursor::ClaimCursor,
     connection_pool::{ConnectionGuard, ConnectionPool},
     context::Context,
-    error::{before, failed, may_lack_schema, number},
+    error::{before, cannot_call, failed, may_lack_schema, number},
     installed_schema,
-    multi_statement::{Access, Answers, Form, Script, Sets},
+    multi_statement::{Access, Answers, Form, PACKET_OVERHEAD, Script, Sets},
+    procedures::{self, Arguments, Procedure},
     statement::Secrecy,
     wakeups::Signal,
 };
@@ -38,6 +39,8 @@ pub(crate) struct Inner {
     checked: AtomicBool,
     /// The same of the form of its tables only.
     form_checked: AtomicBool,
+    /// Whether the procedures were found there.
+    has_procedures: AtomicBool,
     /// Counts operations that add to the tally.
     pub(crate) tallied: AtomicU32,
 }
@@ -51,6 +54,7 @@ impl Inner {
             pool,
             checked: AtomicBool::new(false),
             form_checked: AtomicBool::new(false),
+            has_procedures: AtomicBool::new(false),
             // Processes that do little each, and many at once, take their turns.
             tallied: AtomicU32::new(fastrand::u32(..)),
         }
@@ -113,7 +117,12 @@ impl Inner {
         if self.checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        installed_schema::check(session, &self.context.options).await?;
+        let (context, options) = (&self.context, &self.context.options);
+        installed_schema::check(session, options).await?;
+        // Not on a pool of the caller's, whose driver may log what is not bound.
+        let usable = self.pool.is_own() && !context.server.galera;
+        let there = usable && procedures::are_there(session, options, context.procedures()).await?;
+        self.has_procedures.store(there, Ordering::Relaxed);
         self.checked.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -165,6 +174,13 @@ impl<'a> Connection<'a> {
         Script::transaction(&self.context.now(), access, self.inner.sets())
     }
 
+    /// A separate transaction whose statements read the time themselves.
+    pub(crate) fn script_without_time(&self) -> Script {
+        let mut script = Script::default();
+        script.begin(Access::Write, self.inner.sets());
+        script
+    }
+
     /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
     pub(crate) async fn guard(&self) -> Result<ConnectionGuard> {
         self.inner.pool.guard(self.until).await
@@ -179,14 +195,45 @@ impl<'a> Connection<'a> {
         self.inner.pool.in_time(self.until, effect, work).await
     }
 
+    /// Calls a procedure, which is a whole transaction. `None` when it is not there, or does not take such
+    /// arguments.
+    pub(crate) async fn call(
+        &self,
+        procedure: &Procedure,
+        arguments: &Arguments,
+    ) -> Result<Option<Answers>> {
+        let inner = self.inner;
+        if !inner.has_procedures.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Some(script) = procedure.call(arguments) else {
+            return Ok(None);
+        };
+        if script.size() + PACKET_OVERHEAD > self.context.server.max_packet {
+            return Ok(None);
+        }
+        match self.run_to_end(Access::Write, &script).await {
+            Err(error) if cannot_call(&error) => {
+                inner.has_procedures.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+            answers => answers.map(Some),
+        }
+    }
+
     /// Runs a transaction to its end, again when the server gave it up in favour of another.
     /// Checks first that the inbox is there, unless it was seen before.
     pub(crate) async fn run(&self, access: Access, mut script: Script) -> Result<Answers> {
         script.commit();
+        self.run_to_end(access, &script).await
+    }
+
+    /// The same with a script that ends its transaction.
+    async fn run_to_end(&self, access: Access, script: &Script) -> Result<Answers> {
         let mut tries = 1;
         loop {
             let begun = Instant::now();
-            let error = match self.run_once(access, &script).await {
+            let error = match self.run_once(access, script).await {
                 Ok(answers) => return Ok(answers),
                 Err(error) => error,
             };

@@ -6,6 +6,7 @@ use inbox_api::{Bytes, Error, ErrorKind, Invalid, Message, check_size};
 use crate::{
     multi_statement::PACKET_OVERHEAD,
     options::{MySqlOptions, PayloadType},
+    procedures::Procedure,
     rows,
     server::Server,
     statement::{Secrecy, Statement},
@@ -39,6 +40,11 @@ impl Context {
             options,
             server,
         }
+    }
+
+    /// Those that there are.
+    pub(crate) fn procedures(&self) -> [&Procedure; 2] {
+        [&self.sql.begin_procedure, &self.sql.settle_procedure]
     }
 
     /// The server's time, as SQL.
@@ -80,6 +86,11 @@ impl Context {
             });
         }
         Ok(())
+    }
+
+    /// The same of headers that are set without a payload.
+    pub(crate) fn check_headers(&self, bytes: usize) -> Result<(), Invalid> {
+        check_size("headers", bytes, self.most_in_packet())
     }
 
     pub(crate) fn check_message(&self, message: &Message) -> Result<(), Invalid> {

@@ -8,8 +8,11 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::server_errors;
 
-/// Also of routines, which the store does not have.
+/// Also of procedures, none of which is called within a caller's transaction.
 pub(crate) const NO_SUCH_SAVEPOINT: u16 = 1305;
+
+/// A procedure that is not there, or not for this user to call, or was made with other parameters.
+const CANNOT_CALL: [u16; 3] = [1305, 1318, 1370];
 
 /// Of a subquery that stands for one value.
 pub(crate) const SEVERAL_ROWS: u16 = 1242;
@@ -23,10 +26,20 @@ pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
+/// The same of what is made from it.
+fn number_of_source(error: &Error) -> Option<u16> {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.and_then(number)
+}
+
 /// Whether a wait for a lock of another transaction timed out.
 pub(crate) fn is_lock_timeout(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
-    source.and_then(number) == Some(LOCK_WAIT_TIMEOUT)
+    number_of_source(error) == Some(LOCK_WAIT_TIMEOUT)
+}
+
+/// Whether the call of a procedure was refused, before anything was done.
+pub(crate) fn cannot_call(error: &Error) -> bool {
+    number_of_source(error).is_some_and(|number| CANNOT_CALL.contains(&number))
 }
 
 /// Whether a table or a column of the inbox may be missing.

@@ -16,7 +16,7 @@
 //!     r#"{"order": 7}"#,
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //! # Ok(())
 //! # }
 //! ```
@@ -121,14 +121,19 @@
 //!   batch: numbers only say where to look, as others' may be in between (a cluster, triggers).
 //! - `inbox_work` has a narrow row for each message that is pending or leased (with room for a
 //!   worker's name from the start, so that claims do not make pages split), `inbox_dead` for
-//!   each dead letter, `inbox_done` for each one that is processed or discarded. So nothing that
+//!   each dead letter, `inbox_done` for each one that is processed or discarded. The latter two are indexed
+//!   by handler, and by whether there is content to drop, so that the retention of one handler reads nothing
+//!   of the others'. So nothing that
 //!   is left to do is looked for in the history. Three tables, because these servers have no
-//!   partial indexes.
+//!   partial indexes. What became of a message's newest ten attempts that failed is in its row (`history`),
+//!   a line of JSON each: only such attempts write it, and no claim reads it.
 //! - `inbox_open` lists the open messages of each ordering key; `inbox_ordering` has a row for
 //!   each such key, which names its head and is its lock. Messages without an ordering key do not
 //!   touch either.
 //! - `inbox_tally` is what statistics add up. Every operation inserts rows and none changes one;
 //!   now and then an operation sums some of them up.
+//! - `inbox_paused` names the handlers of which nothing is claimed. A claim looks there by key, in the
+//!   statement that selects.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and that of the
 //!   oldest build that works with it.
 //!
@@ -142,7 +147,7 @@
 //! round trip, and no lock that waits for the client's next word. Batches of fifty messages or more
 //! are received in a few packets more, with prepared statements whose values are bound: reading
 //! payloads out of a text took these servers longer than the round trips do. Stored procedures would do that
-//! too, but need privileges, a definer and, with a binary log, a global setting; separate
+//! too, but need privileges, so only what is done to one message at a time uses them, where they are there; separate
 //! statements cost a round trip each, and leave locks behind when the client disappears between
 //! two of them. Lists travel as JSON in session variables, which are set and read in the same
 //! packet. Dropping a future closes its connection: the server then finishes the packet or rolls
@@ -171,7 +176,9 @@ mod connection_pool;
 mod consistency;
 mod context;
 mod error;
+mod exists_query;
 mod extend;
+mod first_copies;
 mod installed_schema;
 mod list_variables;
 mod lookup;
@@ -179,6 +186,7 @@ mod multi_statement;
 mod operate;
 mod options;
 mod ordering;
+mod procedures;
 mod receive;
 mod record;
 mod rows;

@@ -24,6 +24,13 @@ pub(crate) const COMMIT: &str = "COMMIT AND NO CHAIN NO RELEASE";
 /// The same, for giving up.
 pub(crate) const ROLLBACK: &str = "ROLLBACK AND NO CHAIN NO RELEASE";
 
+/// Begins a transaction that changes something. First ends what the last user may have left open on the
+/// connection.
+pub(crate) const BEGIN_WRITING: [&str; 3] = [ROLLBACK, WRITING, START];
+const WRITING: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE";
+const READING: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY";
+const START: &str = "START TRANSACTION";
+
 /// How many rows the statement before has changed, within a `SET`. Where MariaDB cannot send that
 /// statement's answer, since the client has gone, it calls the number -1 and goes on with the packet. Then
 /// this fails, so that the transaction ends with the connection: what is counted by it would be wrong.
@@ -208,10 +215,10 @@ impl Script {
             ));
         }
         self.fixed(match access {
-            Access::Write => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
-            Access::Read => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY",
+            Access::Write => WRITING,
+            Access::Read => READING,
         });
-        self.fixed("START TRANSACTION");
+        self.fixed(START);
         if sets.waits_for_nodes {
             self.fixed(WAIT_AS_BEFORE);
         }
@@ -230,6 +237,11 @@ impl Script {
         if self.limits_waits {
             self.fixed(LOCK_WAIT_AS_BEFORE);
         }
+    }
+
+    /// The bytes of its statements.
+    pub(crate) fn size(&self) -> usize {
+        self.statements.iter().map(Statement::size).sum()
     }
 
     pub(crate) fn is_within(&self) -> bool {

@@ -1,17 +1,20 @@
 //! The operator's side: looks, and changes of single messages and of slices.
 
 mod change;
+mod clear;
 mod discard;
+mod pauses;
 mod purge;
 mod records;
 mod replay;
+mod reschedule;
 mod selection;
 mod statistics;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest, Record,
-    Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::store::MySqlStore;
@@ -38,14 +41,24 @@ impl Operate for MySqlStore {
         statistics.map_err(|e| e.in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        let intervention = replay::replay(self.connection(), key, payload).await;
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        let intervention = replay::replay(self.connection(), key, edit).await;
         intervention.map_err(|e| e.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         let progress = replay::replay_slice(self.connection(), filter, slice).await;
         progress.map_err(|e| e.in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        let intervention = reschedule::reschedule(self.connection(), key, due).await;
+        intervention.map_err(|e| e.in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        let progress = reschedule::reschedule_slice(self.connection(), filter, slice, due).await;
+        progress.map_err(|e| e.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -56,6 +69,26 @@ impl Operate for MySqlStore {
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         let progress = discard::discard_slice(self.connection(), filter, slice).await;
         progress.map_err(|e| e.in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        let progress = clear::clear_slice(self.connection(), handler, slice).await;
+        progress.map_err(|e| e.in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        let paused = pauses::pause(self.connection(), handler).await;
+        paused.map_err(|e| e.in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        let resumed = pauses::resume(self.connection(), handler).await;
+        resumed.map_err(|e| e.in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        let paused = pauses::paused(self.connection()).await;
+        paused.map_err(|e| e.in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -71,5 +104,10 @@ impl Operate for MySqlStore {
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let purged = purge::purge_archived(&self.inner, request, keys).await;
         purged.map_err(|e| e.in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        let dropped = purge::drop_payloads(&self.inner, request).await;
+        dropped.map_err(|e| e.in_operation("drop_payloads"))
     }
 }

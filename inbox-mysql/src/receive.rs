@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use inbox_api::{
-    Bytes, ContentType, Due, Key, Message, OrderingKey, Receipt, Result, duration_micros, to_micros,
+    Bytes, ContentType, Due, Effect, Headers, Message, OrderingKey, Receipt, Result,
+    duration_micros, to_micros,
 };
 use sqlx::Row as _;
 
@@ -13,7 +14,9 @@ use crate::{
     connection::Connection,
     context::{CHUNK_ROWS, Context},
     error::failed,
+    first_copies::{Fingerprints, Received, add_fingerprints, look_for_first_copies},
     list_variables::{most_numbers, set_names},
+    lookup::key_values,
     multi_statement::{Access, Answers, CHANGED, Script},
     ordering::{add_lock_keys, add_promote_heads, ordering_key},
     statement::{Secrecy, Statement, Value},
@@ -37,19 +40,23 @@ pub(crate) async fn receive(
     let (context, secrecy) = (connection.context, connection.secrecy());
     let mut script = connection.script(Access::Write);
     // The locks of what is known last for as long as one transaction of the store's.
-    let none = KnownKeys::default();
+    let none = Fingerprints::default();
     let receiving = add_receive(context, &mut script, messages, &none, Owner::Store, secrecy);
     let answers = if receiving.is_empty() {
         Answers::default()
     } else {
         connection.run(Access::Write, script).await?
     };
-    let receipts = receiving.receipts(messages, &answers).map_err(failed)?;
-    if receipts.contains(&Receipt::Accepted) {
+    let received = receiving.read(messages, &answers).map_err(failed)?;
+    if received.receipts.contains(&Receipt::Accepted) {
         connection.inner.signal.raise();
     }
+    let first_copies = look_for_first_copies(connection, messages, &received)
+        .await
+        // What is new is stored by now.
+        .map_err(|error| error.with_effect(Effect::Unknown))?;
     compact_sometimes(connection).await;
-    Ok(receipts)
+    Ok(received.compare(messages, &first_copies))
 }
 
 /// Whose transaction messages are stored in.
@@ -59,27 +66,6 @@ pub(crate) enum Owner {
     Store,
     /// The caller's, at any isolation level.
     Caller,
-}
-
-/// Keys that are known before anything is stored.
-#[derive(Debug, Default)]
-pub(crate) struct KnownKeys(HashSet<(Vec<u8>, Vec<u8>)>);
-
-impl KnownKeys {
-    /// Reads the answers of [`add_look_for_keys`].
-    pub(crate) fn read(answers: &Answers, places: &[usize]) -> sqlx::Result<Self> {
-        let rows = places.iter().flat_map(|place| answers.rows(*place));
-        let keys = rows.map(|row| Ok((row.try_get_unchecked(0)?, row.try_get_unchecked(1)?)));
-        keys.collect::<sqlx::Result<_>>().map(Self)
-    }
-
-    fn has(&self, key: &Key) -> bool {
-        let bytes = |text: &str| text.as_bytes().to_vec();
-        !self.0.is_empty()
-            && self
-                .0
-                .contains(&(bytes(key.handler.as_str()), bytes(key.id.as_str())))
-    }
 }
 
 /// Adds a look for the keys of those `messages` that can be stored to `script`: see
@@ -116,6 +102,17 @@ struct Stored {
     counted: usize,
     /// The keys of the new ones, unless all were.
     new_keys: Option<usize>,
+    fingerprints: FirstCopies,
+}
+
+/// Where the fingerprints of those stand that were not new.
+enum FirstCopies {
+    /// Of the one message, in the row that counts it.
+    One,
+    /// In rows of their own.
+    Listed(Vec<usize>),
+    /// In no row of this script.
+    Elsewhere,
 }
 
 impl Receiving {
@@ -124,30 +121,27 @@ impl Receiving {
         self.stored.is_none()
     }
 
-    /// The answers for `messages`, which are those that were to be received.
-    pub(crate) fn receipts(
-        self,
-        messages: &[Message],
-        answers: &Answers,
-    ) -> sqlx::Result<Vec<Receipt>> {
-        let mut receipts = self.receipts;
+    /// Reads which of `messages` were new, which are those that were to be received.
+    pub(crate) fn read(self, messages: &[Message], answers: &Answers) -> sqlx::Result<Received> {
+        let mut received = Received {
+            receipts: self.receipts,
+            fingerprints: Fingerprints::default(),
+            unknown: Vec::new(),
+        };
         let Some(stored) = self.stored else {
-            return Ok(receipts);
+            return Ok(received);
         };
         let mut accept = |place: usize| {
-            if let Some(receipt) = receipts.get_mut(place) {
+            if let Some(receipt) = received.receipts.get_mut(place) {
                 *receipt = Receipt::Accepted;
             }
         };
         if answers.number(stored.counted)? == self.wanted.len() as i64 {
             self.wanted.into_iter().for_each(&mut accept);
-            return Ok(receipts);
+            return Ok(received);
         }
         let rows = stored.new_keys.map_or(&[][..], |at| answers.rows(at));
-        if rows.is_empty() {
-            return Ok(receipts);
-        }
-        let places: HashMap<_, _> = self
+        let mut places: HashMap<_, _> = self
             .wanted
             .iter()
             .filter_map(|place| Some((messages.get(*place)?.key(), *place)))
@@ -160,11 +154,24 @@ impl Receiving {
             .collect();
         for row in rows {
             let key: (&[u8], &[u8]) = (row.try_get_unchecked(0)?, row.try_get_unchecked(1)?);
-            if let Some(place) = places.get(&key) {
-                accept(*place);
+            if let Some(place) = places.remove(&key) {
+                accept(place);
             }
         }
-        Ok(receipts)
+        match stored.fingerprints {
+            FirstCopies::Elsewhere => received.unknown = places.into_values().collect(),
+            FirstCopies::Listed(at) => received.fingerprints = Fingerprints::read(answers, &at)?,
+            FirstCopies::One => {
+                let message = self.wanted.first().and_then(|place| messages.get(*place));
+                let row = answers.rows(stored.counted).first();
+                if let (Some(message), Some(row)) = (message, row)
+                    && let Some(fingerprint) = row.try_get_unchecked(1)?
+                {
+                    received.fingerprints = Fingerprints::one(message.key(), fingerprint);
+                }
+            }
+        }
+        Ok(received)
     }
 }
 
@@ -173,7 +180,7 @@ pub(crate) fn add_receive(
     context: &Context,
     script: &mut Script,
     messages: &[Message],
-    known: &KnownKeys,
+    known: &Fingerprints,
     owner: Owner,
     secrecy: Secrecy,
 ) -> Receiving {
@@ -190,11 +197,11 @@ pub(crate) fn add_receive(
             .push(match context.check_message(message) {
                 Err(invalid) => Receipt::Refused(invalid),
                 Ok(()) => {
-                    if seen.insert(message.key()) && !known.has(message.key()) {
+                    if seen.insert(message.key()) && known.of(message.key()).is_none() {
                         receiving.wanted.push(place);
                         wanted.push(message);
                     }
-                    Receipt::Duplicate
+                    Receipt::Duplicate { differs: false }
                 }
             });
     }
@@ -256,7 +263,12 @@ fn add_store(
     let sql = &context.sql;
     let most = messages.len() as i64;
     let (stored, counted) = match (messages, owner) {
-        ([_], _) => (&sql.one, add_queue(script, &sql.one)),
+        ([message], _) => {
+            script.all(&sql.one.queue);
+            script.keep_changed();
+            let counted = script.fill(&sql.receive_one, &key_values(message.key()));
+            (&sql.one, counted)
+        }
         (some, Owner::Caller) if some.len() <= most_numbers(context) => {
             script.all(&sql.receive_list);
             (&sql.listed, add_queue(script, &sql.listed))
@@ -268,10 +280,26 @@ fn add_store(
         let most = Statement::of_number(most);
         script.fill(&stored.new_keys, &[("most", most)])
     });
+    let fingerprints = match (messages, owner) {
+        ([_], _) => FirstCopies::One,
+        (_, Owner::Store) => FirstCopies::Elsewhere,
+        // A later look would miss them, or lock more than a transaction of the caller's should.
+        (some, Owner::Caller) => {
+            let keys = some.iter().map(|m| (m.handler().as_str(), m.id().as_str()));
+            let mut wanted = Statement::new("@inbox_count < ");
+            wanted.number(most);
+            let places = add_fingerprints(context, script, &keys.collect(), wanted);
+            FirstCopies::Listed(places)
+        }
+    };
     if ordered {
         script.all(&stored.open);
     }
-    Stored { counted, new_keys }
+    Stored {
+        counted,
+        new_keys,
+        fingerprints,
+    }
 }
 
 /// Queues what was stored. Answers where it says how many that is, which is `@inbox_count` then.
@@ -340,6 +368,8 @@ fn bind_rows(context: &Context, messages: &[&Message]) -> Option<Statement> {
         statement.bind(Value::Number(at)).push("), @inbox_batch, ");
         let payload = message.payload();
         statement
+            .bind(Value::Number(message.fingerprint().get()))
+            .push(", ")
             .bind(Value::Number(payload.len() as i64))
             .push(", ");
         context.push_payload(&mut statement, payload, Secrecy::Bind);
@@ -378,6 +408,16 @@ fn add_as_text(context: &Context, script: &mut Script, messages: &[&Message], se
     }
 }
 
+/// Values of headers may be as personal as a payload.
+pub(crate) fn headers_value(headers: &Headers, secrecy: Secrecy) -> Statement {
+    let secrecy = if headers.is_empty() {
+        Secrecy::Inline
+    } else {
+        secrecy
+    };
+    Statement::of_secret(&Bytes::from(headers.to_json()), secrecy)
+}
+
 fn text_row(context: &Context, message: &Message, secrecy: Secrecy) -> Statement {
     let mut row = Statement::new("(");
     for text in [
@@ -389,14 +429,8 @@ fn text_row(context: &Context, message: &Message, secrecy: Secrecy) -> Statement
     }
     let content_type = message.content_type().map(|text| text.as_str().as_bytes());
     row.optional(content_type);
-    // Values of headers may be as personal as a payload.
-    let headers = Bytes::from(message.headers().to_json());
-    let secrecy_of_headers = if message.headers().is_empty() {
-        Secrecy::Inline
-    } else {
-        secrecy
-    };
-    row.push(", ").secret(&headers, secrecy_of_headers);
+    row.push(", ")
+        .append(&headers_value(message.headers(), secrecy));
     let ordering_key = message.ordering_key().map(|key| key.as_str().as_bytes());
     row.push(", ").optional(ordering_key);
     row.push(", @inbox_now, ");
@@ -409,23 +443,13 @@ fn text_row(context: &Context, message: &Message, secrecy: Secrecy) -> Statement
             .push(")"),
     };
     row.push(", @inbox_batch, ")
+        .number(message.fingerprint().get())
+        .push(", ")
         .number(message.payload().len() as i64)
         .push(", ");
     context.push_payload(&mut row, message.payload(), secrecy);
     row.push(")");
     row
-}
-
-/// Stores one message under the next number, and no more than that. Whether it was new shows in
-/// whether it is there under `@inbox_first` and `@inbox_batch`.
-pub(crate) fn add_store_content(
-    context: &Context,
-    script: &mut Script,
-    message: &Message,
-    secrecy: Secrecy,
-) {
-    begin_batch(script);
-    add_as_text(context, script, &[message], secrecy);
 }
 
 /// What comes before [`add_store_one`].

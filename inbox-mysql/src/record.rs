@@ -1,7 +1,7 @@
 //! Recording in a caller's transaction: the message is stored if it is new, and processed if its handler may
-//! run.
+//! run. Its result may come later.
 
-use inbox_api::{Bytes, Message, Recorded, Result};
+use inbox_api::{Bytes, Error, ErrorKind, Key, Message, Recorded, Result};
 
 use crate::{
     context::Context,
@@ -43,6 +43,25 @@ pub(crate) async fn record(
     read_record(context, &answers, &places)
 }
 
+/// Keeps the result of what was recorded in the transaction.
+pub(crate) async fn keep_result(mut step: Step<'_>, key: &Key, result: &Bytes) -> Result<()> {
+    let context = step.context();
+    context.check_result(result)?;
+    let mut script = step.script();
+    script.fill(&context.sql.find_lock, &key_values(key));
+    let processed = script.all(&context.sql.keep_result_find);
+    let answers = step.go_on(script).await?;
+    if answers.rows(processed).is_empty() {
+        // The step stays unfinished, so that nothing is committed.
+        let context = "the message is not recorded in this transaction";
+        return Err(Error::new(ErrorKind::Other, context));
+    }
+    let result = Statement::of_secret(result, step.secrecy(&answers));
+    let mut script = step.script();
+    script.fill(&context.sql.keep_result, &[("result", result)]);
+    step.end(script).await.map(drop)
+}
+
 /// Adds a record to `script`.
 fn add_record(
     context: &Context,
@@ -56,11 +75,14 @@ fn add_record(
     let stored = add_store_one(context, script, message, known, secrecy);
     script.fill(&sql.find_lock, &key_values(message.key()));
     script.all(&sql.lock_keys);
+    let has_result = result.is_some();
     let result = match result {
         Some(result) => Statement::of_secret(result, secrecy),
         None => Statement::new("NULL"),
     };
-    script.fill(&sql.record, &[("result", result)]);
+    let kept = !context.options.drop_processed_payloads || has_result;
+    let kept = Statement::of_number(i64::from(kept));
+    script.fill(&sql.record, &[("kept", kept), ("result", result)]);
     let taken = script.changed();
     script.all(&sql.record_delete);
     if context.options.drop_processed_payloads {

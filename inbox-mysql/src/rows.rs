@@ -1,11 +1,11 @@
 //! Decoding. A row that does not read back as what was written is reported, never a panic and
 //! never a reason to fail the other rows.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::SystemTime};
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Headers, Invalid, Key, Lease, Message,
-    Record, State, WorkerName, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Fingerprint, Headers, Invalid, Key, Lease,
+    Message, PastAttempt, Record, State, WorkerName, from_micros,
 };
 use sqlx::{Decode, MySql, Row as _, mysql::MySqlRow};
 
@@ -52,6 +52,12 @@ fn worker(row: &MySqlRow, index: usize) -> Decoded<Option<WorkerName>> {
     optional(row, index, "worker")
 }
 
+/// None when it is the 0 of `receive_queue.sql`.
+fn leased_at(row: &MySqlRow, index: usize) -> Decoded<Option<SystemTime>> {
+    let micros: i64 = column(row, index, "lease time")?;
+    Ok((micros != 0).then(|| from_micros(micros)))
+}
+
 fn count(row: &MySqlRow, index: usize, name: &str) -> Decoded<u32> {
     u32::try_from(column::<i64>(row, index, name)?).map_err(|_| format!("{name} is out of range"))
 }
@@ -62,6 +68,15 @@ fn blob(row: &MySqlRow, index: usize, name: &str) -> Decoded<Option<Bytes>> {
 
 fn headers(row: &MySqlRow, index: usize) -> Decoded<Headers> {
     Headers::from_json(string(row, index, "headers")?)
+}
+
+/// A line of JSON for each past attempt.
+fn history(row: &MySqlRow, index: usize) -> Decoded<Vec<PastAttempt>> {
+    if is_null(row, index) {
+        return Ok(Vec::new());
+    }
+    let lines = string(row, index, "history")?.replace('\n', ",");
+    PastAttempt::list_from_json(&format!("[{lines}]"))
 }
 
 /// Where a row is, for people with the server's own tools.
@@ -103,7 +118,7 @@ pub(crate) fn read_claimed(row: &MySqlRow) -> Decoded<Claimed> {
     })
 }
 
-/// A row of `columns.sql` with payload and result behind it, and what the store needs in addition to the
+/// A row of `columns.sql` with payload, result and history behind it, and what the store needs in addition to the
 /// record.
 pub(crate) struct Stored {
     pub(crate) seq: i64,
@@ -139,8 +154,9 @@ pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
         content_type: optional(row, 4, "content type")?,
         headers: headers(row, 5)?,
         ordering_key: optional(row, 6, "ordering key")?,
-        payload: blob(row, 20, "payload")?,
+        payload: blob(row, 22, "payload")?,
         payload_bytes,
+        fingerprint: Fingerprint::new(column(row, 20, "fingerprint")?),
         state: shown,
         attempts: Attempts {
             started: count(row, 13, "started attempts")?,
@@ -149,13 +165,15 @@ pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
         replays: count(row, 15, "replays")?,
         accepted_at: from_micros(column(row, 7, "acceptance time")?),
         due_at: from_micros(column(row, 11, "due time")?),
+        leased_at: leased_at(row, 21)?,
         lease_until: visible_at.filter(|_| leased).map(from_micros),
         worker: worker(row, 16)?,
         finished_at: column::<Option<i64>>(row, 17, "finish time")?.map(from_micros),
         last_error,
         blocks_ordering_key: column::<i64>(row, 19, "blocking flag")? == 1,
-        result: blob(row, 21, "result")?,
+        result: blob(row, 23, "result")?,
         cursor: Cursor::from(seq),
+        history: history(row, 24)?,
     };
     Ok(Stored {
         seq,

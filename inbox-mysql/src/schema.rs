@@ -16,7 +16,8 @@ use crate::{
         works_with, wrong_version,
     },
     multi_statement::{Access, Script, Sets},
-    options::MySqlOptions,
+    options::{MySqlOptions, TABLES},
+    procedures::{self, fnv},
     statement::hex,
     statements::Names,
     store::MySqlStore,
@@ -31,6 +32,10 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(50);
 impl Schema for MySqlStore {
     fn ddl(&self) -> String {
         self.inner.context.options.ddl()
+    }
+
+    fn exists_query(&self) -> String {
+        self.inner.context.options.exists_query()
     }
 
     fn expected_version(&self) -> u32 {
@@ -55,6 +60,11 @@ impl Schema for MySqlStore {
     async fn migrate(&self) -> Result<Migration> {
         let migration = migrate(self.connection()).await;
         migration.map_err(|e| e.in_operation("migrate"))
+    }
+
+    async fn remove(&self) -> Result<()> {
+        let removed = remove(self.connection()).await;
+        removed.map_err(|e| e.in_operation("remove"))
     }
 }
 
@@ -87,11 +97,7 @@ async fn apply(connection: Connection<'_>) -> Result<Migration> {
     let mut guard = connection.guard().await?;
     let work = async {
         let session = guard.session()?;
-        let lock = (!connection.context.server.galera).then(|| lock_name(options));
-        if let Some(lock) = &lock {
-            let seconds = options.operation_timeout.as_secs();
-            take_lock(session, lock, seconds).await?;
-        }
+        let lock = lock(connection, session).await?;
         inner.begin_reading(session).await?;
         let (found, _) = find(session, options).await.map_err(failed)?;
         inner.end_reading(session).await?;
@@ -122,11 +128,10 @@ async fn apply(connection: Connection<'_>) -> Result<Migration> {
         }
         consistency::check(session, options).await?;
         inner.end_reading(session).await?;
-        if let Some(lock) = &lock {
-            execute(session, format!("DO RELEASE_LOCK('{lock}')"))
-                .await
-                .map_err(failed)?;
+        if !connection.context.server.galera {
+            procedures::install(session, options, connection.context.procedures()).await?;
         }
+        unlock(session, lock).await?;
         Ok(Migration { from, to })
     };
     let migration = connection.in_time(Effect::Unknown, work).await?;
@@ -134,22 +139,70 @@ async fn apply(connection: Connection<'_>) -> Result<Migration> {
     Ok(migration)
 }
 
+/// Removes the inbox, under the same lock. The table that marks it comes last, so that what an earlier
+/// call has left is still known as an inbox's.
+async fn take_down(connection: Connection<'_>) -> Result<()> {
+    let inner = connection.inner;
+    let options = &connection.context.options;
+    let mut guard = connection.guard().await?;
+    let work = async {
+        let session = guard.session()?;
+        let lock = lock(connection, session).await?;
+        inner.begin_reading(session).await?;
+        let (found, _) = find(session, options).await.map_err(failed)?;
+        inner.end_reading(session).await?;
+        match found {
+            Found::Version { version, .. } if version > VERSION => {
+                return Err(wrong_version(&options.inbox, version));
+            }
+            Found::Foreign => return Err(foreign(&options.inbox)),
+            Found::Version { .. } | Found::Nothing | Found::Unfinished => {}
+        }
+        let dropped = procedures::drop_all(session, options).await;
+        dropped.map_err(failed)?;
+        let tables = TABLES.map(|table| options.table(table));
+        let drop = format!("DROP TABLE IF EXISTS {}", tables.join(", "));
+        execute(session, drop).await.map_err(failed)?;
+        unlock(session, lock).await
+    };
+    connection.in_time(Effect::Unknown, work).await?;
+    guard.give_back();
+    Ok(())
+}
+
+async fn remove(connection: Connection<'_>) -> Result<()> {
+    let mut tries = 1;
+    loop {
+        let answer = take_down(connection).await;
+        if !is_to_be_tried_again(&answer, connection, &mut tries).await {
+            return answer;
+        }
+    }
+}
+
+/// Whether another process was at it, and there is time for another try, which is due then.
+async fn is_to_be_tried_again<T>(
+    answer: &Result<T>,
+    connection: Connection<'_>,
+    tries: &mut u32,
+) -> bool {
+    let again = Instant::now() + BETWEEN_TRIES;
+    let conflict = matches!(answer, Err(error) if error.kind() == ErrorKind::Conflict);
+    if !conflict || *tries >= TRIES || again >= connection.until {
+        return false;
+    }
+    *tries += 1;
+    tokio::time::sleep_until(again).await;
+    true
+}
+
 async fn migrate(connection: Connection<'_>) -> Result<Migration> {
     let mut tries = 1;
     loop {
         let answer = apply(connection).await;
-        let again = Instant::now() + BETWEEN_TRIES;
-        match answer {
-            Err(error)
-                if error.kind() == ErrorKind::Conflict
-                    && tries < TRIES
-                    && again < connection.until =>
-            {
-                tokio::time::sleep_until(again).await;
-            }
-            answer => return answer,
+        if !is_to_be_tried_again(&answer, connection, &mut tries).await {
+            return answer;
         }
-        tries += 1;
     }
 }
 
@@ -213,6 +266,25 @@ async fn execute(session: &mut MySqlConnection, sql: String) -> sqlx::Result<()>
     Ok(())
 }
 
+/// Takes the server's lock by the inbox's name, unless it is in a cluster.
+async fn lock(connection: Connection<'_>, session: &mut MySqlConnection) -> Result<Option<String>> {
+    if connection.context.server.galera {
+        return Ok(None);
+    }
+    let options = &connection.context.options;
+    let lock = lock_name(options);
+    take_lock(session, &lock, options.operation_timeout.as_secs()).await?;
+    Ok(Some(lock))
+}
+
+async fn unlock(session: &mut MySqlConnection, lock: Option<String>) -> Result<()> {
+    if let Some(lock) = lock {
+        let release = execute(session, format!("DO RELEASE_LOCK('{lock}')"));
+        release.await.map_err(failed)?;
+    }
+    Ok(())
+}
+
 /// Names of locks have at most 64 characters and are the whole server's.
 fn lock_name(options: &MySqlOptions) -> String {
     let database = options
@@ -220,14 +292,12 @@ fn lock_name(options: &MySqlOptions) -> String {
         .as_deref()
         .or(options.connect.get_database())
         .unwrap_or_default();
-    // FNV-1a: two inboxes with one lock would only wait for each other.
-    let hash = database
+    let names = database
         .bytes()
         .chain([0])
-        .chain(options.inbox.as_str().bytes())
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        .chain(options.inbox.as_str().bytes());
+    // Two inboxes with one lock would only wait for each other.
+    let hash = fnv(names);
     let mut name = "inbox.".to_owned();
     hex(&hash.to_be_bytes(), &mut name);
     name

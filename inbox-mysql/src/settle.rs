@@ -8,8 +8,8 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, Bytes, Effect, Error, ErrorKind, Invalid, Outcome, Result, Settled, Settlement,
-    duration_micros, error_text,
+    AfterDead, Bytes, Effect, Error, ErrorKind, Invalid, Outcome, PastAttempt, Result, Settled,
+    Settlement, duration_micros, error_text,
 };
 use sqlx::Row as _;
 
@@ -36,7 +36,10 @@ pub(crate) async fn settle(
 ) -> Result<Vec<Settled>> {
     let context = connection.context;
     let settling = Settling::new(context, settlements);
-    let applied = settle_all(connection, &settling.endings).await?;
+    let applied = match settling.endings.as_slice() {
+        [ending] if is_simple(context, ending) => settle_one(connection, ending).await?,
+        endings => settle_all(connection, endings).await?,
+    };
     let unclear = settling.unclear(&applied);
     let newest = if unclear.is_empty() {
         HashMap::new()
@@ -53,6 +56,47 @@ pub(crate) async fn settle(
     };
     compact_sometimes(connection).await;
     Ok(settling.answers(settlements, &applied, &newest))
+}
+
+/// Whether an ending takes no more than `settle_one.sql` does.
+fn is_simple(context: &Context, ending: &Ending<'_>) -> bool {
+    let processed = matches!(ending.outcome, Outcome::Processed { .. });
+    processed && !ending.row.ordered && !context.options.drop_processed_payloads
+}
+
+/// One lease, in fewer and narrower steps.
+async fn settle_one(connection: Connection<'_>, ending: &Ending<'_>) -> Result<Applied> {
+    let context = connection.context;
+    let result = match ending.outcome {
+        Outcome::Processed {
+            result: Some(result),
+        } => Statement::of_secret(result, connection.secrecy()),
+        _ => Statement::new("NULL"),
+    };
+    let offset = context.options.clock.micros();
+    let arguments = vec![
+        ("seq", Statement::of_number(ending.row.seq)),
+        ("token", Statement::of_number(ending.row.token)),
+        ("result", result),
+        ("offset", Statement::of_number(offset)),
+    ];
+    let called = connection.call(&context.sql.settle_procedure, &arguments);
+    let (answers, at) = match called.await? {
+        Some(answers) => (answers, 0),
+        None => {
+            let mut values = arguments;
+            values.push(("time", Statement::new(context.now())));
+            let mut script = connection.script_without_time();
+            let file = &context.sql.settle_one;
+            let at = script.fill(file, &values) + file.len() - 1;
+            (connection.run(Access::Write, script).await?, at)
+        }
+    };
+    let mut applied = Applied::default();
+    if answers.number(at).map_err(failed)? == 1 {
+        applied.leases.insert(ending.row.seq_and_token());
+    }
+    Ok(applied)
 }
 
 /// Settles these leases. A row that another transaction holds for longer than a moment must not
@@ -356,20 +400,13 @@ fn add_simple(
     handler: &str,
 ) -> usize {
     let sql = &context.sql;
-    let mut values = vec![("handler", Statement::of_bytes(handler.as_bytes()))];
-    let files = if let [ending] = endings {
-        values.push(("seq", Statement::of_number(ending.row.seq)));
-        values.push(("token", Statement::of_number(ending.row.token)));
-        &sql.settle_simple_one
-    } else {
-        let rows = endings.iter().map(|ending| ending.row.seq_and_token());
-        script.add(set_pairs("@inbox_held", rows));
-        &sql.settle_simple
-    };
-    script.fill(&files.insert, &values);
+    let values = [("handler", Statement::of_bytes(handler.as_bytes()))];
+    let rows = endings.iter().map(|ending| ending.row.seq_and_token());
+    script.add(set_pairs("@inbox_held", rows));
+    script.fill(&sql.settle_simple, &values);
     let at = script.changed();
     script.fill(&sql.settle_simple_count, &values);
-    script.fill(&files.delete, &values);
+    script.fill(&sql.settle_simple_delete, &values);
     at
 }
 
@@ -516,8 +553,8 @@ fn is_due_at_once(outcome: &Outcome) -> bool {
 }
 
 /// Row, token, outcome (0 pending again, 2 processed, 3 dead), how it comes back (0 release, 1 retry,
-/// 2 deferral), after how long, whether it blocks, error in hexadecimal, result in base 64 if it
-/// `fits`; what does not apply is left out at the end.
+/// 2 deferral), after how long, whether it blocks, error in hexadecimal, how many bytes of it the history
+/// keeps, result in base 64 if it `fits`; what does not apply is left out at the end.
 fn list_row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
     let mut row = String::with_capacity(48);
     let LeasedRow { seq, token, .. } = ending.row;
@@ -527,34 +564,37 @@ fn list_row(ending: &Ending<'_>, fits: impl Fn(&Bytes) -> bool) -> String {
         Outcome::Processed {
             result: Some(result),
         } if fits(result) => {
-            row.push_str("2,0,0,0,\"\",\"");
+            row.push_str("2,0,0,0,\"\",0,\"");
             base64(result, &mut row);
             row.push('"');
         }
         Outcome::Processed { .. } => row.push('2'),
         Outcome::Retry { after, error } => {
-            let _ = write!(row, "0,1,{},0,\"", duration_micros(*after));
-            hex(error_text(error).as_bytes(), &mut row);
-            row.push('"');
+            let _ = write!(row, "0,1,{},0,", duration_micros(*after));
+            push_error(error, &mut row);
         }
         Outcome::Dead { reason, after } => {
             let blocks = u8::from(*after == AfterDead::Block);
-            let _ = write!(row, "3,0,0,{blocks},\"");
-            hex(error_text(reason).as_bytes(), &mut row);
-            row.push('"');
+            let _ = write!(row, "3,0,0,{blocks},");
+            push_error(reason, &mut row);
         }
         Outcome::Release => row.push_str("0,0"),
         Outcome::Defer { after, error } => {
             let _ = write!(row, "0,2,{}", duration_micros(*after));
             if let Some(error) = error {
-                row.push_str(",0,\"");
-                hex(error_text(error).as_bytes(), &mut row);
-                row.push('"');
+                row.push_str(",0,");
+                push_error(error, &mut row);
             }
         }
     }
     row.push(']');
     row
+}
+
+fn push_error(error: &str, row: &mut String) {
+    row.push('"');
+    hex(error_text(error).as_bytes(), row);
+    let _ = write!(row, "\",{}", PastAttempt::error_text(error).len());
 }
 
 fn base64(bytes: &[u8], into: &mut String) {
@@ -582,21 +622,21 @@ mod tests {
                 Outcome::Processed {
                     result: Some(Bytes::from_static(b"'\"\\")),
                 },
-                "[7,9,2,0,0,0,\"\",\"JyJc\"]",
+                "[7,9,2,0,0,0,\"\",0,\"JyJc\"]",
             ),
             (
                 Outcome::Retry {
                     after: Duration::from_micros(5),
                     error: "'".into(),
                 },
-                "[7,9,0,1,5,0,\"27\"]",
+                "[7,9,0,1,5,0,\"27\",1]",
             ),
             (
                 Outcome::Dead {
                     reason: "\"".into(),
                     after: AfterDead::Block,
                 },
-                "[7,9,3,0,0,1,\"22\"]",
+                "[7,9,3,0,0,1,\"22\",1]",
             ),
             (Outcome::Release, "[7,9,0,0]"),
             (
@@ -611,7 +651,7 @@ mod tests {
                     after: Duration::from_micros(5),
                     error: Some("'".into()),
                 },
-                "[7,9,0,2,5,0,\"27\"]",
+                "[7,9,0,2,5,0,\"27\",1]",
             ),
         ] {
             let outcome = &outcome;

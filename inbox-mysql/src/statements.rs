@@ -2,8 +2,11 @@
 //! names are made of an [`InboxName`](inbox_api::InboxName), which is a plain identifier by
 //! construction, and of a quoted database name.
 
+use inbox_api::PastAttempt;
+
 use crate::{
     options::{MySqlOptions, PayloadType, TABLES},
+    procedures::Procedure,
     statement::{Statement, Template},
 };
 
@@ -47,7 +50,7 @@ const LISTS: [(&str, &str); 8] = [
         "JSON_TABLE(@inbox_settled, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]', outcome INT PATH '$[2]', back INT PATH '$[3]', \
          after BIGINT PATH '$[4]', blocks INT PATH '$[5]', error VARCHAR(8192) PATH '$[6]', \
-         result LONGTEXT PATH '$[7]'))",
+         short_bytes INT PATH '$[7]', result LONGTEXT PATH '$[8]'))",
     ),
 ];
 
@@ -78,11 +81,8 @@ macro_rules! statements {
             pub(crate) listed: OfStored,
             /// Queues those beyond the numbers of `several`.
             pub(crate) queue_beyond: File,
-            pub(crate) begin_new: File,
-            /// About one lease. For one, the list would cost more than the rest of the statement.
-            pub(crate) settle_simple_one: OfLeases,
-            /// About the leases in the list `@inbox_held`.
-            pub(crate) settle_simple: OfLeases,
+            pub(crate) begin_procedure: Procedure,
+            pub(crate) settle_procedure: Procedure,
             $(pub(crate) $name: File,)*
             names: Names,
         }
@@ -101,9 +101,8 @@ macro_rules! statements {
                     several: OfStored::new(&names, OfStored::SEVERAL),
                     listed: OfStored::new(&names, OfStored::LISTED),
                     queue_beyond: of_stored(queue, OfStored::BEYOND),
-                    begin_new: of_stored(include_str!("sql/begin_new.sql"), OfStored::ONE),
-                    settle_simple_one: OfLeases::new(&names, OfLeases::ONE),
-                    settle_simple: OfLeases::new(&names, OfLeases::LISTED),
+                    begin_procedure: Procedure::begin_one(&names, options),
+                    settle_procedure: Procedure::settle_one(&names, options),
                     $($name: file(include_str!(concat!("sql/", stringify!($name), ".sql"))),)*
                     names,
                 }
@@ -113,47 +112,32 @@ macro_rules! statements {
 }
 
 statements! {
-    receive_count receive_list receive_known
-    claim claim_queue claim_queue_from claim_lease claim_rows claim_rows_again claim_missed
+    receive_one receive_count receive_list receive_known receive_fingerprints
+    claim claim_queue claim_queue_from claim_lease claim_rows claim_rows_again claim_missed claim_due
     extend extend_ends
-    settle_keys settle_keys_now settle_lock settle_count settle_processed settle_simple_count settle_result settle_drop settle_dead settle_close settle_delete settle_back settle_free settle_newest
-    begin begin_lock
+    settle_keys settle_keys_now settle_lock settle_count settle_processed settle_one settle_simple settle_simple_count settle_simple_delete settle_result settle_drop settle_dead settle_close settle_delete settle_back settle_free settle_newest
+    begin begin_lock begin_one
     record record_find record_delete record_drop
+    keep_result keep_result_find
     find find_lock
     get get_found get_found_lock
     list
     count count_selected
     select_keys select_slice
-    replay_lock replay replay_payload
+    replay_lock replay replay_edit
+    reschedule
+    clear_lock clear
+    pause resume paused_list
     discard_lock discard
+    final_handlers final_range
     purge_select purge_keys purge_lock purge_dead purge_done
+    drop_content
     expired
     statistics
     lock_keys
     unclaim_heads
     promote_key_heads
     compact_counters
-}
-
-/// Statements about leases. `{leases}` in their files says which, and begins the condition.
-#[derive(Debug)]
-pub(crate) struct OfLeases {
-    pub(crate) insert: File,
-    pub(crate) delete: File,
-}
-
-impl OfLeases {
-    const ONE: &str = "{work} AS w FORCE INDEX (PRIMARY) WHERE w.seq = {seq} AND w.token = {token}";
-    const LISTED: &str = "{held} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) \
-                          ON w.seq = j.seq AND w.token = j.token WHERE TRUE";
-
-    fn new(names: &Names, leases: &str) -> Self {
-        let file = |text: &str| names.file(&text.replace("{leases}", leases));
-        Self {
-            insert: file(include_str!("sql/settle_simple.sql")),
-            delete: file(include_str!("sql/settle_simple_delete.sql")),
-        }
-    }
 }
 
 /// Statements about the messages that a receive has stored. `{stored}` in their files says which, and
@@ -209,11 +193,18 @@ impl Names {
             PayloadType::Json => ("JSON", "LENGTH(m.payload)"),
         };
         let columns = include_str!("sql/columns.sql").trim_end();
+        let past_attempt = include_str!("sql/past_attempt.sql").trim_end();
+        let past_attempt = past_attempt.replace("{kept_attempts}", &PastAttempt::KEPT.to_string());
         let mut meanings = vec![
             ("columns", columns.replace("{payload_bytes}", payload_bytes)),
             ("payload_type", payload_type.to_owned()),
+            (
+                "keeps",
+                u8::from(!options.drop_processed_payloads).to_string(),
+            ),
             ("agg", AGGREGATE.to_owned()),
             ("now", NOW.to_owned()),
+            ("past_attempt", past_attempt),
         ];
         meanings.extend(LISTS.map(|(name, text)| (name, text.to_owned())));
         meanings.extend(TABLES.map(|table| (table, options.table(table))));
@@ -308,6 +299,10 @@ mod tests {
             &sql.discard,
             &sql.purge_done,
             &sql.purge_dead,
+            &sql.reschedule,
+            &sql.clear_lock,
+            &sql.clear,
+            &sql.drop_content,
         ];
         let mut read = 0;
         for statement in of_locked_rows.into_iter().flatten() {

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Effect, Error, ErrorKind, Message, Receipt, Recorded, Result, Settled, Settlement,
+    Bytes, Effect, Error, ErrorKind, Key, Message, Receipt, Recorded, Result, Settled, Settlement,
     Transactional,
 };
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, SqlSafeStr as _, Transaction};
@@ -23,9 +23,10 @@ use crate::{
     connection::{Connection, Inner},
     connection_pool::too_late,
     error::{NO_SUCH_SAVEPOINT, before, failed, number},
+    first_copies::Fingerprints,
     multi_statement::{Answers, COMMIT, Form, ROLLBACK, Script},
-    receive::{KnownKeys, Owner, add_look_for_keys, add_receive},
-    record::record,
+    receive::{Owner, add_look_for_keys, add_receive},
+    record::{keep_result, record},
     settle::{Detail, Settling, add_settle, read_applied},
     statement::Secrecy,
     store::MySqlStore,
@@ -112,6 +113,17 @@ impl Transactional for MySqlStore {
         recorded.map_err(|e| e.in_operation("record_in"))
     }
 
+    async fn keep_result_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        key: &Key,
+        result: Bytes,
+    ) -> Result<()> {
+        let step = Step::new(self.connection(), transaction);
+        let kept = keep_result(step, key, &result).await;
+        kept.map_err(|e| e.in_operation("keep_result_in"))
+    }
+
     async fn settle_in(
         &self,
         transaction: &mut Self::Transaction,
@@ -188,7 +200,7 @@ async fn receive_in(mut step: Step<'_>, messages: &[Message]) -> Result<Vec<Rece
     let (places, keys) = add_look_for_keys(context, &mut script, messages);
     transaction_step::end_if_known(&mut script, keys);
     let answers = step.go_on(script).await?;
-    let known = KnownKeys::read(&answers, &places).map_err(failed)?;
+    let known = Fingerprints::read(&answers, &places).map_err(failed)?;
     let mut script = step.script();
     transaction_step::go_on_all_the_same(&mut script);
     let secrecy = step.secrecy(&answers);
@@ -199,7 +211,8 @@ async fn receive_in(mut step: Step<'_>, messages: &[Message]) -> Result<Vec<Rece
     } else {
         step.end(script).await?
     };
-    receiving.receipts(messages, &answers).map_err(failed)
+    let received = receiving.read(messages, &answers).map_err(failed)?;
+    Ok(received.compare(messages, &known))
 }
 
 async fn settle_in(mut step: Step<'_>, settlements: &[Settlement]) -> Result<Vec<Settled>> {

@@ -20,7 +20,11 @@ async fn others_go_on(store: &MySqlStore, round: &str) {
     accept(store, &batch).await;
     accept(store, &[ordered(&format!("o {round}"), "other key")]).await;
     let again = store.receive_some(&batch).await;
-    assert!(again.iter().all(|receipt| *receipt == Receipt::Duplicate));
+    assert!(
+        again
+            .iter()
+            .all(|receipt| *receipt == Receipt::Duplicate { differs: false })
+    );
     let leased = claim(store, 100).await;
     assert_eq!(leased.len(), 6, "{round}");
     for leased in leased {
@@ -70,7 +74,13 @@ fn new_and_known_messages_in_a_transaction_keep_no_others_waiting() {
 
             let known = [message(&id(1)), message(&id(2))];
             let receipts = store.receive_in(&mut transaction, &known).await.unwrap();
-            assert_eq!(receipts, [Receipt::Duplicate, Receipt::Duplicate]);
+            assert_eq!(
+                receipts,
+                [
+                    Receipt::Duplicate { differs: false },
+                    Receipt::Duplicate { differs: false }
+                ]
+            );
             others_go_on(&store, &step()).await;
 
             let recorded = store.record_in(&mut transaction, &known[0], None).await;
@@ -79,7 +89,11 @@ fn new_and_known_messages_in_a_transaction_keep_no_others_waiting() {
 
             let new = [message(&id(4)), known[0].clone(), message(&id(5))];
             let receipts = store.receive_in(&mut transaction, &new).await.unwrap();
-            let expected = [Receipt::Accepted, Receipt::Duplicate, Receipt::Accepted];
+            let expected = [
+                Receipt::Accepted,
+                Receipt::Duplicate { differs: false },
+                Receipt::Accepted,
+            ];
             assert_eq!(receipts, expected);
             others_go_on(&store, &step()).await;
 

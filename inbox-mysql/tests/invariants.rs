@@ -45,8 +45,8 @@ fn each_contradiction_is_found() {
         // Each is undone behind it.
         for (spoil, mend, rule) in [
             (
-                "INSERT INTO inbox_done SELECT seq, handler, 2, due_at, token, started, finished, \
-                 replays, worker, last_error, 1, NULL FROM inbox_work WHERE seq = 2",
+                "INSERT INTO inbox_done SELECT seq, handler, 2, due_at, leased_at, token, started, \
+                 finished, replays, worker, last_error, 1, 1, NULL, NULL FROM inbox_work WHERE seq = 2",
                 "DELETE FROM inbox_done WHERE seq = 2",
                 "a message that stands nowhere or in two places",
             ),
@@ -59,6 +59,16 @@ fn each_contradiction_is_found() {
                 "UPDATE inbox_done SET seq = 4711",
                 "UPDATE inbox_done SET seq = 3",
                 "a message that stands nowhere or in two places",
+            ),
+            (
+                "UPDATE inbox_done SET kept = 0",
+                "UPDATE inbox_done SET kept = 1",
+                "content of a final message that does not say so",
+            ),
+            (
+                "UPDATE inbox_message SET payload_bytes = NULL WHERE seq = 3",
+                "UPDATE inbox_message SET payload_bytes = 1 WHERE seq = 3",
+                "a final message that says that it has content and has none",
             ),
             (
                 "UPDATE inbox_dead SET handler = 'x'",

@@ -89,7 +89,7 @@ fn what_another_transaction_may_undo_is_no_duplicate() {
                 };
                 let ((receipts, transaction), ()) = tokio::join!(receive, ending);
                 let expected = if commits {
-                    Receipt::Duplicate
+                    Receipt::Duplicate { differs: false }
                 } else {
                     Receipt::Accepted
                 };
@@ -218,7 +218,11 @@ fn the_sessions_default_level_changes_nothing() {
                 message(&format!("new {level}")),
             ];
             let receipts = over.receive_in(&mut transaction, &known).await.unwrap();
-            assert_eq!(receipts, [Receipt::Duplicate, Receipt::Accepted], "{level}");
+            assert_eq!(
+                receipts,
+                [Receipt::Duplicate { differs: false }, Receipt::Accepted],
+                "{level}"
+            );
             over.commit(transaction).await.unwrap();
             assert_eq!(claim(&over, 10).await.len(), 2, "{level}");
             pool.close().await;
@@ -298,7 +302,7 @@ fn a_batch_of_known_and_new_keys_is_told_apart_at_every_level() {
             assert!(
                 receipts
                     .iter()
-                    .all(|receipt| *receipt == Receipt::Duplicate)
+                    .all(|receipt| *receipt == Receipt::Duplicate { differs: false })
             );
             store.commit(transaction).await.unwrap();
             assert!(store.get(&key(&id(1))).await.unwrap().is_some());

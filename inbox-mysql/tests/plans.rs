@@ -14,8 +14,8 @@ use common::{
     TestInbox, claim, dead, defer, handler, key, message, on_each, ordered, processed, terms,
 };
 use inbox_api::{
-    AfterDead, ClaimRequest, Filter, Lease, Message, Operate as _, Outcome, Page, PurgeRequest,
-    Settlement, Slice, State, Store as _, Transactional as _,
+    AfterDead, ClaimRequest, Due, Edit, Filter, Intervention, Lease, Message, Operate as _,
+    Outcome, Page, PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
@@ -64,6 +64,22 @@ impl Measured {
             })
             .collect();
         let _ = self.store.settle(&settlements).await.unwrap();
+    }
+
+    /// Four processed messages of another handler.
+    async fn retention_of_another(&mut self) {
+        let batch: Vec<_> = self.fresh(4);
+        let batch: Vec<_> = batch.iter().map(|m| m.for_handler(handler("o"))).collect();
+        let _ = self.store.receive(&batch).await.unwrap();
+        let request = ClaimRequest {
+            handlers: vec![handler("o")],
+            limit: 4,
+            terms: terms(),
+        };
+        let leased = self.store.claim(&request).await.unwrap().leased;
+        assert_eq!(leased.len(), 4);
+        let leases: Vec<Lease> = leased.into_iter().map(|l| l.lease).collect();
+        self.settle_as(&leases, &processed()).await;
     }
 
     /// Runs every operation once and says how many rows each has read.
@@ -128,7 +144,10 @@ impl Measured {
         assert!(record.is_some());
         let _ = measure!(
             "replay",
-            self.store.replay(new[1].key(), None).await.unwrap()
+            self.store
+                .replay(new[1].key(), &Edit::default())
+                .await
+                .unwrap()
         );
         let _ = measure!("discard", self.store.discard(new[1].key()).await.unwrap());
         let newest = Page {
@@ -165,6 +184,34 @@ impl Measured {
         measure!("purge archived", assert_eq!(archived, 10));
         let purged = self.store.purge(&expired).await.unwrap();
         measure!("purge", assert_eq!(purged, 10));
+        self.retention_of_another().await;
+        measure!("set up", ());
+        let other = PurgeRequest::new(State::Processed, Duration::ZERO, 3).unwrap();
+        let other = other.for_handler(handler("o"));
+        let dropped = self.store.drop_payloads(&other).await.unwrap();
+        measure!("drop payloads", assert_eq!(dropped, 3));
+        let dropped = self.store.drop_payloads(&other).await.unwrap();
+        measure!("drop the rest", assert_eq!(dropped, 1));
+        let dropped = self.store.drop_payloads(&other).await.unwrap();
+        measure!("drop nothing", assert_eq!(dropped, 0));
+        let purged = self.store.purge(&other).await.unwrap();
+        measure!("purge of a handler", assert_eq!(purged, 3));
+        let purged = self.store.purge(&other).await.unwrap();
+        measure!("purge the rest", assert_eq!(purged, 1));
+        let dropped = self.store.drop_payloads(&expired).await.unwrap();
+        measure!("drop some of all", assert_eq!(dropped, 10));
+        self.store.pause(&handler("h")).await.unwrap();
+        measure!("pause", ());
+        let nothing = measure!("claim of a paused handler", self.claimed(100).await);
+        assert_eq!(nothing, []);
+        self.store.resume(&handler("h")).await.unwrap();
+        measure!("resume", ());
+        let next = self.fresh(1);
+        let _ = self.store.receive(&next).await.unwrap();
+        let later = Due::After(Duration::from_secs(3600));
+        measure!("set up", ());
+        let rescheduled = self.store.reschedule(next[0].key(), later).await.unwrap();
+        measure!("reschedule", assert_eq!(rescheduled, Intervention::Done));
         let _ = before;
         all
     }
@@ -181,27 +228,27 @@ async fn fill(inbox: &TestInbox) {
         .run(format!(
             "SET @now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6));
              INSERT INTO inbox_message (seq, handler, id, kind, headers, ordering_key,
-                 accepted_at, first_due_at, batch, payload_bytes, payload)
+                 accepted_at, first_due_at, batch, fingerprint, payload_bytes, payload)
              SELECT n - 1000000, 'h', CONCAT('many ', n), 'k', '{{}}', {ordering_key},
-                 @now - 3600000000, @now - 3600000000, 0, 1, 'x'
+                 @now - 3600000000, @now - 3600000000, 0, 0, 1, 'x'
              FROM (
                  SELECT e.d * 10000 + d.d * 1000 + c.d * 100 + b.d * 10 + a.d AS n
                  FROM {digits} AS a JOIN {digits} AS b JOIN {digits} AS c JOIN {digits} AS d
                  JOIN {digits} AS e
              ) AS numbered WHERE n < 4 * {MANY};
-             INSERT INTO inbox_done (seq, handler, state, due_at, token, started, finished,
-                 replays, finished_at)
-             SELECT seq, 'h', 2, 0, 1, 1, 1, 0, @now - 1000000 + seq
+             INSERT INTO inbox_done (seq, handler, state, due_at, leased_at, token, started,
+                 finished, replays, finished_at, kept)
+             SELECT seq, 'h', 2, 0, 0, 1, 1, 1, 0, @now - 1000000 + seq, seq % 2
              FROM inbox_message WHERE seq < {MANY} - 1000000;
-             INSERT INTO inbox_dead (seq, handler, due_at, token, started, finished, replays,
-                 last_error, finished_at, blocks)
-             SELECT seq, 'h', 0, 1, 1, 1, 0, 'e', @now - 1000000 + seq, 0
+             INSERT INTO inbox_dead (seq, handler, due_at, leased_at, token, started, finished,
+                 replays, last_error, finished_at, blocks, kept)
+             SELECT seq, 'h', 0, 0, 1, 1, 1, 0, 'e', @now - 1000000 + seq, 0, 1
              FROM inbox_message WHERE seq BETWEEN {MANY} - 1000000 AND 2 * {MANY} - 1000001;
-             INSERT INTO inbox_work (seq, handler, ordering_key, queue, visible_at, due_at, token,
-                 started, finished, replays)
+             INSERT INTO inbox_work (seq, handler, ordering_key, queue, visible_at, due_at,
+                 leased_at, token, started, finished, replays)
              SELECT seq, 'h', ordering_key,
                  IF(ordering_key IS NULL OR seq < 3 * {MANY} + 100 - 1000000, 0, 2),
-                 IF(seq % 2 = 0, @now + 3600000000, @now + seq), 0, 0, 0, 0, 0
+                 IF(seq % 2 = 0, @now + 3600000000, @now + seq), 0, 0, 0, 0, 0, 0
              FROM inbox_message WHERE seq BETWEEN 2 * {MANY} - 1000000 AND 0;
              INSERT INTO inbox_open (handler, ordering_key, seq)
              SELECT handler, ordering_key, seq FROM inbox_work

@@ -14,8 +14,8 @@ use common::{
     processed, report, settle,
 };
 use inbox_api::{
-    AfterDead, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled, Settlement,
-    State, Store as _, StoreExt as _, Transactional as _,
+    AfterDead, Edit, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled,
+    Settlement, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType, conformance::MySqlHarness};
 use sqlx::mysql::{MySqlPoolOptions, MySqlSslMode};
@@ -294,7 +294,11 @@ fn lists_over_max_allowed_packet_are_split() {
             assert_eq!(changed, MANY as u64);
             let mut transaction = store.open().await.unwrap();
             let again = store.receive_in(&mut transaction, &batch).await.unwrap();
-            assert!(again.iter().all(|receipt| *receipt == Receipt::Duplicate));
+            assert!(
+                again
+                    .iter()
+                    .all(|receipt| *receipt == Receipt::Duplicate { differs: false })
+            );
             store.commit(transaction).await.unwrap();
         });
     }
@@ -334,7 +338,7 @@ fn a_user_with_few_privileges_works_but_sets_nothing_up() {
         for leased in claim(&limited, 10).await {
             settle(&limited, &leased.lease, dead(AfterDead::Block)).await;
         }
-        let _ = limited.replay(&key("1"), None).await.unwrap();
+        let _ = limited.replay(&key("1"), &Edit::default()).await.unwrap();
         let _ = limited.discard(&key("2")).await.unwrap();
         for leased in claim(&limited, 10).await {
             settle(&limited, &leased.lease, processed()).await;
@@ -478,7 +482,7 @@ fn changed_columns_indexes_and_engines_are_noticed() {
             ),
             (
                 "inbox_done DROP INDEX expired",
-                "inbox_done ADD INDEX expired (state, finished_at, seq)",
+                "inbox_done ADD INDEX expired (handler, state, kept, finished_at, seq)",
             ),
             ("inbox_tally ENGINE=MyISAM", "inbox_tally ENGINE=InnoDB"),
             (

@@ -15,8 +15,8 @@ use common::{
     settle,
 };
 use inbox_api::{
-    AfterDead, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State, Store as _,
-    Transactional as _,
+    AfterDead, Edit, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State,
+    Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
@@ -161,7 +161,11 @@ fn an_old_snapshot_changes_no_answer() {
         let receipts = store.receive_in(&mut transaction, &batch).await.unwrap();
         assert_eq!(
             receipts,
-            [Receipt::Duplicate, Receipt::Accepted, Receipt::Accepted]
+            [
+                Receipt::Duplicate { differs: false },
+                Receipt::Accepted,
+                Receipt::Accepted
+            ]
         );
         store.commit(transaction).await.unwrap();
         for (id, state) in [
@@ -234,7 +238,10 @@ fn what_others_have_changed_since_is_what_counts() {
                 // Each of them in another state now.
                 settle(&store, &stale, Outcome::Release).await;
                 for what in ["again", "revived"] {
-                    let _ = store.replay(&key(&id(what)), None).await.unwrap();
+                    let _ = store
+                        .replay(&key(&id(what)), &Edit::default())
+                        .await
+                        .unwrap();
                 }
                 let _ = store.discard(&key(&id("stale"))).await.unwrap();
                 accept(&store, &[made("new")]).await;
@@ -258,7 +265,7 @@ fn what_others_have_changed_since_is_what_counts() {
                     if keyed {
                         assert_eq!(claim(&store, 10).await.len(), 0, "{name}");
                     }
-                    let _ = store.replay(&lease.key, None).await.unwrap();
+                    let _ = store.replay(&lease.key, &Edit::default()).await.unwrap();
                 }
                 let mut worked = 0;
                 loop {
@@ -311,7 +318,7 @@ fn operators_see_what_a_transaction_has_settled() {
             // Not kept waiting; only the strictest level locks what is next to its rows.
             if isolation != "SERIALIZABLE" {
                 let _ = store.discard(&id("idle")).await.unwrap();
-                let _ = store.replay(&id("idle"), None).await.unwrap();
+                let _ = store.replay(&id("idle"), &Edit::default()).await.unwrap();
             }
             let discard = {
                 let (store, key) = (store.clone(), id("settled"));
@@ -319,7 +326,7 @@ fn operators_see_what_a_transaction_has_settled() {
             };
             let replay = {
                 let (store, key) = (store.clone(), id("revived"));
-                tokio::spawn(async move { store.replay(&key, None).await })
+                tokio::spawn(async move { store.replay(&key, &Edit::default()).await })
             };
             tokio::time::sleep(Duration::from_millis(300)).await;
             store.commit(transaction).await.unwrap();
@@ -330,7 +337,7 @@ fn operators_see_what_a_transaction_has_settled() {
             assert!(matches!(state, State::Discarded | State::Pending), "{what}");
             let state = store.get(&id("revived")).await.unwrap().unwrap().state;
             assert!(matches!(state, State::Dead | State::Pending), "{what}");
-            let _ = store.replay(&id("revived"), None).await;
+            let _ = store.replay(&id("revived"), &Edit::default()).await;
             let _ = store.discard(&id("settled")).await;
             let left = claim(&store, 10).await;
             assert_eq!(left.len(), 2, "{what}");

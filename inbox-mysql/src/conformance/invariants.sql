@@ -58,6 +58,16 @@ SELECT CONCAT(rule_text, ': ', n) FROM (
     UNION ALL
     SELECT 'a state that is none', COUNT(*) FROM {done} WHERE state NOT IN (2, 4)
     UNION ALL
+    SELECT 'content of a final message that does not say so', COUNT(*)
+    FROM {message} AS m
+    LEFT JOIN {dead} AS d ON d.seq = m.seq
+    LEFT JOIN {done} AS f ON f.seq = m.seq
+    WHERE COALESCE(d.kept, f.kept) = 0 AND (m.payload_bytes IS NOT NULL OR f.result IS NOT NULL)
+    UNION ALL
+    SELECT 'a final message that says that it has content and has none', COUNT(*)
+    FROM {message} AS m JOIN {done} AS f ON f.seq = m.seq
+    WHERE f.kept = 1 AND m.payload_bytes IS NULL AND f.result IS NULL
+    UNION ALL
     SELECT 'a queue that is none', COUNT(*) FROM {work}
     WHERE queue NOT IN (0, 1, 2) OR (queue = 2 AND ordering_key IS NULL)
     UNION ALL

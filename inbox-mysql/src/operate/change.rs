@@ -25,6 +25,8 @@ const TRIES: u32 = 10;
 pub(super) trait Change: Sync {
     /// In which states messages can be changed so.
     const ELIGIBLE: &'static [State];
+    /// Which of them a filter without states means.
+    const DEFAULT: &'static [State];
     /// What else a message of a slice needs, as a condition behind others.
     const CONDITION: &'static str;
 
@@ -94,8 +96,7 @@ async fn try_to_change<C: Change>(
     })
 }
 
-/// Changes one slice of what `filter` selects: of its states those that are eligible, and dead messages
-/// when it has none.
+/// Changes one slice of what `filter` selects: of its states those that are eligible.
 pub(super) async fn change_slice<C: Change>(
     connection: Connection<'_>,
     filter: &Filter,
@@ -103,7 +104,7 @@ pub(super) async fn change_slice<C: Change>(
     change: &C,
 ) -> Result<Progress> {
     let context = connection.context;
-    let mut states = vec![State::Dead];
+    let mut states = C::DEFAULT.to_vec();
     if !filter.states.is_empty() {
         states.clone_from(&filter.states);
         states.retain(|state| C::ELIGIBLE.contains(state));

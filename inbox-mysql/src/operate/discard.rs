@@ -18,6 +18,7 @@ struct Discard;
 
 impl Change for Discard {
     const ELIGIBLE: &'static [State] = &[State::Pending, State::Dead];
+    const DEFAULT: &'static [State] = &[State::Dead];
     const CONDITION: &'static str = "";
 
     fn add(

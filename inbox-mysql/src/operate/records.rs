@@ -37,9 +37,9 @@ pub(super) async fn list(
     }
     let lead = Lead::of(&filter.states);
     let content = if page.with_payload {
-        "m.payload, f.result"
+        "m.payload, f.result, COALESCE(w.history, d.history, f.history)"
     } else {
-        "NULL, NULL"
+        "NULL, NULL, NULL"
     };
     let (beyond_is, direction) = if page.newest_first {
         (" < ", "DESC")

@@ -1,6 +1,6 @@
 //! Replaying: final messages become pending again.
 
-use inbox_api::{Bytes, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{Edit, Filter, Intervention, Key, Progress, Result, Slice, State};
 
 use super::{
     change::{Change, change_one, change_slice},
@@ -10,16 +10,18 @@ use crate::{
     connection::Connection,
     context::Context,
     multi_statement::Script,
+    receive::headers_value,
     rows::Stored,
     statement::{Secrecy, Statement},
 };
 
-struct Replay {
-    payload: Option<Bytes>,
+struct Replay<'a> {
+    edit: &'a Edit,
 }
 
-impl Change for Replay {
+impl Change for Replay<'_> {
     const ELIGIBLE: &'static [State] = &[State::Processed, State::Dead, State::Discarded];
+    const DEFAULT: &'static [State] = &[State::Dead];
     const CONDITION: &'static str = " AND m.payload_bytes IS NOT NULL";
 
     fn add(
@@ -31,7 +33,7 @@ impl Change for Replay {
     ) -> usize {
         let sql = &context.sql;
         script.all(&sql.unclaim_heads);
-        let payload_there = match self.payload {
+        let payload_there = match self.edit.payload {
             Some(_) => "TRUE",
             None => "m.payload_bytes IS NOT NULL",
         };
@@ -41,11 +43,8 @@ impl Change for Replay {
         ];
         script.fill(&sql.replay_lock, &values);
         let changed = script.all(&sql.count_selected);
-        if let Some(payload) = &self.payload {
-            let mut value = Statement::default();
-            context.push_payload(&mut value, payload, secrecy);
-            let bytes = Statement::of_number(payload.len() as i64);
-            script.fill(&sql.replay_payload, &[("bytes", bytes), ("payload", value)]);
+        if let Some(edits) = self.edits(context, secrecy) {
+            script.fill(&sql.replay_edit, &[("edits", edits)]);
         }
         script.all(&sql.replay);
         changed
@@ -55,20 +54,43 @@ impl Change for Replay {
         if !found.stored_state.is_final() {
             return Some(Intervention::WrongState(found.record.state));
         }
-        let lacks_payload = self.payload.is_none() && found.record.payload.is_none();
+        let lacks_payload = self.edit.payload.is_none() && found.record.payload.is_none();
         lacks_payload.then_some(Intervention::PayloadDropped)
+    }
+}
+
+impl Replay<'_> {
+    /// What is set in the messages, if anything.
+    fn edits(&self, context: &Context, secrecy: Secrecy) -> Option<Statement> {
+        let mut edits = Statement::default();
+        if let Some(payload) = &self.edit.payload {
+            edits
+                .push("m.payload_bytes = ")
+                .number(payload.len() as i64);
+            edits.push(", m.payload = ");
+            context.push_payload(&mut edits, payload, secrecy);
+        }
+        if let Some(headers) = &self.edit.headers {
+            edits.push(if edits.is_empty() { "" } else { ", " });
+            edits.push("m.headers = ");
+            edits.append(&headers_value(headers, secrecy));
+        }
+        (!edits.is_empty()).then_some(edits)
     }
 }
 
 pub(super) async fn replay(
     connection: Connection<'_>,
     key: &Key,
-    payload: Option<Bytes>,
+    edit: &Edit,
 ) -> Result<Intervention> {
-    if let Some(payload) = &payload {
-        connection.context.check_payload(payload, 0)?;
+    let context = connection.context;
+    let headers = edit.headers.as_ref().map_or(0, |h| h.to_json().len());
+    match &edit.payload {
+        Some(payload) => context.check_payload(payload, headers)?,
+        None => context.check_headers(headers)?,
     }
-    change_one(connection, key, &Replay { payload }).await
+    change_one(connection, key, &Replay { edit }).await
 }
 
 pub(super) async fn replay_slice(
@@ -76,5 +98,6 @@ pub(super) async fn replay_slice(
     filter: &Filter,
     slice: &Slice,
 ) -> Result<Progress> {
-    change_slice(connection, filter, slice, &Replay { payload: None }).await
+    let edit = &Edit::default();
+    change_slice(connection, filter, slice, &Replay { edit }).await
 }

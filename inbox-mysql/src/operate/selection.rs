@@ -1,6 +1,6 @@
 //! What a filter means in SQL.
 
-use inbox_api::{Cursor, Filter, Result, State, duration_micros};
+use inbox_api::{Cursor, Filter, Result, State, duration_micros, headers::CORRELATION_ID};
 
 use crate::{context::Context, statement::Statement};
 
@@ -86,6 +86,17 @@ pub(super) fn in_states(states: &[State]) -> String {
     conditions.join(" OR ")
 }
 
+const DUE_AT: &str = "COALESCE(w.due_at, d.due_at, f.due_at)";
+const FINISHED_AT: &str = "COALESCE(d.finished_at, f.finished_at)";
+const LAST_ERROR: &str = "COALESCE(w.last_error, d.last_error, f.last_error)";
+
+/// A header as it stands in the stored text, which is written in one way only. Behind a brace or a comma
+/// it stands nowhere else: within names and values, quotes have backslashes.
+fn member(name: &str, value: &str) -> String {
+    let quote = |text| serde_json::Value::from(text).to_string();
+    format!("{}:{}", quote(name), quote(value))
+}
+
 /// Adds what `filter` means, with these states (none: any), to a condition that has begun.
 pub(super) fn push_filter(statement: &mut Statement, filter: &Filter, states: &[State]) {
     if !states.is_empty() {
@@ -120,9 +131,48 @@ pub(super) fn push_filter(statement: &mut Statement, filter: &Filter, states: &[
             .push(" AND m.accepted_at > @inbox_now - ")
             .number(duration_micros(age));
     }
+    for (column, comparison, age) in [
+        (FINISHED_AT, " <= @inbox_now - ", filter.finished_longer_ago),
+        (FINISHED_AT, " > @inbox_now - ", filter.finished_within),
+        (DUE_AT, " > @inbox_now + ", filter.due_later_than),
+        (DUE_AT, " <= @inbox_now + ", filter.due_within),
+    ] {
+        if let Some(age) = age {
+            statement.push(" AND ").push(column).push(comparison);
+            statement.number(duration_micros(age));
+        }
+    }
+    if let Some(least) = filter.min_started {
+        statement.push(" AND COALESCE(w.started, d.started, f.started) >= ");
+        statement.number(i64::from(least));
+    }
+    if !filter.ids.is_empty() {
+        statement.push(" AND m.id IN (");
+        for (n, id) in filter.ids.iter().enumerate() {
+            let id = id.as_str().as_bytes();
+            statement.push(if n == 0 { "" } else { ", " }).bytes(id);
+        }
+        statement.push(")");
+    }
+    if let Some(id) = &filter.correlation_id {
+        let member = member(CORRELATION_ID, id);
+        statement.push(" AND (LEFT(m.headers, ");
+        statement.number(member.len() as i64 + 1).push(") = ");
+        statement.bytes(format!("{{{member}").as_bytes());
+        statement
+            .push(" OR LOCATE(")
+            .bytes(format!(",{member}").as_bytes());
+        statement.push(", m.headers) > 0)");
+    }
     if let Some(text) = &filter.error_contains {
         statement.push(" AND LOCATE(").bytes(text.as_bytes());
-        statement.push(", COALESCE(w.last_error, d.last_error, f.last_error)) > 0");
+        statement.push(", ").push(LAST_ERROR).push(") > 0");
+    }
+    if let Some(error_type) = &filter.error_type {
+        let prefix = error_type.prefix();
+        statement.push(" AND LEFT(").push(LAST_ERROR).push(", ");
+        statement.number(prefix.len() as i64).push(") = ");
+        statement.bytes(prefix.as_bytes());
     }
 }
 

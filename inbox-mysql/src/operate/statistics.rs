@@ -47,6 +47,7 @@ fn handler_statistics(
     statistics.dead = count(3)?;
     statistics.discarded = count(4)?;
     statistics.blocking = count(12)?;
+    statistics.paused = count(13)? == 1;
     // The longest due of those that wait and of those whose lease has run out.
     let waiting = (micros(6)?, micros(7)?, micros(8)?);
     let lost = (micros(9)?, micros(10)?, micros(11)?);

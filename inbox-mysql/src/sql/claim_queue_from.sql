@@ -3,5 +3,6 @@
     SELECT seq, visible_at FROM {work} FORCE INDEX (claim)
     WHERE handler = {handler} AND queue = {queue} AND visible_at >= {from}
         AND visible_at <= @inbox_now
+        AND (SELECT COUNT(*) FROM {paused} WHERE handler = {handler}) = 0
     ORDER BY visible_at, seq LIMIT {limit} FOR UPDATE SKIP LOCKED
 );

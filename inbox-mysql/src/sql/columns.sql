@@ -5,4 +5,4 @@ m.seq, m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key, m.acc
     COALESCE(w.started, d.started, f.started), COALESCE(w.finished, d.finished, f.finished),
     COALESCE(w.replays, d.replays, f.replays), COALESCE(w.worker, d.worker, f.worker),
     COALESCE(d.finished_at, f.finished_at), COALESCE(w.last_error, d.last_error, f.last_error),
-    COALESCE(d.blocks, 0)
+    COALESCE(d.blocks, 0), m.fingerprint, COALESCE(w.leased_at, d.leased_at, f.leased_at)

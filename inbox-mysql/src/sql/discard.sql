@@ -12,18 +12,21 @@ FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.se
 GROUP BY d.handler
 FOR UPDATE /*!80000 OF d */;
 INSERT INTO {done} (
-    seq, handler, state, due_at, token, started, finished, replays, worker, last_error, finished_at
+    seq, handler, state, due_at, leased_at, token, started, finished, replays, worker, last_error,
+    finished_at, kept, history
 )
-SELECT w.seq, w.handler, 4, w.due_at,
+SELECT w.seq, w.handler, 4, w.due_at, w.leased_at,
     IF(w.queue = 1, GREATEST(w.token + 1, @inbox_now), w.token),
-    w.started, w.finished, w.replays, w.worker, w.last_error, @inbox_now
+    w.started, w.finished, w.replays, w.worker, w.last_error, @inbox_now, 1,
+    w.history
 FROM {seqs} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq
 FOR UPDATE /*!80000 OF w */;
 INSERT INTO {done} (
-    seq, handler, state, due_at, token, started, finished, replays, worker, last_error, finished_at
+    seq, handler, state, due_at, leased_at, token, started, finished, replays, worker, last_error,
+    finished_at, kept, history
 )
-SELECT d.seq, d.handler, 4, d.due_at, d.token, d.started, d.finished, d.replays, d.worker,
-    d.last_error, @inbox_now
+SELECT d.seq, d.handler, 4, d.due_at, d.leased_at, d.token, d.started, d.finished, d.replays,
+    d.worker, d.last_error, @inbox_now, d.kept, d.history
 FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
 FOR UPDATE /*!80000 OF d */;
 DELETE e

@@ -1,4 +1,4 @@
-SELECT {columns}, m.payload, f.result
+SELECT {columns}, m.payload, f.result, COALESCE(w.history, d.history, f.history)
 FROM {message} AS m
 LEFT JOIN {work} AS w ON w.seq = m.seq
 LEFT JOIN {dead} AS d ON d.seq = m.seq

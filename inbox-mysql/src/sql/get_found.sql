@@ -1,5 +1,5 @@
 -- The message that find.sql has found.
-SELECT {columns}, m.payload, f.result
+SELECT {columns}, m.payload, f.result, NULL
 FROM {message} AS m
 LEFT JOIN {work} AS w ON w.seq = m.seq
 LEFT JOIN {dead} AS d ON d.seq = m.seq

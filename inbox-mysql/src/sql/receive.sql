@@ -2,7 +2,7 @@
 -- out of range, whatever the SQL mode.
 INSERT INTO {message} (
     handler, id, kind, content_type, headers, ordering_key, accepted_at, first_due_at,
-    batch, payload_bytes, payload
+    batch, fingerprint, payload_bytes, payload
 ) VALUES
 {values}
 ON DUPLICATE KEY UPDATE seq = IF(

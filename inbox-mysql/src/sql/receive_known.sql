@@ -1,5 +1,5 @@
 -- Looks for the keys of @inbox_ids, adds the number of those that are there to @inbox_known, and answers
--- with them.
+-- with them and their fingerprints.
 -- At READ UNCOMMITTED, the first look sees what another transaction may still undo; and whether that is
 -- the level cannot be asked for, since one may be set for a transaction alone. So in a session that is
 -- not the store's own, what was seen is looked at once more with a lock, which waits for such a
@@ -20,5 +20,5 @@ FROM (
 ) AS t;
 SET @inbox_seqs = CONVERT(IF(@inbox_own = 1, @inbox_seen, @inbox_picked) USING utf8mb4);
 SET @inbox_known = @inbox_known + COALESCE(JSON_LENGTH(@inbox_seqs), 0);
-SELECT m.handler, m.id
+SELECT m.handler, m.id, m.fingerprint
 FROM {seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq;

@@ -6,9 +6,9 @@ WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now FOR UPDATE;
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
 SELECT handler, -1, 1, 0, 0 FROM {work} WHERE seq = @inbox_taken FOR UPDATE;
 INSERT INTO {done} (
-    seq, handler, state, due_at, token, started, finished, replays, worker, last_error,
-    finished_at, result
+    seq, handler, state, due_at, leased_at, token, started, finished, replays, worker, last_error,
+    finished_at, kept, result, history
 )
-SELECT seq, handler, 2, due_at, GREATEST(token + 1, @inbox_now), started + 1, finished + 1, replays,
-    worker, last_error, @inbox_now, {result}
+SELECT seq, handler, 2, due_at, leased_at, GREATEST(token + 1, @inbox_now), started + 1, finished + 1,
+    replays, worker, last_error, @inbox_now, {kept}, {result}, history
 FROM {work} WHERE seq = @inbox_taken FOR UPDATE;

@@ -17,21 +17,21 @@ WHERE m.ordering_key IS NOT NULL
 FOR UPDATE /*!80000 OF m */
 ON DUPLICATE KEY UPDATE seq = {open}.seq;
 INSERT INTO {work} (
-    seq, handler, ordering_key, queue, visible_at, due_at, token, started, finished, replays,
-    worker
+    seq, handler, ordering_key, queue, visible_at, due_at, leased_at, token, started, finished,
+    replays, worker, history
 )
 SELECT d.seq, d.handler, m.ordering_key, IF(m.ordering_key IS NULL, 0, 2), @inbox_now, @inbox_now,
-    d.token, 0, 0, d.replays + 1, d.worker
+    d.leased_at, d.token, 0, 0, d.replays + 1, d.worker, d.history
 FROM {seqs} AS j
 STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
 STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
 FOR UPDATE /*!80000 OF d, m */;
 INSERT INTO {work} (
-    seq, handler, ordering_key, queue, visible_at, due_at, token, started, finished, replays,
-    worker
+    seq, handler, ordering_key, queue, visible_at, due_at, leased_at, token, started, finished,
+    replays, worker, history
 )
 SELECT f.seq, f.handler, m.ordering_key, IF(m.ordering_key IS NULL, 0, 2), @inbox_now, @inbox_now,
-    f.token, 0, 0, f.replays + 1, f.worker
+    f.leased_at, f.token, 0, 0, f.replays + 1, f.worker, f.history
 FROM {seqs} AS j
 STRAIGHT_JOIN {done} AS f FORCE INDEX (PRIMARY) ON f.seq = j.seq
 STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq

@@ -1,6 +1,7 @@
 -- What was received. Written once and, but for dropped and edited payloads, never changed. Numbers
 -- come from the table's own counter, which is above every number in it, also after a dump was loaded.
--- Batch: drawn by lot for each receive, which finds by it what it has stored.
+-- Batch: drawn by lot for each receive, which finds by it what it has stored. Fingerprint: of the first copy,
+-- whatever becomes of the payload.
 -- Times are microseconds since 1970-01-01 UTC, so that no time zone and no SQL mode can touch
 -- them. Texts are bytes of UTF-8, so that keys compare byte for byte.
 CREATE TABLE IF NOT EXISTS {message} (
@@ -14,6 +15,7 @@ CREATE TABLE IF NOT EXISTS {message} (
     accepted_at BIGINT NOT NULL,
     first_due_at BIGINT NOT NULL,
     batch BIGINT NOT NULL,
+    fingerprint BIGINT NOT NULL,
     payload_bytes BIGINT NULL,
     payload {payload_type} NULL,
     PRIMARY KEY (seq),
@@ -23,7 +25,8 @@ CREATE TABLE IF NOT EXISTS {message} (
 -- The messages that are pending or leased. Queue: 0 pending and first of its ordering key, or
 -- without one; 1 leased; 2 behind an earlier message of its ordering key. A claim reads queues 0
 -- and 1 from the front of the index; what waits in queue 2 costs it nothing. Worker: zero bytes until
--- there is one.
+-- there is one. Leased at: when its last attempt was leased, 0 before the first. History: what became of
+-- earlier attempts, a line of JSON each.
 CREATE TABLE IF NOT EXISTS {work} (
     seq BIGINT NOT NULL,
     handler VARBINARY(128) NOT NULL,
@@ -31,22 +34,25 @@ CREATE TABLE IF NOT EXISTS {work} (
     queue TINYINT NOT NULL,
     visible_at BIGINT NOT NULL,
     due_at BIGINT NOT NULL,
+    leased_at BIGINT NOT NULL,
     token BIGINT NOT NULL,
     started BIGINT NOT NULL,
     finished BIGINT NOT NULL,
     replays BIGINT NOT NULL,
     worker VARBINARY(128) NULL,
     last_error VARBINARY(4096) NULL,
+    history MEDIUMBLOB NULL,
     PRIMARY KEY (seq),
     KEY claim (handler, queue, visible_at, seq)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Dead letters, in a separate table so that looking through them reads neither the backlog
--- nor the history.
+-- nor the history. Kept: 1 while there is a payload, 0 once it is dropped.
 CREATE TABLE IF NOT EXISTS {dead} (
     seq BIGINT NOT NULL,
     handler VARBINARY(128) NOT NULL,
     due_at BIGINT NOT NULL,
+    leased_at BIGINT NOT NULL,
     token BIGINT NOT NULL,
     started BIGINT NOT NULL,
     finished BIGINT NOT NULL,
@@ -55,17 +61,21 @@ CREATE TABLE IF NOT EXISTS {dead} (
     last_error VARBINARY(4096) NULL,
     finished_at BIGINT NOT NULL,
     blocks TINYINT NOT NULL,
+    kept TINYINT NOT NULL,
+    history MEDIUMBLOB NULL,
     PRIMARY KEY (seq),
-    KEY expired (finished_at, seq),
+    KEY expired (handler, kept, finished_at, seq),
     KEY blocking (blocks, handler)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- The messages that are processed (state 2) or discarded (state 4).
+-- The messages that are processed (state 2) or discarded (state 4). Kept: 1 while there is a payload or a
+-- result, 0 once both are dropped.
 CREATE TABLE IF NOT EXISTS {done} (
     seq BIGINT NOT NULL,
     handler VARBINARY(128) NOT NULL,
     state TINYINT NOT NULL,
     due_at BIGINT NOT NULL,
+    leased_at BIGINT NOT NULL,
     token BIGINT NOT NULL,
     started BIGINT NOT NULL,
     finished BIGINT NOT NULL,
@@ -73,9 +83,11 @@ CREATE TABLE IF NOT EXISTS {done} (
     worker VARBINARY(128) NULL,
     last_error VARBINARY(4096) NULL,
     finished_at BIGINT NOT NULL,
+    kept TINYINT NOT NULL,
     result LONGBLOB NULL,
+    history MEDIUMBLOB NULL,
     PRIMARY KEY (seq),
-    KEY expired (state, finished_at, seq)
+    KEY expired (handler, state, kept, finished_at, seq)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A row for each ordering key that has open messages. A transaction that adds or removes one of
@@ -108,6 +120,13 @@ CREATE TABLE IF NOT EXISTS {tally} (
     dead BIGINT NOT NULL,
     discarded BIGINT NOT NULL,
     PRIMARY KEY (n)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The handlers of which nothing is claimed.
+CREATE TABLE IF NOT EXISTS {paused} (
+    handler VARBINARY(128) NOT NULL,
+    paused_at BIGINT NOT NULL,
+    PRIMARY KEY (handler)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Marks the tables as an inbox's. Its row is written last. Oldest: the oldest build, by its version,

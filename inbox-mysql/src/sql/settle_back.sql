@@ -1,8 +1,10 @@
 -- A retry (1) finishes an attempt and has a new due time; a release (0) takes the attempt back; a
--- deferral (2) takes it back and has a new due time.
+-- deferral (2) takes it back and has a new due time. The history is set first: what is set may be what
+-- is read behind it.
 UPDATE {settled} AS j
 STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
-SET w.queue = IF(w.ordering_key IS NULL, 0, 2),
+SET w.history = IF(j.error IS NULL, w.history, {past_attempt}),
+    w.queue = IF(w.ordering_key IS NULL, 0, 2),
     w.due_at = IF(j.back = 0, w.due_at, @inbox_now + j.after),
     w.visible_at = IF(j.back = 0, w.due_at, @inbox_now + j.after),
     w.started = IF(j.back = 1, w.started, GREATEST(w.started - 1, 0)),

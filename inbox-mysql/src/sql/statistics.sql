@@ -9,7 +9,8 @@ SELECT c.handler, c.backlog, c.processed, c.dead, c.discarded,
     (
         SELECT COUNT(*) FROM {dead} AS d FORCE INDEX (blocking)
         WHERE d.blocks = 1 AND d.handler = c.handler
-    )
+    ),
+    EXISTS (SELECT 1 FROM {paused} AS h WHERE h.handler = c.handler)
 FROM (
     SELECT t.handler, SUM(t.backlog) AS backlog, SUM(t.processed) AS processed,
         SUM(t.dead) AS dead, SUM(t.discarded) AS discarded,

@@ -1,2 +1,2 @@
 UPDATE {seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
-SET m.payload_bytes = {bytes}, m.payload = {payload};
+SET {edits};

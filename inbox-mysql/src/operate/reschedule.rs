@@ -1,0 +1,68 @@
+//! Rescheduling: pending messages become due at another time.
+
+use inbox_api::{
+    Due, Filter, Intervention, Key, Progress, Result, Slice, State, duration_micros, to_micros,
+};
+
+use super::change::{Change, change_one, change_slice};
+use crate::{
+    connection::Connection,
+    context::Context,
+    multi_statement::Script,
+    rows::Stored,
+    statement::{Secrecy, Statement},
+};
+
+struct Reschedule {
+    due: Due,
+}
+
+impl Change for Reschedule {
+    const ELIGIBLE: &'static [State] = &[State::Pending];
+    const DEFAULT: &'static [State] = &[State::Pending];
+    const CONDITION: &'static str = "";
+
+    fn add(
+        &self,
+        context: &Context,
+        script: &mut Script,
+        _states: &[State],
+        _secrecy: Secrecy,
+    ) -> usize {
+        let mut due = Statement::new("@inbox_now");
+        match self.due {
+            Due::Now => {}
+            Due::After(delay) => {
+                due.push(" + ").number(duration_micros(delay));
+            }
+            Due::At(time) => {
+                due = Statement::new("GREATEST(@inbox_now, ");
+                due.number(to_micros(time)).push(")");
+            }
+        }
+        script.fill(&context.sql.reschedule, &[("due", due)]);
+        script.all(&context.sql.count_selected)
+    }
+
+    fn refuse(&self, found: &Stored) -> Option<Intervention> {
+        let state = found.record.state;
+        (state != State::Pending).then_some(Intervention::WrongState(state))
+    }
+}
+
+pub(super) async fn reschedule(
+    connection: Connection<'_>,
+    key: &Key,
+    due: Due,
+) -> Result<Intervention> {
+    change_one(connection, key, &Reschedule { due }).await
+}
+
+pub(super) async fn reschedule_slice(
+    connection: Connection<'_>,
+    filter: &Filter,
+    slice: &Slice,
+    due: Due,
+) -> Result<Progress> {
+    change_slice(connection, filter, slice, &Reschedule { due }).await
+}

@@ -1,0 +1,1 @@
+SELECT handler FROM {paused} ORDER BY handler;
