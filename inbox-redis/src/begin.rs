@@ -68,7 +68,7 @@ async fn begin_in(
     call.arg(seq);
     add_message(&mut call, message);
     call.arg(u8::from(destination.is_noted()))
-        .arg(u8::from(!matches!(destination, Destination::Known(_))))
+        .arg(u8::from(!matches!(destination, Destination::Known(..))))
         .arg(duration_micros(terms.length()))
         .arg(terms.worker().as_str());
     let answer = connection.run_confirmed(call).await?;

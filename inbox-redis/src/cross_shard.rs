@@ -28,13 +28,13 @@ pub(crate) enum Destination {
     Home(u16),
     /// In this shard, as its home has said.
     Noted(u16),
-    /// It is in its home, as an earlier copy without an ordering key.
-    Known(u16),
+    /// It is in its home, as an earlier copy without an ordering key; whether its fingerprint differs.
+    Known(u16, bool),
 }
 
 impl Destination {
     pub(crate) fn shard(self) -> u16 {
-        let (Self::Home(shard) | Self::Noted(shard) | Self::Known(shard)) = self;
+        let (Self::Home(shard) | Self::Noted(shard) | Self::Known(shard, _)) = self;
         shard
     }
 
@@ -84,7 +84,9 @@ async fn locate(connection: &Connection, messages: &[&Message]) -> Result<Vec<De
         for step in members.chunks(STEP) {
             let mut call = connection.call(&RECEIVE_NOTE_SHARDS, *home, []);
             for (_, message, target) in step {
-                call.arg(field(message.key())).arg(*target);
+                call.arg(field(message.key()))
+                    .arg(*target)
+                    .arg(&message.fingerprint().get().to_be_bytes());
             }
             calls.push(call);
             steps.push((*home, step));
@@ -98,7 +100,8 @@ async fn locate(connection: &Connection, messages: &[&Message]) -> Result<Vec<De
         }
         for ((number, ..), answer) in step.iter().zip(answers) {
             let place = match reply::number(&answer)? {
-                -1 => Destination::Known(home),
+                -1 => Destination::Known(home, false),
+                -3 => Destination::Known(home, true),
                 _ => Destination::Noted(reply::small(&answer)?),
             };
             if let Some(unknown) = places.get_mut(*number) {

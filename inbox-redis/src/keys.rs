@@ -6,29 +6,24 @@ use inbox_api::{HandlerName, InboxName, Key, Message};
 pub(crate) const VERSION: u32 = 1;
 
 /// How many keys a shard has in addition to those of its handlers.
-pub(crate) const SHARD_KEYS: usize = 16;
+pub(crate) const SHARD_KEYS: usize = 13;
 /// Their names, in the order in which scripts take them.
 pub(crate) const NAMES: [&str; SHARD_KEYS] = [
-    "meta",
-    "ids",
-    "log",
-    "body",
-    "errors",
-    "results",
-    "counts",
-    "dead",
+    "meta", "ids", "log", "body", "errors", "results", "counts", "dead", "late", "statics", "runs",
+    "blobs", "places",
+];
+pub(crate) const HANDLER_KEYS: usize = 9;
+const HANDLER_NAMES: [&str; HANDLER_KEYS] = [
+    "due",
+    "leased",
+    "open",
+    "heads",
+    "run_due",
+    "run_leased",
     "done:processed",
     "done:dead",
     "done:discarded",
-    "late",
-    "statics",
-    "runs",
-    "blobs",
-    "places",
 ];
-pub(crate) const HANDLER_KEYS: usize = 6;
-const HANDLER_NAMES: [&str; HANDLER_KEYS] =
-    ["due", "leased", "open", "heads", "run_due", "run_leased"];
 
 /// A cursor and a locator hold a sequence number above so many bits of shard.
 const SHARD_BITS: u32 = 12;

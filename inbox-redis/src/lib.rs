@@ -16,7 +16,7 @@
 //!     r#"{"order": 7}"#,
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //! # Ok(())
 //! # }
 //! ```
@@ -116,21 +116,21 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `{inbox:0}:meta` | hash | the marker: version, number of shards, which shard; the last number drawn, and in which life of the server |
+//! | `{inbox:0}:meta` | hash | the marker: version, number of shards, which shard; the last number drawn, and in which life of the server; which handlers are paused; of which moments payloads have been dropped |
 //! | `…:ids` | hash | field → its number, when it is in a run; else where it stands, its number, times, token, attempts, worker |
 //! | `…:runs` | sorted set | for each run by its first number: where it stands, as in `ids` |
 //! | `…:blobs` | hash | a run's first number → its messages, until their payloads are dropped |
-//! | `…:log` | stream | a part of a batch by its first number: field, kind, content type, headers of each message |
+//! | `…:log` | stream | a part of a batch by its first number: field, fingerprint, kind, content type, headers of each message |
 //! | `…:body` | hash | field → the same and the payload of a single message, until it is dropped |
-//! | `…:errors`, `…:results` | hash | field → last error, result |
+//! | `…:errors`, `…:results` | hash | field → last error, and, with another NUL behind it, what became of earlier attempts; field → result |
 //! | `…:counts` | hash | handler, state → how many; as state 5, how many dead ones hold up their ordering key |
 //! | `…:due:HANDLER`, `…:run_due:HANDLER` | sorted set | what is pending and not blocked, by due time and number |
 //! | `…:leased:HANDLER`, `…:run_leased:HANDLER` | sorted set | what is leased, by the lease's end and number |
 //! | `…:open:HANDLER` | sorted set | what is unfinished and has an ordering key, by key and number |
 //! | `…:heads:HANDLER` | hash | ordering key → the message whose turn it is |
-//! | `…:done:STATE` | stream | a moment → the numbers of all messages and runs that became final then |
+//! | `…:done:STATE:HANDLER` | stream | a moment → the numbers of all messages and runs that became final then |
 //! | `…:dead` | sorted set | fields of dead letters by number |
-//! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches |
+//! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches; kind and headers of edited messages |
 //! | `…:places` | hash | field → the shard that a message of this home went to, for its ordering key |
 //!
 //! **A retained processed message without its payload takes under 250 bytes** when it was received
@@ -171,7 +171,7 @@
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) as in every store, in steps of 500. Or
 //! [`keep_processed`](RedisOptions::keep_processed): then each settlement also deletes up to twice
-//! as many expired messages as it completes, and no janitor is needed. Redis's own expiry is not
+//! as many expired messages of its handlers as it completes, and no janitor is needed. Redis's own expiry is not
 //! used: one key for each message would take more memory than the message, and could not be declared
 //! by scripts; fields of hashes expire only on Redis 7.4 and later, not on Valkey; and neither would
 //! keep the counts exact, nor spare what an operator has just replayed.
@@ -227,7 +227,7 @@ pub use store::RedisStore;
 /// inbox's name in both places of `INBOX`: see [Permissions](crate#permissions).
 pub const ACL_RULES: &str = "~{INBOX:*}* &INBOX:wake:* \
     +evalsha +script|load +info +config|get +psubscribe +punsubscribe +ping +wait \
-    +time +type +exists +publish \
+    +time +type +exists +unlink +publish \
     +hget +hmget +hset +hdel +hincrby +hkeys \
     +zadd +zrem +zscore +zcount +zrangebylex +zrangebyscore +zrevrangebyscore +zremrangebyscore \
     +xadd +xdel +xrange +xrevrange \

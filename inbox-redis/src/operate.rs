@@ -1,17 +1,20 @@
 //! The operator's side, whose operations have a file each.
 
+mod clear;
 mod discard;
 mod intervention;
+mod pause;
 mod purge;
-mod records;
+pub(crate) mod records;
 mod replay;
+mod reschedule;
 mod scan;
 pub(crate) mod statistics;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest, Record,
-    Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::store::RedisStore;
@@ -38,14 +41,24 @@ impl Operate for RedisStore {
         statistics.map_err(|error| error.in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        let replayed = replay::replay(&self.connection, key, payload).await;
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        let replayed = replay::replay(&self.connection, key, edit).await;
         replayed.map_err(|error| error.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         let progress = replay::replay_slice(&self.connection, filter, slice).await;
         progress.map_err(|error| error.in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        let rescheduled = reschedule::reschedule(&self.connection, key, due).await;
+        rescheduled.map_err(|error| error.in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        let progress = reschedule::reschedule_slice(&self.connection, filter, slice, due).await;
+        progress.map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -56,6 +69,26 @@ impl Operate for RedisStore {
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         let progress = discard::discard_slice(&self.connection, filter, slice).await;
         progress.map_err(|error| error.in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        let progress = clear::clear_slice(&self.connection, handler, slice).await;
+        progress.map_err(|error| error.in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        let paused = pause::set_paused(&self.connection, handler, true).await;
+        paused.map_err(|error| error.in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        let resumed = pause::set_paused(&self.connection, handler, false).await;
+        resumed.map_err(|error| error.in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        let paused = pause::paused(&self.connection).await;
+        paused.map_err(|error| error.in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -71,5 +104,10 @@ impl Operate for RedisStore {
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {
         let purged = purge::purge_archived(&self.connection, request, keys).await;
         purged.map_err(|error| error.in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        let dropped = purge::drop_payloads(&self.connection, request).await;
+        dropped.map_err(|error| error.in_operation("drop_payloads"))
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     connection::Connection,
     cross_shard::{Destination, draw_and_locate},
     keys::field,
+    operate::records,
     reply::{self, Reply, Taker, Unexpected},
     rows,
     scripts::{Call, RECEIVE},
@@ -37,7 +38,7 @@ const OF_SEVERAL_SHARDS: Most = Most {
     bytes: 8 * 1024 * 1024,
 };
 
-fn due_argument(due: Due) -> String {
+pub(crate) fn due_argument(due: Due) -> String {
     match due {
         Due::Now => "@0".into(),
         Due::After(delay) => format!("+{}", duration_micros(delay)),
@@ -154,15 +155,18 @@ fn add_part(call: &mut Call, start: usize, part: &[Open<'_>], distances: &[u16])
 /// What a shard answered for one message.
 enum Answer {
     Accepted,
-    Duplicate,
+    Duplicate {
+        differs: bool,
+    },
     /// It is in this shard, or will be.
     Elsewhere(u16),
 }
 
 fn read_answer(value: Value) -> Reply<Answer> {
     Ok(match value {
-        Value::Int(0) => Answer::Duplicate,
+        Value::Int(0) => Answer::Duplicate { differs: false },
         Value::Int(1) => Answer::Accepted,
+        Value::Int(2) => Answer::Duplicate { differs: true },
         other => Answer::Elsewhere(Taker::of(other)?.small()?),
     })
 }
@@ -178,14 +182,16 @@ pub(crate) async fn receive(connection: &Connection, messages: &[Message]) -> Re
     connection.check_open()?;
     let limit = connection.options.payload_limit;
     let mut receipts: Vec<Option<Receipt>> = Vec::with_capacity(messages.len());
-    let (mut open, mut keys) = (Vec::new(), HashSet::new());
+    let (mut open, mut copies, mut firsts) = (Vec::new(), Vec::new(), HashMap::new());
     for (place, message) in messages.iter().enumerate() {
         if let Err(invalid) = check_size("payload", message.payload().len(), limit) {
             receipts.push(Some(Receipt::Refused(invalid)));
-        } else if !keys.insert(message.key()) {
+        } else if let Some(first) = firsts.get(message.key()) {
             // The first copy will be stored, if it is not yet.
-            receipts.push(Some(Receipt::Duplicate));
+            copies.push((*first, place, message));
+            receipts.push(None);
         } else {
+            firsts.insert(message.key(), place);
             open.push(Open {
                 place,
                 message,
@@ -197,10 +203,26 @@ pub(crate) async fn receive(connection: &Connection, messages: &[Message]) -> Re
     if !open.is_empty() {
         receive_open(connection, open, &mut receipts).await?;
     }
+    for (first, place, message) in copies {
+        let same_as_first = messages
+            .get(first)
+            .is_some_and(|first| first.fingerprint() == message.fingerprint());
+        let differs = match receipts.get(first) {
+            // Which of the copies is like the stored message, if any is, only that message tells.
+            Some(Some(Receipt::Duplicate { differs: true })) if !same_as_first => {
+                let stored = records::get(connection, message.key()).await?;
+                stored.is_some_and(|stored| stored.fingerprint != message.fingerprint())
+            }
+            Some(Some(Receipt::Duplicate { differs: true })) => true,
+            _ => !same_as_first,
+        };
+        decide(&mut receipts, place, Receipt::Duplicate { differs });
+    }
     // Every message was refused or decided.
+    let same = Receipt::Duplicate { differs: false };
     Ok(receipts
         .into_iter()
-        .map(|receipt| receipt.unwrap_or(Receipt::Duplicate))
+        .map(|receipt| receipt.unwrap_or_else(|| same.clone()))
         .collect())
 }
 
@@ -214,18 +236,20 @@ async fn receive_open(
     let (first, destinations) = draw_and_locate(connection, count, &messages).await?;
     for (one, destination) in open.iter_mut().zip(destinations) {
         one.destination = destination;
-        if let Destination::Known(_) = destination {
-            decide(receipts, one.place, Receipt::Duplicate);
+        if let Destination::Known(_, differs) = destination {
+            decide(receipts, one.place, Receipt::Duplicate { differs });
         }
     }
-    open.retain(|one| !matches!(one.destination, Destination::Known(_)));
+    open.retain(|one| !matches!(one.destination, Destination::Known(..)));
     let moment = connection.clocks().moment();
     while !open.is_empty() {
         let mut again = Vec::new();
         for (mut one, answer) in store_at(connection, first, open, moment).await? {
             match answer {
                 Answer::Accepted => decide(receipts, one.place, Receipt::Accepted),
-                Answer::Duplicate => decide(receipts, one.place, Receipt::Duplicate),
+                Answer::Duplicate { differs } => {
+                    decide(receipts, one.place, Receipt::Duplicate { differs });
+                }
                 // From there it is not sent on.
                 Answer::Elsewhere(shard) => {
                     one.destination = Destination::Noted(shard);

@@ -4,8 +4,9 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, HandlerName, Headers,
-    Invalid, Key, Lease, Leased, Message, MessageId, Record, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, Fingerprint, HandlerName,
+    Headers, Invalid, Key, Lease, Leased, Message, MessageId, PastAttempt, Record, State,
+    from_micros,
 };
 use redis::Value;
 
@@ -21,12 +22,14 @@ const BLOCKS: i64 = 4;
 /// The state of a message whose state cannot be read.
 const UNREADABLE: i64 = -1;
 
-/// What of a message never changes and is not its key: kind, content type, headers.
+/// What of a message changes only when it is edited, and is not its key: fingerprint, kind, content type,
+/// headers.
 fn static_part(message: &Message) -> Vec<u8> {
     let kind = message.kind().as_str();
     let content_type = message.content_type().map_or("", AsRef::as_ref);
     let headers = message.headers().to_json();
-    let mut bytes = Vec::with_capacity(2 + kind.len() + content_type.len() + headers.len());
+    let mut bytes = Vec::with_capacity(10 + kind.len() + content_type.len() + headers.len());
+    bytes.extend_from_slice(&message.fingerprint().get().to_be_bytes());
     for text in [kind, content_type] {
         bytes.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
         bytes.extend_from_slice(text.as_bytes());
@@ -196,6 +199,7 @@ impl Held {
 
 #[derive(Clone)]
 struct Fixed {
+    fingerprint: Fingerprint,
     kind: inbox_api::Kind,
     content_type: Option<inbox_api::ContentType>,
     headers: Headers,
@@ -215,7 +219,11 @@ fn parse_name<T: FromStr<Err = Invalid>>(text: &str) -> Decoded<T> {
     text.parse().map_err(|e: Invalid| e.to_string())
 }
 
-fn fixed(mut bytes: &[u8]) -> Decoded<Fixed> {
+fn fixed(bytes: &[u8]) -> Decoded<Fixed> {
+    let (fingerprint, mut bytes) = bytes
+        .split_first_chunk()
+        .ok_or("the fingerprint is cut off")?;
+    let fingerprint = Fingerprint::new(i64::from_be_bytes(*fingerprint));
     let kind = parse_name(short(&mut bytes, "kind")?)?;
     let content_type = match short(&mut bytes, "content type")? {
         "" => None,
@@ -223,6 +231,7 @@ fn fixed(mut bytes: &[u8]) -> Decoded<Fixed> {
     };
     let headers = std::str::from_utf8(bytes).map_err(|_| "headers are not UTF-8")?;
     Ok(Fixed {
+        fingerprint,
         kind,
         content_type,
         headers: Headers::from_json(headers)?,
@@ -358,9 +367,12 @@ pub(crate) fn row(shard: u16, seq: u64, now: i64, value: Value) -> Reply<Row> {
     let seq = values.unsigned()?;
     let accepted = values.number()?;
     let due = values.number()?;
-    let _token = values.number()?;
+    let leased = match values.next()? {
+        Value::Nil => None,
+        leased => Some(reply::number(&leased)?),
+    };
     let at = values.number()?;
-    let record = record(seq, state, accepted, due, at, now, &field, values);
+    let record = record(seq, state, accepted, due, leased, at, now, &field, values);
     Ok(Row {
         shard,
         field,
@@ -378,6 +390,7 @@ fn record(
     state: i64,
     accepted: i64,
     due: i64,
+    leased_at: Option<i64>,
     at: i64,
     now: i64,
     field: &str,
@@ -414,6 +427,7 @@ fn record(
     Ok(Record {
         key: key(field)?,
         kind: fixed.kind,
+        fingerprint: fixed.fingerprint,
         content_type: fixed.content_type,
         headers: fixed.headers,
         ordering_key: ordering_key.as_deref().map(parse_name).transpose()?,
@@ -431,6 +445,7 @@ fn record(
         replays: small(replays)?,
         accepted_at: from_micros(accepted),
         due_at: from_micros(due),
+        leased_at: leased_at.map(from_micros),
         lease_until: leased.then(|| from_micros(at)),
         worker: worker.as_deref().map(parse_name).transpose()?,
         finished_at: stored.is_final().then(|| from_micros(at)),
@@ -438,7 +453,17 @@ fn record(
         blocks_ordering_key: flags & BLOCKS != 0,
         result: None,
         cursor: Cursor::from(i64::try_from(seq).unwrap_or(i64::MAX)),
+        history: Vec::new(),
     })
+}
+
+/// What became of earlier attempts: a line of JSON each, as `settle.lua` writes them.
+pub(crate) fn history(lines: Option<Bytes>) -> Decoded<Vec<PastAttempt>> {
+    let Some(lines) = lines else {
+        return Ok(Vec::new());
+    };
+    let lines = std::str::from_utf8(&lines).map_err(|_| "the history is not UTF-8")?;
+    PastAttempt::list_from_json(&format!("[{}]", lines.replace('\n', ",")))
 }
 
 #[cfg(test)]

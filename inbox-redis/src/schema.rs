@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     connection::Connection,
     keys::{Layout, VERSION},
-    operate::statistics::handlers_in,
+    operate::statistics::read_handlers,
     options::RedisOptions,
     reply::{self, Reply, Taker, Unexpected},
     scripts,
@@ -68,6 +68,21 @@ fn ddl(inbox: &InboxName, shards: u16) -> String {
     );
     for script in scripts::all() {
         text.push_str(&format!("# {} {}\n", script.digest, script.name));
+    }
+    text
+}
+
+/// Redis has no query that could look at all shards of a cluster: a look at each.
+fn exists_query(inbox: &InboxName, shards: u16) -> String {
+    let layout = Layout::new(inbox, shards);
+    let mut text = format!(
+        "# A complete inbox of version {VERSION} is there if each of these answers the line behind it.\n"
+    );
+    for shard in layout.all() {
+        let meta = layout.meta(shard);
+        text.push_str(&format!(
+            "HMGET {meta} inbox version shards shard  # inbox-redis {VERSION} {shards} {shard}\n"
+        ));
     }
     text
 }
@@ -191,33 +206,37 @@ impl RedisOptions {
     pub fn ddl(&self) -> String {
         ddl(&self.inbox, self.shards)
     }
-}
 
-impl RedisStore {
-    /// Removes the inbox with all messages in it, for good. Nobody may use it meanwhile. Where there
-    /// is none, nothing happens.
-    ///
-    /// # Errors
-    /// As [`Schema`]; after one, some of its shards may be gone: repeat it.
-    pub async fn remove(&self) -> Result<()> {
-        let removed = remove(&self.connection).await;
-        removed.map_err(|error| error.in_operation("remove"))
+    /// The text of [`Schema::exists_query`], without a connection.
+    #[must_use]
+    pub fn exists_query(&self) -> String {
+        exists_query(&self.inbox, self.shards)
     }
 }
 
 async fn remove(connection: &Connection) -> Result<()> {
     for shard in connection.layout().all() {
-        let handlers = handlers_in(connection, shard).await;
-        let removed = match handlers {
-            Ok(handlers) => {
-                let call = connection.call(&scripts::SCHEMA_REMOVE, shard, &handlers);
-                connection.run(call).await.map(drop)
+        let call = connection.caller.remove_call(false, shard, &[]);
+        let mut answer = Taker::of(connection.run(call).await?)?;
+        let what = answer.next()?;
+        match reply::text(&what)?.ok_or(Unexpected)? {
+            "ready" => {
+                let handlers = read_handlers(answer.list()?);
+                // Not confirmed, which takes a write of the marker that is gone.
+                connection
+                    .run(connection.caller.remove_call(true, shard, &handlers))
+                    .await?;
             }
-            Err(error) => Err(error),
-        };
-        match removed {
-            Err(error) if error.kind() == ErrorKind::SchemaMissing => {}
-            removed => removed?,
+            "missing" => {}
+            "found" => {
+                let version = u32::try_from(answer.number()?).map_err(|_| Unexpected)?;
+                return Err(other_version(connection, version, 0));
+            }
+            _ => {
+                let kind = answer.next()?;
+                let kind = reply::text(&kind)?.unwrap_or("key");
+                return Err(foreign_error(connection, kind));
+            }
         }
     }
     Ok(())
@@ -227,6 +246,10 @@ async fn remove(connection: &Connection) -> Result<()> {
 impl Schema for RedisStore {
     fn ddl(&self) -> String {
         self.connection.options.ddl()
+    }
+
+    fn exists_query(&self) -> String {
+        self.connection.options.exists_query()
     }
 
     fn expected_version(&self) -> u32 {
@@ -251,5 +274,10 @@ impl Schema for RedisStore {
     async fn migrate(&self) -> Result<Migration> {
         let migrated = migrate(&self.connection).await;
         migrated.map_err(|error| error.in_operation("migrate"))
+    }
+
+    async fn remove(&self) -> Result<()> {
+        let removed = remove(&self.connection).await;
+        removed.map_err(|error| error.in_operation("remove"))
     }
 }

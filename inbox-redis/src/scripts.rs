@@ -106,10 +106,14 @@ scripts! {
     STATISTICS_HANDLERS = reading "statistics_handlers.lua";
     REPLAY = intervening "replay.lua";
     DISCARD = intervening "discard.lua";
+    RESCHEDULE = intervening "reschedule.lua";
+    CLEAR = intervening "clear.lua";
+    PAUSE = draining "pause.lua";
+    PAUSED = reading "paused.lua";
     PURGE = draining "purge.lua";
     PURGE_FIND = reading "purge_find.lua";
+    DROP_PAYLOADS = draining "drop_payloads.lua";
     PURGE_FORGET_SHARDS = draining "purge_forget_shards.lua";
-    SCHEMA_REMOVE = draining "schema_remove.lua";
 }
 
 /// Sets one shard up, and so does not run on a full server or a replica.
@@ -123,6 +127,15 @@ static CREATE: LazyLock<Script> = LazyLock::new(|| {
 static LOOK: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!("#!lua flags=no-writes\n", include_str!("lua/schema.lua"));
     Script::new("schema.lua", text)
+});
+
+/// Takes one shard away, be its marker complete or not.
+static REMOVE: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        "#!lua flags=allow-oom\n",
+        include_str!("lua/schema_remove.lua")
+    );
+    Script::new("schema_remove.lua", text)
 });
 
 /// Makes a write for others to wait for, which a full server must allow.
@@ -213,6 +226,26 @@ impl Caller {
             .arg(self.layout.meta(shard));
         Call {
             script: &CONFIRM,
+            shard,
+            command,
+        }
+    }
+
+    /// The script that removes a shard with these handlers' keys, or only looks which handlers it has.
+    pub(crate) fn remove_call(&self, remove: bool, shard: u16, handlers: &[HandlerName]) -> Call {
+        let keys = self.layout.shard_keys(shard);
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(&REMOVE.digest)
+            .arg(keys.len() + HANDLER_KEYS * handlers.len())
+            .arg(&keys);
+        for handler in handlers {
+            command.arg(&self.layout.handler_keys(shard, handler));
+        }
+        command.arg(u8::from(remove)).arg(VERSION);
+        Call {
+            script: &REMOVE,
             shard,
             command,
         }

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use inbox_api::{
-    AfterDead, HandlerName, Lease, Outcome, Result, Settled, Settlement, check_size,
-    duration_micros, error_text,
+    AfterDead, AttemptEnd, HandlerName, Lease, Outcome, PastAttempt, Result, Settled, Settlement,
+    check_size, duration_micros, error_text,
 };
 use redis::Value;
 
@@ -28,6 +28,8 @@ pub(crate) struct Arguments<'a> {
     outcome: u8,
     value: Cow<'a, [u8]>,
     flag: i64,
+    /// How many bytes of the text the history keeps.
+    short: u16,
 }
 
 /// The outcomes as `settle.lua` numbers them.
@@ -49,6 +51,8 @@ impl<'a> Arguments<'a> {
             Cow::Borrowed(text) => text.as_bytes().into(),
             Cow::Owned(text) => text.into_bytes().into(),
         };
+        let short =
+            AttemptEnd::of(outcome).map_or(0, |(_, text)| PastAttempt::error_text(text).len());
         let (outcome, value, flag) = match outcome {
             Outcome::Processed { result } => (
                 if result.is_some() { RESULT } else { DONE },
@@ -79,6 +83,7 @@ impl<'a> Arguments<'a> {
             outcome,
             value,
             flag,
+            short: u16::try_from(short).unwrap_or(u16::MAX),
         }
     }
 
@@ -91,21 +96,24 @@ impl<'a> Arguments<'a> {
             outcome: CORRUPT,
             value: format!("corrupt: {reason}").into_bytes().into(),
             flag: 0,
+            short: 0,
         }
     }
 
     pub(crate) fn add_to(&self, call: &mut Call) {
-        // Six bytes of number, seven each of token and flag; a token that does not fit is nobody's.
+        // Six bytes of number, seven each of token and flag, two of a length; a token that does not fit
+        // is nobody's.
         let token = u64::try_from(self.token)
             .unwrap_or(u64::MAX)
             .min((1 << 56) - 1);
         let flag = u64::try_from(self.flag).unwrap_or(0);
-        let mut packed = [0; 21];
+        let mut packed = [0; 23];
         let parts = [
             (1, u64::from(self.outcome)),
             (6, self.seq),
             (7, token),
             (7, flag),
+            (2, u64::from(self.short)),
         ];
         let mut at = 0;
         for (length, number) in parts {
@@ -143,7 +151,8 @@ pub(crate) fn call<'a>(
 fn add_options(connection: &Connection, call: &mut Call) {
     let options = &connection.options;
     call.arg(u8::from(options.drop_processed_payloads))
-        .arg(options.keep_processed.map_or(-1, duration_micros));
+        .arg(options.keep_processed.map_or(-1, duration_micros))
+        .arg(PastAttempt::KEPT);
 }
 
 /// A call that settles one lease together with commands on `keys`, but for these commands and the

@@ -107,7 +107,7 @@ async fn what_is_answered_survives_whoever_wrote_it() {
         assert!(since.elapsed() < Duration::from_secs(60), "{error:?}");
     }
     let again = store.receive_one(&message("received")).await.unwrap();
-    assert_eq!(again, Receipt::Duplicate);
+    assert_eq!(again, Receipt::Duplicate { differs: false });
     let begun = store.begin(&message("begun"), &terms()).await.unwrap();
     assert!(matches!(begun, Begun::Busy { .. }), "{begun:?}");
     for (leased, outcome) in leased.iter().zip([processed(), died()]) {
@@ -237,7 +237,7 @@ async fn what_is_answered_on_a_cluster_is_confirmed_by_every_server_it_rests_on(
         // Where the note of its place was not confirmed, it was not stored either.
         assert!(!matches!(receipt, Receipt::Refused(_)), "{receipt:?}");
         let again = store.receive_one(one).await.unwrap();
-        assert_eq!(again, Receipt::Duplicate);
+        assert_eq!(again, Receipt::Duplicate { differs: false });
     }
 }
 

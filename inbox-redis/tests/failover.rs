@@ -148,7 +148,11 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
         let batch: Vec<Message> = ids.iter().map(|id| message(&handler, *id)).collect();
         let receipts = store.receive(&batch).await.unwrap();
         for (id, receipt) in ids.iter().zip(receipts) {
-            assert_eq!(receipt, Receipt::Duplicate, "message {id} is lost");
+            assert_eq!(
+                receipt,
+                Receipt::Duplicate { differs: false },
+                "message {id} is lost"
+            );
         }
     }
     for id in settled.iter().step_by(7) {

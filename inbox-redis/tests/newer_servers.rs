@@ -100,7 +100,7 @@ async fn append_only_files_confirm() {
         assert!(error.context().contains("append-only"), "{error}");
         assert_eq!(
             sure.receive_one(&message("2")).await.unwrap(),
-            Receipt::Duplicate
+            Receipt::Duplicate { differs: false }
         );
     }
 }

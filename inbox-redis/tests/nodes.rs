@@ -204,7 +204,7 @@ async fn clocks_that_are_far_apart_change_nothing() {
         let sender = if n % 2 == 0 { &store } else { &other };
         receive_all(sender, &batch, Receipt::Accepted).await;
         let copier = if n % 2 == 0 { &other } else { &store };
-        receive_all(copier, &batch, Receipt::Duplicate).await;
+        receive_all(copier, &batch, Receipt::Duplicate { differs: false }).await;
         sent.extend(batch);
     }
     assert_eq!(store.count(&Filter::default()).await.unwrap(), 300);

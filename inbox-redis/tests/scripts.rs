@@ -149,7 +149,11 @@ async fn a_batch_larger_than_a_script_is_stored_in_several() {
         let receipts = store.receive(&all).await.unwrap();
         assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
         let receipts = store.receive(&all).await.unwrap();
-        assert!(receipts.iter().all(|one| *one == Receipt::Duplicate));
+        assert!(
+            receipts
+                .iter()
+                .all(|one| *one == Receipt::Duplicate { differs: false })
+        );
         let statistics = store.statistics().await.unwrap();
         let backlogs: Vec<_> = statistics
             .handlers

@@ -2,7 +2,7 @@
 -- scripts. KEYS: the shard's marker. All other keys begin as it does, and so are in its slot.
 local prefix = string.sub(KEYS[1], 1, -#'meta' - 1)
 local PENDING, LEASED, PROCESSED, DEAD, BLOCKING = 0, 1, 2, 3, 5
-local RUN, BLOCKS = 114, 4
+local RUN, BLOCKS, EDITED, HAS_HISTORY = 114, 4, 8, 16
 local call = redis.call
 local counted, broken = {}, {}
 
@@ -38,7 +38,7 @@ end
 -- Runs: by their first number.
 local runs, by_number = {}, {}
 for raw, score in pairs(pairs_of(call('ZRANGE', prefix .. 'runs', 0, -1, 'WITHSCORES'))) do
-  local base, n, last, origin, state, accepted, due, _, at, _, _, dropped, _, handler, offsets = cmsgpack.unpack(raw)
+  local base, n, last, origin, state, accepted, due, _, _, at, _, _, dropped, _, handler, offsets = cmsgpack.unpack(raw)
   local run = {base = base, n = n, last = last, state = state, at = at, handler = handler, seen = 0}
   if tonumber(score) ~= base then breaks('a run under another number than its first') end
   if state > PROCESSED then breaks('a run in a state that runs do not have') end
@@ -73,13 +73,12 @@ for key, seq in pairs(pairs_of(call('ZRANGE', prefix .. 'late', 0, -1, 'WITHSCOR
   if not statics[key] then breaks('a late message without its static part') end
   statics[key] = nil
 end
-if next(statics) then breaks('a static part of no late message') end
 
 -- The numbers that became final at a moment.
 local finals = {}
-local FINAL = {[PROCESSED] = 'done:processed', [DEAD] = 'done:dead', [4] = 'done:discarded'}
-local function final_at(state, at, seq)
-  local key = FINAL[state]
+local FINAL = {[PROCESSED] = 'done:processed:', [DEAD] = 'done:dead:', [4] = 'done:discarded:'}
+local function final_at(handler, state, at, seq)
+  local key = FINAL[state] .. handler
   if not finals[key] then
     finals[key] = {}
     for _, entry in ipairs(call('XRANGE', prefix .. key, '-', '+')) do
@@ -115,19 +114,22 @@ for key, raw in pairs(pairs_of(call('HGETALL', prefix .. 'ids'))) do
       if run.handler ~= handler then breaks('a message in a run of another handler') end
     end
   else
-    local state, number, accepted, due, _, at, started, finished, _, bytes, flags, _, okey = cmsgpack.unpack(raw)
+    local state, number, accepted, due, _, _, at, started, finished, _, bytes, flags, _, okey = cmsgpack.unpack(raw)
     seq, due, at = number, accepted + due, accepted + at
     local member = struct.pack('>I6', seq) .. key
-    local blocks = flags >= BLOCKS
+    local function has(flag) return math.floor(flags / flag) % 2 == 1 end
+    local blocks = has(BLOCKS)
     count(handler, state, 1)
     if finished > started then breaks('more attempts finished than started') end
     if bytes >= 0 then expect('body', key, true) end
+    if has(EDITED) then statics[key] = nil end
     if flags % 2 == 1 then expect('errors', key, true) end
+    if has(HAS_HISTORY) then expect('errors', key .. '\0', true) end
     if flags % 4 >= 2 then expect('results', key, true) end
     if state == LEASED then expect('leased:' .. handler, member, at) end
     if state == DEAD then expect('dead', key, seq) end
     if state == PENDING and not okey then expect('due:' .. handler, member, due) end
-    if state >= PROCESSED and not final_at(state, at, seq) then
+    if state >= PROCESSED and not final_at(handler, state, at, seq) then
       breaks('a final message that retention does not find')
     end
     if blocks then
@@ -155,7 +157,7 @@ end
 for _, run in pairs(runs) do
   if run.seen ~= run.n then breaks('a run with more or fewer messages than it says') end
   count(run.handler, run.state, run.n)
-  if run.state == PROCESSED and not final_at(PROCESSED, run.at, run.base) then
+  if run.state == PROCESSED and not final_at(run.handler, PROCESSED, run.at, run.base) then
     breaks('a processed run that retention does not find')
   end
 end
@@ -167,6 +169,7 @@ for _, of_key in pairs(keys) do
   end
 end
 for field, n in pairs(counts) do expect('counts', field, n) end
+if next(statics) then breaks('a static part of no late or edited message') end
 
 -- What is there, against what should be.
 local function compare(name, found, exact)

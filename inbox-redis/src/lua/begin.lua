@@ -18,9 +18,9 @@ if not s then
 end
 if s.state == -1 then return {'corrupt'} end
 if s.state == PROCESSED then
-  return {'processed', s.flags % 4 >= 2 and call('HGET', results, key)}
+  return {'processed', has_flag(s, HAS_RESULT) and call('HGET', results, key)}
 elseif s.state == DEAD then
-  return {'dead', s.flags % 2 == 1 and call('HGET', errors, key)}
+  return {'dead', has_flag(s, HAS_ERROR) and call('HGET', errors, key)}
 elseif s.state == DISCARDED then
   return {'discarded'}
 elseif s.state == LEASED and s.at > now then

@@ -1,6 +1,7 @@
 -- ARGV: limit, most bytes, lease length, worker.
 local limit, most_bytes = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
 local length, worker = tonumber(ARGV[arg + 2]), ARGV[arg + 3]
+leave_out_paused()
 local found, sets, most = {}, 0, 0
 for handler, keys in pairs(handlers) do
   for _, set in ipairs({'due', 'leased'}) do
@@ -54,7 +55,8 @@ local function claim_run(f)
   count(f.handler, run.state, -run.n)
   count(f.handler, LEASED, run.n)
   if state == PENDING then index_run(run, 'run_due') end
-  run.state, run.at, run.token, run.started, run.worker = LEASED, now + length, math.max(run.token + 1, now), run.started + 1, worker
+  run.state, run.leased, run.at, run.token = LEASED, now, now + length, math.max(run.token + 1, right_now)
+  run.started, run.worker = run.started + 1, worker
   index_run(run, 'run_leased', run.at)
   save_run(run)
   size, left = size + #blob, left - run.n
@@ -78,11 +80,11 @@ local function claim_ones(first, last)
       count(f.handler, f.set == 'due' and PENDING or LEASED, -1)
       count(f.handler, DEAD, 1)
       if s.state == -1 then
-        s = {key = key, seq = seq, accepted = now, due = now, token = 0, at = now, started = 0, finished = 0, replays = 0,
-          bytes = whole and #whole or -1, flags = 0, worker = ''}
+        s = {key = key, seq = seq, accepted = now, due = now, token = 0, leased = false, at = now, started = 0, finished = 0,
+          replays = 0, bytes = whole and #whole or -1, flags = 0, worker = ''}
       end
       finish(s, DEAD)
-      s.token = math.max(s.token + 1, now)
+      s.token = math.max(s.token + 1, right_now)
       set_flag(s, HAS_ERROR, true)
       call('HSET', errors, key, 'corrupt: its state or body cannot be read')
       save(s)

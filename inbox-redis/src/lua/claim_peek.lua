@@ -1,5 +1,6 @@
 -- ARGV: limit. Answers the time, then when the longest-due messages became claimable, and their
 -- numbers.
+leave_out_paused()
 local limit, found = tonumber(ARGV[arg]), {}
 for _, keys in pairs(handlers) do
   for _, set in ipairs({'due', 'leased'}) do

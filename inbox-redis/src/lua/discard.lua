@@ -1,4 +1,4 @@
--- ARGV: a bit for each state in which to do it, two that are not used, keys.
+-- ARGV: as `interventions.lua` says, without an edit or a due time.
 local function discard(s)
   local state, handler = state_of(s), handler_of(s.key)
   if state ~= PENDING and state ~= DEAD then return {'state', state} end
@@ -6,7 +6,7 @@ local function discard(s)
   count(handler, s.state, -1)
   count(handler, DISCARDED, 1)
   if s.state == LEASED then
-    s.token = math.max(s.token + 1, now)
+    s.token = math.max(s.token + 1, right_now)
     move(handler, 'leased', false, s)
   elseif s.state == DEAD then
     unfinish(s)

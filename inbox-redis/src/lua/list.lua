@@ -64,9 +64,9 @@ for n, key in ipairs(keys) do
   local s = states[key] or nil
   -- Of an entry of the log, some messages may be gone, and have come again under other numbers.
   if s and (s.state == -1 or s.seq == found[n][1]) then
-    local err = s.flags and s.flags % 2 == 1 and call('HGET', errors, key)
+    local err = s.flags and has_flag(s, HAS_ERROR) and call('HGET', errors, key)
     local static, bytes = found[n][3], found[n][4]
-    if not static and s.state ~= -1 then static, bytes = static_of(s) end
+    if s.state ~= -1 and (not static or has_flag(s, EDITED)) then static, bytes = static_of(s) end
     answer[#answer + 1] = {found[n][1], row(s, static, err, bytes)}
   end
 end

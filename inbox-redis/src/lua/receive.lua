@@ -3,13 +3,15 @@
 --   'one', place, key, due time, ordering key, body, whether it is to be here whatever `places` says
 --   'part', place of the first, how many, their distances from it or nothing if there are no gaps, what
 --     goes into the log, what goes into `blobs`, handler, keys
--- Answers 0 for a duplicate, 1 for one that is stored, or {the shard} that it belongs to.
+-- Answers 0 for a duplicate, 2 for one whose fingerprint differs, 1 for one that is stored, or {the
+-- shard} that it belongs to.
 local base = tonumber(ARGV[arg])
 if base == 0 then base = call('HINCRBY', meta, 'seq', ARGV[arg + 1]) - ARGV[arg + 1] + 1 end
 local answers, bodies = {}, {}
 
 local function receive_one(m)
-  if call('HGET', ids, m.key) then return 0 end
+  local known = load(m.key)
+  if known then return duplicate(known, static_part(m.whole)) end
   local place = not m.pinned and noted_shard(m.key)
   if place then return {place} end
   insert(m.key, base + m.place, m.due, m.okey, m.whole)
@@ -43,13 +45,17 @@ end
 
 local function receive_part(origin, keys, offsets, packed, blob, handler)
   local raws, fields, n_new = call('HMGET', ids, unpack(keys)), {}, 0
-  local elsewhere = noted_shards(keys)
-  for n in ipairs(keys) do
-    local answer = raws[n] and 0 or 1
-    if answer == 1 and elsewhere[n] then
+  local elsewhere, items = noted_shards(keys), nil
+  for n, key in ipairs(keys) do
+    local answer = 1
+    if raws[n] then
+      items = items or items_of(packed, 0, false) or {}
+      answer = duplicate(decode(key, raws[n]), items[n] and items[n].static or '')
+    elseif elsewhere[n] then
       answer, raws[n] = {tonumber(elsewhere[n])}, elsewhere[n]
+    else
+      n_new = n_new + 1
     end
-    if answer == 1 then n_new = n_new + 1 end
     answers[#answers + 1] = answer
   end
   if n_new == 0 then return end
@@ -74,7 +80,7 @@ local function receive_part(origin, keys, offsets, packed, blob, handler)
   end
   put('HSET', ids, fields)
   local run = {base = origin + first, n = n_new, last = origin + last, origin = origin, state = PENDING, accepted = now, due = now,
-    token = 0, at = now, started = 0, finished = 0, dropped = false, worker = '', handler = handler, offsets = offsets,
+    token = 0, leased = false, at = now, started = 0, finished = 0, dropped = false, worker = '', handler = handler, offsets = offsets,
     bytes_held = #blob}
   call('HSET', blobs, integer(run.base), blob)
   save_run(run)

@@ -1,11 +1,13 @@
--- ARGV: whether to drop payloads; how long to keep what was processed, or -1; the number of
--- commands to run with it (-1: a plain settlement), each as its number of words and the words; then
--- for each settlement its key and, packed, outcome, number, token and a number of the outcome's own;
--- behind it, unless it is processed without a result, the outcome's text.
-local drop, keep = ARGV[arg] == '1', tonumber(ARGV[arg + 1])
+-- ARGV: whether to drop payloads; how long to keep what was processed, or -1; how many attempts a history
+-- keeps; the number of commands to run with it (-1: a plain settlement), each as its number of words and
+-- the words; then for each settlement its key and, packed, outcome, number, token, a number of the
+-- outcome's own, and how many bytes of its text the history keeps; behind it, unless it is processed
+-- without a result, the outcome's text.
+local drop, keep, kept_attempts = ARGV[arg] == '1', tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
 local DONE, RESULT, RETRY, DIED, RELEASE, CORRUPT, DEFER, DEFER_WITH_ERROR = 0, 1, 2, 3, 4, 5, 6, 7
-local commands, at = {}, arg + 3
-for n = 1, tonumber(ARGV[arg + 2]) do
+local alone = ARGV[arg + 3] == '-1'
+local commands, at = {}, arg + 4
+for n = 1, tonumber(ARGV[arg + 3]) do
   local words = tonumber(ARGV[at])
   commands[n] = {}
   for word = 1, words do commands[n][word] = ARGV[at + word] end
@@ -30,7 +32,7 @@ local function all_whole()
   return left == 0 and found or nil
 end
 
-local plain = ARGV[arg + 2] == '-1' and #ARGV > at and (#ARGV - at) % 2 == 1 and all_whole()
+local plain = alone and #ARGV > at and (#ARGV - at) % 2 == 1 and all_whole()
 local answers = {}
 if plain then
   whole = plain
@@ -39,7 +41,7 @@ if plain then
 end
 while at < #ARGV do
   local one = {key = ARGV[at]}
-  one.outcome, one.seq, one.token, one.flag = struct.unpack('>BI6I7I7', ARGV[at + 1])
+  one.outcome, one.seq, one.token, one.flag, one.short = struct.unpack('>BI6I7I7I2', ARGV[at + 1])
   at = at + 2
   if one.outcome ~= DONE then
     one.alone, one.value, at = true, ARGV[at], at + 1
@@ -47,7 +49,7 @@ while at < #ARGV do
   list[#list + 1] = one
 end
 local replies = {}
-if ARGV[arg + 2] ~= '-1' then
+if not alone then
   local s = load(list[1].key)
   if not s or s.seq ~= list[1].seq or s.token ~= list[1].token or s.state ~= LEASED then return {{0}, replies, gone} end
   for n, words in ipairs(commands) do
@@ -59,6 +61,31 @@ if ARGV[arg + 2] ~= '-1' then
   end
 end
 local bodies, errs, done_any, keys = {}, {}, 0, {}
+
+local function keep_error(s, one)
+  errs[#errs + 1] = s.key
+  errs[#errs + 1] = one.value
+  set_flag(s, HAS_ERROR, true)
+end
+
+-- Adds this end of its attempt to what became of the earlier ones, of which the newest are kept.
+local ENDS = {[RETRY] = 'retried', [DIED] = 'dead', [DEFER_WITH_ERROR] = 'deferred'}
+local function keep_attempt(s, one)
+  local field = history_field(s.key)
+  local lines = string.format('{"attempt":%s,"replays":%s,"worker":%s,"leased_at":%s,"ended_at":%s,"end":"%s","error":%s}',
+    integer(s.started), integer(s.replays), cjson.encode(s.worker), s.leased and integer(s.leased) or 'null', integer(now), ENDS[one.outcome],
+    cjson.encode(string.sub(one.value, 1, one.short)))
+  local before = history_of(s)
+  if before then
+    local _, breaks = string.gsub(before, '\n', '')
+    for _ = kept_attempts, breaks + 1 do before = string.sub(before, string.find(before, '\n', 1, true) + 1) end
+    lines = before .. '\n' .. lines
+  end
+  errs[#errs + 1] = field
+  errs[#errs + 1] = lines
+  set_flag(s, HAS_HISTORY, true)
+end
+
 if not plain then whole = whole_runs(list) end
 for run in pairs(whole) do
   count(run.handler, LEASED, -run.n)
@@ -91,6 +118,8 @@ for n, one in ipairs(list) do
     local handler = handler_of(s.key)
     count(handler, LEASED, -1)
     move(handler, 'leased', false, s)
+    if ENDS[one.outcome] then keep_attempt(s, one) end
+    if ENDS[one.outcome] or one.outcome == CORRUPT then keep_error(s, one) end
     local open = true
     local put_off = one.outcome == DEFER or one.outcome == DEFER_WITH_ERROR
     if one.outcome == RELEASE or put_off then
@@ -117,15 +146,10 @@ for n, one in ipairs(list) do
         set_flag(s, BLOCKS, open)
         if open then count(handler, BLOCKING, 1) end
         if one.outcome == CORRUPT then
-          s.token = math.max(s.token + 1, now)
+          s.token = math.max(s.token + 1, right_now)
           s.started = math.max(s.started - 1, 0)
         end
       end
-    end
-    if one.outcome == RETRY or one.outcome == DIED or one.outcome == CORRUPT or one.outcome == DEFER_WITH_ERROR then
-      errs[#errs + 1] = s.key
-      errs[#errs + 1] = one.value
-      set_flag(s, HAS_ERROR, true)
     end
     count(handler, s.state, 1)
     save(s)

@@ -22,6 +22,7 @@ for handler, keys in pairs(handlers) do
   one[10] = first and first[1] or -1
   one[11] = first and (struct.unpack('>I6', first[2])) or -1
   one[12] = s and s.accepted or -1
+  one[13] = call('HGET', meta, pause_field(handler)) and 1 or 0
   answer[#answer + 1] = one
 end
 return answer

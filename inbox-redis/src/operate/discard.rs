@@ -1,19 +1,23 @@
 //! Giving up what is pending or dead.
 
-use inbox_api::{Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{Due, Edit, Filter, Intervention, Key, Progress, Result, Slice, State};
 
 use super::intervention::{Act, intervene, intervene_in_slice};
 use crate::{connection::Connection, scripts::DISCARD};
 
-const UNWANTED: &[State] = &[State::Pending, State::Dead];
+static UNWANTED: &[State] = &[State::Pending, State::Dead];
 
-pub(super) async fn discard(connection: &Connection, key: &Key) -> Result<Intervention> {
-    let act = Act {
+fn act(edit: &Edit) -> Act<'_> {
+    Act {
         script: &DISCARD,
         states: UNWANTED,
-        payload: None,
-    };
-    intervene(connection, key, &act).await
+        edit,
+        due: Due::Now,
+    }
+}
+
+pub(super) async fn discard(connection: &Connection, key: &Key) -> Result<Intervention> {
+    intervene(connection, key, &act(&Edit::default())).await
 }
 
 pub(super) async fn discard_slice(
@@ -21,5 +25,6 @@ pub(super) async fn discard_slice(
     filter: &Filter,
     slice: &Slice,
 ) -> Result<Progress> {
-    intervene_in_slice(connection, filter, slice, &DISCARD, UNWANTED).await
+    let edit = Edit::default();
+    intervene_in_slice(connection, filter, slice, act(&edit), &[State::Dead]).await
 }

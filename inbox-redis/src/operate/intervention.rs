@@ -1,14 +1,20 @@
-//! What replays and discards have in common: the same steps, with a script of each.
+//! What replays, discards and other changes of single messages have in common: the same steps, with a
+//! script of each.
 
 use std::collections::BTreeMap;
 
-use inbox_api::{Bytes, Cursor, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Cursor, Due, Edit, Filter, Headers, Intervention, Key, Progress, Result, Slice, State,
+};
 use redis::Value;
 
 use super::scan::{self, LAST, STEP, position};
 use crate::{
+    clocks::Moment,
     connection::Connection,
+    cross_shard,
     keys::field,
+    receive::due_argument,
     reply::{self, Reply, Taker, Unexpected},
     rows::{self, Row},
     scripts::Script,
@@ -18,8 +24,14 @@ use crate::{
 pub(super) struct Act<'a> {
     pub(super) script: &'static Script,
     pub(super) states: &'a [State],
-    /// The new one, if any.
-    pub(super) payload: Option<Bytes>,
+    pub(super) edit: &'a Edit,
+    /// The new due time.
+    pub(super) due: Due,
+}
+
+/// A text that is given or not, as the scripts take it.
+fn given(text: Option<&[u8]>) -> Vec<u8> {
+    text.map_or_else(Vec::new, |text| [b"1", text].concat())
 }
 
 impl Act<'_> {
@@ -29,16 +41,16 @@ impl Act<'_> {
     }
 }
 
-/// The states of `filter` in which something can be done; dead when it names none.
-fn select_states(filter: &Filter, possible: &[State]) -> Vec<State> {
+/// The states of `filter` in which something can be done; `otherwise` when it names none.
+fn select_states(filter: &Filter, possible: &[State], otherwise: &[State]) -> Vec<State> {
     if filter.states.is_empty() {
-        return vec![State::Dead];
+        return otherwise.to_vec();
     }
     let states = filter.states.iter().copied();
     states.filter(|state| possible.contains(state)).collect()
 }
 
-/// What one message's replay or discard came to.
+/// What one message's change came to.
 enum Changed {
     Done(Intervention),
     Corrupt,
@@ -60,24 +72,29 @@ fn read_answer(value: Value) -> Reply<Changed> {
     })
 }
 
-/// Replays or discards messages of one shard, where their states allow it.
+/// Changes messages of one shard, where their states allow it.
 async fn change(
     connection: &Connection,
     shard: u16,
     keys: &[Key],
     act: &Act<'_>,
+    moment: Moment,
 ) -> Result<Vec<Changed>> {
     let handlers = keys.iter().map(|key| &key.handler);
-    let mut call = connection.call(act.script, shard, handlers);
+    let mut call = connection.call_at(act.script, shard, handlers, moment);
+    let headers = act.edit.headers.as_ref().map(Headers::to_json);
     call.arg(act.mask())
-        .arg(u8::from(act.payload.is_some()))
-        .arg(act.payload.as_deref().unwrap_or_default());
+        .arg(given(act.edit.payload.as_deref()))
+        .arg(given(headers.as_ref().map(String::as_bytes)))
+        .arg(due_argument(act.due));
     for key in keys {
         call.arg(field(key));
     }
-    let answers = reply::list(connection.run_confirmed(call).await?)?;
-    let changed = answers.into_iter().map(read_answer);
-    Ok(changed.collect::<Reply<_>>()?)
+    let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
+    let answers = answer.list()?.into_iter().map(read_answer);
+    let answers = answers.collect::<Reply<_>>()?;
+    cross_shard::forget(connection, shard, answer.list()?).await;
+    Ok(answers)
 }
 
 /// Looks for the message in its home first, then in all other shards.
@@ -104,7 +121,14 @@ async fn change_one(
     key: &Key,
     act: &Act<'_>,
 ) -> Result<Intervention> {
-    let answers = change(connection, shard, std::slice::from_ref(key), act).await?;
+    let answers = change(
+        connection,
+        shard,
+        std::slice::from_ref(key),
+        act,
+        Moment::default(),
+    )
+    .await?;
     match answers.into_iter().next() {
         Some(Changed::Done(intervention)) => Ok(intervention),
         Some(Changed::Corrupt) => {
@@ -120,15 +144,14 @@ pub(super) async fn intervene_in_slice(
     connection: &Connection,
     filter: &Filter,
     slice: &Slice,
-    script: &'static Script,
-    possible: &[State],
+    act: Act<'_>,
+    otherwise: &[State],
 ) -> Result<Progress> {
     connection.check_open()?;
-    let states = select_states(filter, possible);
+    let states = select_states(filter, act.states, otherwise);
     let act = Act {
-        script,
         states: &states,
-        payload: None,
+        ..act
     };
     let mut from = position(slice.after.as_ref())?.map_or(0, |seq| seq + 1);
     let mut left = slice.limit as usize;
@@ -139,6 +162,7 @@ pub(super) async fn intervene_in_slice(
     if states.is_empty() {
         return Ok(progress);
     }
+    let moment = connection.clocks().moment();
     while left > 0 {
         let wanted = left.min(STEP);
         let scans = scan::begin(connection, filter, &states, (from, LAST), false);
@@ -147,7 +171,7 @@ pub(super) async fn intervene_in_slice(
             return Ok(progress);
         };
         let is_last = found.len() < wanted;
-        let done = change_found(connection, &act, found).await?;
+        let done = change_found(connection, &act, found, moment).await?;
         let changed = done.iter().max().copied();
         left = left.saturating_sub(done.len());
         progress.changed += done.len() as u64;
@@ -162,7 +186,12 @@ pub(super) async fn intervene_in_slice(
 }
 
 /// Answers the numbers of those that were changed.
-async fn change_found(connection: &Connection, act: &Act<'_>, found: Vec<Row>) -> Result<Vec<u64>> {
+async fn change_found(
+    connection: &Connection,
+    act: &Act<'_>,
+    found: Vec<Row>,
+    moment: Moment,
+) -> Result<Vec<u64>> {
     let mut by_shard: BTreeMap<u16, (Vec<u64>, Vec<Key>)> = BTreeMap::new();
     for row in found {
         let Ok(record) = row.record else { continue };
@@ -173,7 +202,7 @@ async fn change_found(connection: &Connection, act: &Act<'_>, found: Vec<Row>) -
     }
     let mut done = Vec::new();
     for (shard, (numbers, keys)) in by_shard {
-        let answers = change(connection, shard, &keys, act).await?;
+        let answers = change(connection, shard, &keys, act, moment).await?;
         for (seq, answer) in numbers.into_iter().zip(answers) {
             if matches!(answer, Changed::Done(Intervention::Done)) {
                 done.push(seq);

@@ -1,26 +1,50 @@
-//! Retention: what a purge deletes.
+//! Retention: what a purge deletes, or drops the payloads of.
 
 use std::{collections::BTreeMap, time::Instant};
 
 use inbox_api::{HandlerName, Key, Listing, Page, PurgeRequest, Result, duration_micros};
 
-use super::{records::load, scan::STEP};
+use super::{records::load, scan::STEP, statistics};
 use crate::{
     connection::Connection,
     cross_shard,
     keys::field,
     reply::Taker,
     rows::{self, Row},
-    scripts::{PURGE, PURGE_FIND},
+    scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, Script},
 };
 
+/// What is done to the messages that a request selects.
+struct Act {
+    script: &'static Script,
+    /// Whether only those that have a payload or a result are meant.
+    with_content: bool,
+}
+
 pub(super) async fn purge(connection: &Connection, request: &PurgeRequest) -> Result<u64> {
+    let act = Act {
+        script: &PURGE,
+        with_content: false,
+    };
+    in_steps(connection, request, &act).await
+}
+
+pub(super) async fn drop_payloads(connection: &Connection, request: &PurgeRequest) -> Result<u64> {
+    let act = Act {
+        script: &DROP_PAYLOADS,
+        with_content: true,
+    };
+    in_steps(connection, request, &act).await
+}
+
+async fn in_steps(connection: &Connection, request: &PurgeRequest, act: &Act) -> Result<u64> {
     connection.check_open()?;
-    let (mut purged, mut left) = (0, request.limit() as usize);
+    let handlers = handlers_of(connection, request).await?;
+    let (mut done, mut left) = (0, request.limit() as usize);
     while left > 0 {
         let wanted = left.min(STEP);
         let started = Instant::now();
-        let found = find_expired(connection, request, wanted).await?;
+        let found = find_expired(connection, &handlers, request, wanted, act.with_content).await?;
         let full = found.len() == wanted;
         let mut by_shard: BTreeMap<u16, Vec<String>> = BTreeMap::new();
         for row in found {
@@ -28,9 +52,9 @@ pub(super) async fn purge(connection: &Connection, request: &PurgeRequest) -> Re
         }
         let mut step = 0;
         for (shard, fields) in by_shard {
-            step += purge_in(connection, shard, request, &fields).await?;
+            step += act_in(connection, shard, request, &fields, act.script).await?;
         }
-        purged += step;
+        done += step;
         left = left.saturating_sub(usize::try_from(step).unwrap_or(usize::MAX));
         if !full || step == 0 {
             break;
@@ -39,7 +63,7 @@ pub(super) async fn purge(connection: &Connection, request: &PurgeRequest) -> Re
         // last, since a caller that reaches the limit asks for more.
         tokio::time::sleep(started.elapsed()).await;
     }
-    Ok(purged)
+    Ok(done)
 }
 
 pub(super) async fn expired(connection: &Connection, request: &PurgeRequest) -> Result<Listing> {
@@ -48,7 +72,8 @@ pub(super) async fn expired(connection: &Connection, request: &PurgeRequest) -> 
     if limit == 0 {
         return Ok(Listing::default());
     }
-    let found = find_expired(connection, request, limit).await?;
+    let handlers = handlers_of(connection, request).await?;
+    let found = find_expired(connection, &handlers, request, limit, false).await?;
     load(connection, found, true).await
 }
 
@@ -59,30 +84,46 @@ pub(super) async fn purge_archived(
 ) -> Result<u64> {
     connection.check_open()?;
     let mut purged = 0;
+    let keys = keys.iter().filter(|key| {
+        request
+            .handler()
+            .is_none_or(|handler| *handler == key.handler)
+    });
     // Each may be in the shard of its ordering key, which is not known here.
-    let mut fields: Vec<String> = keys.iter().map(field).collect();
+    let mut fields: Vec<String> = keys.map(field).collect();
     // One that is named twice is removed once.
     fields.sort_unstable();
     fields.dedup();
     for step in fields.chunks(STEP) {
         for shard in connection.layout().all() {
-            purged += purge_in(connection, shard, request, step).await?;
+            purged += act_in(connection, shard, request, step, &PURGE).await?;
         }
     }
     Ok(purged)
 }
 
-/// The messages that `request` selects, the longest-finished of all shards first.
+/// The handlers whose messages `request` selects.
+async fn handlers_of(connection: &Connection, request: &PurgeRequest) -> Result<Vec<HandlerName>> {
+    match request.handler() {
+        Some(handler) => Ok(vec![handler.clone()]),
+        None => statistics::handlers(connection).await,
+    }
+}
+
+/// The messages of these handlers that `request` selects, the longest-finished of all shards first.
 async fn find_expired(
     connection: &Connection,
+    handlers: &[HandlerName],
     request: &PurgeRequest,
     limit: usize,
+    with_content: bool,
 ) -> Result<Vec<Row>> {
     let calls = connection.layout().all().map(|shard| {
-        let mut call = connection.call(&PURGE_FIND, shard, []);
+        let mut call = connection.call(&PURGE_FIND, shard, handlers);
         call.arg(request.state().code())
             .arg(duration_micros(request.older_than()))
-            .arg(limit);
+            .arg(limit)
+            .arg(u8::from(with_content));
         call
     });
     let answers = connection.run_all(calls.collect()).await?;
@@ -103,24 +144,26 @@ async fn find_expired(
     Ok(found.into_iter().map(|(_, row)| row).collect())
 }
 
-async fn purge_in(
+/// Answers how many of the messages it applied to.
+async fn act_in(
     connection: &Connection,
     shard: u16,
     request: &PurgeRequest,
     fields: &[String],
+    script: &'static Script,
 ) -> Result<u64> {
     let handlers: Vec<HandlerName> = fields
         .iter()
         .filter_map(|field| HandlerName::new(field.split_once('\0')?.0).ok())
         .collect();
-    let mut call = connection.call(&PURGE, shard, &handlers);
+    let mut call = connection.call(script, shard, &handlers);
     call.arg(request.state().code())
         .arg(duration_micros(request.older_than()));
     for field in fields {
         call.arg(field);
     }
     let mut answer = Taker::of(connection.run(call).await?)?;
-    let purged = answer.unsigned()?;
+    let done = answer.unsigned()?;
     cross_shard::forget(connection, shard, answer.list()?).await;
-    Ok(purged)
+    Ok(done)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use futures_util::future::try_join_all;
-use inbox_api::{Cursor, Filter, Key, Listing, Page, Record, Result};
+use inbox_api::{CorruptRow, Cursor, Filter, Key, Listing, Page, Record, Result};
 use redis::Value;
 
 use super::scan::{self, LAST, SCAN, position};
@@ -19,7 +19,7 @@ use crate::{
 const BODIES: usize = 50;
 
 /// Looks for the message in its home first, then in all other shards.
-pub(super) async fn get(connection: &Connection, key: &Key) -> Result<Option<Record>> {
+pub(crate) async fn get(connection: &Connection, key: &Key) -> Result<Option<Record>> {
     let home = connection.layout().home(key);
     if let Some(found) = get_in(connection, home, key).await? {
         return Ok(Some(found));
@@ -92,31 +92,48 @@ pub(super) async fn load(
         }
     }
     if with_payload {
+        let mut unreadable = Vec::new();
         for (shard, places) in places {
             for step in places.chunks(BODIES) {
-                load_bodies(connection, shard, step, &mut listing.records).await?;
+                let records = &mut listing.records;
+                unreadable.extend(load_bodies(connection, shard, step, records).await?);
             }
+        }
+        unreadable.sort_unstable_by_key(|(place, _)| *place);
+        for (place, row) in unreadable.into_iter().rev() {
+            listing.records.remove(place);
+            listing.corrupt.push(row);
         }
     }
     Ok(listing)
 }
 
+/// Answers which of them cannot be read.
 async fn load_bodies(
     connection: &Connection,
     shard: u16,
     places: &[(usize, String)],
     records: &mut [Record],
-) -> Result<()> {
+) -> Result<Vec<(usize, CorruptRow)>> {
+    let mut unreadable = Vec::new();
     let mut call = connection.call(&LIST_BODIES, shard, []);
     for (_, field) in places {
         call.arg(field);
     }
     let answer = reply::list(connection.run(call).await?)?;
-    for ((place, _), pair) in places.iter().zip(answer) {
+    for ((place, field), pair) in places.iter().zip(answer) {
         let mut pair = Taker::of(pair)?;
         let body = pair.bytes()?;
         let result = reply::bytes(pair.optional())?;
+        let history = reply::bytes(pair.optional())?;
         if let Some(record) = records.get_mut(*place) {
+            match rows::history(history) {
+                Ok(history) => record.history = history,
+                Err(reason) => {
+                    let row = rows::corrupt_row(connection.layout(), shard, field, reason);
+                    unreadable.push((*place, row));
+                }
+            }
             // A payload that was just dropped is no longer there to be shown.
             record.payload = body.and_then(|body| rows::payload(&body).ok());
             if record.payload.is_none() {
@@ -125,7 +142,7 @@ async fn load_bodies(
             record.result = result;
         }
     }
-    Ok(())
+    Ok(unreadable)
 }
 
 /// What a shard has under a key.
@@ -147,5 +164,6 @@ async fn get_in(connection: &Connection, shard: u16, key: &Key) -> Result<Option
         .transpose()
         .map_err(corrupt)?;
     record.result = result;
+    record.history = rows::history(reply::bytes(answer.optional())?).map_err(corrupt)?;
     Ok(Some(record))
 }

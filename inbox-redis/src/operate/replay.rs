@@ -1,25 +1,35 @@
 //! Replaying what is final.
 
-use inbox_api::{Bytes, Filter, Intervention, Key, Progress, Result, Slice, State, check_size};
+use inbox_api::{
+    Bytes, Due, Edit, Filter, Intervention, Key, Progress, Result, Slice, State, check_size,
+};
 
 use super::intervention::{Act, intervene, intervene_in_slice};
 use crate::{connection::Connection, scripts::REPLAY};
 
-const FINAL: &[State] = &[State::Processed, State::Dead, State::Discarded];
+static FINAL: &[State] = &[State::Processed, State::Dead, State::Discarded];
+
+fn act(edit: &Edit) -> Act<'_> {
+    Act {
+        script: &REPLAY,
+        states: FINAL,
+        edit,
+        due: Due::Now,
+    }
+}
 
 pub(super) async fn replay(
     connection: &Connection,
     key: &Key,
-    payload: Option<Bytes>,
+    edit: &Edit,
 ) -> Result<Intervention> {
     let limit = connection.options.payload_limit;
-    check_size("payload", payload.as_ref().map_or(0, Bytes::len), limit)?;
-    let act = Act {
-        script: &REPLAY,
-        states: FINAL,
-        payload,
-    };
-    intervene(connection, key, &act).await
+    check_size(
+        "payload",
+        edit.payload.as_ref().map_or(0, Bytes::len),
+        limit,
+    )?;
+    intervene(connection, key, &act(edit)).await
 }
 
 pub(super) async fn replay_slice(
@@ -27,5 +37,6 @@ pub(super) async fn replay_slice(
     filter: &Filter,
     slice: &Slice,
 ) -> Result<Progress> {
-    intervene_in_slice(connection, filter, slice, &REPLAY, FINAL).await
+    let edit = Edit::default();
+    intervene_in_slice(connection, filter, slice, act(&edit), &[State::Dead]).await
 }

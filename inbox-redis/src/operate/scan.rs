@@ -1,8 +1,10 @@
 //! The messages that match a filter, read in steps.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use inbox_api::{Cursor, Filter, HandlerName, Result, State, duration_micros};
+use inbox_api::{
+    Cursor, Filter, HandlerName, Result, State, duration_micros, from_micros, headers,
+};
 
 use crate::{
     connection::Connection,
@@ -23,6 +25,8 @@ pub(super) const LAST: i64 = (1 << 53) - 1;
 pub(super) struct Scan<'a> {
     connection: &'a Connection,
     filter: &'a Filter,
+    /// Those of the filter.
+    ids: HashSet<&'a str>,
     states: &'a [State],
     shard: u16,
     /// The part of the numbers that was not looked at yet.
@@ -56,7 +60,7 @@ impl Scan<'_> {
             let seq = entry.unsigned()?;
             let value = entry.next()?;
             let row = rows::row(self.shard, seq, now, value)?;
-            if matches(&row, self.filter, self.states, now) {
+            if matches(&row, self.filter, &self.ids, self.states, now) {
                 found.push(row);
             }
         }
@@ -84,7 +88,7 @@ impl Scan<'_> {
 }
 
 /// A row that cannot be read matches as far as can be told.
-fn matches(row: &Row, filter: &Filter, states: &[State], now: i64) -> bool {
+fn matches(row: &Row, filter: &Filter, ids: &HashSet<&str>, states: &[State], now: i64) -> bool {
     let key_matches = |handler: &HandlerName| {
         row.field
             .split_once('\0')
@@ -93,7 +97,21 @@ fn matches(row: &Row, filter: &Filter, states: &[State], now: i64) -> bool {
     if !filter.handler.as_ref().is_none_or(key_matches) {
         return false;
     }
+    let id = row.field.split_once('\0').map_or("", |(_, id)| id);
+    if !ids.is_empty() && !ids.contains(id) {
+        return false;
+    }
     let ago = |age: Duration| now.saturating_sub(duration_micros(age));
+    let finished = State::from_code(row.state).is_some_and(State::is_final);
+    if filter
+        .finished_longer_ago
+        .is_some_and(|age| !finished || row.at > ago(age))
+        || filter
+            .finished_within
+            .is_some_and(|age| !finished || row.at <= ago(age))
+    {
+        return false;
+    }
     if filter.older_than.is_some_and(|age| row.accepted > ago(age))
         || filter
             .newer_than
@@ -106,14 +124,37 @@ fn matches(row: &Row, filter: &Filter, states: &[State], now: i64) -> bool {
         return (states.is_empty() || stored.is_some_and(|state| states.contains(&state)))
             && filter.kind.is_none()
             && filter.ordering_key.is_none()
-            && filter.error_contains.is_none();
+            && filter.correlation_id.is_none()
+            && filter.due_later_than.is_none()
+            && filter.due_within.is_none()
+            && filter.min_started.is_none()
+            && filter.error_contains.is_none()
+            && filter.error_type.is_none();
     };
+    let due_by = |length: Duration| from_micros(now.saturating_add(duration_micros(length)));
+    let error = record.last_error.as_deref();
     (states.is_empty() || states.contains(&record.state))
         && filter.kind.as_ref().is_none_or(|kind| *kind == record.kind)
         && (filter.ordering_key.is_none() || filter.ordering_key == record.ordering_key)
-        && filter.error_contains.as_ref().is_none_or(|part| {
-            let error = record.last_error.as_ref();
-            error.is_some_and(|error| error.contains(part))
+        && filter
+            .correlation_id
+            .as_deref()
+            .is_none_or(|id| record.headers.get(headers::CORRELATION_ID) == Some(id))
+        && filter
+            .due_later_than
+            .is_none_or(|length| record.due_at > due_by(length))
+        && filter
+            .due_within
+            .is_none_or(|length| record.due_at <= due_by(length))
+        && filter
+            .min_started
+            .is_none_or(|least| record.attempts.started >= least)
+        && filter
+            .error_contains
+            .as_ref()
+            .is_none_or(|part| error.is_some_and(|error| error.contains(part)))
+        && filter.error_type.as_ref().is_none_or(|error_type| {
+            error.is_some_and(|error| error.starts_with(&error_type.prefix()))
         })
 }
 
@@ -131,6 +172,7 @@ pub(super) fn begin<'a>(
         .map(|shard| Scan {
             connection,
             filter,
+            ids: filter.ids.iter().map(AsRef::as_ref).collect(),
             states,
             shard,
             from,

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{HandlerName, HandlerStatistics, Result, Statistics};
 
+use redis::Value;
+
 use crate::{
     connection::Connection,
     reply::{self, Reply, Taker},
@@ -38,6 +40,7 @@ impl Sum {
             statistics.lag = Some(since(at));
             statistics.oldest_due_age = (accepted >= 0).then(|| since(accepted));
         }
+        statistics.paused |= row.number()? == 1;
         Ok(())
     }
 }
@@ -73,7 +76,7 @@ pub(super) async fn statistics(connection: &Connection) -> Result<Statistics> {
     })
 }
 
-async fn handlers(connection: &Connection) -> Result<Vec<HandlerName>> {
+pub(super) async fn handlers(connection: &Connection) -> Result<Vec<HandlerName>> {
     let looks = connection
         .layout()
         .all()
@@ -85,10 +88,15 @@ async fn handlers(connection: &Connection) -> Result<Vec<HandlerName>> {
 }
 
 /// The handlers that have messages in a shard.
-pub(crate) async fn handlers_in(connection: &Connection, shard: u16) -> Result<Vec<HandlerName>> {
+async fn handlers_in(connection: &Connection, shard: u16) -> Result<Vec<HandlerName>> {
     let call = connection.call(&STATISTICS_HANDLERS, shard, []);
+    Ok(read_handlers(reply::list(connection.run(call).await?)?))
+}
+
+/// The handlers in fields of `counts`.
+pub(crate) fn read_handlers(fields: Vec<Value>) -> Vec<HandlerName> {
     let mut handlers = Vec::new();
-    for name in reply::list(connection.run(call).await?)? {
+    for name in fields {
         let Ok(Some(name)) = reply::text(&name) else {
             continue;
         };
@@ -98,5 +106,5 @@ pub(crate) async fn handlers_in(connection: &Connection, shard: u16) -> Result<V
             handlers.push(handler);
         }
     }
-    Ok(handlers)
+    handlers
 }

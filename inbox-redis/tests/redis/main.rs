@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use common::{Raw, options, store, url};
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Effect, ErrorKind, Filter, HandlerName, Intervention,
-    Key, Kind, LeaseTerms, Leased, Message, MessageId, Operate, OrderingKey, Outcome, Page,
-    PurgeRequest, Receipt, Schema, Settled, Settlement, State, Store, StoreExt, WorkerName,
+    AfterDead, Begun, Bytes, ClaimRequest, Edit, Effect, ErrorKind, Filter, HandlerName,
+    Intervention, Key, Kind, LeaseTerms, Leased, Message, MessageId, Operate, OrderingKey, Outcome,
+    Page, PurgeRequest, Receipt, Schema, Settled, Settlement, State, Store, StoreExt, WorkerName,
 };
 use inbox_redis::{Command, Confirmations, RedisOptions, RedisStore, StartChecks};
 use redis::Value;

@@ -63,10 +63,14 @@ async fn credentials_and_permissions_are_denied() {
         );
     }
     assert_eq!(
-        store.replay(&key("0"), None).await.unwrap(),
+        store.replay(&key("0"), &Edit::default()).await.unwrap(),
         Intervention::Done
     );
     assert_eq!(store.discard(&key("0")).await.unwrap(), Intervention::Done);
+    store.pause(&handler()).await.unwrap();
+    assert_eq!(store.paused().await.unwrap(), [handler()]);
+    assert_eq!(claim(&store, 1).await.len(), 0);
+    store.resume(&handler()).await.unwrap();
     settle_all(&store, claim(&store, 1).await).await;
     let _ = store.begin(&message("7"), &terms()).await.unwrap();
     let page = Page {

@@ -58,7 +58,7 @@ async fn too_few_replicas_are_unavailable_with_an_unknown_effect() {
     // The primary has it all the same.
     assert_eq!(
         plain.receive_one(&message("1")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
     // A claim that is not confirmed uses up no attempt.
     let request = ClaimRequest {
@@ -164,6 +164,6 @@ async fn a_paused_server_is_unavailable_in_time_and_back_afterwards() {
     }
     assert_eq!(
         store.receive_one(&message("1")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
 }

@@ -91,9 +91,12 @@ async fn messages_of_a_run_part_ways() {
         .collect();
     assert_eq!(listed, numbers(0..100));
     // One of those that were processed together is replayed with a new payload.
-    let edited = Some(Bytes::from_static(b"new"));
+    let edited = Edit {
+        payload: Some(Bytes::from_static(b"new")),
+        ..Edit::default()
+    };
     assert_eq!(
-        store.replay(&key("50"), edited).await.unwrap(),
+        store.replay(&key("50"), &edited).await.unwrap(),
         Intervention::Done
     );
     assert_eq!(claim(&store, 5).await[0].message.payload(), &b"new"[..]);
@@ -145,4 +148,45 @@ async fn commands_of_the_callers_own_are_done_once_and_with_the_settlement() {
             .await;
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Invalid);
     }
+}
+
+/// It is in `errors`, under the message's key and another NUL.
+#[tokio::test]
+async fn a_history_that_cannot_be_read_is_reported_and_stops_nothing() {
+    let Some(options) = shared(1) else { return };
+    let (store, _) = store(options).await;
+    let _ = store.receive(&[message("1"), message("2")]).await.unwrap();
+    let fail = async || {
+        for leased in claim(&store, 10).await {
+            let retry = Outcome::Retry {
+                after: Duration::ZERO,
+                error: "a \"quoted\"\nä".into(),
+            };
+            let settled = store.settle_one(&leased.lease, retry).await.unwrap();
+            assert_eq!(settled, Settled::Done);
+        }
+    };
+    fail().await;
+    let leased = claim(&store, 1).await.remove(0);
+    let tag = store.hash_tag(&leased.lease).unwrap();
+    let settled = store.settle_one(&leased.lease, Outcome::Release).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+    let mut spoil = redis::cmd("HSET");
+    spoil
+        .arg(format!("{tag}:errors"))
+        .arg("billing\x001\0")
+        .arg("{}");
+    let _: Value = raw().await.run(&spoil).await.unwrap();
+    fail().await;
+    let corrupt = store.get(&key("1")).await.unwrap_err();
+    assert_eq!(corrupt.kind(), ErrorKind::Corrupt);
+    let page = Page {
+        with_payload: true,
+        ..Page::first(10)
+    };
+    let listing = store.list(&Filter::default(), &page).await.unwrap();
+    assert_eq!((listing.records.len(), listing.corrupt.len()), (1, 1));
+    let history = &listing.records[0].history;
+    assert_eq!(history.len(), 2);
+    assert!(history.iter().all(|past| past.error == "a \"quoted\"\nä"));
 }

@@ -17,7 +17,11 @@ async fn copies_with_other_ordering_keys_are_duplicates() {
             let accepted = store.receive_one(&of(first)).await.unwrap();
             assert_eq!(accepted, Receipt::Accepted, "{first} {second}");
             let again = store.receive_one(&of(second)).await.unwrap();
-            assert_eq!(again, Receipt::Duplicate, "{first} then {second}");
+            assert_eq!(
+                again,
+                Receipt::Duplicate { differs: false },
+                "{first} then {second}"
+            );
             let begun = store.begin(&of(second), &terms()).await.unwrap();
             assert!(matches!(begun, Begun::Run(_) | Begun::Blocked), "{begun:?}");
             let record = store.get(&key(&id)).await.unwrap().unwrap();
@@ -47,7 +51,7 @@ async fn a_lost_or_left_note_of_a_place_does_no_harm() {
             noted += raw.run::<i64>(lost.arg(notes(shard))).await.unwrap();
         }
         let again = store.receive_one(&first).await.unwrap();
-        assert_eq!(again, Receipt::Duplicate, "{okey}");
+        assert_eq!(again, Receipt::Duplicate { differs: false }, "{okey}");
         for shard in 0..7 {
             let mut lost = redis::cmd("DEL");
             let _: i64 = raw.run(lost.arg(notes(shard))).await.unwrap();
@@ -70,7 +74,7 @@ async fn a_lost_or_left_note_of_a_place_does_no_harm() {
         assert_eq!(store.receive_one(&sent).await.unwrap(), Receipt::Accepted);
         for copy in [message(&id), ordered(&id, "z"), sent] {
             let again = store.receive_one(&copy).await.unwrap();
-            assert_eq!(again, Receipt::Duplicate, "{copy:?}");
+            assert_eq!(again, Receipt::Duplicate { differs: false }, "{copy:?}");
         }
         let begun = store.begin(&message(&id), &terms()).await.unwrap();
         let Begun::Run(leased) = begun else {
@@ -125,7 +129,7 @@ async fn a_delivery_is_stored_together_or_not_at_all() {
             let expected = if found == 0 {
                 Receipt::Accepted
             } else {
-                Receipt::Duplicate
+                Receipt::Duplicate { differs: false }
             };
             assert!(
                 again.iter().all(|receipt| *receipt == expected),

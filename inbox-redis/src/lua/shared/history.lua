@@ -27,38 +27,100 @@ local function of_entry(state, entry, limit)
   return found
 end
 
--- Up to `limit` messages that became final no later than `cutoff`, the longest-finished first.
-local function finished_by(state, cutoff, limit)
-  local found, from = {}, '-'
-  while #found < limit do
-    local entries = call('XRANGE', done[state], from, integer(cutoff), 'COUNT', 16)
-    for _, entry in ipairs(entries) do
-      for _, s in ipairs(of_entry(state, entry, limit - #found)) do found[#found + 1] = s end
-      if #found >= limit then break end
+-- Where it is kept up to which entry of a handler's stream payloads were dropped.
+local function drop_field(state, handler)
+  return 'dropped\0' .. state .. '\0' .. handler
+end
+
+-- The first entry of a handler's stream that may have payloads or results.
+local function first_kept(state, handler)
+  local reached = call('HGET', meta, drop_field(state, handler))
+  return reached and '(' .. reached or '-'
+end
+
+local function has_content(s)
+  if s.run then return not s.run.dropped end
+  return s.bytes >= 0 or has_flag(s, HAS_RESULT)
+end
+
+-- The entries of a handler's stream up to `cutoff`, read a few at a time.
+local FRONT = 16
+local function front_of(stream, from, cutoff)
+  local entries, place = call('XRANGE', stream, from, integer(cutoff), 'COUNT', FRONT), 0
+  local front = {}
+  function front.advance()
+    place = place + 1
+    if place > FRONT then
+      entries, place = call('XRANGE', stream, '(' .. entries[FRONT][1], integer(cutoff), 'COUNT', FRONT), 1
     end
-    if #entries < 16 then break end
-    from = '(' .. entries[#entries][1]
+    front.entry = entries[place]
+    front.at = front.entry and tonumber(string.match(front.entry[1], '^%d+'))
+  end
+  front.advance()
+  return front
+end
+
+-- Up to `limit` messages of the call's handlers that became final no later than `cutoff`, the
+-- longest-finished first; only those that have a payload or a result, if so asked.
+local function finished_by(state, cutoff, limit, with_content)
+  local found, fronts = {}, {}
+  for handler, keys in pairs(handlers) do
+    fronts[#fronts + 1] = front_of(keys.done[state], with_content and first_kept(state, handler) or '-', cutoff)
+  end
+  while #found < limit do
+    local first
+    for _, front in ipairs(fronts) do
+      if front.at and (not first or front.at < first.at) then first = front end
+    end
+    if not first then break end
+    local most = with_content and math.huge or limit - #found
+    for _, s in ipairs(of_entry(state, first.entry, most)) do
+      if #found < limit and (not with_content or has_content(s)) then found[#found + 1] = s end
+    end
+    first.advance()
   end
   return found
 end
 
--- Drops the first entries of `done` as far as nothing of theirs is left: no fewer than one script
--- can empty, so that they do not pile up.
+-- Drops the first entries of the handlers' streams as far as nothing of theirs is left: no fewer than
+-- one script can empty, so that they do not pile up.
 local function sweep(state)
-  for _ = 1, 16 do
-    local stale, list = {}, call('XRANGE', done[state], '-', '+', 'COUNT', 64)
-    for n, entry in ipairs(list) do
-      if #of_entry(state, entry, 1) > 0 then break end
-      stale[n] = entry[1]
+  for handler, keys in pairs(handlers) do
+    local stream = keys.done[state]
+    for _ = 1, 16 do
+      local stale, list = {}, call('XRANGE', stream, '-', '+', 'COUNT', 64)
+      for n, entry in ipairs(list) do
+        if #of_entry(state, entry, 1) > 0 then break end
+        stale[n] = entry[1]
+      end
+      put('XDEL', stream, stale)
+      if #stale < 64 then break end
     end
-    put('XDEL', done[state], stale)
-    if #stale < 64 then break end
+    -- A handler that has none left is not asked for again.
+    for final, of_state in pairs(keys.done) do
+      if not call('HGET', counts, handler .. '\0' .. final) then
+        call('UNLINK', of_state)
+        call('HDEL', meta, drop_field(final, handler))
+      end
+    end
   end
 end
 
 local function static_of(s)
+  if has_flag(s, EDITED) then
+    local edited = call('HGET', statics, s.key)
+    if edited then return string.sub(edited, 5), (struct.unpack('>I4', edited)) end
+  end
   local key, static, bytes = logged(s.seq)
   if key == s.key then return static, bytes end
+end
+
+-- What a copy of a known message is: 0 when its fingerprint, with which static parts begin, is the
+-- same, 2 when it differs. Of what cannot be read nothing is said.
+local FINGERPRINT = 8
+local function duplicate(s, static)
+  local known = s.state ~= -1 and static_of(s)
+  return known and string.sub(known, 1, FINGERPRINT) ~= string.sub(static, 1, FINGERPRINT) and 2 or 0
 end
 
 -- The body of a message, if it still has one.
@@ -112,12 +174,13 @@ local function forget(s)
   count(handler, s.state, -1)
   call('HDEL', ids, s.key)
   call('HDEL', body, s.key)
-  if s.flags % 2 == 1 then call('HDEL', errors, s.key) end
-  if s.flags % 4 >= 2 then call('HDEL', results, s.key) end
+  if has_flag(s, HAS_ERROR) or has_flag(s, HAS_HISTORY) then call('HDEL', errors, s.key, history_field(s.key)) end
+  if has_flag(s, HAS_RESULT) then call('HDEL', results, s.key) end
+  if has_flag(s, EDITED) then call('HDEL', statics, s.key) end
   unlog(s.seq, s.key)
   gone[#gone + 1] = s.key
   states[s.key], dirty[s.key] = false, nil
-  if s.flags >= BLOCKS then
+  if has_flag(s, BLOCKS) then
     call('ZREM', handlers[handler].open, open_member(s))
     touch(handler, s.okey)
   end

@@ -1,4 +1,4 @@
--- What replays and discards have in common.
+-- What replays, discards and other changes of single messages have in common.
 
 -- The state that a message is shown in.
 local function state_of(s)
@@ -6,12 +6,14 @@ local function state_of(s)
   return s.state
 end
 
--- Does `act` to the messages of the keys behind the first three arguments: a bit for each state in which
--- to do it, whether there is a new payload, the payload. Answers what each came to.
+-- Does `act` to the messages of the keys behind the first four arguments: a bit for each state in which
+-- to do it; the new payload and the new headers, behind a `1`, or nothing; the new due time. Answers
+-- what each came to, and the keys that are gone and that other shards may have notes of.
 local function intervene(act)
   local mask, answers = tonumber(ARGV[arg]), {}
-  local payload = ARGV[arg + 1] == '1' and ARGV[arg + 2] or nil
-  for at = arg + 3, #ARGV do
+  local function given(text) return text ~= '' and string.sub(text, 2) or nil end
+  local edit = {payload = given(ARGV[arg + 1]), headers = given(ARGV[arg + 2]), due = ARGV[arg + 3]}
+  for at = arg + 4, #ARGV do
     local s, answer = load(ARGV[at]), nil
     if not s then
       answer = {'absent'}
@@ -20,10 +22,10 @@ local function intervene(act)
     elseif math.floor(mask / 2 ^ state_of(s)) % 2 == 0 then
       answer = {'state', state_of(s)}
     else
-      answer = act(s, payload)
+      answer = act(s, edit)
     end
     answers[#answers + 1] = answer
   end
   write()
-  return answers
+  return {answers, gone}
 end

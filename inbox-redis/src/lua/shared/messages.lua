@@ -13,8 +13,8 @@ local function write()
       if by ~= 0 and call('HINCRBY', counts, field, by) <= 0 then call('HDEL', counts, field) end
     end
   end
-  for state, seqs in pairs(finishing) do
-    call('XADD', done[state], integer(finished_at), 's', table.concat(seqs))
+  for stream, seqs in pairs(finishing) do
+    call('XADD', stream, integer(finished_at), 's', table.concat(seqs))
   end
   if finished_at then call('HSET', meta, 'finished_at', integer(finished_at)) end
   if not quiet then
@@ -24,7 +24,7 @@ local function write()
 end
 
 local function set_flag(s, flag, on)
-  local has = math.floor(s.flags / flag) % 2 == 1
+  local has = has_flag(s, flag)
   if on and not has then s.flags = s.flags + flag end
   if not on and has then s.flags = s.flags - flag end
 end
@@ -42,7 +42,7 @@ end
 -- Stores a message that is not known. Answers its state.
 local function insert(key, seq, due, okey, whole)
   local static = static_part(whole)
-  local s = {key = key, state = PENDING, seq = seq, accepted = now, due = resolve(due), token = 0, at = now,
+  local s = {key = key, state = PENDING, seq = seq, accepted = now, due = resolve(due), token = 0, leased = false, at = now,
     started = 0, finished = 0, replays = 0, bytes = #whole - 4 - #static, flags = 0, worker = '',
     okey = okey ~= '' and okey or nil}
   local handler = handler_of(key)
@@ -61,8 +61,8 @@ end
 local function lease(s, handler, length, worker)
   count(handler, s.state, -1)
   count(handler, LEASED, 1)
-  s.state, s.at = LEASED, now + length
-  s.token = math.max(s.token + 1, now)
+  s.state, s.leased, s.at = LEASED, now, now + length
+  s.token = math.max(s.token + 1, right_now)
   s.started = s.started + 1
   s.worker = worker
   save(s)
@@ -71,12 +71,12 @@ end
 local function row(s, static, err, bytes)
   if s.state == -1 then return {s.key, -1} end
   if s.run then bytes = s.dropped and -1 or bytes else bytes = s.bytes end
-  return {s.key, s.state, s.seq, s.accepted, s.due, s.token, s.at, s.started, s.finished, s.replays, bytes or -1, s.flags, s.worker,
+  return {s.key, s.state, s.seq, s.accepted, s.due, s.leased, s.at, s.started, s.finished, s.replays, bytes or -1, s.flags, s.worker,
     s.okey or false, static or false, err or false}
 end
 
 local function full_row(s)
   if s.state == -1 then return {s.key, -1} end
   local static, bytes = static_of(s)
-  return row(s, static, s.flags % 2 == 1 and call('HGET', errors, s.key), bytes)
+  return row(s, static, has_flag(s, HAS_ERROR) and call('HGET', errors, s.key), bytes)
 end

@@ -5,11 +5,11 @@ local runs_known, last_run = {}, nil
 local RUN = 114 -- 'r': no state begins so
 
 local function run_of_raw(raw)
-  local ok, base, n, last, origin, state, accepted, due, token, at, started, finished, dropped, worker, handler, offsets, bytes_held = pcall(cmsgpack.unpack, raw)
+  local ok, base, n, last, origin, state, accepted, due, token, leased, at, started, finished, dropped, worker, handler, offsets, bytes_held = pcall(cmsgpack.unpack, raw)
   if not ok or type(bytes_held) ~= 'number' then return nil end
   if runs_known[base] == nil then
     runs_known[base] = {base = base, n = n, last = last, origin = origin, state = state, accepted = accepted, due = due, token = token,
-      at = at, started = started, finished = finished, dropped = dropped, worker = worker, handler = handler, offsets = offsets,
+      leased = leased and token - leased, at = at, started = started, finished = finished, dropped = dropped, worker = worker, handler = handler, offsets = offsets,
       bytes_held = bytes_held, raw = raw, replays = 0, flags = 0}
   end
   return runs_known[base] or nil
@@ -48,8 +48,8 @@ end
 
 local function save_run(run)
   if run.raw then call('ZREM', runs, run.raw) end
-  run.raw = cmsgpack.pack(run.base, run.n, run.last, run.origin, run.state, run.accepted, run.due, run.token, run.at, run.started,
-    run.finished, run.dropped, run.worker, run.handler, run.offsets, run.bytes_held)
+  run.raw = cmsgpack.pack(run.base, run.n, run.last, run.origin, run.state, run.accepted, run.due, run.token,
+    run.leased and run.token - run.leased, run.at, run.started, run.finished, run.dropped, run.worker, run.handler, run.offsets, run.bytes_held)
   call('ZADD', runs, integer(run.base), run.raw)
   runs_known[run.base] = run
 end

@@ -1,14 +1,17 @@
--- What every script begins with. KEYS: the sixteen of the shard, then six for each handler.
+-- What every script begins with. KEYS: the thirteen of the shard, then nine for each handler.
 -- ARGV: version, shards, shard, microseconds to add to the clock, the moment by this server's clock that
 -- is to be now if it has just been (0: now), channel, handlers, their names.
 local meta, ids, log, body, errors, results, counts, dead = unpack(KEYS, 1, 8)
-local done = {[2] = KEYS[9], [3] = KEYS[10], [4] = KEYS[11]}
-local late, statics, runs, blobs, places = unpack(KEYS, 12, 16)
+local late, statics, runs, blobs, places = unpack(KEYS, 9, 13)
 local PENDING, LEASED, PROCESSED, DEAD, DISCARDED = 0, 1, 2, 3, 4
 -- What dead messages that hold up their ordering key are counted as, too.
 local BLOCKING = 5
-local HAS_ERROR, HAS_RESULT, BLOCKS = 1, 2, 4
+local HAS_ERROR, HAS_RESULT, BLOCKS, EDITED, HAS_HISTORY = 1, 2, 4, 8, 16
 local call = redis.call
+
+local function has_flag(s, flag)
+  return math.floor(s.flags / flag) % 2 == 1
+end
 
 local marker = call('HMGET', meta, 'version', 'shards', 'shard', 'finished_at')
 if not marker[1] then
@@ -23,9 +26,27 @@ local now, right_now = time + ARGV[4], time + ARGV[4]
 if moment > time - 1000000 and moment < time then now = moment + ARGV[4] end
 local handlers, arg = {}, 8 + ARGV[7]
 for n = 1, tonumber(ARGV[7]) do
-  local at = 16 + (n - 1) * 6
+  local at = 13 + (n - 1) * 9
   handlers[ARGV[7 + n]] = {due = KEYS[at + 1], leased = KEYS[at + 2], open = KEYS[at + 3], heads = KEYS[at + 4],
-    run_due = KEYS[at + 5], run_leased = KEYS[at + 6]}
+    run_due = KEYS[at + 5], run_leased = KEYS[at + 6],
+    done = {[PROCESSED] = KEYS[at + 7], [DEAD] = KEYS[at + 8], [DISCARDED] = KEYS[at + 9]}}
+end
+
+-- The field of the marker that says that a handler is paused.
+local function pause_field(handler)
+  return 'paused\0' .. handler
+end
+
+-- What is paused is not a handler of a claim.
+local function leave_out_paused()
+  local names, fields = {}, {}
+  for handler in pairs(handlers) do
+    names[#names + 1] = handler
+    fields[#fields + 1] = pause_field(handler)
+  end
+  for n, is_paused in ipairs(call('HMGET', meta, unpack(fields))) do
+    if is_paused then handlers[names[n]] = nil end
+  end
 end
 
 local function handler_of(key)

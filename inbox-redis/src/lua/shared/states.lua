@@ -1,5 +1,6 @@
 -- A message's own state, and what follows from it: counts, places among the claimable, heads of
--- ordering keys.
+-- ordering keys. `leased`: when its last attempt was leased, or false. It is kept as its distance from the
+-- token of that lease, which mostly is the same number.
 
 local function decode(key, raw)
   if not raw then return nil end
@@ -10,20 +11,30 @@ local function decode(key, raw)
     -- Whatever becomes of the run shows.
     return setmetatable({key = key, seq = seq, run = run}, {__index = run})
   end
-  local ok, state, seq, accepted, due, token, at, started, finished, replays, bytes, flags, worker, okey = pcall(cmsgpack.unpack, raw)
+  local ok, state, seq, accepted, due, token, leased, at, started, finished, replays, bytes, flags, worker, okey = pcall(cmsgpack.unpack, raw)
   if not ok or type(state) ~= 'number' or type(seq) ~= 'number' then return {key = key, state = -1} end
   if type(worker) ~= 'string' then return {key = key, state = -1} end
-  return {key = key, state = state, seq = seq, accepted = accepted, due = accepted + due, token = token and accepted + token or 0,
-    at = accepted + at, started = started, finished = finished, replays = replays, bytes = bytes, flags = flags, worker = worker,
+  token = token and accepted + token or 0
+  return {key = key, state = state, seq = seq, accepted = accepted, due = accepted + due, token = token,
+    leased = leased and token - leased, at = accepted + at, started = started, finished = finished, replays = replays, bytes = bytes, flags = flags, worker = worker,
     okey = okey or nil}
 end
 
 local function encode(s)
-  local token = s.token ~= 0 and s.token - s.accepted
+  local token, leased = s.token ~= 0 and s.token - s.accepted, s.leased and s.token - s.leased
   if s.okey then
-    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey)
+    return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, leased, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker, s.okey)
   end
-  return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker)
+  return cmsgpack.pack(s.state, s.seq, s.accepted, s.due - s.accepted, token, leased, s.at - s.accepted, s.started, s.finished, s.replays, s.bytes, s.flags, s.worker)
+end
+
+-- Where `errors` has what became of earlier attempts: a line of JSON each. No key ends so.
+local function history_field(key)
+  return key .. '\0'
+end
+
+local function history_of(s)
+  return s and s.flags and has_flag(s, HAS_HISTORY) and call('HGET', errors, history_field(s.key))
 end
 
 -- Every state that a script looks at is read once and written once.
@@ -136,28 +147,31 @@ local finished_at
 local finishing = {}
 
 -- What becomes final in one script does so at one moment, which names its entry in the stream of
--- its state and is later than all before.
+-- its handler and state and is later than all before.
+local function note_finished(handler, state, seq, n)
+  local stream = handlers[handler].done[state]
+  local list = finishing[stream] or {}
+  finishing[stream] = list
+  list[#list + 1] = struct.pack('>I6I2', seq, n)
+end
+
 local function finish(s, state)
   finished_at = finished_at or math.max(now, (tonumber(marker[4]) or 0) + 1)
   s.state, s.at = state, finished_at
-  local list = finishing[state] or {}
-  finishing[state] = list
-  list[#list + 1] = struct.pack('>I6I2', s.seq, 0)
+  note_finished(handler_of(s.key), state, s.seq, 0)
   if state == DEAD then call('ZADD', dead, s.seq, s.key) end
 end
 
 local function finish_run(run)
   finished_at = finished_at or math.max(now, (tonumber(marker[4]) or 0) + 1)
   run.state, run.at = PROCESSED, finished_at
-  local list = finishing[PROCESSED] or {}
-  finishing[PROCESSED] = list
-  list[#list + 1] = struct.pack('>I6I2', run.base, run.n)
+  note_finished(run.handler, PROCESSED, run.base, run.n)
 end
 
 -- Takes a final state back. Its number stays in the stream, where it means nothing any more.
 local function unfinish(s)
   if s.state == DEAD then
     call('ZREM', dead, s.key)
-    if s.flags >= BLOCKS then count(handler_of(s.key), BLOCKING, -1) end
+    if has_flag(s, BLOCKS) then count(handler_of(s.key), BLOCKING, -1) end
   end
 end

@@ -8,7 +8,7 @@ local function take_apart(run)
     local key, _, bytes = nil, nil, nil
     if item then key, bytes = item.key, item.bytes else key, _, bytes = logged(seq) end
     if key then
-      local s = {key = key, state = run.state, seq = seq, accepted = run.accepted, due = run.due, token = run.token, at = run.at,
+      local s = {key = key, state = run.state, seq = seq, accepted = run.accepted, due = run.due, token = run.token, leased = run.leased, at = run.at,
         started = run.started, finished = run.finished, replays = 0, bytes = run.dropped and -1 or bytes, flags = 0, worker = run.worker}
       states[key] = s
       fields[#fields + 1] = key
@@ -78,8 +78,8 @@ local function cut_run(run, keep)
   if not ok or at > #blob then return false end
   local numbers = numbers_of(run)
   local rest = {base = numbers[keep + 1], n = run.n - keep, last = run.last, origin = run.origin, state = run.state,
-    accepted = run.accepted, due = run.due, token = run.token, at = run.at, started = run.started, finished = run.finished,
-    dropped = false, worker = run.worker, handler = run.handler, offsets = string.sub(run.offsets, 2 * keep + 1), replays = 0,
+    accepted = run.accepted, due = run.due, token = run.token, leased = run.leased, at = run.at, started = run.started,
+    finished = run.finished, dropped = false, worker = run.worker, handler = run.handler, offsets = string.sub(run.offsets, 2 * keep + 1), replays = 0,
     flags = 0, bytes_held = #blob - at + 1}
   run.n, run.last, run.offsets, run.bytes_held = keep, numbers[keep], string.sub(run.offsets, 1, 2 * keep), at - 1
   run.parts, run.blob = nil, string.sub(blob, 1, at - 1)

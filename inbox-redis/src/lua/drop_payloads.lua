@@ -1,0 +1,50 @@
+-- ARGV: state, age, keys. Drops payloads and results of those that are in that state for so long, and
+-- answers how many had either. How far it has come is kept for each handler: what becomes final later
+-- stands behind it.
+local state, cutoff = tonumber(ARGV[arg]), now - ARGV[arg + 1]
+local keys, singles, of_run, dropped = {}, {}, {}, 0
+for at = arg + 2, #ARGV do keys[#keys + 1] = ARGV[at] end
+load_all(keys)
+for _, key in ipairs(keys) do
+  local s = states[key] or nil
+  if s and s.state == state and s.at <= cutoff and has_content(s) then
+    dropped = dropped + 1
+    if s.run then
+      of_run[s.run] = (of_run[s.run] or 0) + 1
+    end
+    singles[#singles + 1] = s
+  end
+end
+for run, n in pairs(of_run) do
+  if n == run.n then
+    call('HDEL', blobs, integer(run.base))
+    run.dropped, run.parts = true, nil
+    save_run(run)
+  else
+    take_apart(run)
+  end
+end
+for _, s in ipairs(singles) do
+  s = states[s.key]
+  if has_content(s) then
+    if has_flag(s, HAS_RESULT) then call('HDEL', results, s.key) end
+    set_flag(s, HAS_RESULT, false)
+    call('HDEL', body, s.key)
+    s.bytes = -1
+    save(s)
+  end
+end
+write()
+for handler, of_handler in pairs(handlers) do
+  local front = front_of(of_handler.done[state], first_kept(state, handler), cutoff)
+  for _ = 1, 64 do
+    local left = front.entry == nil
+    for _, s in ipairs(front.entry and of_entry(state, front.entry, math.huge) or {}) do
+      left = left or has_content(s)
+    end
+    if left then break end
+    call('HSET', meta, drop_field(state, handler), front.entry[1])
+    front.advance()
+  end
+end
+return {dropped, gone}
