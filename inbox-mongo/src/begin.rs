@@ -134,7 +134,7 @@ async fn begin_known(
         "state": { "$in": [code(State::Pending), code(State::Leased)] },
         "visibleAt": { "$lte": number(&found, "now") },
     });
-    let pipeline = lease(connection.database, terms, claim);
+    let pipeline = lease(connection.database, terms, terms.length(), claim);
     let taken = match connection.change(filter, pipeline).await? {
         Change::Done(taken) => taken,
         Change::NoneSuch => return Ok(None),

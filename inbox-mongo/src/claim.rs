@@ -11,8 +11,8 @@ use std::{
 };
 
 use inbox_api::{
-    ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, Lease, Outcome, Result, Settlement,
-    State,
+    ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName, Lease, Outcome, Result,
+    Settlement, State,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 use tokio::sync::oneshot;
@@ -23,8 +23,11 @@ use crate::{
     layout::CLAIM_INDEX,
     locked_messages::{update_each, update_others},
     ordering::{keep_first, promote_key_heads},
+    paused_handlers::{read_names, take_paused, with_paused},
     pipelines::{lease, set_aside},
-    rows::{CLAIMABLE, MARKED, code, corrupt_row, id_of, leased, marks_of, number, those},
+    rows::{
+        CLAIMABLE, MARKED, code, corrupt_row, handler_of, id_of, leased, marks_of, number, those,
+    },
     schema::version::checked_task,
     settle::settle_now,
 };
@@ -39,6 +42,9 @@ const MOST_ALONE: u32 = 32;
 const TRIES: usize = 5;
 /// A lease that took longer than this to hand out is renewed before.
 const LATE: Duration = Duration::from_millis(500);
+/// Messages are leased for so long at least until they are handed out. A shorter lease begins then: one
+/// that ran out meanwhile would be taken by another claim, and have counted an attempt for nothing.
+const SHORTEST: Duration = Duration::from_secs(10);
 /// How often candidates are read again because ordering keys had to be looked at first, and how
 /// many at least once there was one.
 const LOOKS: usize = 5;
@@ -149,8 +155,9 @@ async fn claim_now(database: &Database, request: &ClaimRequest) -> Result<Claims
         }
     }
     bury(&mut connection, &unreadable, claim).await?;
-    if is_late(leased_since, request.terms.length()) {
-        renew(&mut connection, &mut claims, request.terms.length()).await?;
+    let length = request.terms.length();
+    if length < SHORTEST || is_late(leased_since, length) {
+        renew(&mut connection, &mut claims, length).await?;
     }
     Ok(claims)
 }
@@ -261,11 +268,7 @@ async fn candidates(
     limit: u32,
     among: Among,
 ) -> Result<(Vec<(String, i64)>, i64)> {
-    let handlers: Vec<&str> = request.handlers.iter().map(AsRef::as_ref).collect();
-    let handlers = match handlers.as_slice() {
-        [only] => mongodb::bson::Bson::from(*only),
-        _ => doc! { "$in": handlers }.into(),
-    };
+    let mut paused = connection.database.paused_handlers.known();
     let most_looks = match among {
         Among::Others => LOOKS,
         // What is marked may be held still.
@@ -275,7 +278,15 @@ async fn candidates(
     let mut limit = limit;
     loop {
         looks += 1;
-        let mut lane = doc! { "handler": handlers.clone(), "lane": { "$gt": 0 } };
+        let handlers = request.handlers.iter().map(AsRef::as_ref);
+        let handlers: Vec<&str> = handlers
+            .filter(|name: &&str| !paused.contains(*name))
+            .collect();
+        let handlers = match handlers.as_slice() {
+            [only] => mongodb::bson::Bson::from(*only),
+            _ => doc! { "$in": handlers }.into(),
+        };
+        let mut lane = doc! { "handler": handlers, "lane": { "$gt": 0 } };
         let left_out = connection.database.left_out.ids();
         if among == Among::Others && !left_out.is_empty() {
             lane.insert("_id", doc! { "$nin": left_out });
@@ -293,12 +304,30 @@ async fn candidates(
             doc! { "$project": {
                 "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": connection.database.now(),
             } },
+            with_paused(
+                connection.database.meta_collection(),
+                connection.database.now(),
+            ),
         ]);
-        let found = connection.aggregate(Some(CLAIM_INDEX), pipeline).await?;
-        let now = found
-            .first()
-            .and_then(|first| number(first, "now"))
-            .unwrap_or(0);
+        let mut found = connection.aggregate(Some(CLAIM_INDEX), pipeline).await?;
+        let now_paused = take_paused(&mut found).ok_or_else(|| connection.no_inbox())?;
+        let now = number(&now_paused, "now").unwrap_or(0);
+        let now_paused = read_names(&now_paused);
+        if now_paused != paused {
+            connection.database.paused_handlers.note(now_paused.clone());
+            let matters = |handler: &HandlerName| {
+                let name = handler.as_str();
+                paused.contains(name) != now_paused.contains(name)
+            };
+            let looks_again = request.handlers.iter().any(matters);
+            paused = now_paused;
+            if looks_again && looks <= LOOKS {
+                continue;
+            }
+            found.retain(|document| {
+                id_of(document).is_none_or(|id| !paused.contains(handler_of(id)))
+            });
+        }
         let marked: Vec<&Document> = found
             .iter()
             .filter(|document| number(document, "lane") == Some(i64::from(MARKED)))
@@ -345,7 +374,8 @@ async fn take(
     claim: ObjectId,
     among: Among,
 ) -> Result<Taken> {
-    let pipeline = lease(connection.database, &request.terms, claim);
+    let length = request.terms.length().max(SHORTEST);
+    let pipeline = lease(connection.database, &request.terms, length, claim);
     let taking = |some: &[String]| {
         let mut filter = those(some.iter().map(String::as_str));
         filter.extend(doc! {

@@ -28,6 +28,7 @@ use crate::{
     layout::{self, ID_INDEX},
     options::{DEFAULT_DATABASE, MongoOptions},
     patience::{LeftOut, Pace, millis},
+    paused_handlers::PausedHandlers,
     paused_renewals::PausedRenewals,
     rows::number,
     server::Server,
@@ -59,6 +60,8 @@ pub(crate) struct Database {
     pub(crate) left_out: LeftOut,
     pub(crate) pace: Pace,
     pub(crate) paused_renewals: PausedRenewals,
+    /// The handlers that were paused when a claim looked last.
+    pub(crate) paused_handlers: PausedHandlers,
     pub(crate) wakers: Wakers,
     /// How far claims spread, because others took the same messages.
     pub(crate) spread: AtomicU32,
@@ -124,6 +127,7 @@ impl Database {
                 left_out: LeftOut::default(),
                 pace: Pace::default(),
                 paused_renewals: PausedRenewals::default(),
+                paused_handlers: PausedHandlers::default(),
                 wakers: Wakers::new(),
                 spread: AtomicU32::new(0),
                 doubtful: AtomicBool::new(false),
@@ -571,8 +575,9 @@ impl Connection<'_> {
         )
     }
 
-    /// Updates documents of the inbox's own. Never part of a transaction.
-    pub(crate) async fn update_meta(&self, statements: Vec<Document>) -> Result<()> {
+    /// Updates documents of the inbox's own. Never part of a transaction. Answers how many it met.
+    pub(crate) async fn update_meta(&self, statements: Vec<Document>) -> Result<u64> {
+        let mut matched = 0;
         for chunk in chunks(statements) {
             let command = doc! {
                 "update": self.database.meta_collection(),
@@ -581,9 +586,10 @@ impl Connection<'_> {
                 "writeConcern": write_concern_document(),
             };
             let reply = self.database.database.run_command(command).await;
-            self.check_reply(reply.map_err(|error| self.failed(error))?)?;
+            let reply = self.check_reply(reply.map_err(|error| self.failed(error))?)?;
+            matched += count(&reply, "n");
         }
-        Ok(())
+        Ok(matched)
     }
 }
 

@@ -336,7 +336,8 @@ async fn keep(
         let filter = doc! { "_id": segment, "openUntil": until };
         Some(doc! { "q": filter, "u": { "$set": kept } })
     });
-    connection.update_meta(statements.collect()).await
+    connection.update_meta(statements.collect()).await?;
+    Ok(())
 }
 
 /// Gives segments their documents, unless another process has done so just now. They are open for a
@@ -359,7 +360,8 @@ async fn begin(connection: &Connection<'_>, documents: Vec<Document>) -> Result<
             "u": [{ "$set": { "openUntil": { "$add": [connection.database.now(), OPEN] } } }],
             "multi": true,
         }])
-        .await
+        .await?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const MARKER: &str = "inbox.mongo";
 /// The `_id` of the document with the version.
 pub(crate) const SCHEMA: &str = "schema";
+/// The `_id` of the document with the handlers that are paused.
+pub(crate) const PAUSED: &str = "paused";
 /// The index that every collection has.
 pub(crate) const ID_INDEX: &str = "_id_";
 /// The index that claims read.
@@ -35,8 +37,8 @@ pub(crate) fn validator() -> Document {
     doc! { "$jsonSchema": {
         "bsonType": "object",
         "required": [
-            "_id", "seq", "handler", "id", "kind", "headers", "acceptedAt", "dueAt", "visibleAt",
-            "state", "token", "started", "finished", "replays",
+            "_id", "seq", "handler", "id", "kind", "headers", "fingerprint", "acceptedAt", "dueAt",
+            "visibleAt", "state", "token", "started", "finished", "replays",
         ],
         "properties": {
             "_id": text.clone(),
@@ -49,10 +51,12 @@ pub(crate) fn validator() -> Document {
             "worker": text.clone(),
             "error": text,
             "seq": whole.clone(),
+            "fingerprint": whole.clone(),
             "acceptedAt": whole.clone(),
             "dueAt": whole.clone(),
             "visibleAt": whole.clone(),
             "finishedAt": whole.clone(),
+            "leasedAt": whole.clone(),
             "token": whole.clone(),
             "started": whole.clone(),
             "finished": whole.clone(),
@@ -62,6 +66,8 @@ pub(crate) fn validator() -> Document {
             "lane": { "bsonType": ["int", "long"], "minimum": 1, "maximum": 2 },
             "payload": { "bsonType": "binData" },
             "result": { "bsonType": "binData" },
+            "emptied": { "bsonType": "bool" },
+            "history": { "bsonType": "array" },
             "expireAt": { "bsonType": "date" },
         },
     } }
@@ -87,8 +93,11 @@ pub(crate) fn indexes() -> Vec<Document> {
         },
         // Listings.
         doc! { "name": SEQUENCE_INDEX, "key": { "seq": 1 } },
-        // Counts, and what a purge deletes next.
-        doc! { "name": STANDING_INDEX, "key": { "state": 1, "finishedAt": 1, "handler": 1 } },
+        // Leases that have run out, and which messages are the next to be purged or emptied.
+        doc! {
+            "name": STANDING_INDEX,
+            "key": { "state": 1, "handler": 1, "emptied": 1, "finishedAt": 1 },
+        },
         // The earliest open message of an ordering key.
         doc! {
             "name": ORDERING_INDEX,
@@ -119,6 +128,11 @@ pub(crate) fn sequence() -> Document {
     doc! { "_id": "sequence", "last": 0_i64 }
 }
 
+pub(crate) fn paused() -> Document {
+    let nobody: [&str; 0] = [];
+    doc! { "_id": PAUSED, "handlers": nobody.as_slice() }
+}
+
 /// Of an inbox that is being set up.
 pub(crate) fn mark() -> Document {
     doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": false }
@@ -127,20 +141,49 @@ pub(crate) fn mark() -> Document {
 /// The mark comes first and says only at the end that the inbox is complete, as `create` does it, so
 /// that what breaks off in the middle is completed by `create`.
 pub(crate) fn ddl(database: &str, inbox: &InboxName) -> String {
-    let insert = |document: Document| doc! { "insert": meta(inbox), "documents": [document] };
+    let insert = |documents: Vec<Document>| doc! { "insert": meta(inbox), "documents": documents };
     let complete = doc! { "q": { "_id": SCHEMA }, "u": { "$set": { "complete": true } } };
     let commands = [
-        insert(mark()),
+        insert(vec![mark()]),
         create_messages(inbox),
         create_indexes(inbox),
-        insert(sequence()),
+        insert(vec![sequence(), paused()]),
         doc! { "update": meta(inbox), "updates": [complete] },
     ];
-    let mut text = format!("// For mongosh.\ndb = db.getSiblingDB({database:?});\n");
-    for mut command in commands {
+    let confirmed = |mut command: Document| {
         command.insert("writeConcern", write_concern_document());
+        command
+    };
+    let mut text = String::from("// For mongosh.\n");
+    write_commands(&mut text, database, commands.into_iter().map(confirmed));
+    text
+}
+
+fn write_commands(text: &mut String, database: &str, commands: impl Iterator<Item = Document>) {
+    let _ = writeln!(text, "db = db.getSiblingDB({database:?});");
+    for command in commands {
         let json = serde_json::to_string_pretty(&command).unwrap_or_default();
         let _ = writeln!(text, "db.runCommand({json});");
     }
+}
+
+/// What is looked at to see whether an inbox is complete: no one command does.
+pub(crate) fn exists_query(database: &str, inbox: &InboxName) -> String {
+    let complete = doc! {
+        "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": true,
+    };
+    let own = doc! { "_id": { "$in": [sequence().get("_id"), paused().get("_id")] } };
+    let commands = [
+        doc! { "find": meta(inbox), "filter": complete },
+        doc! { "find": meta(inbox), "filter": own },
+        doc! { "listCollections": 1, "filter": { "name": messages(inbox) } },
+        doc! { "listIndexes": messages(inbox) },
+    ];
+    let mut text = format!(
+        "// For mongosh. A complete inbox of version {VERSION} is there if the first command finds one\n\
+         // document and the second one two, and if the third one finds the collection with the\n\
+         // validator, and the fourth one each index, as the DDL makes them.\n"
+    );
+    write_commands(&mut text, database, commands.into_iter());
     text
 }

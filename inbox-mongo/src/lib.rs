@@ -17,7 +17,7 @@
 //!     r#"{"order": 7}"#,
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //! # Ok(())
 //! # }
 //! ```
@@ -30,11 +30,12 @@
 //! speaks MongoDB's protocol but has no replica sets and enforces no roles.
 //!
 //! Its tests run on a replica set of MongoDB instead where there is a `mongod`, which the
-//! project's automatic tests do not have. By hand, on MongoDB 4.4.0: the conformance suite on a set
-//! of one member (on an overloaded machine, a receive of 3,000 messages did not end within its
-//! time-out), the tests of requests and of faults, and those of a set of three members, of which
-//! the primary is killed or stopped six times. Crash runs with many kills of the primary have not
-//! been finished on this version. MongoDB 5.1 and later, a `mongos` with sharded messages, and TLS
+//! project's automatic tests do not have. By hand, on MongoDB 4.4.0 (built without optimisation): the
+//! conformance suite on a set of one member, all 474 cases; the tests of operations, requests and
+//! faults; those of a set of three members, of which the primary is killed or stopped; and a crash run
+//! without transactions on such a set, with 100 kills of workers and 50 of the primary: nothing was lost,
+//! doubled or out of order, but attempts were counted that were not handed out, which has been mended and
+//! not been run again. A crash run in transactions, MongoDB 5.1 and later, the suite through a `mongos`, and TLS
 //! have **not been run**.
 //!
 //! Of the roles, it is tested that they have the actions that the server's documentation asks for
@@ -145,13 +146,14 @@
 //!
 //! - `inbox_message` has a document per message. Its `_id` is handler and id with a separator that
 //!   neither may contain: compared byte for byte and unique on every topology, in whatever state the
-//!   message is. That decides *accept once*, in the insert itself.
+//!   message is. That decides *accept once*, in the insert itself. What became of the newest ten attempts
+//!   that failed is an array in the document.
 //! - `inbox_meta` has the version of the schema, the counter of sequence numbers, and counts.
 //!
 //! | operation | requests, whatever the batch | with ordering keys |
 //! |---|---|---|
-//! | receive | 2: numbers and the time; insert | 4 |
-//! | claim | 3: candidates; take; read what was won. 1 if nothing is due | 4 |
+//! | receive | 2: numbers and the time; insert. 3 with duplicates, whose fingerprints are read | 4 or 5 |
+//! | claim | 3: candidates; take; read what was won. 1 if nothing is due; 2 more for a lease under ten seconds | 4 |
 //! | settle | 1; 2 if a lease was lost, and on a sharded cluster | 3 or 4 |
 //! | extend | 2 | 2 |
 //! | begin | 2 or 3 | 4 to 7 |
@@ -161,8 +163,14 @@
 //!
 //! A claim takes its candidates by a conditional update that draws a new fencing token in the
 //! server; of two workers, one wins each message. A worker that loses many reads more candidates
-//! the next time and starts at a random one. All times come from the server (`$$NOW`), which
+//! the next time and starts at a random one. Until a claim hands out what it has taken, that is leased for ten
+//! seconds at least, so that no other claim takes it meanwhile; a shorter lease begins when it is handed out, and a
+//! worker that dies in between keeps its messages for so long. All times come from the server (`$$NOW`), which
 //! counts in milliseconds.
+//!
+//! Which handlers are paused stands in one document of `inbox_meta`, and comes with a claim's candidates,
+//! in the same reply. What is due of a handler that the process knows to be paused is not read. A claim
+//! that meets another set of paused handlers than the one before looks once more.
 //!
 //! Ordering keys need two documents to change one after the other. A mark, set in the same write as
 //! the change, makes sure that the next claim completes what a crash interrupts, and each claim
@@ -191,8 +199,11 @@
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a request, the longest finished
-//! first. With [`expire_processed_after`](MongoOptions::expire_processed_after) the server deletes
-//! processed messages by itself, through a TTL index.
+//! first. The index has the messages of a state by handler, so a purge of one handler's messages reads no
+//! others, and one of all begins with a request for each handler.
+//! [`drop_payloads`](inbox_api::Operate::drop_payloads) reads only what has a payload or a result still.
+//! With [`expire_processed_after`](MongoOptions::expire_processed_after) the server deletes processed
+//! messages by itself, through a TTL index.
 //!
 //! # Sharding
 //! Shard `inbox_message` by handler and `_id`; `inbox_meta` stays as it is. In `mongosh`, for an
@@ -241,6 +252,7 @@ mod operate;
 mod options;
 mod ordering;
 mod patience;
+mod paused_handlers;
 mod paused_renewals;
 mod pipelines;
 mod receive;

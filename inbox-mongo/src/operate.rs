@@ -1,19 +1,22 @@
 //! The operator's side, whose operations have a file each.
 
+mod clear;
 mod discard;
 mod filter;
 mod intervention;
+mod pauses;
 mod purge;
 mod records;
 mod replay;
+mod reschedule;
 mod statistics;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest, Record,
-    Result, Slice, State, Statistics, check_size,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, State, Statistics,
 };
 
 use self::{
@@ -90,19 +93,29 @@ impl Operate for MongoStore {
         statistics.map_err(|error| error.in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        let limit = self.database.options.payload_limit;
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
         let replayed = async {
-            check_size("payload", payload.as_ref().map_or(0, Bytes::len), limit)?;
-            in_task(&self.database, key, Act::Replay(payload)).await
+            edit.check_payload(self.database.options.payload_limit)?;
+            in_task(&self.database, key, Act::Replay(edit.clone())).await
         };
         let replayed: Result<_> = replayed.await;
         replayed.map_err(|error| error.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let progress = slice_in_task(&self.database, filter, slice, Act::Replay(None)).await;
+        let act = Act::Replay(Edit::default());
+        let progress = slice_in_task(&self.database, filter, slice, act).await;
         progress.map_err(|error| error.in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        let rescheduled = in_task(&self.database, key, Act::Reschedule(due)).await;
+        rescheduled.map_err(|error| error.in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        let progress = slice_in_task(&self.database, filter, slice, Act::Reschedule(due)).await;
+        progress.map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -113,6 +126,43 @@ impl Operate for MongoStore {
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         let progress = slice_in_task(&self.database, filter, slice, Act::Discard).await;
         progress.map_err(|error| error.in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        let (handler, slice) = (handler.clone(), slice.clone());
+        let progress = checked_task(&self.database, |database| async move {
+            let progress = clear::clear_slice(&mut database.connection(), &handler, &slice).await;
+            // What was deleted may have held up its ordering key.
+            database.wakers.raise();
+            progress
+        });
+        let progress = progress.await;
+        progress.map_err(|error| error.in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        let handler = handler.clone();
+        let paused = checked_task(&self.database, |database| async move {
+            pauses::pause(&database.connection(), &handler).await
+        });
+        paused.await.map_err(|error| error.in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        let handler = handler.clone();
+        let resumed = checked_task(&self.database, |database| async move {
+            pauses::resume(&mut database.connection(), &handler).await?;
+            database.wakers.raise();
+            Ok(())
+        });
+        resumed.await.map_err(|error| error.in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        let paused = checked_task(&self.database, |database| async move {
+            pauses::paused(&database.connection()).await
+        });
+        paused.await.map_err(|error| error.in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -143,5 +193,14 @@ impl Operate for MongoStore {
         });
         let purged = purged.await;
         purged.map_err(|error| error.in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        let request = request.clone();
+        let dropped = checked_task(&self.database, |database| async move {
+            purge::drop_payloads(&mut database.connection(), &request).await
+        });
+        let dropped = dropped.await;
+        dropped.map_err(|error| error.in_operation("drop_payloads"))
     }
 }

@@ -287,6 +287,15 @@ impl MongoOptions {
         let database = self.database.as_deref().unwrap_or(DEFAULT_DATABASE);
         layout::ddl(database, &self.inbox)
     }
+
+    /// The commands that show whether a complete inbox is there, for `mongosh`: what
+    /// [`Schema::exists_query`](inbox_api::Schema::exists_query) gives, without a connection, and so for
+    /// the same database as [`ddl`](Self::ddl).
+    #[must_use]
+    pub fn exists_query(&self) -> String {
+        let database = self.database.as_deref().unwrap_or(DEFAULT_DATABASE);
+        layout::exists_query(database, &self.inbox)
+    }
 }
 
 /// The error of settings that the driver does not take; `keys` has those of the URL, in lower case.
@@ -341,13 +350,16 @@ mod tests {
     }
 
     #[test]
-    fn the_ddl_names_the_database() {
+    fn the_texts_name_the_database() {
         for (url, database) in [
             ("mongodb://localhost/shop?inbox=orders", "\"shop\""),
             ("mongodb://localhost/?inbox=orders", "\"inbox\""),
         ] {
-            let ddl = MongoOptions::from_url(url).unwrap().ddl();
-            assert!(ddl.contains(&format!("getSiblingDB({database})")), "{ddl}");
+            let options = MongoOptions::from_url(url).unwrap();
+            for text in [options.ddl(), options.exists_query()] {
+                let named = format!("getSiblingDB({database})");
+                assert!(text.contains(&named), "{text}");
+            }
         }
     }
 

@@ -6,11 +6,14 @@
 
 mod claim;
 mod discard;
+mod empty;
 mod extend;
+mod keep_result;
 mod key_heads;
 mod purge;
 mod record;
 mod replay;
+mod reschedule;
 mod settle;
 
 use inbox_api::{Bytes, State, error_text};
@@ -19,11 +22,14 @@ use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubt
 pub(crate) use self::{
     claim::{hand_back, lease, set_aside},
     discard::discard,
+    empty::empty,
     extend::{extend, prolong},
+    keep_result::keep_result,
     key_heads::{promote, unclaim_heads, unmark},
     purge::unblock,
     record::record,
     replay::replay,
+    reschedule::reschedule,
     settle::{Keeping, settle},
 };
 use crate::{
@@ -56,6 +62,14 @@ fn next_token(now: &Document) -> Document {
     doc! { "$max": [add("token", 1), now.clone()] }
 }
 
+/// The token of a message that nobody may hold any more: a new one where a lease has run out, so that
+/// its old holder is told.
+fn end_lease(now: &Document) -> Document {
+    doc! { "$cond": [
+        { "$eq": ["$state", code(State::Leased)] }, next_token(now), "$token",
+    ] }
+}
+
 /// What becoming final writes, `lane` included: none.
 fn finish(now: &Document, state: State) -> Document {
     doc! {
@@ -63,6 +77,8 @@ fn finish(now: &Document, state: State) -> Document {
         "finishedAt": now.clone(),
         "visibleAt": now.clone(),
         "lane": "$$REMOVE",
+        // Whether neither payload nor result is left. An emptied dead letter may be discarded.
+        "emptied": { "$eq": ["$emptied", true] },
     }
 }
 

@@ -1,19 +1,19 @@
 //! Storing messages.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use inbox_api::{ErrorKind, Message, Receipt, Result};
+use inbox_api::{ErrorKind, Fingerprint, Key, Message, Receipt, Result};
 use mongodb::bson::{RawDocumentBuf, doc, oid::ObjectId};
 use tokio::time::sleep;
 
 use crate::{
     connection::{Connection, Database},
     ordering::promote_key_heads,
-    rows::{Beginning, document, id_of, identifier, those},
+    rows::{Beginning, document, id_of, identifier, number, those},
     schema::version::checked_task,
     transaction::OpenTransaction,
 };
@@ -29,6 +29,7 @@ pub(crate) struct Plan {
     /// First copies that fit, in order of their keys: two batches of the same messages in opposite
     /// orders must not wait for each other.
     fresh: Vec<Fresh>,
+    repeats: Vec<Repeat>,
 }
 
 struct Fresh {
@@ -40,31 +41,60 @@ struct Fresh {
     message: Message,
 }
 
+/// A later copy of a key within the batch.
+struct Repeat {
+    /// Its place in the input, and that of the first copy.
+    input: usize,
+    first: usize,
+    fingerprint: Fingerprint,
+}
+
+/// The messages that were stored before, by their place among the fresh ones, with the fingerprints of
+/// their keys. One that was purged since has none.
+type Known = HashMap<usize, Option<i64>>;
+
+fn is_duplicate(kept: Option<i64>, fingerprint: Fingerprint) -> Receipt {
+    Receipt::Duplicate {
+        differs: kept.is_some_and(|kept| kept != fingerprint.get()),
+    }
+}
+
 impl Plan {
     pub(crate) fn new(messages: &[Message], payload_limit: usize) -> Self {
-        let mut seen = HashSet::with_capacity(messages.len());
+        let mut seen: HashMap<&Key, usize> = HashMap::with_capacity(messages.len());
         let mut fresh: Vec<Fresh> = Vec::with_capacity(messages.len());
+        let mut repeats = Vec::new();
         let receipts = messages
             .iter()
             .enumerate()
-            .map(
-                |(input, message)| match message.check_payload(payload_limit) {
-                    Err(invalid) => Receipt::Refused(invalid),
-                    Ok(()) if seen.insert(message.key()) => {
-                        fresh.push(Fresh {
-                            input,
-                            place: i64::try_from(fresh.len()).unwrap_or(i64::MAX),
-                            identifier: identifier(message.key()),
-                            message: message.clone(),
-                        });
-                        Receipt::Accepted
-                    }
-                    Ok(()) => Receipt::Duplicate,
-                },
-            )
+            .map(|(input, message)| {
+                if let Err(invalid) = message.check_payload(payload_limit) {
+                    return Receipt::Refused(invalid);
+                }
+                if let Some(&first) = seen.get(message.key()) {
+                    repeats.push(Repeat {
+                        input,
+                        first,
+                        fingerprint: message.fingerprint(),
+                    });
+                    return Receipt::Duplicate { differs: false };
+                }
+                seen.insert(message.key(), input);
+                fresh.push(Fresh {
+                    input,
+                    place: i64::try_from(fresh.len()).unwrap_or(i64::MAX),
+                    identifier: identifier(message.key()),
+                    message: message.clone(),
+                });
+                Receipt::Accepted
+            })
             .collect();
         fresh.sort_unstable_by(|a, b| a.identifier.cmp(&b.identifier));
-        Self { receipts, fresh }
+        Self {
+            receipts,
+            fresh,
+            repeats,
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -119,8 +149,44 @@ pub(crate) async fn receive(
 async fn receive_apart(connection: &mut Connection<'_>, plan: Plan) -> Result<Received> {
     let mark = ObjectId::new();
     let documents = documents(connection, &plan, mark).await?;
-    let known = connection.insert(&documents).await?;
-    Ok(finish(plan, &known.into_iter().collect(), mark))
+    let places = connection.insert(&documents).await?;
+    let known = look_up(connection, &plan, &places).await?;
+    Ok(finish(plan, &known, mark))
+}
+
+/// Looks the fingerprints of those up that were stored before. No request when there are none.
+async fn look_up(connection: &mut Connection<'_>, plan: &Plan, places: &[usize]) -> Result<Known> {
+    if places.is_empty() {
+        return Ok(Known::new());
+    }
+    let identifier = |place: &usize| Some(plan.fresh.get(*place)?.identifier.as_str());
+    let kept = fingerprints(connection, places.iter().filter_map(identifier)).await?;
+    let known = places.iter().map(|place| {
+        let kept = identifier(place).and_then(|id| kept.get(id).copied());
+        (*place, kept)
+    });
+    Ok(known.collect())
+}
+
+/// The fingerprints of those of the messages that are stored, by identifier.
+async fn fingerprints<'a>(
+    connection: &mut Connection<'_>,
+    identifiers: impl Iterator<Item = &'a str>,
+) -> Result<HashMap<String, i64>> {
+    let found = connection
+        .look(vec![
+            doc! { "$match": those(identifiers) },
+            doc! { "$project": { "fingerprint": 1 } },
+        ])
+        .await?;
+    let kept = found.iter().filter_map(|found| {
+        // One that is no number is that of a corrupt message, which claims and listings report.
+        Some((
+            id_of(found)?.to_owned(),
+            number(found, "fingerprint").unwrap_or(0),
+        ))
+    });
+    Ok(kept.collect())
 }
 
 /// The batch in its own transaction.
@@ -166,22 +232,17 @@ async fn insert_missing(
     connection: &mut Connection<'_>,
     plan: &Plan,
     documents: &[RawDocumentBuf],
-) -> Result<HashSet<usize>> {
+) -> Result<Known> {
     let identifiers = plan.fresh.iter().map(|fresh| fresh.identifier.as_str());
-    let found = connection
-        .look(vec![
-            doc! { "$match": those(identifiers) },
-            doc! { "$project": { "_id": 1 } },
-        ])
-        .await?;
-    let found: HashSet<&str> = found.iter().filter_map(id_of).collect();
-    let mut known = HashSet::new();
+    let found = fingerprints(connection, identifiers).await?;
+    let mut known = Known::new();
     let mut missing = Vec::new();
     for (place, (fresh, document)) in plan.fresh.iter().zip(documents).enumerate() {
-        if found.contains(fresh.identifier.as_str()) {
-            known.insert(place);
-        } else {
-            missing.push(document.clone());
+        match found.get(&fresh.identifier) {
+            Some(kept) => {
+                known.insert(place, Some(*kept));
+            }
+            None => missing.push(document.clone()),
         }
     }
     if !missing.is_empty() {
@@ -206,16 +267,30 @@ async fn documents(
         .collect())
 }
 
-/// `known` has the places, among the fresh ones, of those that were stored before.
-fn finish(mut plan: Plan, known: &HashSet<usize>, mark: ObjectId) -> Received {
+fn finish(mut plan: Plan, known: &Known, mark: ObjectId) -> Received {
     let mut ordered = Vec::new();
     for (place, fresh) in plan.fresh.iter().enumerate() {
-        if known.contains(&place) {
+        if let Some(kept) = known.get(&place) {
             if let Some(receipt) = plan.receipts.get_mut(fresh.input) {
-                *receipt = Receipt::Duplicate;
+                *receipt = is_duplicate(*kept, fresh.message.fingerprint());
             }
         } else if fresh.message.ordering_key().is_some() {
             ordered.push(fresh.identifier.clone());
+        }
+    }
+    if !plan.repeats.is_empty() {
+        let fresh = plan.fresh.iter().enumerate();
+        let kept: HashMap<usize, Option<i64>> = fresh
+            .map(|(place, fresh)| {
+                let own = || Some(fresh.message.fingerprint().get());
+                (fresh.input, known.get(&place).copied().unwrap_or_else(own))
+            })
+            .collect();
+        for repeat in &plan.repeats {
+            if let Some(receipt) = plan.receipts.get_mut(repeat.input) {
+                let kept = kept.get(&repeat.first).copied().flatten();
+                *receipt = is_duplicate(kept, repeat.fingerprint);
+            }
         }
     }
     Received {

@@ -1,12 +1,12 @@
 //! Documents: how a message is written, and read back. One that does not read back as what was
 //! written is reported, never a panic and never a reason to fail the others.
 
-use std::str::FromStr;
+use std::{str::FromStr, time::SystemTime};
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, FencingToken, HandlerName, Headers, InboxName, Invalid,
-    Key, Lease, LeaseTerms, Leased, Message, MessageId, OrderingKey, Record, State,
-    duration_micros, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Fingerprint, HandlerName, Headers,
+    InboxName, Invalid, Key, Lease, LeaseTerms, Leased, Message, MessageId, OrderingKey,
+    PastAttempt, Record, State, duration_micros, from_micros,
 };
 use mongodb::bson::{
     Binary, Bson, Document, RawDocumentBuf, cstr, oid::ObjectId, raw::RawBinaryRef,
@@ -48,8 +48,8 @@ pub(crate) fn identifier(key: &Key) -> String {
     format!("{}{SEPARATOR}{}", key.handler, key.id)
 }
 
-/// The handler in an `_id`.
-fn handler_of(identifier: &str) -> &str {
+/// The handler in an [`identifier`].
+pub(crate) fn handler_of(identifier: &str) -> &str {
     identifier.split(SEPARATOR).next().unwrap_or_default()
 }
 
@@ -110,6 +110,7 @@ pub(crate) fn document(
         document.append(cstr!("orderingKey"), ordering_key.as_str());
     }
     document.append(cstr!("headers"), message.headers().to_json().as_str());
+    document.append(cstr!("fingerprint"), message.fingerprint().get());
     document.append(cstr!("acceptedAt"), now);
     document.append(cstr!("dueAt"), due);
     document.append(cstr!("replays"), 0);
@@ -130,6 +131,7 @@ pub(crate) fn document(
         Beginning::Leased(terms, claim) => {
             let until = now.saturating_add(duration_micros(terms.length()));
             append_attempts(&mut document, State::Leased, until, now, 1, 0);
+            document.append(cstr!("leasedAt"), now);
             document.append(cstr!("worker"), terms.worker().as_str());
             document.append(cstr!("claim"), claim);
             document.append(cstr!("lane"), CLAIMABLE);
@@ -137,6 +139,7 @@ pub(crate) fn document(
         Beginning::Processed(result, expire_at, _) => {
             append_attempts(&mut document, State::Processed, now, now, 1, 1);
             document.append(cstr!("finishedAt"), now);
+            document.append(cstr!("emptied"), !keeps_payload && result.is_none());
             if let Some(result) = result {
                 document.append(cstr!("result"), generic(result));
             }
@@ -184,6 +187,12 @@ fn integer(document: &Document, field: &str) -> Decoded<i64> {
 
 fn small(document: &Document, field: &str) -> Decoded<u32> {
     u32::try_from(integer(document, field)?).map_err(|_| format!("{field} is out of range"))
+}
+
+fn time(document: &Document, field: &str) -> Decoded<Option<SystemTime>> {
+    let there = document.contains_key(field);
+    let micros = there.then(|| integer(document, field)).transpose()?;
+    Ok(micros.map(from_micros))
 }
 
 fn text<'d>(document: &'d Document, field: &str) -> Decoded<Option<&'d str>> {
@@ -313,10 +322,6 @@ pub(crate) fn record(document: &mut Document) -> Decoded<Record> {
         .map(u64::try_from)
         .transpose()
         .map_err(|_| "payloadBytes is out of range")?;
-    let finished_at = document
-        .contains_key("finishedAt")
-        .then(|| integer(document, "finishedAt"))
-        .transpose()?;
     Ok(Record {
         key: key(document)?,
         kind: required(document, "kind")?,
@@ -324,6 +329,7 @@ pub(crate) fn record(document: &mut Document) -> Decoded<Record> {
         headers: headers(document)?,
         ordering_key: optional(document, "orderingKey")?,
         payload_bytes,
+        fingerprint: Fingerprint::new(integer(document, "fingerprint")?),
         state: match stored {
             State::Leased if !leased => State::Pending,
             other => other,
@@ -335,15 +341,31 @@ pub(crate) fn record(document: &mut Document) -> Decoded<Record> {
         replays: small(document, "replays")?,
         accepted_at: from_micros(integer(document, "acceptedAt")?),
         due_at: from_micros(integer(document, "dueAt")?),
+        leased_at: time(document, "leasedAt")?,
         lease_until: leased.then(|| from_micros(visible_at)),
         worker: optional(document, "worker")?,
-        finished_at: finished_at.map(from_micros),
+        finished_at: time(document, "finishedAt")?,
         last_error: text(document, "error")?.map(str::to_owned),
         blocks_ordering_key: document.get_bool("blocks").unwrap_or(false),
         cursor: Cursor::from(integer(document, "seq")?),
         payload: take_bytes(document, "payload")?,
         result: take_bytes(document, "result")?,
+        history: history(document)?,
     })
+}
+
+/// What became of earlier attempts, where the query asked for it.
+fn history(document: &Document) -> Decoded<Vec<PastAttempt>> {
+    let attempts = match document.get("history") {
+        None => return Ok(Vec::new()),
+        Some(Bson::Array(attempts)) => attempts,
+        Some(_) => return Err("history is not an array".into()),
+    };
+    let attempt = |attempt: &Bson| {
+        let read = mongodb::bson::deserialize_from_bson(attempt.clone());
+        read.map_err(|_| "a past attempt cannot be read".to_owned())
+    };
+    attempts.iter().map(attempt).collect()
 }
 
 #[cfg(test)]
@@ -427,6 +449,7 @@ mod tests {
             ("id", Bson::from("other"), "_id"),
             ("kind", Bson::Null, "not a text"),
             ("payload", Bson::from(1), "not binary"),
+            ("fingerprint", Bson::from("x"), "not a number"),
             ("token", Bson::from("x"), "not a number"),
         ] {
             let mut spoiled = Document::try_from(sound.clone()).unwrap();

@@ -6,7 +6,10 @@
 
 pub(crate) mod version;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, Migration, Result, Schema};
@@ -22,8 +25,8 @@ use crate::{
     connection::Database,
     error::{DUPLICATE_KEY, before, code, failed, in_reply},
     layout::{
-        self, SCHEMA, VERSION, create_indexes, create_messages, indexes, mark, messages, sequence,
-        validator,
+        self, PAUSED, SCHEMA, VERSION, create_indexes, create_messages, indexes, mark, messages,
+        meta, paused, sequence, validator,
     },
     rows::number,
     sessions::{write_concern, write_concern_document},
@@ -36,6 +39,7 @@ const LOCK_LEASE: i64 = 30_000_000;
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
 const NAMESPACE_EXISTS: i32 = 48;
+const NAMESPACE_NOT_FOUND: i32 = 26;
 /// An index of that name or of those keys is there with other options.
 const INDEX_CONFLICTS: [i32; 3] = [67, 85, 86];
 
@@ -130,6 +134,10 @@ async fn missing_part(database: &Database) -> Result<Option<&'static str>> {
     {
         return Ok(Some("the document of sequence numbers"));
     }
+    let paused = find_meta(database, doc! { "_id": PAUSED }).await?;
+    if paused.is_none_or(|paused| paused.get_array("handlers").is_err()) {
+        return Ok(Some("the document of paused handlers"));
+    }
     Ok(None)
 }
 
@@ -204,6 +212,7 @@ async fn set_up(database: &Database) -> Result<()> {
     run(database, create_messages(inbox), &[NAMESPACE_EXISTS]).await?;
     run(database, create_indexes(inbox), &INDEX_CONFLICTS).await?;
     ensure(database, sequence()).await?;
+    ensure(database, paused()).await?;
     match missing_part(database).await? {
         Some(part) => Err(incomplete(database, part)),
         None => Ok(()),
@@ -264,6 +273,35 @@ async fn apply(database: &Database, from_nothing_only: bool) -> Result<Migration
     })
 }
 
+/// Removes the collections, that with the mark last. From the first step on nothing is stored any more.
+async fn remove(database: &Database) -> Result<()> {
+    match find(database).await? {
+        Found::Nothing => return Ok(()),
+        Found::Foreign => return Err(foreign(database)),
+        Found::Version { version, .. } if version > VERSION => {
+            return Err(wrong_version(database, version));
+        }
+        Found::Version { .. } => {}
+    }
+    let inbox = &database.options.inbox;
+    let statements = [
+        doc! { "q": { "_id": SCHEMA }, "u": { "$set": { "complete": false } } },
+        doc! { "q": { "_id": "sequence" }, "u": { "$unset": { "last": "" } } },
+    ];
+    let update = doc! { "update": meta(inbox), "updates": statements.as_slice() };
+    run(database, update, &[]).await?;
+    database.checked.store(false, Ordering::Relaxed);
+    for collection in [messages(inbox), meta(inbox)] {
+        run(
+            database,
+            doc! { "drop": collection },
+            &[NAMESPACE_NOT_FOUND],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
 async fn exists(database: &Database) -> Result<bool> {
     match find(database).await? {
         Found::Nothing => return Ok(false),
@@ -298,6 +336,10 @@ impl Schema for MongoStore {
         layout::ddl(self.database.handle().name(), &self.database.options.inbox)
     }
 
+    fn exists_query(&self) -> String {
+        layout::exists_query(self.database.handle().name(), &self.database.options.inbox)
+    }
+
     fn expected_version(&self) -> u32 {
         VERSION
     }
@@ -325,6 +367,14 @@ impl Schema for MongoStore {
         let migrate = |database: Arc<Database>| async move { apply(&database, false).await };
         let migrated = self.database.task(migrate).await;
         migrated.map_err(|error| error.in_operation("migrate"))
+    }
+
+    /// Stop its workers first: one that is just storing messages may leave a collection behind, which a
+    /// second call does not take for an inbox.
+    async fn remove(&self) -> Result<()> {
+        let remove = |database: Arc<Database>| async move { remove(&database).await };
+        let removed = self.database.task(remove).await;
+        removed.map_err(|error| error.in_operation("remove"))
     }
 }
 

@@ -4,8 +4,8 @@ use std::{future::Future, sync::Arc, time::Instant};
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Error, ErrorKind, Lease, Message, Receipt, Recorded, Result, Settled, Settlement,
-    Transactional, check_size, from_micros,
+    Bytes, Error, ErrorKind, Key, Lease, Message, Receipt, Recorded, Result, Settled, Settlement,
+    State, Transactional, check_size, from_micros,
 };
 use mongodb::{
     ClientSession,
@@ -20,7 +20,7 @@ use crate::{
     ordering::{is_first, is_first_now, promote_key_heads},
     pipelines::{self, Keeping},
     receive::{self, Plan},
-    rows::{Beginning, document, identifier, number, those},
+    rows::{Beginning, code, document, identifier, number, those},
     settle::{Repetition, settle_on},
     store::MongoStore,
     transaction::OpenTransaction,
@@ -363,6 +363,34 @@ async fn record_in(
     recorded.await
 }
 
+async fn keep_result_in(
+    database: &Arc<Database>,
+    transaction: &mut MongoTransaction,
+    key: &Key,
+    result: Bytes,
+) -> Result<()> {
+    check_size("result", result.len(), database.options.payload_limit)?;
+    let id = identifier(key);
+    let kept = in_transaction(database, transaction, |database, mut open| async move {
+        let mut connection = database.in_transaction(&mut open.session);
+        let mut filter = those([id.as_str()]);
+        filter.insert("state", code(State::Processed));
+        let kept = match connection
+            .change(filter, pipelines::keep_result(&result))
+            .await
+        {
+            Ok(Change::Done(_) | Change::Unread) => Ok(()),
+            Ok(Change::NoneSuch | Change::Held) => {
+                let context = "the message is not recorded in this transaction";
+                Err(connection.error(ErrorKind::Other, context))
+            }
+            Err(error) => Err(error),
+        };
+        (open, kept)
+    });
+    kept.await
+}
+
 async fn settle_in(
     database: &Arc<Database>,
     transaction: &mut MongoTransaction,
@@ -433,6 +461,16 @@ impl Transactional for MongoStore {
     ) -> Result<Recorded> {
         let recorded = record_in(&self.database, transaction, message, result).await;
         recorded.map_err(|error| error.in_operation("record_in"))
+    }
+
+    async fn keep_result_in(
+        &self,
+        transaction: &mut Self::Transaction,
+        key: &Key,
+        result: Bytes,
+    ) -> Result<()> {
+        let kept = keep_result_in(&self.database, transaction, key, result).await;
+        kept.map_err(|error| error.in_operation("keep_result_in"))
     }
 
     async fn settle_in(

@@ -95,6 +95,9 @@ fn what_matters() -> Document {
         { "operationType": "insert" },
         { "operationType": "update", "updateDescription.updatedFields.lane": CLAIMABLE },
         { "operationType": "update", "updateDescription.updatedFields.state": 0 },
+        // It was rescheduled, or its handler is not paused any more.
+        { "operationType": "update", "updateDescription.updatedFields.dueAt": { "$gt": 0 } },
+        { "operationType": "update", "updateDescription.updatedFields.touched": { "$gt": 0 } },
         // What servers before 5.0 make of an update by a pipeline.
         { "operationType": "replace", "fullDocument.state": 0, "fullDocument.lane": CLAIMABLE },
     ] } }

@@ -1,6 +1,6 @@
 //! Worker processes on one server, killed again and again, and the server with them: the crash
 //! part of the conformance suite. `INBOX_CRASH_SERVER=mongodb-set` makes it a replica set of three
-//! members, of which the primary is killed.
+//! members, of which the primary is killed, whichever it is.
 //!
 //! `cargo test -p inbox-mongo --test crash -- --kills 200 --operations 100000` is the full run.
 
@@ -107,11 +107,16 @@ impl Site for Harmed {
         if !self.set || how == Restart::Orderly {
             return common::restart(&self.server, how).await;
         }
-        common::act(&self.server, |set| {
-            set.kill_node(0)?;
+        let primary = common::primary(&self.address).await;
+        common::act(&self.server, move |set| {
+            let port = primary.rsplit(':').next().unwrap_or_default();
+            let is_primary = |url: &String| url.contains(&format!(":{port}/"));
+            let urls = set.urls();
+            let node = urls.iter().position(is_primary).unwrap_or_default();
+            set.kill_node(node)?;
             // Until another one has taken over.
             std::thread::sleep(Duration::from_secs(4));
-            set.start_node(0)
+            set.start_node(node)
         })
         .await
     }

@@ -268,7 +268,7 @@ async fn nothing_is_lost_when_another_member_takes_over() {
             while store.receive_one(&sent).await.is_err() {}
             assert_eq!(
                 store.receive_one(&sent).await.ok(),
-                Some(Receipt::Duplicate)
+                Some(Receipt::Duplicate { differs: false })
             );
         }
         disturbing.await.unwrap();

@@ -16,8 +16,8 @@ use std::{
 
 use common::{TestInbox, handler, lock, message, worker};
 use inbox_api::{
-    ClaimRequest, Lease, LeaseTerms, Message, Operate as _, OrderingKey, Outcome, Schema as _,
-    Settlement, Store as _,
+    ClaimRequest, Edit, HandlerName, Lease, LeaseTerms, Message, Operate as _, OrderingKey,
+    Outcome, Schema as _, Settlement, Store as _,
 };
 use inbox_mongo::{
     MongoStore,
@@ -218,6 +218,51 @@ async fn requests_for_ordering_keys_do_not_grow_with_the_batch() {
     }
 }
 
+/// Fingerprints are read only when there are duplicates.
+#[tokio::test]
+async fn a_duplicate_takes_one_request_more() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let (store, sent) = listening(&place).await;
+    let _ = store.receive(&batch(10, 0, false)).await.unwrap();
+    assert_eq!(names(&sent), ["findAndModify", "insert"]);
+    let _ = store.receive(&batch(10, 5, false)).await.unwrap();
+    assert_eq!(names(&sent), ["findAndModify", "insert", "aggregate"]);
+}
+
+/// Neither does the backlog of a handler that is paused cost the others anything, nor the pause, but
+/// for the first claim that meets it.
+#[tokio::test]
+async fn a_pause_takes_one_request_once() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let (store, sent) = listening(&place).await;
+    let _ = store.receive(&batch(20, 0, false)).await.unwrap();
+    let other = HandlerName::new("other").unwrap();
+    let _ = store
+        .receive(&[message("a").for_handler(other.clone())])
+        .await
+        .unwrap();
+    let both = ClaimRequest {
+        handlers: vec![handler(), other.clone()],
+        ..request(10)
+    };
+    store.pause(&handler()).await.unwrap();
+    lock(&sent).clear();
+    let claims = store.claim(&both).await.unwrap();
+    assert_eq!(claims.leased.len(), 1);
+    assert_eq!(names(&sent).get(..2).unwrap(), ["aggregate", "aggregate"]);
+    assert_eq!(store.claim(&both).await.unwrap().leased, []);
+    assert_eq!(names(&sent), ["aggregate"]);
+    let claims = store.claim(&request(10)).await.unwrap();
+    assert_eq!(claims.leased, []);
+    assert_eq!(names(&sent), ["aggregate"]);
+    store.resume(&handler()).await.unwrap();
+    assert_eq!(store.claim(&both).await.unwrap().leased.len(), 10);
+}
+
 #[tokio::test]
 async fn concerns_are_said_on_each_request() {
     let Some(place) = TestInbox::shared() else {
@@ -287,6 +332,7 @@ fn privileges(command: &Document) -> Vec<(String, &'static str)> {
         "listIndexes" => &["listIndexes"],
         "create" => &["createCollection"],
         "createIndexes" => &["createIndex"],
+        "drop" => &["dropCollection"],
         other => panic!("which privileges does {other} need?"),
     };
     let collection = collection.as_str().unwrap();
@@ -339,10 +385,10 @@ async fn the_documented_roles_have_what_commands_need() {
     let Some(place) = TestInbox::shared() else {
         return;
     };
-    let (owner, sent) = listening_from_the_start(&place).await;
+    let (owner, of_owner) = listening_from_the_start(&place).await;
     owner.create().await.unwrap();
     let worker = given("inboxWorker");
-    check_privileges(&sent, &[worker.clone(), given("inboxOwner")].concat());
+    check_privileges(&of_owner, &[worker.clone(), given("inboxOwner")].concat());
 
     let (store, sent) = listening_from_the_start(&place).await;
     assert!(store.exists().await.unwrap());
@@ -372,7 +418,7 @@ async fn the_documented_roles_have_what_commands_need() {
     let settlements: Vec<_> = std::iter::once(dead).chain(done).collect();
     let _ = store.settle(&settlements).await.unwrap();
     let key = settlements[1].lease.key.clone();
-    let _ = store.replay(&key, None).await.unwrap();
+    let _ = store.replay(&key, &Edit::default()).await.unwrap();
     let _ = store.discard(&key).await.unwrap();
     let _ = store.get(&key).await.unwrap();
     let page = inbox_api::Page::first(5);
@@ -383,9 +429,22 @@ async fn the_documented_roles_have_what_commands_need() {
     store.statistics().await.unwrap();
     for state in [inbox_api::State::Dead, inbox_api::State::Processed] {
         let expired = inbox_api::PurgeRequest::new(state, Duration::ZERO, 10).unwrap();
+        let _ = store.drop_payloads(&expired).await.unwrap();
         let _ = store.purge(&expired).await.unwrap();
     }
+    let slice = inbox_api::Slice {
+        after: None,
+        limit: 10,
+    };
+    let due = inbox_api::Due::Now;
+    store.pause(&handler()).await.unwrap();
+    store.resume(&handler()).await.unwrap();
+    let rescheduled = store.reschedule_slice(&everything, &slice, due).await;
+    assert!(rescheduled.unwrap().changed > 0);
+    let _ = store.clear_slice(&handler(), &slice).await.unwrap();
     check_privileges(&sent, &worker);
+    owner.remove().await.unwrap();
+    check_privileges(&of_owner, &[worker, given("inboxOwner")].concat());
 }
 
 /// The names of all indexes that an explanation mentions, and whether it reads a whole collection.

@@ -1,11 +1,11 @@
-//! What replays and discards have in common.
+//! What replays, reschedulings and discards have in common.
 
 use inbox_api::{
-    Bytes, Cursor, ErrorKind, Filter, Intervention, Key, Progress, Result, Slice, State,
+    Cursor, Due, Edit, ErrorKind, Filter, Intervention, Key, Progress, Result, Slice, State,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
-use super::{discard, filter::Query, records::position, replay};
+use super::{discard, filter::Query, records::position, replay, reschedule};
 use crate::{
     begin::find,
     connection::{Connection, Database},
@@ -15,8 +15,9 @@ use crate::{
 
 /// What is done to messages.
 pub(super) enum Act {
-    /// With a new payload, if there is one.
-    Replay(Option<Bytes>),
+    /// With what is new of it.
+    Replay(Edit),
+    Reschedule(Due),
     Discard,
 }
 
@@ -25,14 +26,24 @@ impl Act {
     fn states(&self) -> &'static [State] {
         match self {
             Self::Replay(_) => replay::FINAL,
+            Self::Reschedule(_) => reschedule::WAITING,
             Self::Discard => discard::UNWANTED,
+        }
+    }
+
+    /// The state of those that are meant by a filter without states.
+    fn usual_state(&self) -> State {
+        match self {
+            Self::Replay(_) | Self::Discard => State::Dead,
+            Self::Reschedule(_) => State::Pending,
         }
     }
 
     /// Which messages are changed at a time of the server's, and how.
     fn change(&self, database: &Database, now: i64, mark: ObjectId) -> (Document, Vec<Document>) {
         match self {
-            Self::Replay(payload) => replay::change(database, payload.as_ref(), mark),
+            Self::Replay(edit) => replay::change(database, edit, mark),
+            Self::Reschedule(due) => reschedule::change(database, *due, now, mark),
             Self::Discard => discard::change(database, now, mark),
         }
     }
@@ -43,6 +54,15 @@ pub(super) fn numbers_of(found: &[Document]) -> Vec<i64> {
         .iter()
         .filter_map(|document| number(document, "seq"))
         .collect()
+}
+
+/// The identifiers of documents.
+pub(super) fn ids_of<'a>(found: impl Iterator<Item = &'a Document>) -> Vec<String> {
+    found.filter_map(|d| id_of(d).map(str::to_owned)).collect()
+}
+
+pub(super) fn is_ordered(document: &Document) -> bool {
+    document.contains_key("orderingKey")
 }
 
 /// Changes the messages `ids` where they are still as `condition` says, and looks at their
@@ -76,7 +96,7 @@ pub(super) async fn intervene(
             return Ok(Intervention::NotFound);
         };
         let now = number(&found, "now").unwrap_or(0);
-        let ordered = found.contains_key("orderingKey");
+        let ordered = is_ordered(&found);
         connection.open(number(&found, "seq"), now).await?;
         let mark = ObjectId::new();
         let (condition, pipeline) = act.change(connection.database, now, mark);
@@ -91,7 +111,7 @@ pub(super) async fn intervene(
         };
         match act {
             _ if !act.states().contains(&state) => return Ok(Intervention::WrongState(state)),
-            Act::Replay(None) if !found.contains_key("payloadBytes") => {
+            Act::Replay(edit) if edit.payload.is_none() && !found.contains_key("payloadBytes") => {
                 return Ok(Intervention::PayloadDropped);
             }
             // It has changed just now.
@@ -112,7 +132,8 @@ pub(super) async fn intervene_in_slice(
         next: None,
     };
     let beyond = position(slice.after.as_ref())?;
-    let (Some(mut query), 1..) = (Query::eligible(filter, act.states()), slice.limit) else {
+    let query = Query::eligible(filter, act.states(), act.usual_state());
+    let (Some(mut query), 1..) = (query, slice.limit) else {
         return Ok(nothing);
     };
     if let Some(beyond) = beyond {
@@ -121,8 +142,6 @@ pub(super) async fn intervene_in_slice(
     if matches!(act, Act::Replay(_)) {
         query.filter.insert("payload", doc! { "$exists": true });
     }
-    // Others may replay what is found here and see it through before it is changed.
-    let still = query.still();
     let mut pipeline = query.stages(connection.database, Some(doc! { "seq": 1 }));
     pipeline.push(doc! { "$limit": i64::from(slice.limit) });
     pipeline.push(doc! { "$project": { "seq": 1, "orderingKey": 1, "now": 1 } });
@@ -136,14 +155,12 @@ pub(super) async fn intervene_in_slice(
     // the next slice all the same.
     let full = found.len() >= slice.limit as usize;
     let next = number(last, "seq").filter(|_| full).map(Cursor::from);
-    let ids = |found: &mut dyn Iterator<Item = &Document>| -> Vec<String> {
-        found.filter_map(|d| id_of(d).map(str::to_owned)).collect()
-    };
-    let all = ids(&mut found.iter());
-    let ordered = ids(&mut found.iter().filter(|d| d.contains_key("orderingKey")));
+    let all = ids_of(found.iter());
+    let ordered = ids_of(found.iter().filter(|document| is_ordered(document)));
     let mark = ObjectId::new();
     let (condition, pipeline) = act.change(connection.database, now, mark);
-    let condition = doc! { "$and": [condition, still] };
+    // Others may replay what is found here and see it through before it is changed.
+    let condition = doc! { "$and": [condition, query.still(now)] };
     let changed = change(connection, &all, condition, pipeline, &ordered, mark).await?;
     Ok(Progress { changed, next })
 }

@@ -62,7 +62,7 @@ pub(super) async fn list(
     // One more than asked for tells whether there is a next page.
     pipeline.push(doc! { "$limit": i64::from(limit) + 1 });
     if !page.with_payload {
-        pipeline.push(doc! { "$unset": ["payload", "result"] });
+        pipeline.push(doc! { "$unset": ["payload", "result", "history"] });
     }
     // Which index is best depends on the filter; the server has the numbers for that.
     let mut found = connection.aggregate(None, pipeline).await?;

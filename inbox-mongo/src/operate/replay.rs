@@ -1,6 +1,6 @@
 //! Replaying what is final.
 
-use inbox_api::{Bytes, State};
+use inbox_api::{Edit, State};
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use crate::{connection::Database, pipelines, rows::code};
@@ -10,13 +10,13 @@ pub(super) const FINAL: &[State] = &[State::Processed, State::Dead, State::Disca
 /// Which messages are replayed, and how. One without a payload needs a new one.
 pub(super) fn change(
     database: &Database,
-    payload: Option<&Bytes>,
+    edit: &Edit,
     mark: ObjectId,
 ) -> (Document, Vec<Document>) {
     let states: Vec<i32> = FINAL.iter().map(|state| code(*state)).collect();
     let mut condition = doc! { "state": { "$in": states } };
-    if payload.is_none() {
+    if edit.payload.is_none() {
         condition.insert("payload", doc! { "$exists": true });
     }
-    (condition, pipelines::replay(database, payload, mark))
+    (condition, pipelines::replay(database, edit, mark))
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use inbox_api::{HandlerName, HandlerStatistics, Result, State, Statistics};
 use mongodb::bson::{Document, doc};
 
+use super::pauses::paused;
 use crate::{
     connection::Connection,
     count_cache,
@@ -74,11 +75,14 @@ pub(super) async fn statistics(connection: &mut Connection<'_>) -> Result<Statis
     };
     // In order of name. One that breaks the rules is of a corrupt message, which claim and list
     // report.
+    let paused = paused(connection).await?;
     let handlers = by_handler.iter().filter_map(|(name, states)| {
         let handler = HandlerName::new(name.as_str()).ok()?;
         let run_out = counter(&of(&run_out, "_id", name));
         let oldest = of(&oldest, "handler", name);
-        Some(handler_statistics(handler, states, run_out, &oldest))
+        let mut statistics = handler_statistics(handler, states, run_out, &oldest);
+        statistics.paused = paused.contains(&statistics.handler);
+        Some(statistics)
     });
     Ok(Statistics {
         handlers: handlers.collect(),

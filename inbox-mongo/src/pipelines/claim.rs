@@ -1,19 +1,27 @@
 //! What a claim writes.
 
+use std::time::Duration;
+
 use inbox_api::{LeaseTerms, State, duration_micros};
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use super::{add, dead, literal, mark_ordered, next_token, release};
 use crate::{connection::Database, rows::code};
 
-/// Leases a message.
-pub(crate) fn lease(database: &Database, terms: &LeaseTerms, claim: ObjectId) -> Vec<Document> {
+/// Leases a message, for so long.
+pub(crate) fn lease(
+    database: &Database,
+    terms: &LeaseTerms,
+    length: Duration,
+    claim: ObjectId,
+) -> Vec<Document> {
     let now = database.now();
-    let length = duration_micros(terms.length());
+    let length = duration_micros(length);
     vec![doc! { "$set": {
         "state": code(State::Leased),
         "token": next_token(&now),
         "started": add("started", 1),
+        "leasedAt": now.clone(),
         "worker": literal(terms.worker().as_str()),
         "claim": claim,
         // Whether this takes over from a lease that ran out.

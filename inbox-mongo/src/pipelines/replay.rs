@@ -1,6 +1,6 @@
 //! What a replay writes.
 
-use inbox_api::{Bytes, State};
+use inbox_api::{Edit, State};
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
 use super::{add, binary, if_ordered, literal, mark_ordered};
@@ -10,11 +10,7 @@ use crate::{
 };
 
 /// Makes a final message pending again.
-pub(crate) fn replay(
-    database: &Database,
-    payload: Option<&Bytes>,
-    mark: ObjectId,
-) -> Vec<Document> {
+pub(crate) fn replay(database: &Database, edit: &Edit, mark: ObjectId) -> Vec<Document> {
     let now = database.now();
     let mut set = doc! {
         "state": code(State::Pending),
@@ -31,17 +27,21 @@ pub(crate) fn replay(
         "finishedAt",
         "result",
         "blocks",
+        "emptied",
         "expireAt",
         "expireUnmarked",
     ] {
         set.insert(gone, "$$REMOVE");
     }
-    if let Some(payload) = payload {
+    if let Some(payload) = &edit.payload {
         set.insert("payload", literal(binary(payload)));
         set.insert(
             "payloadBytes",
             i64::try_from(payload.len()).unwrap_or(i64::MAX),
         );
+    }
+    if let Some(headers) = &edit.headers {
+        set.insert("headers", literal(headers.to_json()));
     }
     mark_ordered(database, &mut set, mark);
     vec![doc! { "$set": set }]

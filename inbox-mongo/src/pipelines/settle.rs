@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use inbox_api::{AfterDead, Outcome, State, duration_micros, error_text};
-use mongodb::bson::{Document, doc, oid::ObjectId};
+use inbox_api::{AfterDead, AttemptEnd, Outcome, PastAttempt, State, duration_micros, error_text};
+use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
 use super::{add, binary, dead, finish, if_ordered, literal, mark_ordered, release};
 use crate::{
@@ -28,6 +28,23 @@ impl Keeping {
     }
 }
 
+/// What became of the newest attempts, this one included, in the form of [`PastAttempt`]'s JSON.
+fn with_attempt(now: &Document, end: AttemptEnd, error: &str) -> Document {
+    let attempt = doc! {
+        "attempt": "$started",
+        "replays": "$replays",
+        "worker": "$worker",
+        "leased_at": "$leasedAt",
+        "ended_at": now.clone(),
+        "end": end.as_str(),
+        "error": literal(&*PastAttempt::error_text(error)),
+    };
+    let nothing: [Bson; 0] = [];
+    let before = doc! { "$cond": [{ "$isArray": "$history" }, "$history", nothing.as_slice()] };
+    let newest = -i64::try_from(PastAttempt::KEPT).unwrap_or(i64::MAX);
+    doc! { "$slice": [{ "$concatArrays": [before, [attempt]] }, newest] }
+}
+
 /// Ends a lease. A message with an ordering key is left marked with `mark`.
 pub(crate) fn settle(
     database: &Database,
@@ -47,6 +64,7 @@ pub(crate) fn settle(
             if keeping.drop_payload {
                 set.insert("payload", "$$REMOVE");
                 set.insert("payloadBytes", "$$REMOVE");
+                set.insert("emptied", result.is_none());
             }
             if let Some(age) = keeping.expire_after {
                 let millis = duration_micros(age).div_euclid(1000);
@@ -66,7 +84,7 @@ pub(crate) fn settle(
             set
         }
         Outcome::Retry { after, error } => {
-            let due = doc! { "$add": [now, duration_micros(*after)] };
+            let due = doc! { "$add": [now.clone(), duration_micros(*after)] };
             doc! {
                 "state": code(State::Pending),
                 "dueAt": due.clone(),
@@ -78,7 +96,7 @@ pub(crate) fn settle(
         }
         Outcome::Release => release(),
         Outcome::Defer { after, error } => {
-            let due = doc! { "$add": [now, duration_micros(*after)] };
+            let due = doc! { "$add": [now.clone(), duration_micros(*after)] };
             let mut set = release();
             set.insert("dueAt", due.clone());
             set.insert("visibleAt", due);
@@ -88,6 +106,9 @@ pub(crate) fn settle(
             set
         }
     };
+    if let Some((end, error)) = AttemptEnd::of(outcome) {
+        set.insert("history", with_attempt(&now, end, error));
+    }
     mark_ordered(database, &mut set, mark);
     vec![doc! { "$set": set }]
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// As [`Database::task`], for what needs an inbox of the right version: looks once whether there is
-/// one.
+/// one, and again where the server refuses something, since another process may have removed it.
 pub(crate) async fn checked_task<T, F>(
     database: &Arc<Database>,
     work: impl FnOnce(Arc<Database>) -> F + Send + 'static,
@@ -34,7 +34,17 @@ where
             check_version(&database).await?;
             database.checked.store(true, Ordering::Relaxed);
         }
-        work(database).await
+        match work(Arc::clone(&database)).await {
+            Err(error) if error.kind() == ErrorKind::Other => {
+                match check_version(&database).await {
+                    Err(missing) if missing.kind() == ErrorKind::SchemaMissing => {
+                        Err(missing.with_effect(error.effect()))
+                    }
+                    _ => Err(error),
+                }
+            }
+            outcome => outcome,
+        }
     });
     checked.await
 }

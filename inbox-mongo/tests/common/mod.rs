@@ -120,17 +120,23 @@ pub fn with(url: &str, settings: &str) -> String {
     format!("{url}{separator}{settings}")
 }
 
-/// A proxy in front of the primary of the server that `url` names, and a URL that goes through it.
-pub async fn proxied(url: &str) -> std::io::Result<(Proxy, String)> {
-    let primary = client(url)
+/// The host and port of the primary of the server that `url` names, or of that server where there are no
+/// replica sets.
+pub async fn primary(url: &str) -> String {
+    let answer = client(url)
         .await
         .database("admin")
         .run_command(doc! { "isMaster": 1 })
         .await
-        .map_err(std::io::Error::other)?;
+        .unwrap();
     let named = url.split("://").nth(1).unwrap_or_default();
     let named = named.split(['/', '?']).next().unwrap_or_default();
-    let host = primary.get_str("primary").unwrap_or(named).to_owned();
+    answer.get_str("primary").unwrap_or(named).to_owned()
+}
+
+/// A proxy in front of the primary of the server that `url` names, and a URL that goes through it.
+pub async fn proxied(url: &str) -> std::io::Result<(Proxy, String)> {
+    let host = primary(url).await;
     let mut servers = tokio::net::lookup_host(host).await?;
     let nowhere = || std::io::Error::other("a host without an address");
     let proxy = Proxy::start(servers.next().ok_or_else(nowhere)?).await?;

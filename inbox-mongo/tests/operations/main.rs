@@ -1,0 +1,230 @@
+//! What the conformance suite does not look at: the schema as text, errors of the server, TTL,
+//! what is left behind by a crash between two documents, and what a standalone server lacks.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests fail by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod connecting;
+mod counts;
+mod left_behind;
+mod set_up;
+
+use std::time::Duration;
+
+use common::{TestInbox, handler, kind, message, worker};
+use inbox_api::{
+    Edit, ErrorKind, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt, Schema as _, State,
+    Store as _, StoreExt as _, Transactional as _,
+};
+use inbox_mongo::{
+    MongoOptions, MongoStore,
+    mongodb::bson::{Document, doc, oid::ObjectId},
+};
+
+use test_servers::Kind as ServerKind;
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn in_order(id: &str) -> inbox_api::Message {
+    message(id).with_ordering_key(OrderingKey::new("customer-1").unwrap())
+}
+
+async fn claim_ids(store: &MongoStore) -> Vec<String> {
+    let claims = store
+        .claim_for(&handler(), 10, LEASE, &worker())
+        .await
+        .unwrap();
+    let ids = claims.leased.iter();
+    ids.map(|leased| leased.message.id().to_string()).collect()
+}
+
+#[tokio::test]
+async fn a_payload_over_the_limit_is_refused_with_the_limit() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let limit = store.capabilities().payload_limit;
+    assert_eq!(limit, 15 * 512 * 1024);
+    let large = |id: &str, size: usize| {
+        inbox_api::Message::new(
+            handler(),
+            inbox_api::MessageId::new(id).unwrap(),
+            inbox_api::Kind::new("order.placed").unwrap(),
+            vec![7; size],
+        )
+    };
+    let receipts = store
+        .receive(&[large("a", limit + 1), large("b", limit), message("c")])
+        .await
+        .unwrap();
+    let Receipt::Refused(refused) = &receipts[0] else {
+        panic!("{receipts:?}");
+    };
+    assert!(
+        refused.to_string().contains(&limit.to_string()),
+        "{refused}"
+    );
+    assert_eq!(receipts[1..], [Receipt::Accepted, Receipt::Accepted]);
+    let record = store.get(large("b", 0).key()).await.unwrap().unwrap();
+    assert_eq!(record.payload.unwrap().len(), limit);
+}
+
+#[tokio::test]
+async fn purging_a_blocking_message_lets_the_next_one_through() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let _ = store
+        .receive(&[in_order("a"), in_order("b")])
+        .await
+        .unwrap();
+    let claims = store
+        .claim_for(&handler(), 1, LEASE, &worker())
+        .await
+        .unwrap();
+    let dead = Outcome::Dead {
+        reason: "no".into(),
+        after: inbox_api::AfterDead::Block,
+    };
+    let _ = store
+        .settle_one(&claims.leased[0].lease, dead)
+        .await
+        .unwrap();
+    assert_eq!(claim_ids(&store).await, Vec::<String>::new());
+    let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 1);
+    assert_eq!(claim_ids(&store).await, ["b"]);
+}
+
+#[tokio::test]
+async fn processed_messages_get_the_date_of_their_expiry() {
+    let Some(mut place) = TestInbox::shared() else {
+        return;
+    };
+    let week = Duration::from_secs(7 * 24 * 3600);
+    place.options = place.options.expire_processed_after(Some(week));
+    let store = place.store().await;
+    let _ = store.receive_one(&message("a")).await.unwrap();
+    let claims = store
+        .claim_for(&handler(), 1, LEASE, &worker())
+        .await
+        .unwrap();
+    let lease = &claims.leased[0].lease;
+    let _ = store
+        .settle_one(lease, Outcome::Processed { result: None })
+        .await
+        .unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    let stored = messages.find_one(doc! {}).await.unwrap().unwrap();
+    let expiry = stored.get_datetime("expireAt").unwrap().timestamp_millis();
+    let finished = stored.get_i64("finishedAt").unwrap() / 1000;
+    assert_eq!(expiry - finished, i64::try_from(week.as_millis()).unwrap());
+    // A replayed message does not expire.
+    let replayed = store
+        .replay(message("a").key(), &Edit::default())
+        .await
+        .unwrap();
+    assert_eq!(replayed, inbox_api::Intervention::Done);
+    let stored = messages.find_one(doc! {}).await.unwrap().unwrap();
+    assert!(!stored.contains_key("expireAt"));
+}
+
+#[tokio::test]
+async fn a_standalone_server_is_refused_for_transactions() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    if common::replicates(&place.url).await {
+        assert!(store.capabilities().transactions);
+        return;
+    }
+    assert!(!store.capabilities().transactions);
+    let error = store.open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("replica set"), "{error}");
+}
+
+#[tokio::test]
+async fn a_text_that_looks_like_a_field_is_kept_as_it_is() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let _ = store.receive_one(&message("$id")).await.unwrap();
+    let claims = store
+        .claim_for(
+            &handler(),
+            1,
+            LEASE,
+            &inbox_api::WorkerName::new("$seq").unwrap(),
+        )
+        .await
+        .unwrap();
+    let retry = Outcome::Retry {
+        after: Duration::ZERO,
+        error: "$payload".into(),
+    };
+    let _ = store
+        .settle_one(&claims.leased[0].lease, retry)
+        .await
+        .unwrap();
+    let record = store.get(message("$id").key()).await.unwrap().unwrap();
+    assert_eq!(record.last_error.as_deref(), Some("$payload"));
+    assert_eq!(record.worker.unwrap().as_str(), "$seq");
+    let [past] = record.history.as_slice() else {
+        panic!("{:?}", record.history);
+    };
+    assert_eq!(
+        (past.worker.as_str(), past.error.as_str()),
+        ("$seq", "$payload")
+    );
+}
+
+/// Roles exist only where there are users.
+#[tokio::test]
+async fn the_documented_role_is_enough() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    for role in common::documented_roles(&place.database) {
+        let mut command = doc! { "createRole": role.get_str("role").unwrap() };
+        command.extend(role.into_iter().filter(|(field, _)| field != "role"));
+        if place.run(command).await.is_err() {
+            println!("NOT CHECKED: this server has no roles");
+            return;
+        }
+    }
+    let connect = |role: &'static str| {
+        let place = &place;
+        async move {
+            let user = doc! { "createUser": role, "pwd": "secret", "roles": [role] };
+            place.run(user).await.unwrap();
+            let url = place.url.replacen("://", &format!("://{role}:secret@"), 1);
+            let url = url.replacen("/?", &format!("/{}?", place.database), 1);
+            let url = if url.contains('?') {
+                url
+            } else {
+                format!("{url}{}", place.database)
+            };
+            let url = common::with(&url, &format!("authSource={}", place.database));
+            let options = MongoOptions::from_url(&url).unwrap();
+            MongoStore::connect(options).await.unwrap()
+        }
+    };
+    connect("inboxOwner").await.create().await.unwrap();
+    let store = connect("inboxWorker").await;
+    assert!(store.exists().await.unwrap());
+    store.migrate().await.unwrap();
+    let _ = store.receive_one(&message("a")).await.unwrap();
+    assert_eq!(claim_ids(&store).await, ["a"]);
+    let _ = store.statistics().await.unwrap();
+}
