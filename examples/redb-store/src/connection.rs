@@ -32,8 +32,8 @@ pub(crate) struct Inner {
     pub(crate) wakeups: Wakeups,
     /// Operations hold it for reading as long as they run, so closing waits for them.
     file: RwLock<File>,
-    /// Whether the file is known to hold a complete inbox. It stays true while the file is open:
-    /// redb locks it, so nobody else can change the tables.
+    /// Whether the file is known to hold a complete inbox. It stays true until a set-up or a removal
+    /// while the file is open: redb locks it, so nobody else can change the tables.
     is_checked: AtomicBool,
     /// redb lets one writer in at a time anyway. Waiting here, without a thread, keeps a thousand
     /// waiting writers from taking all of the runtime's blocking threads.
@@ -131,9 +131,11 @@ impl Inner {
         body: impl FnOnce(&WriteTransaction) -> Result<(T, bool), Failure> + Send + 'static,
     ) -> Result<T> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let set_up = move |_: &Self, database: &Database| {
+        let set_up = move |inner: &Self, database: &Database| {
             let _turn = turn;
-            transact(database, body)
+            let answer = transact(database, body);
+            inner.is_checked.store(false, Ordering::Release);
+            answer
         };
         self.on_a_thread(set_up).await
     }

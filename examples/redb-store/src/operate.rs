@@ -1,22 +1,23 @@
-//! The operator's side: look, replay, discard, purge.
+//! The operator's side: look, replay, reschedule, discard, pause, purge.
 //!
 //! Looking reads one snapshot and makes nobody wait. Every change is a write transaction that reads
 //! the state again before it writes, so that two operators, or an operator and a worker, cannot
 //! both win.
 
 mod interventions;
+mod pauses;
 mod purge;
 mod records;
 mod statistics;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Cursor, Filter, Intervention, Key, Listing, Operate, Page, Progress, PurgeRequest,
-    Record, Result, Slice, State, Statistics, check_size,
+    Cursor, Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
+    PurgeRequest, Record, Result, Slice, State, Statistics,
 };
 
 use crate::store::RedbStore;
-use interventions::{change_one, discard, replay};
+use interventions::{Eligible, change_one, clear, discard, replay, reschedule};
 
 #[async_trait]
 impl Operate for RedbStore {
@@ -53,16 +54,14 @@ impl Operate for RedbStore {
             .map_err(|error| error.in_operation("statistics"))
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        if let Some(payload) = &payload {
-            check_size("payload", payload.len(), self.options().payload_limit)
-                .map_err(|invalid| invalid.in_operation("replay"))?;
-        }
-        let key = key.clone();
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        edit.check_payload(self.options().payload_limit)
+            .map_err(|invalid| invalid.in_operation("replay"))?;
+        let (key, edit) = (key.clone(), edit.clone());
         self.inner()
             .write(move |transaction| {
                 change_one(transaction, &key, |transaction, row| {
-                    replay(transaction, row, payload)
+                    replay(transaction, row, &edit)
                 })
             })
             .await
@@ -70,12 +69,41 @@ impl Operate for RedbStore {
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let eligible = [State::Processed, State::Dead, State::Discarded];
-        self.change_slice(filter, slice, &eligible, |transaction, row| {
-            replay(transaction, row, None)
+        let eligible = Eligible {
+            states: vec![State::Processed, State::Dead, State::Discarded],
+            usual: State::Dead,
+            needs_payload: true,
+        };
+        self.change_slice(filter, slice, eligible, |transaction, row| {
+            replay(transaction, row, &Edit::default())
         })
         .await
         .map_err(|error| error.in_operation("replay_slice"))
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        let key = key.clone();
+        self.inner()
+            .write(move |transaction| {
+                change_one(transaction, &key, |transaction, row| {
+                    reschedule(transaction, row, due)
+                })
+            })
+            .await
+            .map_err(|error| error.in_operation("reschedule"))
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        let eligible = Eligible {
+            states: vec![State::Pending],
+            usual: State::Pending,
+            needs_payload: false,
+        };
+        self.change_slice(filter, slice, eligible, move |transaction, row| {
+            reschedule(transaction, row, due)
+        })
+        .await
+        .map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
@@ -87,10 +115,55 @@ impl Operate for RedbStore {
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let eligible = [State::Pending, State::Dead];
-        self.change_slice(filter, slice, &eligible, discard)
+        let eligible = Eligible {
+            states: vec![State::Pending, State::Dead],
+            usual: State::Dead,
+            needs_payload: false,
+        };
+        self.change_slice(filter, slice, eligible, discard)
             .await
             .map_err(|error| error.in_operation("discard_slice"))
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        let states = State::ALL.into_iter();
+        let states: Vec<State> = states.filter(|state| *state != State::Leased).collect();
+        let filter = Filter {
+            handler: Some(handler.clone()),
+            states: states.clone(),
+            ..Filter::default()
+        };
+        let eligible = Eligible {
+            states,
+            usual: State::Dead,
+            needs_payload: false,
+        };
+        self.change_slice(&filter, slice, eligible, clear)
+            .await
+            .map_err(|error| error.in_operation("clear_slice"))
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        let handler = handler.clone();
+        self.inner()
+            .write(move |transaction| pauses::pause(transaction, &handler))
+            .await
+            .map_err(|error| error.in_operation("pause"))
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        let handler = handler.clone();
+        self.inner()
+            .write(move |transaction| pauses::resume(transaction, &handler))
+            .await
+            .map_err(|error| error.in_operation("resume"))
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        self.inner()
+            .read(|snapshot, _| pauses::paused(snapshot))
+            .await
+            .map_err(|error| error.in_operation("paused"))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
@@ -115,5 +188,13 @@ impl Operate for RedbStore {
             .write(move |transaction| purge::purge_archived(transaction, &request, &keys))
             .await
             .map_err(|error| error.in_operation("purge_archived"))
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        let request = request.clone();
+        self.inner()
+            .write(move |transaction| purge::drop_payloads(transaction, &request))
+            .await
+            .map_err(|error| error.in_operation("drop_payloads"))
     }
 }

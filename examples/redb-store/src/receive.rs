@@ -22,8 +22,12 @@ pub(crate) fn receive(
             Some(invalid) => Ok(Receipt::Refused(invalid)),
             // The key's table knows the key from the first copy on, and until it is purged:
             // also within this batch, and whatever state the message is in.
-            None if transaction.seq_of(message.key())?.is_some() => Ok(Receipt::Duplicate),
-            None => transaction.insert(message).map(|_| Receipt::Accepted),
+            None => match transaction.seq_of(message.key())? {
+                Some(first) => Ok(Receipt::Duplicate {
+                    differs: transaction.differs(first, message)?,
+                }),
+                None => transaction.insert(message).map(|_| Receipt::Accepted),
+            },
         })
         .collect()
 }

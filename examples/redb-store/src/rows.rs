@@ -3,16 +3,16 @@
 //! Both are JSON, so that a person with redb's own tools can read them. They are kept apart
 //! because they are written at different times: [`MessageRow`] once, when the message is accepted,
 //! [`StateRow`] at every step of its life. Payload and result have their own tables, so that
-//! a step rewrites a few hundred bytes however large they are.
+//! a step rewrites a few hundred bytes however large they are, and the errors of what has failed.
 
 use inbox_api::{
-    Attempts, Bytes, ContentType, Cursor, Filter, Headers, Key, Kind, Message, OrderingKey, Record,
-    State, WorkerName, duration_micros, from_micros,
+    Attempts, Bytes, ContentType, Cursor, ErrorType, Filter, Fingerprint, Headers, Key, Kind,
+    Message, OrderingKey, PastAttempt, Record, State, WorkerName, duration_micros, from_micros,
 };
 use redb::AccessGuard;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// What was received and is needed by handlers only. Never changed.
+/// What was received and is needed by handlers only. Changed by nothing but an edit of the headers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MessageRow {
     pub(crate) content_type: Option<ContentType>,
@@ -29,8 +29,13 @@ pub(crate) struct StateRow {
     pub(crate) key: Key,
     pub(crate) kind: Kind,
     pub(crate) ordering_key: Option<OrderingKey>,
+    /// Of the headers, this one can be asked for.
+    pub(crate) correlation_id: Option<String>,
     /// `None` once the payload is dropped.
     pub(crate) payload_bytes: Option<u64>,
+    pub(crate) has_result: bool,
+    /// Of the message that was accepted, whatever becomes of its payload.
+    pub(crate) fingerprint: i64,
     pub(crate) accepted_at: i64,
     pub(crate) due_at: i64,
     pub(crate) stage: Stage,
@@ -39,8 +44,11 @@ pub(crate) struct StateRow {
     pub(crate) started: u32,
     pub(crate) finished: u32,
     pub(crate) replays: u32,
+    pub(crate) leased_at: Option<i64>,
     pub(crate) worker: Option<WorkerName>,
     pub(crate) last_error: Option<String>,
+    /// A few entries of a message that has failed, none of the others.
+    pub(crate) history: Vec<PastAttempt>,
 }
 
 /// The stored state with what belongs to it, so that a lease without an end or a processed
@@ -102,12 +110,17 @@ impl StateRow {
         }
     }
 
+    /// Whether there is a payload or a result.
+    pub(crate) fn has_content(&self) -> bool {
+        self.payload_bytes.is_some() || self.has_result
+    }
+
     pub(crate) fn matches(&self, filter: &Filter, now: i64) -> bool {
-        let accepted_before = |age| self.accepted_at <= now.saturating_sub(duration_micros(age));
-        let error_contains = |part: &String| {
-            let error = self.last_error.as_ref();
-            error.is_some_and(|error| error.contains(part))
-        };
+        let ago = |age| now.saturating_sub(duration_micros(age));
+        let accepted_before = |age| self.accepted_at <= ago(age);
+        let finished_at = self.stage.finished_at();
+        let due_by = |wait| self.due_at <= now.saturating_add(duration_micros(wait));
+        let error = self.last_error.as_deref();
         let Filter {
             states,
             handler,
@@ -115,7 +128,15 @@ impl StateRow {
             ordering_key,
             older_than,
             newer_than,
-            error_contains: part,
+            error_contains,
+            error_type,
+            ids,
+            correlation_id,
+            finished_longer_ago,
+            finished_within,
+            due_later_than,
+            due_within,
+            min_started,
         } = filter;
         (states.is_empty() || states.contains(&self.visible_state(now)))
             && handler.as_ref().is_none_or(|h| *h == self.key.handler)
@@ -123,7 +144,19 @@ impl StateRow {
             && (ordering_key.is_none() || *ordering_key == self.ordering_key)
             && older_than.is_none_or(accepted_before)
             && newer_than.is_none_or(|age| !accepted_before(age))
-            && part.as_ref().is_none_or(error_contains)
+            && (ids.is_empty() || ids.contains(&self.key.id))
+            && (correlation_id.is_none() || *correlation_id == self.correlation_id)
+            && finished_longer_ago.is_none_or(|age| finished_at.is_some_and(|at| at <= ago(age)))
+            && finished_within.is_none_or(|age| finished_at.is_some_and(|at| at > ago(age)))
+            && due_later_than.is_none_or(|wait| !due_by(wait))
+            && due_within.is_none_or(due_by)
+            && min_started.is_none_or(|least| self.started >= least)
+            && error_contains
+                .as_deref()
+                .is_none_or(|part| error.is_some_and(|error| error.contains(part)))
+            && error_type
+                .as_ref()
+                .is_none_or(|wanted| error.and_then(ErrorType::of).as_ref() == Some(wanted))
     }
 
     /// The message as handlers get it.
@@ -146,6 +179,7 @@ impl StateRow {
         row: MessageRow,
         payload: Option<Bytes>,
         result: Option<Bytes>,
+        with_history: bool,
         now: i64,
     ) -> Record {
         let state = self.visible_state(now);
@@ -161,15 +195,22 @@ impl StateRow {
             ordering_key: self.ordering_key.clone(),
             payload,
             payload_bytes: self.payload_bytes,
+            fingerprint: Fingerprint::new(self.fingerprint),
             state,
             attempts: self.attempts(),
             replays: self.replays,
             accepted_at: from_micros(self.accepted_at),
             due_at: from_micros(self.due_at),
             lease_until,
+            leased_at: self.leased_at.map(from_micros),
             worker: self.worker.clone(),
             finished_at: self.stage.finished_at().map(from_micros),
             last_error: self.last_error.clone(),
+            history: if with_history {
+                self.history.clone()
+            } else {
+                Vec::new()
+            },
             blocks_ordering_key: self.stage.blocks(),
             result,
             cursor: Cursor::from(self.seq),

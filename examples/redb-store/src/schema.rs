@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use inbox_api::{Migration, Result, Schema};
-use redb::{ReadableTable, WriteTransaction};
+use redb::{ReadableTable, TableHandle as _, WriteTransaction};
 
 use crate::{
     error::Failure,
@@ -55,6 +55,14 @@ impl Schema for RedbStore {
             text.push_str(&format!("-- table {name}: {types}\n"));
         }
         text
+    }
+
+    /// In words: redb has no queries.
+    fn exists_query(&self) -> String {
+        format!(
+            "-- redb has no queries: an inbox is complete when table meta has the marker {MARKER:?} and the \
+             version {VERSION}, and all tables are there that the text of the set-up names\n"
+        )
     }
 
     fn expected_version(&self) -> u32 {
@@ -117,5 +125,26 @@ impl Schema for RedbStore {
             .set_up(migrate)
             .await
             .map_err(|error| error.in_operation("migrate"))
+    }
+
+    async fn remove(&self) -> Result<()> {
+        let remove = |transaction: &WriteTransaction| match find(transaction)? {
+            Found::Nothing => Ok(((), false)),
+            Found::Current | Found::Incomplete(_) | Found::Other(..VERSION) => {
+                for (name, _) in DESCRIPTION {
+                    let tables = transaction.list_tables()?;
+                    let table = tables.into_iter().find(|table| table.name() == name);
+                    if let Some(table) = table {
+                        transaction.delete_table(table)?;
+                    }
+                }
+                Ok(((), true))
+            }
+            found => Err(refusal(found)),
+        };
+        self.inner()
+            .set_up(remove)
+            .await
+            .map_err(|error| error.in_operation("remove"))
     }
 }

@@ -1,6 +1,9 @@
 //! Settling a lease.
 
-use inbox_api::{AfterDead, Outcome, Settled, Settlement, check_size, duration_micros, error_text};
+use inbox_api::{
+    AfterDead, AttemptEnd, Outcome, PastAttempt, Settled, Settlement, check_size, duration_micros,
+    error_text, from_micros,
+};
 
 use crate::{
     error::Failure,
@@ -34,11 +37,26 @@ pub(crate) fn settle(
         finished: before.finished.saturating_add(1),
         ..before.clone()
     };
+    if let Some((end, error)) = AttemptEnd::of(outcome)
+        && let (Some(worker), Some(leased_at)) = (&before.worker, before.leased_at)
+    {
+        PastAttempt {
+            attempt: before.started,
+            replays: before.replays,
+            worker: worker.clone(),
+            leased_at: from_micros(leased_at),
+            ended_at: from_micros(at),
+            end,
+            error: PastAttempt::error_text(error).into_owned(),
+        }
+        .append_to(&mut after.history);
+    }
     match outcome {
         Outcome::Processed { result } => {
             after.stage = Stage::Processed { at };
             if let Some(result) = result {
                 transaction.tables.result.insert(seq, result.as_ref())?;
+                after.has_result = true;
             }
             if options.drop_processed_payloads {
                 transaction.tables.payload.remove(seq)?;

@@ -5,11 +5,16 @@
 //! is read. The rule behind the choice of indexes is that no operation may cost more when the
 //! backlog or the history grows.
 
-use inbox_api::{Key, State};
+use inbox_api::{HandlerName, Key, PurgeRequest};
 use redb::{ReadableTable, StorageError, Table, TableDefinition, TableError, WriteTransaction};
+
+use crate::error::Failure;
 
 /// A handler, a time, and the sequence number of the message for which it counts.
 type Moment = (&'static str, i64, i64);
+/// A handler, a state's code, whether there is a payload or a result, when the message became final, and
+/// its sequence number.
+type End = (&'static str, u8, bool, i64, i64);
 type Json = &'static [u8];
 
 /// The marker by which the inbox is recognised, and its version.
@@ -36,9 +41,10 @@ pub(crate) const LEASE: TableDefinition<'_, Moment, ()> = TableDefinition::new("
 /// The first row is the only one that may be claimed. The value is the due time, if it is pending.
 pub(crate) const LINE: TableDefinition<'_, (&str, &str, u8, i64), Option<i64>> =
     TableDefinition::new("line");
-/// Final messages by state and time: purging takes the first rows of a range.
-pub(crate) const FINISHED: TableDefinition<'_, (u8, i64, i64), ()> =
-    TableDefinition::new("finished");
+/// Final messages: retention takes the first rows of a range.
+pub(crate) const FINISHED: TableDefinition<'_, End, ()> = TableDefinition::new("finished");
+/// The handlers whose messages are not handed out.
+pub(crate) const PAUSED: TableDefinition<'_, &str, ()> = TableDefinition::new("paused");
 /// How many messages of a handler are stored in a state, so that statistics count nothing. Also
 /// how many of the dead hold up their ordering key, as [`BLOCKING`].
 pub(crate) const COUNT: TableDefinition<'_, (&str, u8), u64> = TableDefinition::new("count");
@@ -51,7 +57,7 @@ pub(crate) const HELD: u8 = 0;
 pub(crate) const WAITING: u8 = 1;
 
 /// The names of all tables, with their types for people to read.
-pub(crate) const DESCRIPTION: [(&str, &str); 12] = [
+pub(crate) const DESCRIPTION: [(&str, &str); 13] = [
     ("meta", "text -> text"),
     ("counter", "text -> i64"),
     ("key", "(handler, message id) -> seq"),
@@ -65,7 +71,11 @@ pub(crate) const DESCRIPTION: [(&str, &str); 12] = [
         "line",
         "(handler, ordering key, 0 held | 1 waiting, seq) -> due at, if pending",
     ),
-    ("finished", "(state code, finished at, seq) -> ()"),
+    (
+        "finished",
+        "(handler, state code, has payload or result, finished at, seq) -> ()",
+    ),
+    ("paused", "handler -> ()"),
     ("count", "(handler, state code | 255 blocking) -> u64"),
 ];
 
@@ -80,7 +90,8 @@ pub(crate) struct Tables<'t> {
     pub(crate) ready: Table<'t, Moment, ()>,
     pub(crate) lease: Table<'t, Moment, ()>,
     pub(crate) line: Table<'t, (&'static str, &'static str, u8, i64), Option<i64>>,
-    pub(crate) finished: Table<'t, (u8, i64, i64), ()>,
+    pub(crate) finished: Table<'t, End, ()>,
+    pub(crate) paused: Table<'t, &'static str, ()>,
     pub(crate) count: Table<'t, (&'static str, u8), u64>,
 }
 
@@ -99,6 +110,7 @@ impl<'t> Tables<'t> {
             lease: transaction.open_table(LEASE)?,
             line: transaction.open_table(LINE)?,
             finished: transaction.open_table(FINISHED)?,
+            paused: transaction.open_table(PAUSED)?,
             count: transaction.open_table(COUNT)?,
         })
     }
@@ -133,14 +145,56 @@ pub(crate) fn come<'a>(
     }))
 }
 
-/// The sequence numbers in `table`, [`FINISHED`], of the messages that became `state` no later
-/// than `cutoff`, the longest-finished first.
-pub(crate) fn finished_by(
-    table: &impl ReadableTable<(u8, i64, i64), ()>,
-    state: State,
-    cutoff: i64,
-) -> Result<impl Iterator<Item = Result<i64, StorageError>>, StorageError> {
-    let code = state.code();
-    let range = table.range((code, i64::MIN, i64::MIN)..=(code, cutoff, i64::MAX))?;
-    Ok(range.map(|entry| entry.map(|(moment, _)| moment.value().2)))
+/// Which final messages an operation of retention takes.
+pub(crate) struct Expired<'a> {
+    pub(crate) request: &'a PurgeRequest,
+    /// The latest moment at which they became final.
+    pub(crate) cutoff: i64,
+    /// Only those that have a payload or a result.
+    pub(crate) with_content: bool,
+}
+
+impl Expired<'_> {
+    /// Their sequence numbers in `finished`, the longest-finished first, passing over what is not
+    /// `wanted`. Of each handler that `counts` knows, no more are taken than the request's limit: of other
+    /// handlers, states and ages none is read.
+    pub(crate) fn find(
+        &self,
+        finished: &impl ReadableTable<End, ()>,
+        counts: &impl ReadableTable<(&'static str, u8), u64>,
+        wanted: impl Fn(i64) -> Result<bool, Failure>,
+    ) -> Result<Vec<i64>, Failure> {
+        let (code, limit) = (self.request.state().code(), self.request.limit() as usize);
+        let mut moments = Vec::new();
+        for entry in counts.iter()? {
+            let (place, _) = entry?;
+            let (handler, counted) = place.value();
+            let is_other = |only: &HandlerName| only.as_str() != handler;
+            if counted != code || self.request.handler().is_some_and(is_other) {
+                continue;
+            }
+            for content in [false, true] {
+                if self.with_content && !content {
+                    continue;
+                }
+                let first = (handler, code, content, i64::MIN, i64::MIN);
+                let last = (handler, code, content, self.cutoff, i64::MAX);
+                let mut taken = 0;
+                for entry in finished.range(first..=last)? {
+                    if taken == limit {
+                        break;
+                    }
+                    let (end, _) = entry?;
+                    let (_, _, _, at, seq) = end.value();
+                    if wanted(seq)? {
+                        taken += 1;
+                        moments.push((at, seq));
+                    }
+                }
+            }
+        }
+        moments.sort_unstable();
+        moments.truncate(limit);
+        Ok(moments.into_iter().map(|(_, seq)| seq).collect())
+    }
 }

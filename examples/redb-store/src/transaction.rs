@@ -5,8 +5,8 @@
 //! any of them.
 
 use inbox_api::{
-    CorruptRow, ErrorKind, FencingToken, Key, Lease, LeaseTerms, Leased, Message, OrderingKey,
-    State, duration_micros, error_text, from_micros,
+    CorruptRow, ErrorKind, FencingToken, Headers, Key, Lease, LeaseTerms, Leased, Message,
+    OrderingKey, State, duration_micros, error_text, from_micros, headers::CORRELATION_ID,
 };
 use redb::{ReadableTable, WriteTransaction};
 use serde::Serialize;
@@ -74,6 +74,13 @@ impl<'t> Transaction<'t> {
         Ok(row.filter(|row| row.key == lease.key && row.token == lease.token.get()))
     }
 
+    /// Whether a message of that key is another than the one that was accepted. One whose row does not
+    /// read cannot tell.
+    pub(crate) fn differs(&self, seq: i64, message: &Message) -> Result<bool, Failure> {
+        let first = self.state(seq)?;
+        Ok(first.is_ok_and(|row| row.fingerprint != message.fingerprint().get()))
+    }
+
     /// Stores a message whose key is not known.
     pub(crate) fn insert(&mut self, message: &Message) -> Result<StateRow, Failure> {
         let seq = self.draw("seq", |last| last.saturating_add(1))?;
@@ -82,7 +89,10 @@ impl<'t> Transaction<'t> {
             key: message.key().clone(),
             kind: message.kind().clone(),
             ordering_key: message.ordering_key().cloned(),
+            correlation_id: message.headers().get(CORRELATION_ID).map(Into::into),
             payload_bytes: Some(message.payload().len() as u64),
+            has_result: false,
+            fingerprint: message.fingerprint().get(),
             accepted_at: self.now,
             due_at: message.due().resolve(self.now),
             stage: Stage::Pending,
@@ -90,20 +100,44 @@ impl<'t> Transaction<'t> {
             started: 0,
             finished: 0,
             replays: 0,
+            leased_at: None,
             worker: None,
             last_error: None,
+            history: Vec::new(),
         };
         let received = MessageRow {
             content_type: message.content_type().cloned(),
             headers: message.headers().clone(),
         };
-        let received = encode(&received)?;
+        self.write_message(seq, &received)?;
         let tables = &mut self.tables;
         tables.key.insert(unique(&row.key), seq)?;
-        tables.message.insert(seq, received.as_slice())?;
         tables.payload.insert(seq, message.payload().as_ref())?;
         self.write(&row)?;
         Ok(row)
+    }
+
+    fn write_message(&mut self, seq: i64, row: &MessageRow) -> Result<(), Failure> {
+        self.tables.message.insert(seq, encode(row)?.as_slice())?;
+        Ok(())
+    }
+
+    /// Puts other headers in the place of a message's. `Ok(Err)` when its row does not read.
+    pub(crate) fn replace_headers(
+        &mut self,
+        seq: i64,
+        headers: Headers,
+    ) -> Result<Decoded<()>, Failure> {
+        let received = decode::<MessageRow>("message", self.tables.message.get(seq)?);
+        let content_type = match received {
+            Ok(received) => received.content_type,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let edited = MessageRow {
+            content_type,
+            headers,
+        };
+        self.write_message(seq, &edited).map(Ok)
     }
 
     /// Puts `after` in the place of `before`, which is the row as it was read in this transaction.
@@ -162,6 +196,9 @@ impl<'t> Transaction<'t> {
             (&self.tables.lease, State::Leased),
         ];
         for handler in handlers {
+            if self.tables.paused.get(handler)?.is_some() {
+                continue;
+            }
             for (index, stored_as) in indexes {
                 for moment in come(index, handler, self.now)?.take(limit) {
                     let (at, seq) = moment?;
@@ -200,6 +237,7 @@ impl<'t> Transaction<'t> {
             stage: Stage::Leased { until },
             token: self.draw_token()?,
             started: before.started.saturating_add(1),
+            leased_at: Some(self.now),
             worker: Some(terms.worker().clone()),
             ..before.clone()
         };
@@ -286,7 +324,8 @@ impl<'t> Transaction<'t> {
         }
         if let Some(at) = row.stage.finished_at() {
             let code = row.stage.state().code();
-            self.tables.finished.remove((code, at, row.seq))?;
+            let end = (handler, code, row.has_content(), at, row.seq);
+            self.tables.finished.remove(end)?;
         }
         match &row.ordering_key {
             None => {
@@ -311,7 +350,8 @@ impl<'t> Transaction<'t> {
         }
         if let Some(at) = row.stage.finished_at() {
             let code = row.stage.state().code();
-            self.tables.finished.insert((code, at, row.seq), ())?;
+            let end = (handler, code, row.has_content(), at, row.seq);
+            self.tables.finished.insert(end, ())?;
         }
         let due_at = (row.stage == Stage::Pending).then_some(row.due_at);
         match &row.ordering_key {

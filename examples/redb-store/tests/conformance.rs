@@ -27,7 +27,7 @@ const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const KEY: TableDefinition<'_, (&str, &str), i64> = TableDefinition::new("key");
 const MESSAGE: TableDefinition<'_, i64, &[u8]> = TableDefinition::new("message");
 const COUNT: TableDefinition<'_, (&str, u8), u64> = TableDefinition::new("count");
-const FINISHED: TableDefinition<'_, (u8, i64, i64), ()> = TableDefinition::new("finished");
+const PAUSED: TableDefinition<'_, &str, ()> = TableDefinition::new("paused");
 const INVOICES: TableDefinition<'_, u64, &str> = TableDefinition::new("invoices");
 
 struct Redb;
@@ -75,7 +75,7 @@ fn spoil(database: &Database, variant: SchemaVariant) -> Result<(), redb::Error>
     match variant {
         SchemaVariant::Missing => {}
         SchemaVariant::Incomplete => {
-            transaction.delete_table(FINISHED)?;
+            transaction.delete_table(PAUSED)?;
         }
         SchemaVariant::Older => {
             transaction.delete_table(COUNT)?;

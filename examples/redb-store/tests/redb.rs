@@ -139,7 +139,10 @@ async fn an_inbox_of_version_1_is_migrated_with_its_messages() {
         }
     );
     assert_eq!(counts_by_state(&store).await, counts);
-    assert_eq!(store.receive_one(&first).await.unwrap(), Receipt::Duplicate);
+    assert_eq!(
+        store.receive_one(&first).await.unwrap(),
+        Receipt::Duplicate { differs: false }
+    );
 }
 
 #[tokio::test]
@@ -196,7 +199,7 @@ async fn a_state_row_that_does_not_read_stops_nobody_else() {
     assert_eq!((listing.records.len(), listing.corrupt.len()), (1, 1));
     assert_eq!(
         store.receive_one(&messages[0]).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
 }
 
@@ -246,7 +249,7 @@ async fn what_was_answered_is_in_the_file() {
     let store = RedbStore::open(options(&directory)).unwrap();
     assert_eq!(
         store.receive_one(&message("1")).await.unwrap(),
-        Receipt::Duplicate
+        Receipt::Duplicate { differs: false }
     );
     assert_eq!(claim(&store).await.leased[0].message, message("1"));
 }

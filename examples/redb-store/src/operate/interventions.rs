@@ -1,6 +1,9 @@
-//! What an operator changes: replay and discard, of one message or a slice.
+//! What an operator changes: replay, reschedule, discard and clear, of one message or a slice.
 
-use inbox_api::{Bytes, Cursor, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Cursor, Due, Edit, Filter, Intervention, Key, Progress, Result, Slice, State,
+    headers::CORRELATION_ID,
+};
 use redb::ReadTransaction;
 
 use super::records::Snapshot;
@@ -37,7 +40,7 @@ pub(crate) fn change_one(
 pub(crate) fn replay(
     transaction: &mut Transaction<'_>,
     before: &StateRow,
-    payload: Option<Bytes>,
+    edit: &Edit,
 ) -> Result<Intervention, Failure> {
     if before.stage.finished_at().is_none() {
         return Ok(Intervention::WrongState(
@@ -51,17 +54,24 @@ pub(crate) fn replay(
         finished: 0,
         replays: before.replays.saturating_add(1),
         last_error: None,
+        has_result: false,
         ..before.clone()
     };
-    if let Some(payload) = payload {
+    if edit.payload.is_none() && before.payload_bytes.is_none() {
+        return Ok(Intervention::PayloadDropped);
+    }
+    if let Some(payload) = &edit.payload {
         transaction
             .tables
             .payload
             .insert(before.seq, payload.as_ref())?;
         after.payload_bytes = Some(payload.len() as u64);
     }
-    if after.payload_bytes.is_none() {
-        return Ok(Intervention::PayloadDropped);
+    if let Some(headers) = &edit.headers {
+        transaction
+            .replace_headers(before.seq, headers.clone())?
+            .map_err(|reason| Failure::corrupt(before.seq, &reason))?;
+        after.correlation_id = headers.get(CORRELATION_ID).map(Into::into);
     }
     transaction.tables.result.remove(before.seq)?;
     transaction.replace(before, &after)?;
@@ -91,6 +101,50 @@ pub(crate) fn discard(
     Ok(Intervention::Done)
 }
 
+/// Makes a pending message due at another time, in its old place in its ordering key.
+pub(crate) fn reschedule(
+    transaction: &mut Transaction<'_>,
+    before: &StateRow,
+    due: Due,
+) -> Result<Intervention, Failure> {
+    let shown = before.visible_state(transaction.now);
+    if shown != State::Pending {
+        return Ok(Intervention::WrongState(shown));
+    }
+    let mut after = StateRow {
+        stage: Stage::Pending,
+        due_at: due.resolve(transaction.now),
+        ..before.clone()
+    };
+    if matches!(before.stage, Stage::Leased { .. }) {
+        after.token = transaction.draw_token()?;
+    }
+    transaction.replace(before, &after)?;
+    Ok(Intervention::Done)
+}
+
+/// Deletes a message that nobody holds, whatever has become of it.
+pub(crate) fn clear(
+    transaction: &mut Transaction<'_>,
+    row: &StateRow,
+) -> Result<Intervention, Failure> {
+    let shown = row.visible_state(transaction.now);
+    if shown == State::Leased {
+        return Ok(Intervention::WrongState(shown));
+    }
+    transaction.remove(row)?;
+    Ok(Intervention::Done)
+}
+
+/// Which messages a slice of an intervention may change.
+pub(crate) struct Eligible {
+    pub(crate) states: Vec<State>,
+    /// What a filter without states means.
+    pub(crate) usual: State,
+    /// Whether messages without a payload are passed over.
+    pub(crate) needs_payload: bool,
+}
+
 impl RedbStore {
     /// Changes up to a slice's limit of messages. The search, which may have to pass over many,
     /// reads a snapshot; the write transaction is for those found, each judged again.
@@ -98,7 +152,7 @@ impl RedbStore {
         &self,
         filter: &Filter,
         slice: &Slice,
-        eligible: &[State],
+        eligible: Eligible,
         change: impl Fn(&mut Transaction<'_>, &StateRow) -> Result<Intervention, Failure>
         + Send
         + 'static,
@@ -108,15 +162,17 @@ impl RedbStore {
         let limit = slice.limit as usize;
         let mut filter = filter.clone();
         if filter.states.is_empty() {
-            filter.states.push(State::Dead);
+            filter.states.push(eligible.usual);
         }
-        filter.states.retain(|state| eligible.contains(state));
+        filter
+            .states
+            .retain(|state| eligible.states.contains(state));
         if filter.states.is_empty() || limit == 0 {
             return Ok(NOTHING);
         }
-        // Only a processed message can lack its payload, so this passes over nothing else.
-        let can_change =
-            move |row: &StateRow, now| row.payload_bytes.is_some() && row.matches(&filter, now);
+        let can_change = move |row: &StateRow, now| {
+            (row.payload_bytes.is_some() || !eligible.needs_payload) && row.matches(&filter, now)
+        };
         let wanted = can_change.clone();
         let search = move |transaction: &ReadTransaction, now| {
             let snapshot = Snapshot::open(transaction, now)?;

@@ -1,4 +1,4 @@
-//! Purging: deleting what finished long enough ago.
+//! Retention: deleting, or dropping the content of, what finished long enough ago.
 
 use inbox_api::{Key, Listing, PurgeRequest, duration_micros};
 use redb::ReadTransaction;
@@ -6,7 +6,8 @@ use redb::ReadTransaction;
 use super::records::Snapshot;
 use crate::{
     error::Failure,
-    tables::{FINISHED, finished_by},
+    rows::StateRow,
+    tables::{COUNT, Expired, FINISHED},
     transaction::Transaction,
 };
 
@@ -15,21 +16,53 @@ fn cutoff(request: &PurgeRequest, now: i64) -> i64 {
     now.saturating_sub(duration_micros(request.older_than()))
 }
 
+/// The rows that `request` selects. One that does not read cannot tell its key, so it is passed over and
+/// stays until it is mended.
+fn expired_rows(
+    transaction: &Transaction<'_>,
+    request: &PurgeRequest,
+    with_content: bool,
+) -> Result<Vec<StateRow>, Failure> {
+    let expired = Expired {
+        request,
+        cutoff: cutoff(request, transaction.now),
+        with_content,
+    };
+    let tables = &transaction.tables;
+    let mut rows = Vec::new();
+    let reads = |seq| Ok(transaction.state(seq)?.is_ok());
+    for seq in expired.find(&tables.finished, &tables.count, reads)? {
+        rows.extend(transaction.state(seq)?);
+    }
+    Ok(rows)
+}
+
 pub(crate) fn purge(
     transaction: &mut Transaction<'_>,
     request: &PurgeRequest,
 ) -> Result<u64, Failure> {
-    let cutoff = cutoff(request, transaction.now);
-    let mut rows = Vec::new();
-    for seq in finished_by(&transaction.tables.finished, request.state(), cutoff)? {
-        if rows.len() == request.limit() as usize {
-            break;
-        }
-        // A row that does not read cannot tell its key, so it stays until it is mended.
-        rows.extend(transaction.state(seq?)?);
-    }
+    let rows = expired_rows(transaction, request, false)?;
     for row in &rows {
         transaction.remove(row)?;
+    }
+    Ok(rows.len() as u64)
+}
+
+/// Drops payloads and results, which moves a message to where the next call does not look.
+pub(crate) fn drop_payloads(
+    transaction: &mut Transaction<'_>,
+    request: &PurgeRequest,
+) -> Result<u64, Failure> {
+    let rows = expired_rows(transaction, request, true)?;
+    for before in &rows {
+        transaction.tables.payload.remove(before.seq)?;
+        transaction.tables.result.remove(before.seq)?;
+        let after = StateRow {
+            payload_bytes: None,
+            has_result: false,
+            ..before.clone()
+        };
+        transaction.replace(before, &after)?;
     }
     Ok(rows.len() as u64)
 }
@@ -41,10 +74,13 @@ pub(crate) fn expired(
 ) -> Result<Listing, Failure> {
     let snapshot = Snapshot::open(transaction, now)?;
     let finished = transaction.open_table(FINISHED)?;
-    let found = finished_by(&finished, request.state(), cutoff(request, now))?;
+    let expired = Expired {
+        request,
+        cutoff: cutoff(request, now),
+        with_content: false,
+    };
     let mut listing = Listing::default();
-    for seq in found.take(request.limit() as usize) {
-        let seq = seq?;
+    for seq in expired.find(&finished, &transaction.open_table(COUNT)?, |_| Ok(true))? {
         snapshot.add(&mut listing, (seq, snapshot.state(seq)?), true)?;
     }
     Ok(listing)
@@ -64,6 +100,9 @@ pub(crate) fn purge_archived(
             continue;
         };
         let is_expired = row.stage.state() == request.state()
+            && request
+                .handler()
+                .is_none_or(|only| *only == row.key.handler)
             && row.stage.finished_at().is_some_and(|at| at <= cutoff);
         if is_expired {
             transaction.remove(&row)?;

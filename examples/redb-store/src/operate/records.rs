@@ -49,7 +49,7 @@ impl Snapshot {
             payload = blob(&self.payload, row.seq)?;
             result = blob(&self.result, row.seq)?;
         }
-        Ok(message.map(|message| row.record(message, payload, result, self.now)))
+        Ok(message.map(|message| row.record(message, payload, result, with_payload, self.now)))
     }
 
     /// The wanted messages behind `after`, in order of acceptance or in the opposite order. The

@@ -8,7 +8,7 @@ use redb::{ReadTransaction, ReadableTable};
 use crate::{
     error::Failure,
     rows::{Decoded, StateRow, decode},
-    tables::{BLOCKING, COUNT, LEASE, READY, STATE, come},
+    tables::{BLOCKING, COUNT, LEASE, PAUSED, READY, STATE, come},
 };
 
 pub(crate) fn statistics(transaction: &ReadTransaction, now: i64) -> Result<Statistics, Failure> {
@@ -28,7 +28,9 @@ pub(crate) fn statistics(transaction: &ReadTransaction, now: i64) -> Result<Stat
         }
     }
     let mut handlers: Vec<_> = handlers.into_values().collect();
+    let paused = transaction.open_table(PAUSED)?;
     for handler in &mut handlers {
+        handler.paused = paused.get(handler.handler.as_str())?.is_some();
         add_delay(transaction, handler, now)?;
     }
     Ok(Statistics { handlers })

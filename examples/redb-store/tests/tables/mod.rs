@@ -18,7 +18,8 @@ const RESULT: TableDefinition<'_, i64, &[u8]> = TableDefinition::new("result");
 const READY: TableDefinition<'_, (&str, i64, i64), ()> = TableDefinition::new("ready");
 const LEASE: TableDefinition<'_, (&str, i64, i64), ()> = TableDefinition::new("lease");
 const LINE: TableDefinition<'_, (&str, &str, u8, i64), Option<i64>> = TableDefinition::new("line");
-const FINISHED: TableDefinition<'_, (u8, i64, i64), ()> = TableDefinition::new("finished");
+const FINISHED: TableDefinition<'_, (&str, u8, bool, i64, i64), ()> =
+    TableDefinition::new("finished");
 const COUNT: TableDefinition<'_, (&str, u8), u64> = TableDefinition::new("count");
 const BLOCKING: u8 = u8::MAX;
 
@@ -31,6 +32,7 @@ struct Row {
     key: Key,
     ordering_key: Option<OrderingKey>,
     payload_bytes: Option<u64>,
+    has_result: bool,
     due_at: i64,
     stage: Stage,
     started: u32,
@@ -57,7 +59,8 @@ struct Expected {
     ready: Moments,
     leases: Moments,
     lines: BTreeMap<(String, String, u8, i64), Option<i64>>,
-    finished: BTreeSet<(u8, i64, i64)>,
+    results: BTreeSet<i64>,
+    finished: BTreeSet<(String, u8, bool, i64, i64)>,
     counts: BTreeMap<(String, u8), u64>,
 }
 
@@ -69,6 +72,9 @@ impl Expected {
         self.states.insert(row.seq);
         if row.payload_bytes.is_some() {
             self.payloads.insert(row.seq);
+        }
+        if row.has_result {
+            self.results.insert(row.seq);
         }
         let (state, end, blocks) = match row.stage {
             Stage::Pending => (State::Pending, None, false),
@@ -85,7 +91,9 @@ impl Expected {
             *self.counts.entry((handler.clone(), BLOCKING)).or_default() += 1;
         }
         if let Some(at) = end {
-            self.finished.insert((state.code(), at, row.seq));
+            let has_content = row.payload_bytes.is_some() || row.has_result;
+            let end = (handler.clone(), state.code(), has_content, at, row.seq);
+            self.finished.insert(end);
         }
         if let Stage::Leased { until } = row.stage {
             self.leases.insert((handler.clone(), until, row.seq));
@@ -166,11 +174,11 @@ pub(crate) fn check(database: &Database) -> Result<Vec<String>, Box<dyn std::err
     };
     broken.extend(compare("message", &numbers(MESSAGE)?, &expected.states));
     broken.extend(compare("payload", &numbers(PAYLOAD)?, &expected.payloads));
-    let results = numbers(RESULT)?;
+    broken.extend(compare("result", &numbers(RESULT)?, &expected.results));
     let processed = expected.finished.iter();
-    let processed = processed.filter(|(state, ..)| *state == State::Processed.code());
+    let processed = processed.filter(|(_, state, ..)| *state == State::Processed.code());
     let processed: BTreeSet<i64> = processed.map(|(.., seq)| *seq).collect();
-    for seq in results.difference(&processed) {
+    for seq in expected.results.difference(&processed) {
         broken.push(format!("a result of what is not processed: {seq}"));
     }
     let moments = |table: Timed| -> Result<Moments, redb::Error> {
@@ -197,7 +205,9 @@ pub(crate) fn check(database: &Database) -> Result<Vec<String>, Box<dyn std::err
     broken.extend(compare("line", &rows(&lines), &rows(&expected.lines)));
     let mut finished = BTreeSet::new();
     for entry in transaction.open_table(FINISHED)?.iter()? {
-        finished.insert(entry?.0.value());
+        let entry = entry?;
+        let (handler, state, has_content, at, seq) = entry.0.value();
+        finished.insert((handler.to_owned(), state, has_content, at, seq));
     }
     broken.extend(compare("finished", &finished, &expected.finished));
     let mut counts = BTreeMap::new();
