@@ -34,8 +34,11 @@ pub enum Kind {
     /// MongoDB: a replica set of one member, because transactions need a replica set.
     Mongodb,
     /// MongoDB: a replica set of three members. The first is the primary; when it is gone for two
-    /// seconds, another takes over, and gives way when it is back.
+    /// seconds, another takes over, and gives way some seconds after it is back.
     MongodbSet,
+    /// MongoDB: a `mongos`, which is node 0, in front of a configuration server (node 1) and two shards (nodes
+    /// 2 and 3), each a replica set of one member.
+    MongodbSharded,
     /// FerretDB 2 in front of its own PostgreSQL 18 with the DocumentDB extension. It speaks
     /// MongoDB's protocol, but has no transactions and is no replica set.
     Ferretdb,
@@ -43,7 +46,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
@@ -58,6 +61,7 @@ impl Kind {
         Self::ValkeyCluster,
         Self::Mongodb,
         Self::MongodbSet,
+        Self::MongodbSharded,
         Self::Ferretdb,
     ];
 
@@ -83,6 +87,7 @@ impl Kind {
             Self::ValkeyCluster => "valkey-cluster",
             Self::Mongodb => "mongodb",
             Self::MongodbSet => "mongodb-set",
+            Self::MongodbSharded => "mongodb-sharded",
             Self::Ferretdb => "ferretdb",
         }
     }
@@ -105,6 +110,7 @@ impl Kind {
             Self::ValkeyCluster => "INBOX_TEST_VALKEY_CLUSTER_URL",
             Self::Mongodb => "INBOX_TEST_MONGODB_URL",
             Self::MongodbSet => "INBOX_TEST_MONGODB_SET_URL",
+            Self::MongodbSharded => "INBOX_TEST_MONGODB_SHARDED_URL",
             Self::Ferretdb => "INBOX_TEST_FERRETDB_URL",
         }
     }

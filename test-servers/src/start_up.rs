@@ -27,7 +27,10 @@ pub(crate) fn wait(
     mut alive: impl FnMut() -> Result<(), String>,
 ) -> Result<(), String> {
     let deadline = Instant::now() + LIMIT;
-    for &node in start.nodes {
+    let is_late = |node: &usize| start.new && recipe.answers_once_formed(*node);
+    let (late, early): (Vec<usize>, Vec<usize>) =
+        start.nodes.iter().partition(|node| is_late(node));
+    for node in early {
         until(deadline, &mut alive, || recipe.answers(start.ports[node]))?;
     }
     if start.nodes.len() < recipe.nodes() {
@@ -35,6 +38,9 @@ pub(crate) fn wait(
     }
     if start.new {
         recipe.form(start.ports)?;
+    }
+    for node in late {
+        until(deadline, &mut alive, || recipe.answers(start.ports[node]))?;
     }
     until(deadline, &mut alive, || recipe.ready(start.ports))
 }

@@ -267,6 +267,7 @@ kinds! {
     valkey_cluster: Kind::ValkeyCluster,
     mongodb: Kind::Mongodb,
     mongodb_set: Kind::MongodbSet,
+    mongodb_sharded: Kind::MongodbSharded,
     ferretdb: Kind::Ferretdb,
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod ferretdb;
 mod galera;
 mod mongodb;
+mod mongodb_sharded;
 mod mysql;
 mod mysql_session;
 pub(crate) mod pgbouncer;
@@ -54,6 +55,11 @@ pub(crate) trait Recipe: Send + Sync {
 
     /// Starts one node in `home`, in the foreground, on the loopback interface.
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command;
+
+    /// Whether a new node answers only once the whole has been formed.
+    fn answers_once_formed(&self, _node: usize) -> bool {
+        false
+    }
 
     /// Whether, when no node runs, one has to be started before the others.
     fn needs_leader(&self) -> bool {
@@ -151,6 +157,7 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::ValkeyCluster => Arc::new(RedisCluster(redis::Redis::Valkey)),
         Kind::Mongodb => Arc::new(mongodb::Mongodb { members: 1 }),
         Kind::MongodbSet => Arc::new(mongodb::Mongodb { members: 3 }),
+        Kind::MongodbSharded => Arc::new(mongodb_sharded::Sharded),
         Kind::Ferretdb => Arc::new(ferretdb::FerretDb { server: 0 }),
     }
 }

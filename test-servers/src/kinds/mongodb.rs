@@ -2,6 +2,8 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{Image, Recipe, command};
 use crate::program::Program;
@@ -14,15 +16,11 @@ pub(crate) struct Mongodb {
 
 const SET: &str = "inbox";
 
+/// How long the first member may take to become the primary.
+const ELECTION: Duration = Duration::from_secs(60);
+
 /// The journal is always on; majority writes, the default, wait for it to be on disk.
-const SETTINGS: [&str; 6] = [
-    "--replSet",
-    SET,
-    "--wiredTigerCacheSizeGB",
-    "0.25",
-    "--oplogSize",
-    "128",
-];
+const SETTINGS: [&str; 4] = ["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "128"];
 
 impl Recipe for Mongodb {
     fn program(&self) -> Result<Program, String> {
@@ -43,10 +41,7 @@ impl Recipe for Mongodb {
     }
 
     fn command(&self, program: &Program, home: &Path, ports: &[u16], node: usize) -> Command {
-        let mut server = command(&program.path, ["--bind_ip", "127.0.0.1", "--nounixsocket"]);
-        server.args(["--port", &ports[node].to_string(), "--dbpath"]);
-        server.arg(data(home, node)).args(SETTINGS);
-        server
+        mongod(&program.path, home, ports, node, SET)
     }
 
     fn image(&self, ports: &[u16]) -> Option<Image> {
@@ -55,6 +50,7 @@ impl Recipe for Mongodb {
         }
         let mut arguments = vec!["mongod".into(), "--bind_ip_all".into()];
         arguments.extend(["--port".into(), ports[0].to_string()]);
+        arguments.extend(["--replSet", SET].map(str::to_owned));
         arguments.extend(SETTINGS.map(str::to_owned));
         Some(Image {
             name: "mongo",
@@ -70,30 +66,26 @@ impl Recipe for Mongodb {
     }
 
     fn form(&self, ports: &[u16]) -> Result<(), String> {
-        let members: Vec<Vec<u8>> = (0..).zip(&ports[..self.members]).map(member).collect();
-        let members = element(0x04, "members", &document(&members));
-        // So that the tests do not wait for long until the others have taken over.
-        let settings = document(&[
-            integer("electionTimeoutMillis", 2000),
-            integer("heartbeatTimeoutSecs", 2),
-        ]);
-        let settings = element(0x03, "settings", &settings);
-        let set = document(&[text("_id", SET), members, settings]);
-        let answer = run(ports[0], &[element(0x03, "replSetInitiate", &set)])?;
-        succeeded(&answer)
-    }
-
-    /// The first member is the primary, and the others follow it.
-    fn ready(&self, ports: &[u16]) -> Result<(), String> {
-        for (node, &port) in ports[..self.members].iter().enumerate() {
-            // `hello` came with 4.4.2.
-            let answer = run(port, &[integer("isMaster", 1)])?;
-            let part = if node == 0 { "ismaster" } else { "secondary" };
-            if !holds(&answer, &element(0x08, part, &[1])) {
-                return Err(format!("member {node} does not say {part}"));
+        initiate(SET, &ports[..self.members])?;
+        let deadline = Instant::now() + ELECTION;
+        while let Err(error) = is_member(ports[0], "ismaster") {
+            if Instant::now() >= deadline {
+                return Err(error);
             }
+            thread::sleep(Duration::from_millis(50));
         }
         Ok(())
+    }
+
+    /// One member is the primary, at first the first one, and the others follow it.
+    fn ready(&self, ports: &[u16]) -> Result<(), String> {
+        let ports = &ports[..self.members];
+        let is_primary = |port: &&u16| is_member(**port, "ismaster").is_ok();
+        let Some(primary) = ports.iter().find(is_primary) else {
+            return Err("no member says ismaster".to_owned());
+        };
+        let mut others = ports.iter().filter(|port| *port != primary);
+        others.try_for_each(|port| is_member(*port, "secondary"))
     }
 
     fn url(&self, port: u16) -> String {
@@ -101,7 +93,47 @@ impl Recipe for Mongodb {
     }
 }
 
-fn data(home: &Path, node: usize) -> PathBuf {
+/// One member of a set, on its port and in its own directory.
+pub(super) fn mongod(
+    program: &Path,
+    home: &Path,
+    ports: &[u16],
+    node: usize,
+    set: &str,
+) -> Command {
+    let mut server = command(program, ["--bind_ip", "127.0.0.1", "--nounixsocket"]);
+    server.args(["--port", &ports[node].to_string(), "--dbpath"]);
+    server.arg(data(home, node)).args(["--replSet", set]);
+    server.args(SETTINGS);
+    server
+}
+
+/// Makes a set of the servers behind these ports.
+pub(super) fn initiate(set: &str, ports: &[u16]) -> Result<(), String> {
+    let members: Vec<Vec<u8>> = (0..).zip(ports).map(member).collect();
+    let members = element(0x04, "members", &document(&members));
+    // So that the tests do not wait for long until the others have taken over.
+    let settings = document(&[
+        integer("electionTimeoutMillis", 2000),
+        integer("heartbeatTimeoutSecs", 2),
+    ]);
+    let settings = element(0x03, "settings", &settings);
+    let set = document(&[text("_id", set), members, settings]);
+    let answer = run(ports[0], &[element(0x03, "replSetInitiate", &set)])?;
+    succeeded(&answer)
+}
+
+/// Whether the server behind this port says that it has this part in its set.
+pub(super) fn is_member(port: u16, part: &str) -> Result<(), String> {
+    // `hello` came with 4.4.2.
+    let answer = run(port, &[integer("isMaster", 1)])?;
+    if holds(&answer, &element(0x08, part, &[1])) {
+        return Ok(());
+    }
+    Err(format!("the member on port {port} does not say {part}"))
+}
+
+pub(super) fn data(home: &Path, node: usize) -> PathBuf {
     home.join(format!("data{node}"))
 }
 
@@ -118,7 +150,7 @@ fn member((number, port): (i32, &u16)) -> Vec<u8> {
 }
 
 /// Runs a command on the database `admin` and returns the answer, a BSON document.
-fn run(port: u16, elements: &[Vec<u8>]) -> Result<Vec<u8>, String> {
+pub(super) fn run(port: u16, elements: &[Vec<u8>]) -> Result<Vec<u8>, String> {
     exchange(port, &message(elements)).map_err(|error| error.to_string())
 }
 
@@ -170,7 +202,7 @@ fn integer(name: &str, value: i32) -> Vec<u8> {
     element(0x10, name, &value.to_le_bytes())
 }
 
-fn text(name: &str, value: &str) -> Vec<u8> {
+pub(super) fn text(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = length(value.len() + 1).to_vec();
     bytes.extend(value.as_bytes());
     bytes.push(0);
@@ -182,7 +214,7 @@ fn length(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-fn succeeded(answer: &[u8]) -> Result<(), String> {
+pub(super) fn succeeded(answer: &[u8]) -> Result<(), String> {
     if holds(answer, &element(0x01, "ok", &1f64.to_le_bytes())) {
         Ok(())
     } else {

@@ -3,6 +3,19 @@
 use std::error::Error;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Waits until a member of a set that answers is the primary, as the first one is again some seconds after
+/// it is back.
+pub(crate) fn wait_for_primary(port: u16) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let is_secondary = |answer: Vec<u8>| holds(&answer, &element(0x08, "ismaster", &[0]));
+    while run(port, &[integer("isMaster", 1)]).is_ok_and(is_secondary) && Instant::now() < deadline
+    {
+        thread::sleep(Duration::from_millis(100));
+    }
+}
 
 pub(crate) fn write(port: u16, word: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let note = document(&[integer("_id", 1), text("word", word)]);

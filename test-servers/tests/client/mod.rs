@@ -15,6 +15,8 @@ pub(crate) struct Client {
     kind: Kind,
     url: String,
     port: String,
+    /// Of a set, it is for the member that is the primary whenever it runs.
+    is_first: bool,
 }
 
 impl Client {
@@ -32,6 +34,7 @@ impl Client {
             kind: server.kind(),
             url,
             port,
+            is_first: node == 0,
         })
     }
 
@@ -47,8 +50,12 @@ impl Client {
                     assert_eq!(answer, "OK");
                 }
             }
-            Kind::Mongodb | Kind::MongodbSet | Kind::Ferretdb => {
-                documents::write(self.port.parse()?, word).map_err(|error| error.to_string())?;
+            kind if is_mongodb(kind) => {
+                let port = self.port.parse()?;
+                if self.is_first {
+                    documents::wait_for_primary(port);
+                }
+                documents::write(port, word).map_err(|error| error.to_string())?;
             }
             Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
                 // Where the table is not there yet, that is worth a notice.
@@ -67,9 +74,15 @@ impl Client {
     }
 
     pub(crate) fn start_reading(&self) -> Result<Running, Box<dyn Error>> {
-        if matches!(self.kind, Kind::Mongodb | Kind::MongodbSet | Kind::Ferretdb) {
+        if is_mongodb(self.kind) {
             let port = self.port.parse()?;
-            let read = move || documents::read(port).map_err(|error| error.to_string());
+            let is_first = self.is_first;
+            let read = move || {
+                if is_first {
+                    documents::wait_for_primary(port);
+                }
+                documents::read(port).map_err(|error| error.to_string())
+            };
             return Ok(Running::Thread(thread::spawn(read)));
         }
         self.run(match self.kind {
@@ -132,6 +145,10 @@ impl Client {
 
 fn is_redis(kind: Kind) -> bool {
     kind.name().starts_with("redis") || kind.name().starts_with("valkey")
+}
+
+fn is_mongodb(kind: Kind) -> bool {
+    kind.name().starts_with("mongodb") || kind == Kind::Ferretdb
 }
 
 /// A client that has not been answered yet.
