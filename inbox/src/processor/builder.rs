@@ -10,6 +10,7 @@ use crate::{
     AfterDead, Hooks, Invalid, LeaseTerms, Operate, RetryPolicy, Store, WorkerName,
     patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
     telemetry::HandlerMetrics,
+    vitals::Vitals,
 };
 
 /// Sets up a [`Processor`]; from [`Processor::builder`].
@@ -104,14 +105,16 @@ impl ProcessorBuilder {
     /// A claim counts the attempt. When the process is killed, what waits has used up one of its
     /// attempts without having been run. A message on its last attempt therefore never waits: it runs
     /// or is handed back at once; and with a single [attempt](Self::retry) nothing waits. Meanwhile
-    /// other workers cannot take what waits here.
+    /// other workers cannot take what waits here. Routers with [batch handlers](crate::BatchHandler)
+    /// claim nothing ahead.
     #[must_use]
     pub fn look_ahead(mut self, messages: usize) -> Self {
         self.look_ahead = messages;
         self
     }
 
-    /// Sets the most messages to take in one claim. Default: 100. Never more are taken than can
+    /// Sets the most messages to take in one claim, but for routers with
+    /// [batch handlers](crate::BatchHandler). Default: 100. Never more are taken than can
     /// be run at once or [wait](Self::look_ahead), so `concurrency` should be about twice as large for
     /// the best throughput.
     #[must_use]
@@ -168,7 +171,7 @@ impl ProcessorBuilder {
 
     /// Sets how many outcomes are stored in one round trip at most, and how long the first waits
     /// for others while handlers run. Default: as many as are claimed in one
-    /// ([`batch`](Self::batch)) but at least 250, and 2 milliseconds. When no handler runs, nothing
+    /// ([`batch`](Self::batch), [`Batches`](crate::Batches)) but at least 250, and 2 milliseconds. When no handler runs, nothing
     /// waits.
     #[must_use]
     pub fn settle_batching(mut self, messages: usize, linger: Duration) -> Self {
@@ -245,7 +248,11 @@ impl ProcessorBuilder {
         }
         let claim_batch = self.batch as usize;
         in_range(claim_batch, 65_536, "batch")?;
-        let settle_batch = self.settle_batch.unwrap_or(claim_batch.max(LEAST_SETTLED));
+        let batches = self.routers.iter().filter_map(Router::batching);
+        let batches = batches.map(|batches| batches.messages.min(65_536));
+        let most_claimed = batches.chain([claim_batch]);
+        let most_claimed = most_claimed.max().unwrap_or(claim_batch);
+        let settle_batch = self.settle_batch.unwrap_or(most_claimed.max(LEAST_SETTLED));
         in_range(settle_batch, 65_536, "settle batch")?;
         check_limit(self.store_timeout, "store timeout")?;
         if let Some(limit) = self.handler_timeout {
@@ -300,6 +307,7 @@ impl ProcessorBuilder {
             settle_batch,
             settle_linger: builder.settle_linger,
             drain_limit: builder.drain_limit,
+            vitals: Vitals::default(),
         };
         Ok(Processor {
             config: Arc::new(config),
@@ -312,11 +320,14 @@ impl ProcessorBuilder {
         let name = router.check()?;
         router.surround(&self.middleware);
         let own = router.terms.clone();
-        let concurrency = own.concurrency.unwrap_or(self.concurrency);
+        let batches = router.batching();
+        let room = batches.map_or(0, |batches| batches.room().min(65_536));
+        let concurrency = own.concurrency.unwrap_or(self.concurrency.max(room));
         in_range(concurrency, 65_536, "concurrency")?;
         let lease = own.lease.unwrap_or(terms.length());
         Ok(Served {
             concurrency,
+            batches,
             rate: own.rate,
             retry: own.retry.unwrap_or_else(|| self.retry.clone()),
             timeout: own.timeout.or(self.handler_timeout),

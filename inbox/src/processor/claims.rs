@@ -12,14 +12,15 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    Context,
+    Context, Failure,
     driver::Driver,
     lane::{Isolation, Lane},
     table::{Phase, Renewed},
 };
 use crate::{
-    ClaimRequest, Claims, Leased, Outcome, Result, Settlement, Store as _,
+    AfterDead, ClaimRequest, Claims, Leased, Outcome, Result, Settlement, Store as _,
     backoff::through_an_outage,
+    expiry::expired,
     hooks::{Call, Teller},
     telemetry::{self, Count, OUTAGE, Timer},
 };
@@ -80,7 +81,8 @@ impl Driver {
     /// How many messages to claim for a router when claiming is due, but for limits in time.
     fn room(&self, index: usize, lane: &Lane) -> usize {
         let held = self.table.held_for(index);
-        let most = lane.most_held().saturating_sub(held).min(self.config.batch);
+        let most = lane.most_held().saturating_sub(held);
+        let most = most.min(lane.most_claimed(self.config.batch));
         match lane.isolation {
             Isolation::None => most,
             _ => usize::from(held == 0 && most > 0 && lane.has_room()),
@@ -99,7 +101,8 @@ impl Driver {
 
     /// Whether so few slots are free that a claim waits for more. Limits in time are no reason to wait.
     fn is_little(&self, index: usize, lane: &Lane) -> bool {
-        let half = (lane.most_held() / 2).max(1).min(self.config.batch);
+        let half = (lane.most_held() / 2).max(1);
+        let half = half.min(lane.most_claimed(self.config.batch));
         lane.isolation == Isolation::None && self.room(index, lane) < half
     }
 
@@ -265,6 +268,7 @@ impl Driver {
             Err(error) if error.is_retryable() => {
                 let (mut pauses, _) = self.claiming.outage.take().unwrap_or_else(|| {
                     tracing::warn!(target: OUTAGE, %error, "cannot claim; trying again until it works");
+                    self.config.vitals.trouble("claims", error.to_string());
                     (through_an_outage().build(), now)
                 });
                 let pause = pauses.next().unwrap_or(PATIENCE);
@@ -281,6 +285,7 @@ impl Driver {
         };
         if self.claiming.outage.take().is_some() {
             tracing::info!(target: OUTAGE, "claiming works again");
+            self.config.vitals.over("claims");
         }
         for row in &claims.corrupt {
             tracing::error!(
@@ -466,10 +471,11 @@ impl Driver {
         let alone = self.isolate(&leased, asked);
         for leased in leased {
             let index = self.config.place(leased.message.handler());
-            let is_spent =
-                leased.attempts.started > self.config.retry(&leased.message).max_attempts();
+            let end = self.end_without_run(&leased, lease);
+            let is_spent = end.is_some();
             let is_suspect = self.is_suspect(&leased);
             let is_last = self.is_last_attempt(&leased);
+            let may_join = self.may_join_batch(&leased, index);
             let context = Context::claimed(leased, &self.config);
             self.count(&context, Count::Claimed);
             let now = Instant::now();
@@ -494,6 +500,7 @@ impl Driver {
                 Some((_, lane)) if is_suspect || lane.is_paused(now) && !lane.may_start(now) => {
                     Phase::Ended
                 }
+                Some(_) if !may_join => Phase::Ended,
                 Some((_, lane)) => {
                     let may_run = lane.has_room() && lane.may_start(now);
                     match may_run && (is_last || lane.look_ahead.is_empty()) {
@@ -507,11 +514,7 @@ impl Driver {
                 }
                 None => Phase::Ended,
             };
-            let outcome = if is_spent {
-                self.spent(&context)
-            } else {
-                Outcome::Release
-            };
+            let outcome = end.unwrap_or(Outcome::Release);
             let slot = self.admit(context, index, lease, expires, phase);
             if phase == Phase::Held {
                 self.hold(slot);
@@ -519,9 +522,13 @@ impl Driver {
                 if has_no_room {
                     self.suspend_look_ahead(index);
                 }
-                match fallback {
-                    Some(fallback) => self.fall_back(slot, fallback),
-                    None => self.settle(slot, outcome),
+                match (fallback, &outcome) {
+                    (Some(fallback), _) => self.fall_back(slot, fallback),
+                    (None, Outcome::Dead { reason, .. }) => {
+                        let failure = Failure::dead(reason.clone());
+                        self.conclude(slot, failure, outcome);
+                    }
+                    (None, _) => self.settle(slot, outcome),
                 }
             }
         }
@@ -540,12 +547,20 @@ impl Driver {
             && leased.attempts.started == self.config.retry(&leased.message).max_attempts()
     }
 
-    /// The end of a message whose attempts were used up before this claim.
-    fn spent(&self, context: &Context) -> Outcome {
-        let message = context.message();
-        Outcome::Dead {
-            reason: self.config.retry(message).used_up(context.attempts()),
-            after: self.config.after_dead(message),
+    /// The end of a message whose attempts were used up before this claim, or that has expired.
+    fn end_without_run(&self, leased: &Leased, lease: Duration) -> Option<Outcome> {
+        let message = &leased.message;
+        let policy = self.config.retry(message);
+        if leased.attempts.started > policy.max_attempts() {
+            return Some(Outcome::Dead {
+                reason: policy.used_up(leased.attempts),
+                after: self.config.after_dead(message),
+            });
         }
+        expired(leased, lease).map(|reason| Outcome::Dead {
+            reason,
+            // Nobody is to wait for what is worth nothing.
+            after: AfterDead::Continue,
+        })
     }
 }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Config, Context, Failure, Summary, Until,
     claims::{Claimed, Claiming},
+    forming::Forming,
     handler::Hold,
     lane::Lane,
     leases::{Extension, Renewal},
@@ -54,6 +55,7 @@ pub(super) struct Driver {
     /// The routers' rooms, each in its router's place.
     pub(super) lanes: Vec<Lane>,
     pub(super) claiming: Claiming,
+    pub(super) forming: Forming,
     pub(super) settling: Settling,
     pub(super) renewal: Renewal,
     /// Whether the store has one transaction at a time, for which all other writes wait.
@@ -64,7 +66,7 @@ pub(super) struct Driver {
     until: Until,
     /// The error that stopped this processor.
     fatal: Option<Error>,
-    sender: mpsc::UnboundedSender<(usize, End)>,
+    pub(super) sender: mpsc::UnboundedSender<(usize, End)>,
     reports: mpsc::UnboundedReceiver<(usize, End)>,
 }
 
@@ -110,6 +112,7 @@ impl Driver {
             lost_running: 0,
             lanes,
             claiming: Claiming::new(),
+            forming: Forming::default(),
             settling: Settling::default(),
             renewal: Renewal::new(&config, now),
             has_turns: config.store.capabilities().exclusive_transactions,
@@ -141,6 +144,7 @@ impl Driver {
             self.tell_resumed(now);
             self.start_held(now);
             self.start_waiting(now);
+            self.start_batches();
             self.start_settling(now);
             self.start_claim(now);
             if self.is_over(now) || self.is_idle(&shutdown).await {
@@ -232,6 +236,7 @@ impl Driver {
             expires,
             phase,
             task: None,
+            batch: None,
             began: Instant::now(),
             drop_at: None,
             renewed: None,
@@ -255,16 +260,28 @@ impl Driver {
             slot.began = now;
             let lane = slot.lane.and_then(|lane| self.lanes.get_mut(lane));
             slot.trial = lane.and_then(|lane| lane.start(now));
-            let (context, expires) = (slot.context.clone(), slot.expires);
-            let task = task::spawn(&self.config, index, context, expires, &self.sender);
-            slot.task = Some(task);
             self.running += 1;
+            if self.joins_batch(index) {
+                return;
+            }
+            if let Some(slot) = self.table.get_mut(index) {
+                let (context, expires) = (slot.context.clone(), slot.expires);
+                let task = task::spawn(&self.config, index, context, expires, &self.sender);
+                slot.task = Some(task);
+            }
         }
     }
 
     /// Takes note that the handler in a slot has ended.
     fn ended(&mut self, index: usize, end: End) {
         self.running = self.running.saturating_sub(1);
+        let end = match end {
+            End::Concluded {
+                outcome,
+                is_settled,
+            } => return self.concluded(index, outcome, is_settled),
+            end => end,
+        };
         let is_stopping = self.stop.is_some();
         let Some(slot) = self.table.get_mut(index) else {
             return;
@@ -272,6 +289,9 @@ impl Driver {
         let now = Instant::now();
         if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.running = lane.running.saturating_sub(1);
+            if slot.batch.take().and_then(Arc::into_inner).is_some() {
+                lane.batches_running = lane.batches_running.saturating_sub(1);
+            }
             lane.look_ahead.took(now - slot.began, now);
         }
         let was_told_to_stop = slot.drop_at.is_some();
@@ -338,7 +358,7 @@ impl Driver {
                 self.settle(index, outcome);
             }
             End::NoHandler(fallback) => self.fall_back(index, fallback),
-            End::Settled => {}
+            End::Settled | End::Concluded { .. } => {}
         }
     }
 
@@ -422,7 +442,7 @@ impl Driver {
             let drop_at = Instant::now() + CANCEL_GRACE;
             slot.drop_at = Some(drop_at);
             self.renewal.look_at(drop_at);
-            slot.context.cancellation().cancel();
+            slot.context.cancel();
         }
     }
 
@@ -506,15 +526,16 @@ impl Driver {
             return;
         }
         self.renewal.looked(now);
+        let wanted = self.wanted_batches(now);
         for (_, slot) in self.table.iter_mut() {
             if let (Some(at), Some(task)) = (slot.drop_at, &slot.task) {
                 if slot.context.is_held_by(Hold::Settled) && self.stop.is_none() {
                     // It has settled the message by itself meanwhile.
                     slot.drop_at = None;
-                } else if at <= now {
-                    task.abort();
-                } else {
+                } else if at > now {
                     self.renewal.look_at(at);
+                } else if !wanted.contains(&task.id()) {
+                    task.abort();
                 }
             }
         }

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::{MAX_ERROR_BYTES, error_text};
+use inbox_api::{ErrorType, MAX_ERROR_BYTES, error_text};
+
+use crate::{AfterDead, Outcome, RetryPolicy, retry::jittered};
 
 type Source = Arc<dyn Error + Send + Sync>;
 
@@ -16,9 +18,10 @@ type Source = Arc<dyn Error + Send + Sync>;
 ///
 /// Every error turns into one by `?`, and so does the error of a handler that has its own type (with
 /// the feature `anyhow` also `anyhow::Error`). What happens then is up to the router
-/// ([`Router::classify`](crate::Router::classify)), and unless that says otherwise the message is
-/// tried again. A `Failure` that a handler makes itself decides by itself. (For the conversion, a
-/// `Failure` itself cannot implement [`Error`].)
+/// ([`Router::classify`](crate::Router::classify)) or the inline consumer
+/// ([`InlineConsumer::classify`](crate::InlineConsumer::classify)), and unless that says otherwise the
+/// message is tried again. A `Failure` that a handler makes itself decides by itself. (For the
+/// conversion, a `Failure` itself cannot implement [`Error`].)
 ///
 /// The text is kept as the message's last error and appears in logs: the type of an error that has
 /// one, its text, and those of its [sources](Error::source) that it does not repeat itself. It should
@@ -44,7 +47,7 @@ pub enum Remedy {
     Defer(Duration),
     /// The same for all messages of the router: it starts nothing more for this long. What runs goes
     /// on, and what this processor has claimed and not started is handed back. Other processors are
-    /// not told.
+    /// not told. An inline consumer only puts the message off.
     Pause(Duration),
     /// Never try again by itself: the message will not succeed as it stands.
     Dead,
@@ -191,8 +194,8 @@ impl Failure {
         }
     }
 
-    /// Lets the router decide, where the handler has not.
-    pub(super) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Remedy>) -> Self {
+    /// Lets the router or consumer decide, where the handler has not.
+    pub(crate) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Remedy>) -> Self {
         if self.cause == Cause::Error {
             self.cause = Cause::Decided(decide(&self).unwrap_or(Remedy::Retry));
         }
@@ -207,6 +210,18 @@ impl Failure {
         )
     }
 
+    /// Whether it may be due to one message of a batch that has failed so.
+    pub(super) fn may_be_of_one_message(&self) -> bool {
+        !matches!(
+            self.cause,
+            Cause::Interrupted | Cause::Decided(Remedy::Defer(_) | Remedy::Pause(_))
+        )
+    }
+
+    pub(crate) fn is_lease_lost(&self) -> bool {
+        self.cause == Cause::LeaseLost
+    }
+
     pub(super) fn is_conflict(&self) -> bool {
         self.cause == Cause::Conflict
     }
@@ -219,6 +234,41 @@ impl Failure {
             Cause::LeaseLost => None,
         };
         (remedy, self.text)
+    }
+}
+
+impl Remedy {
+    /// What an attempt of this number is settled as that has failed with this error.
+    pub(crate) fn outcome(
+        self,
+        error: String,
+        attempt: u32,
+        policy: &RetryPolicy,
+        after_dead: AfterDead,
+    ) -> Outcome {
+        let after = match self {
+            Self::Retry => Some(policy.delay(attempt)),
+            Self::RetryAfter(after) => Some(jittered(after)),
+            Self::Defer(after) | Self::Pause(after) => {
+                let error = Some(error);
+                return Outcome::Defer { after, error };
+            }
+            Self::Dead => None,
+        };
+        match after {
+            Some(after) if attempt < policy.max_attempts() => Outcome::Retry { after, error },
+            _ => Outcome::Dead {
+                reason: error,
+                after: after_dead,
+            },
+        }
+    }
+}
+
+/// The text alone, as [`Failure::error`] answers it.
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -255,7 +305,7 @@ where
 /// The error and its sources, without what an error says of its source by itself.
 fn describe(name: Option<&str>, error: &(dyn Error + 'static)) -> String {
     let mut text = match name {
-        Some(name) => format!("{name}: {error}"),
+        Some(name) => ErrorType::before(name, error),
         None => error.to_string(),
     };
     for source in chain(error).skip(1) {

@@ -10,6 +10,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{Config, Failure};
@@ -76,6 +77,8 @@ struct Inner {
     leased: Leased,
     /// Made for those who ask for it: few handlers do.
     cancellation: OnceLock<CancellationToken>,
+    /// Who else is to know of a cancellation: the batch that it is in.
+    batch_told: OnceLock<Arc<Notify>>,
     hold: AtomicU8,
     is_cut_short: AtomicBool,
     patience: Patience,
@@ -108,6 +111,7 @@ impl Context {
         Self(Arc::new(Inner {
             leased,
             cancellation,
+            batch_told: OnceLock::new(),
             hold: AtomicU8::new(Hold::Lease as u8),
             is_cut_short: AtomicBool::new(false),
             patience,
@@ -128,7 +132,24 @@ impl Context {
     /// stop, or the store did not renew the lease.
     pub(super) fn cut_short(&self) {
         self.0.is_cut_short.store(true, Ordering::Release);
+        self.cancel();
+    }
+
+    /// Tells the handler to stop.
+    pub(super) fn cancel(&self) {
         self.cancellation().cancel();
+        if let Some(told) = self.0.batch_told.get() {
+            told.notify_waiters();
+        }
+    }
+
+    /// From now on the batch of this signal is told of a cancellation; the first one counts.
+    pub(super) fn join(&self, told: &Arc<Notify>) {
+        let _ = self.0.batch_told.set(told.clone());
+    }
+
+    pub(super) fn batch_told(&self) -> Option<Arc<Notify>> {
+        self.0.batch_told.get().cloned()
     }
 
     pub(super) fn is_cut_short(&self) -> bool {
@@ -246,6 +267,13 @@ impl Completion {
     #[must_use]
     pub fn already_settled() -> Self {
         Self(Completed::Already)
+    }
+
+    pub(crate) fn into_result(self) -> Option<Bytes> {
+        match self.0 {
+            Completed::Here { result } => result,
+            Completed::Already => None,
+        }
     }
 
     pub(super) fn into_inner(self) -> Completed {

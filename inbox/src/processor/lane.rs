@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Config, Served,
+    Batches, Config, Served,
     breaker::{Change, Circuit, Trial},
     look_ahead::LookAhead,
     rate::Tokens,
@@ -18,6 +18,13 @@ pub(super) struct Lane {
     /// How many run.
     pub(super) running: usize,
     pub(super) look_ahead: LookAhead,
+    batches: Option<Batches>,
+    /// How many batches run.
+    pub(super) batches_running: usize,
+    /// The last messages for batches have crashed a worker before: they are claimed one by one.
+    pub(super) is_wary: bool,
+    /// Nothing is claimed before this, so that messages gather.
+    gathers_until: Instant,
     pub(super) isolation: Isolation,
     tokens: Option<Tokens>,
     circuit: Option<Circuit>,
@@ -69,6 +76,10 @@ impl Lane {
             concurrency: served.concurrency,
             running: 0,
             look_ahead: LookAhead::new(config.look_ahead, served),
+            batches: served.batches,
+            batches_running: 0,
+            is_wary: false,
+            gathers_until: now,
             isolation: Isolation::None,
             tokens: served.rate.as_ref().map(|rate| Tokens::new(rate, now)),
             circuit: served.breaker.map(|settings| Circuit::new(settings, now)),
@@ -90,6 +101,27 @@ impl Lane {
     /// How many messages may be held at present.
     pub(super) fn most_held(&self) -> usize {
         self.concurrency + self.look_ahead.allowed()
+    }
+
+    /// How many messages a claim may take, where it may take `usual` of a router without batches.
+    pub(super) fn most_claimed(&self, usual: usize) -> usize {
+        match &self.batches {
+            None => usual,
+            Some(_) if !self.has_room_for_batch() => 0,
+            Some(_) if self.is_wary => 1,
+            Some(batches) => batches.messages,
+        }
+    }
+
+    /// How many messages a batch has at the most.
+    pub(super) fn batch_size(&self) -> usize {
+        self.batches.map_or(1, |batches| batches.messages)
+    }
+
+    /// Whether another batch may run.
+    pub(super) fn has_room_for_batch(&self) -> bool {
+        self.batches
+            .is_none_or(|batches| self.batches_running < batches.at_once)
     }
 
     /// Whether another handler may run. A suspect that waits to be alone has the next room: its
@@ -182,7 +214,8 @@ impl Lane {
 
     /// When the next claim is due.
     pub(super) fn due(&self) -> Instant {
-        self.hint.map_or(self.next, |hint| hint.min(self.next))
+        let due = self.hint.map_or(self.next, |hint| hint.min(self.next));
+        due.max(self.gathers_until)
     }
 
     /// Whether nothing has been found for a while.
@@ -206,6 +239,9 @@ impl Lane {
         if found > 0 {
             self.pause = shortest;
             self.empty_claims = 0;
+            if let Some(batches) = self.batches.filter(|_| !was_full) {
+                self.gathers_until = after(now, batches.linger);
+            }
         }
         if was_full {
             if found > 0 || self.was_due {

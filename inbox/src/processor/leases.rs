@@ -148,7 +148,7 @@ impl Driver {
                 if was_tried {
                     slot.context.cut_short();
                 } else {
-                    slot.context.cancellation().cancel();
+                    slot.context.cancel();
                 }
             }
             if left > length.mul_f64(share) {

@@ -67,7 +67,8 @@ impl LookAhead {
     pub(super) fn new(most: usize, served: &Served) -> Self {
         let lease = served.terms.length();
         // With a single attempt, each is the last.
-        let is_possible = served.retry.max_attempts() > 1;
+        // Batches are made of what one claim brings.
+        let is_possible = served.retry.max_attempts() > 1 && served.batches.is_none();
         Self {
             most: if is_possible { most } else { 0 },
             horizon: HORIZON.min(lease / 12),

@@ -35,6 +35,12 @@ pub trait Middleware: Send + Sync + 'static {
     ///
     /// The time limit of a handler covers its middleware.
     ///
+    /// It runs around each message of a [batch](crate::BatchHandler) by itself, once for each attempt.
+    /// [`Next::run`] then waits for the batch, which begins when the middleware of all of its
+    /// messages has come to that or has ended. What drops it before its answer does not stop the batch,
+    /// and the message ends when both have ended. Before and after the batch, middleware has the time
+    /// limit for itself.
+    ///
     /// # Errors
     /// As [`Handler::handle`].
     async fn handle(&self, context: &Context, next: Next) -> Result<Completion, Failure>;

@@ -1,12 +1,19 @@
 //! The processor: claims due messages, runs their handlers and settles them.
 
+mod batch;
+mod batch_middleware;
+mod batch_run;
+mod batch_transaction;
 mod blocking;
 mod breaker;
 mod builder;
 mod claims;
 mod driver;
+mod failed_attempt;
 mod failure;
+mod forming;
 mod handler;
+mod json;
 mod lane;
 mod leases;
 mod look_ahead;
@@ -22,29 +29,40 @@ mod task;
 #[cfg(feature = "opentelemetry")]
 mod trace;
 mod transaction;
+mod transaction_run;
 mod wakeups;
 
-use std::{collections::HashMap, fmt, panic::resume_unwind, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, collections::HashMap, fmt, ops::AddAssign, panic::resume_unwind, sync::Arc,
+    time::Duration,
+};
 
 use tokio::task::JoinError;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::Instrument as _;
 
+pub use batch::{Answers, Batch, BatchHandler, Batches};
+pub use batch_transaction::{
+    TransactionalBatchHandler, batch_in_transaction, batch_in_transaction_fn,
+};
 pub use breaker::CircuitBreaker;
 pub use builder::ProcessorBuilder;
+pub use failed_attempt::FailedAttempt;
 pub use failure::{Failure, Remedy};
 pub use handler::{Completion, Context, Handler};
+pub use json::json;
 pub use middleware::{Middleware, Next};
 pub use rate::Rate;
-pub use router::{Fallback, KindOptions, Router, json};
+pub use router::{Fallback, KindOptions, Router};
+pub(crate) use task::panic_text;
 pub use transaction::{LentTransaction, TransactionalHandler, in_transaction, in_transaction_fn};
 
 use self::{
     blocking::Warned, driver::Driver, monitor::Monitor, outcomes::UnknownKinds, router::Route,
 };
 use crate::{
-    AfterDead, Error, ErrorKind, HandlerName, Hooks, Kind, LeaseTerms, Message, Operate, Result,
-    RetryPolicy, Store, patience::Patient, telemetry::HandlerMetrics,
+    AfterDead, Error, ErrorKind, HandlerName, Hooks, LeaseTerms, Message, Operate, Result,
+    RetryPolicy, Store, patience::Patient, telemetry::HandlerMetrics, vitals::Vitals,
 };
 
 /// Claims due messages in batches, runs a handler for each, and settles the outcomes in batches.
@@ -129,6 +147,7 @@ struct Config {
     settle_batch: usize,
     settle_linger: Duration,
     drain_limit: Duration,
+    vitals: Vitals,
 }
 
 /// A router and its terms.
@@ -136,6 +155,8 @@ struct Served {
     name: HandlerName,
     router: Router,
     concurrency: usize,
+    /// Present if it has batch handlers.
+    batches: Option<Batches>,
     rate: Option<Rate>,
     retry: RetryPolicy,
     timeout: Option<Duration>,
@@ -148,10 +169,9 @@ struct Served {
 }
 
 impl Served {
-    /// How long a handler may run on a message of this kind.
-    fn timeout(&self, kind: &Kind) -> Option<Duration> {
-        let options = self.router.options_of(kind);
-        options.and_then(|options| options.timeout).or(self.timeout)
+    /// How long a handler may run on a message.
+    fn timeout(&self, message: &Message) -> Option<Duration> {
+        self.router.timeout_of(message).or(self.timeout)
     }
 }
 
@@ -170,20 +190,19 @@ impl Config {
     }
 
     /// When a message is tried again that has failed.
-    fn retry(&self, message: &Message) -> &RetryPolicy {
+    fn retry(&self, message: &Message) -> Cow<'_, RetryPolicy> {
         let Some(served) = self.served_for(message) else {
-            return &self.retry;
+            return Cow::Borrowed(&self.retry);
         };
-        let options = served.router.options_of(message.kind());
-        let policy = options.and_then(|options| options.retry.as_ref());
-        policy.unwrap_or(&served.retry)
+        let own = served.router.retry_of(message);
+        own.unwrap_or(Cow::Borrowed(&served.retry))
     }
 
     /// What happens to a message that no handler is for.
     fn fallback(&self, message: &Message) -> Option<Fallback> {
         match self.served_for(message)?.router.route(message.kind()) {
             Route::Fallback(fallback) => Some(fallback),
-            Route::Handler(_) => None,
+            Route::Handler(_) | Route::Batch(_) => None,
         }
     }
 
@@ -229,6 +248,30 @@ pub struct Summary {
     /// out by themselves. A claim that was not answered before the end counts as one, whatever it
     /// has taken.
     pub abandoned: u64,
+}
+
+/// Adds another run's figures.
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            claimed,
+            processed,
+            retried,
+            deferred,
+            dead,
+            released,
+            lease_lost,
+            abandoned,
+        } = other;
+        self.claimed += claimed;
+        self.processed += processed;
+        self.retried += retried;
+        self.deferred += deferred;
+        self.dead += dead;
+        self.released += released;
+        self.lease_lost += lease_lost;
+        self.abandoned += abandoned;
+    }
 }
 
 impl Processor {
@@ -290,10 +333,17 @@ impl Processor {
         self.run_until(Until::Drained(operate), shutdown).await
     }
 
+    /// How a run does.
+    pub(crate) fn vitals(&self) -> Vitals {
+        self.config.vitals.clone()
+    }
+
     async fn run_until(&self, until: Until, shutdown: CancellationToken) -> Result<Summary> {
         let driver = Driver::new(self.config.clone(), until).run(shutdown);
         // In its own task, apart from those of the handlers: what the application's main thread
         // waits for is woken across threads, which costs as much as all else here.
+        let vitals = self.config.vitals.clone();
+        let driver = async move { vitals.watch(driver).await };
         let driver = AbortOnDropHandle::new(tokio::spawn(driver.in_current_span()));
         match &self.monitor {
             None => ended(driver.await),

@@ -5,10 +5,11 @@ use std::{collections::HashSet, sync::Mutex, sync::PoisonError, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Config, Context, Failure, Fallback, Remedy, breaker::Change, driver::Driver, lane::Lane,
+    Config, Context, FailedAttempt, Failure, Fallback, Remedy, breaker::Change, driver::Driver,
+    handler::Hold, lane::Lane, table::Phase, task,
 };
 use crate::{
-    Kind, Outcome,
+    Kind, Outcome, Settlement,
     hooks::Call,
     retry::jittered,
     telemetry::{self, MESSAGE},
@@ -39,23 +40,8 @@ pub(super) fn outcome(
     error: String,
 ) -> Outcome {
     let (message, attempt) = (context.message(), context.attempts().started);
-    let policy = config.retry(message);
-    let after = match remedy {
-        Remedy::Retry => Some(policy.delay(attempt)),
-        Remedy::RetryAfter(after) => Some(jittered(after)),
-        Remedy::Defer(after) | Remedy::Pause(after) => {
-            let error = Some(error);
-            return Outcome::Defer { after, error };
-        }
-        Remedy::Dead => None,
-    };
-    match after {
-        Some(after) if attempt < policy.max_attempts() => Outcome::Retry { after, error },
-        _ => Outcome::Dead {
-            reason: error,
-            after: config.after_dead(message),
-        },
-    }
+    let after_dead = config.after_dead(message);
+    remedy.outcome(error, attempt, &config.retry(message), after_dead)
 }
 
 /// What becomes of a message that no handler is for; `None` when it counts as processed.
@@ -84,7 +70,7 @@ impl Driver {
             return false;
         };
         let (lane, context) = (slot.lane, slot.context.clone());
-        let (remedy, error) = failure.into_parts();
+        let (remedy, error) = failure.clone().into_parts();
         let Some(remedy) = remedy else {
             self.judge(index, None, "", now);
             return true;
@@ -120,8 +106,64 @@ impl Driver {
             }
             Outcome::Processed { .. } | Outcome::Release => {}
         }
-        self.settle(index, outcome);
+        self.conclude(index, failure, outcome);
         false
+    }
+
+    /// Settles a failed attempt; in a transaction, if the router writes something about it.
+    pub(super) fn conclude(&mut self, index: usize, failure: Failure, outcome: Outcome) {
+        let config = self.config.clone();
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
+        };
+        let served = slot.lane.and_then(|lane| config.served.get(lane));
+        let settle = served.and_then(|served| served.router.settle_failed.clone());
+        let is_attempt = matches!(outcome, Outcome::Retry { .. } | Outcome::Dead { .. });
+        let (Some(served), Some(settle), true) = (served, settle, is_attempt) else {
+            return self.settle(index, outcome);
+        };
+        // Under the newest lease, and with nothing of what the attempt was told.
+        slot.context = Context::claimed(slot.leased(), &config);
+        slot.renewed = None;
+        slot.ends_with(&outcome);
+        slot.phase = Phase::Running;
+        let limit = served.timeout(slot.context.message());
+        let attempt = FailedAttempt {
+            context: slot.context.clone(),
+            failure,
+            outcome,
+        };
+        let task = task::spawn_conclusion(index, attempt, limit, settle, &self.sender);
+        slot.task = Some(task);
+        self.running += 1;
+        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.running += 1;
+        }
+    }
+
+    /// Takes note that a failed attempt is settled, or that this is left to do.
+    pub(super) fn concluded(&mut self, index: usize, outcome: Outcome, is_settled: bool) {
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
+        };
+        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.running = lane.running.saturating_sub(1);
+        }
+        slot.drop_at = None;
+        let was_lost = slot.phase == Phase::Lost;
+        slot.phase = Phase::Ended;
+        self.lost_running = self.lost_running.saturating_sub(usize::from(was_lost));
+        if is_settled || slot.context.is_held_by(Hold::Settled) {
+            let lease = slot.context.leased().lease.clone();
+            return self.stored(index, &Settlement { lease, outcome });
+        }
+        slot.context.set_hold(Hold::Lease);
+        match (was_lost, slot.renewed.is_some()) {
+            (false, _) => self.settle(index, outcome),
+            // As after a handler that has failed under a lease that was lost.
+            (true, true) => self.settle(index, Outcome::Release),
+            (true, false) => self.lost(index),
+        }
     }
 
     /// Settles a message that no handler is for.
@@ -214,6 +256,8 @@ impl Driver {
         let handler = served.name.clone();
         tracing::warn!(handler = handler.as_str(), ?length, error, "paused");
         telemetry::paused(&handler, true);
+        let what = format!("handler {handler} is paused");
+        self.config.vitals.trouble(what, error);
         self.tell(|| Call::Paused(handler, error.to_owned(), length));
     }
 
@@ -241,6 +285,8 @@ impl Driver {
             let handler = served.name.clone();
             tracing::info!(handler = handler.as_str(), "goes on after a pause");
             telemetry::paused(&handler, false);
+            let what = format!("handler {handler} is paused");
+            self.config.vitals.over(&what);
             self.tell(|| Call::Resumed(handler));
         }
     }

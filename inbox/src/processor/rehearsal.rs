@@ -1,12 +1,13 @@
 //! Running handlers without a store, for tests of them.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
 use tokio::time::Instant;
 
 use super::{
-    Config, Context, Processor,
+    BatchHandler, Config, Context, Processor, Served, batch_run,
     outcomes::{outcome, without_handler},
+    router::Route,
     task::{self, End},
 };
 use crate::{Attempts, Due, FencingToken, Lease, Leased, Message, Outcome};
@@ -59,6 +60,80 @@ impl Processor {
         rehearse(&self.config, message, attempts).await
     }
 
+    /// [`rehearse`](Self::rehearse) for several messages, as if one claim had brought them: those of each
+    /// [batch handler](crate::BatchHandler) together, in batches of the router's size, others one by
+    /// one. The outcomes in the messages' order.
+    ///
+    /// ```
+    /// use inbox::{Batch, Failure, Kind, Message, MessageId, HandlerName, Outcome, Processor, Router};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let router = Router::new("search").on_batch("page.changed", |batch: Batch| async move {
+    ///     // One empty page spoils the batch: it is found, and the others are completed.
+    ///     match batch.iter().any(|context| context.message().payload().is_empty()) {
+    ///         true => Err(Failure::dead("an empty page")),
+    ///         false => Ok(()),
+    ///     }
+    /// });
+    /// let processor = Processor::builder(inbox::connect("memory://").await?)
+    ///     .router(router)
+    ///     .build()?;
+    ///
+    /// let (search, kind) = (HandlerName::new("search")?, Kind::new("page.changed")?);
+    /// let page = |id, text: &'static str| {
+    ///     Ok::<_, inbox::Invalid>(Message::new(search.clone(), MessageId::new(id)?, kind.clone(), text))
+    /// };
+    /// let pages = [page("1", "some text")?, page("2", "")?, page("3", "more text")?];
+    /// let outcomes = processor.rehearse_batch(&pages, 1).await;
+    /// assert!(matches!(outcomes[0], Outcome::Processed { .. }));
+    /// assert!(matches!(outcomes[1], Outcome::Dead { .. }));
+    /// assert!(matches!(outcomes[2], Outcome::Processed { .. }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn rehearse_batch(&self, messages: &[Message], attempt: u32) -> Vec<Outcome> {
+        let config = &self.config;
+        let attempts = Attempts {
+            started: attempt,
+            finished: attempt.saturating_sub(1),
+        };
+        let mut outcomes = vec![Outcome::Release; messages.len()];
+        let mut batches: Vec<(&Served, &Arc<dyn BatchHandler>, Vec<usize>)> = Vec::new();
+        for (place, message) in messages.iter().enumerate() {
+            let served = config.served_for(message);
+            let route = served.map(|served| (served, served.router.route(message.kind())));
+            let Some((served, Route::Batch(handler))) = route else {
+                if let Some(outcome) = outcomes.get_mut(place) {
+                    *outcome = rehearse(config, message, attempts).await;
+                }
+                continue;
+            };
+            let most = served.router.batching().unwrap_or_default().messages;
+            let mut same = batches.iter_mut();
+            let same = same.find(|(_, other, places)| {
+                std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(handler)) && places.len() < most
+            });
+            match same {
+                Some((.., places)) => places.push(place),
+                None => batches.push((served, handler, vec![place])),
+            }
+        }
+        for (served, handler, places) in batches {
+            let all = places.iter().filter_map(|place| messages.get(*place));
+            let members: Vec<_> = all.map(|one| lease(config, one, attempts)).collect();
+            let contexts: Vec<_> = members.iter().map(|(context, _)| context.clone()).collect();
+            let mut ends = |nth: usize, end| {
+                let outcome = places.get(nth).and_then(|place| outcomes.get_mut(*place));
+                if let (Some(outcome), Some(context)) = (outcome, contexts.get(nth)) {
+                    *outcome = outcome_of(config, context, end);
+                }
+            };
+            batch_run::run(config, served, handler, members, &mut ends).await;
+        }
+        outcomes
+    }
+
     /// [`rehearse`](Self::rehearse) for one attempt after the other, as if each delay had passed, until
     /// the message is final: the outcomes of all. At most 1,000, for one that is deferred for ever.
     pub async fn rehearse_to_the_end(&self, message: &Message) -> Vec<Outcome> {
@@ -83,7 +158,8 @@ impl Processor {
     }
 }
 
-async fn rehearse(config: &Config, message: &Message, attempts: Attempts) -> Outcome {
+/// The message under a lease that begins now, and until when that is.
+fn lease(config: &Config, message: &Message, attempts: Attempts) -> (Context, Instant) {
     let now = SystemTime::now();
     let served = config.served_for(message);
     let length = served.map_or(config.terms.length(), |served| served.terms.length());
@@ -98,16 +174,26 @@ async fn rehearse(config: &Config, message: &Message, attempts: Attempts) -> Out
         attempts,
         accepted_at: now,
     };
-    let context = Context::claimed(leased, config);
-    let failure = match task::run(config, &context, Instant::now() + length).await {
-        End::Outcome(outcome) => return outcome,
+    (Context::claimed(leased, config), Instant::now() + length)
+}
+
+async fn rehearse(config: &Config, message: &Message, attempts: Attempts) -> Outcome {
+    let (context, expires) = lease(config, message, attempts);
+    let end = task::run(config, &context, expires).await;
+    outcome_of(config, &context, end)
+}
+
+/// What would be settled when an attempt ends so.
+fn outcome_of(config: &Config, context: &Context, end: End) -> Outcome {
+    let failure = match end {
+        End::Outcome(outcome) | End::Concluded { outcome, .. } => return outcome,
         End::Failed(failure) | End::Interrupted(failure) => Some(failure),
         End::NoHandler(fallback) => without_handler(fallback),
         End::Settled => None,
         End::Dropped => return Outcome::Release,
     };
     match failure.map(super::Failure::into_parts) {
-        Some((Some(remedy), error)) => outcome(config, &context, remedy, error),
+        Some((Some(remedy), error)) => outcome(config, context, remedy, error),
         Some((None, _)) => Outcome::Release,
         None => Outcome::Processed { result: None },
     }

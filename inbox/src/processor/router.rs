@@ -1,17 +1,25 @@
 //! Which handler works on which kind of message, and on what terms.
 
 use std::{
-    collections::HashMap, error::Error, fmt, marker::PhantomData, sync::Arc, time::Duration,
+    borrow::Cow,
+    collections::HashMap,
+    error::Error,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
 };
 
-use async_trait::async_trait;
 use serde::de::DeserializeOwned;
-use serde_json::error::Category;
 
 use super::{
-    CircuitBreaker, Completion, Context, Failure, Handler, Middleware, Next, Rate, Remedy,
+    BatchHandler, Batches, CircuitBreaker, Completion, Context, Failure, Handler, Middleware, Next,
+    Rate, Remedy, failed_attempt::SettleFailed, json,
 };
-use crate::{AfterDead, Event, HandlerName, Invalid, Kind, RetryPolicy, patience::check_limit};
+use crate::{
+    AfterDead, Event, HandlerName, Invalid, Kind, Message, RetryPolicy,
+    patience::{SHORTEST, check_limit},
+};
 
 /// What happens to messages of a kind that no handler was registered for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,13 +82,15 @@ pub enum Fallback {
 /// ```
 pub struct Router {
     handler: Result<HandlerName, Invalid>,
-    kinds: HashMap<String, Arc<dyn Handler>>,
+    kinds: HashMap<String, Target>,
     /// The longest first.
-    prefixes: Vec<(String, Arc<dyn Handler>)>,
+    prefixes: Vec<(String, Target)>,
     unknown: Unknown,
     options: HashMap<String, KindOptions>,
+    choose: Option<Choose>,
     middleware: Vec<Arc<dyn Middleware>>,
     classify: Vec<Classify>,
+    pub(super) settle_failed: Option<Arc<dyn SettleFailed>>,
     pub(super) terms: Terms,
     /// The first kind that is not valid, reported when the processor is built.
     invalid: Option<Invalid>,
@@ -96,6 +106,7 @@ pub(super) struct Terms {
     pub lease: Option<Duration>,
     pub after_dead: Option<AfterDead>,
     pub breaker: Option<CircuitBreaker>,
+    pub batches: Option<Batches>,
 }
 
 /// What one kind of message may have of its own, in place of its router's.
@@ -128,16 +139,25 @@ impl KindOptions {
     }
 }
 
+type Choose = Box<dyn Fn(&Message) -> Option<KindOptions> + Send + Sync>;
+
 type Classify = Box<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
 
 enum Unknown {
     Fallback(Fallback),
+    Target(Target),
+}
+
+/// What messages are handed to.
+enum Target {
     Handler(Arc<dyn Handler>),
+    Batch(Arc<dyn BatchHandler>),
 }
 
 /// Where one message goes.
 pub(super) enum Route<'a> {
     Handler(&'a Arc<dyn Handler>),
+    Batch(&'a Arc<dyn BatchHandler>),
     Fallback(Fallback),
 }
 
@@ -154,8 +174,10 @@ impl Router {
             prefixes: Vec::new(),
             unknown: Unknown::Fallback(Fallback::default()),
             options: HashMap::new(),
+            choose: None,
             middleware: Vec::new(),
             classify: Vec::new(),
+            settle_failed: None,
             terms: Terms::default(),
             invalid: None,
         }
@@ -168,7 +190,17 @@ impl Router {
     #[must_use]
     pub fn on(mut self, kind: impl AsRef<str>, handler: impl Handler) -> Self {
         if let Some(kind) = self.valid(kind) {
-            self.kinds.insert(kind, Arc::new(handler));
+            self.kinds.insert(kind, Target::Handler(Arc::new(handler)));
+        }
+        self
+    }
+
+    /// Hands messages of `kind` to `handler`, several at a time, in place of an earlier handler for that
+    /// kind. [`batches`](Self::batches) sets how many.
+    #[must_use]
+    pub fn on_batch(mut self, kind: impl AsRef<str>, handler: impl BatchHandler) -> Self {
+        if let Some(kind) = self.valid(kind) {
+            self.kinds.insert(kind, Target::Batch(Arc::new(handler)));
         }
         self
     }
@@ -207,7 +239,8 @@ impl Router {
     pub fn on_prefix(mut self, prefix: impl AsRef<str>, handler: impl Handler) -> Self {
         if let Some(prefix) = self.valid(prefix) {
             self.prefixes.retain(|(other, _)| *other != prefix);
-            self.prefixes.push((prefix, Arc::new(handler)));
+            let target = Target::Handler(Arc::new(handler));
+            self.prefixes.push((prefix, target));
             self.prefixes
                 .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         }
@@ -224,7 +257,15 @@ impl Router {
     /// Hands messages of other kinds to `handler`.
     #[must_use]
     pub fn fallback_handler(mut self, handler: impl Handler) -> Self {
-        self.unknown = Unknown::Handler(Arc::new(handler));
+        self.unknown = Unknown::Target(Target::Handler(Arc::new(handler)));
+        self
+    }
+
+    /// Hands messages of other kinds to `handler`, several at a time and of different kinds together: all
+    /// messages of the router, if it has no other handler.
+    #[must_use]
+    pub fn fallback_batch_handler(mut self, handler: impl BatchHandler) -> Self {
+        self.unknown = Unknown::Target(Target::Batch(Arc::new(handler)));
         self
     }
 
@@ -234,6 +275,32 @@ impl Router {
         if let Some(kind) = self.valid(kind) {
             self.options.insert(kind, options);
         }
+        self
+    }
+
+    /// Chooses what single messages have of their own, by their headers, say. What it leaves open is as
+    /// the kind [has it](Self::kind_options), and so is all when it panics. A time limit below a
+    /// millisecond is taken as one.
+    ///
+    /// It is asked several times for each message, in the processor's loop: keep it quick, and let it
+    /// answer the same.
+    ///
+    /// ```
+    /// use inbox::{KindOptions, Message, RetryPolicy, Router};
+    ///
+    /// let router = Router::new("billing").message_options(|message: &Message| {
+    ///     let attempts = message.headers().get("max-attempts")?.parse().ok()?;
+    ///     let policy = RetryPolicy::default().with_max_attempts(attempts);
+    ///     Some(KindOptions::new().retry(policy))
+    /// });
+    /// # let _ = router;
+    /// ```
+    #[must_use]
+    pub fn message_options(
+        mut self,
+        choose: impl Fn(&Message) -> Option<KindOptions> + Send + Sync + 'static,
+    ) -> Self {
+        self.choose = Some(Box::new(choose));
         self
     }
 
@@ -260,8 +327,19 @@ impl Router {
         self
     }
 
+    /// Sets how large the batches of [batch handlers](Self::on_batch) are, and how many run at a time.
+    /// Default: 100 messages, two batches. It says nothing for a router without batch handlers; one that
+    /// has both kinds claims for all of its handlers as for a batch, so that they are better apart.
+    #[must_use]
+    pub fn batches(mut self, batches: Batches) -> Self {
+        self.terms.batches = Some(batches);
+        self
+    }
+
     /// Sets how many of this router's handlers run at a time, in place of
-    /// [`ProcessorBuilder::concurrency`](crate::ProcessorBuilder::concurrency).
+    /// [`ProcessorBuilder::concurrency`](crate::ProcessorBuilder::concurrency). Each message of a batch
+    /// counts. By default, a router with batch handlers has room for one full batch more than
+    /// [run at once](Batches::at_once).
     #[must_use]
     pub fn concurrency(mut self, messages: usize) -> Self {
         self.terms.concurrency = Some(messages);
@@ -333,12 +411,24 @@ impl Router {
             let mut prefixes = self.prefixes.iter();
             prefixes.find(|(prefix, _)| kind.starts_with(prefix.as_str()))
         };
-        let handler = self.kinds.get(kind);
-        let handler = handler.or_else(|| of_prefix().map(|(_, handler)| handler));
-        match (handler, &self.unknown) {
-            (Some(handler), _) | (None, Unknown::Handler(handler)) => Route::Handler(handler),
-            (None, Unknown::Fallback(fallback)) => Route::Fallback(*fallback),
+        let target = self.kinds.get(kind);
+        let target = target.or_else(|| of_prefix().map(|(_, target)| target));
+        let target = match (target, &self.unknown) {
+            (Some(target), _) | (None, Unknown::Target(target)) => target,
+            (None, Unknown::Fallback(fallback)) => return Route::Fallback(*fallback),
+        };
+        match target {
+            Target::Handler(handler) => Route::Handler(handler),
+            Target::Batch(handler) => Route::Batch(handler),
         }
+    }
+
+    /// How its batches are, if it has batch handlers.
+    pub(super) fn batching(&self) -> Option<Batches> {
+        let is_batch = |target: &Target| matches!(target, Target::Batch(_));
+        let is_any = self.kinds.values().any(is_batch)
+            || matches!(&self.unknown, Unknown::Target(target) if is_batch(target));
+        is_any.then(|| self.terms.batches.unwrap_or_default())
     }
 
     /// Runs a handler with the middleware around it.
@@ -350,8 +440,16 @@ impl Router {
         if self.middleware.is_empty() {
             return handler.handle(context).await;
         }
-        let next = Next::new(self.middleware.clone(), handler.clone());
-        next.run(context).await
+        self.chain(handler.clone()).run(context).await
+    }
+
+    pub(super) fn has_middleware(&self) -> bool {
+        !self.middleware.is_empty()
+    }
+
+    /// A handler with the middleware around it.
+    pub(super) fn chain(&self, handler: Arc<dyn Handler>) -> Next {
+        Next::new(self.middleware.clone(), handler)
     }
 
     /// Applies the rules to an error that was passed on.
@@ -359,8 +457,32 @@ impl Router {
         failure.decided(|failure| self.classify.iter().find_map(|decide| decide(failure)))
     }
 
+    /// When a message is tried again, if it or its kind has that of its own.
+    pub(super) fn retry_of(&self, message: &Message) -> Option<Cow<'_, RetryPolicy>> {
+        let chosen = self.chosen(message).and_then(|options| options.retry);
+        let of_kind = || self.options_of(message.kind())?.retry.as_ref();
+        chosen
+            .map(Cow::Owned)
+            .or_else(|| of_kind().map(Cow::Borrowed))
+    }
+
+    /// How long a handler may run on a message, if it or its kind has that of its own.
+    pub(super) fn timeout_of(&self, message: &Message) -> Option<Duration> {
+        let chosen = self.chosen(message).and_then(|options| options.timeout);
+        let chosen = chosen.map(|limit| limit.max(SHORTEST));
+        chosen.or_else(|| self.options_of(message.kind())?.timeout)
+    }
+
+    fn chosen(&self, message: &Message) -> Option<KindOptions> {
+        let choose = self.choose.as_ref()?;
+        catch_unwind(AssertUnwindSafe(|| choose(message))).unwrap_or_else(|_| {
+            tracing::error!(key = %message.key(), "choosing a message's options panicked");
+            None
+        })
+    }
+
     /// What messages of this kind have of their own.
-    pub(super) fn options_of(&self, kind: &Kind) -> Option<&KindOptions> {
+    fn options_of(&self, kind: &Kind) -> Option<&KindOptions> {
         // Most routers have none.
         (!self.options.is_empty())
             .then(|| self.options.get(kind.as_str()))
@@ -387,6 +509,9 @@ impl Router {
         if let Some(breaker) = &self.terms.breaker {
             breaker.check()?;
         }
+        if let Some(batches) = &self.terms.batches {
+            batches.check()?;
+        }
         Ok(name)
     }
 }
@@ -399,56 +524,4 @@ impl fmt::Debug for Router {
             .field("terms", &self.terms)
             .finish_non_exhaustive()
     }
-}
-
-/// Makes a handler of a function that takes the payload, read as JSON.
-///
-/// A payload that does not read as `T` will not read better next time: the message is dead at
-/// once. Its reason says where in the payload, but not what stands there.
-pub fn json<T, F, Fut, C, E>(handler: F) -> impl Handler
-where
-    T: DeserializeOwned + Send + 'static,
-    F: Fn(T, Context) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<C, E>> + Send + 'static,
-    C: Into<Completion> + 'static,
-    E: Into<Failure> + 'static,
-{
-    let payload = PhantomData;
-    Json { handler, payload }
-}
-
-struct Json<T, F> {
-    handler: F,
-    payload: PhantomData<fn() -> T>,
-}
-
-#[async_trait]
-impl<T, F, Fut, C, E> Handler for Json<T, F>
-where
-    T: DeserializeOwned + Send + 'static,
-    F: Fn(T, Context) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<C, E>> + Send + 'static,
-    C: Into<Completion> + 'static,
-    E: Into<Failure> + 'static,
-{
-    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
-        let event = serde_json::from_slice(context.message().payload())
-            .map_err(|error| unreadable(&error))?;
-        let ended = (self.handler)(event, context.clone()).await;
-        ended.map(Into::into).map_err(Into::into)
-    }
-}
-
-/// serde's own text may quote the payload, so only its place and category are kept.
-fn unreadable(error: &serde_json::Error) -> Failure {
-    let what = match error.classify() {
-        Category::Syntax => "it is not JSON",
-        Category::Eof => "the JSON is cut short",
-        Category::Data => "the JSON is not of the expected form",
-        Category::Io => "it cannot be read",
-    };
-    let (line, column) = (error.line(), error.column());
-    Failure::dead(format!(
-        "unreadable payload: {what} (line {line}, column {column})"
-    ))
 }

@@ -98,7 +98,7 @@ impl Driver {
     /// An outcome is durable. Where the message was given back by it, claimed by others and then
     /// by this worker, before the answer was here, there is a newer lease, with which nothing is to
     /// be done.
-    fn stored(&mut self, index: usize, settlement: &Settlement) {
+    pub(super) fn stored(&mut self, index: usize, settlement: &Settlement) {
         let newer = self.table.get_mut(index).and_then(|slot| {
             let is_newer = slot.lease().token != settlement.lease.token;
             is_newer.then(|| (slot.leased(), slot.lane, slot.lease_length, slot.expires))
@@ -186,11 +186,13 @@ async fn send(
         .notify(|error, _| {
             if std::mem::take(&mut is_first) {
                 tracing::warn!(target: OUTAGE, %error, "cannot settle; trying again until it works");
+                config.vitals.trouble("settlements", error.to_string());
             }
         })
         .await;
     if !is_first && result.is_ok() {
         tracing::info!(target: OUTAGE, "settling works again");
+        config.vitals.over("settlements");
     }
     timer.settled();
     SettledBatch {

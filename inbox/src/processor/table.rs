@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,8 +24,10 @@ pub(super) struct Slot {
     /// that took or renewed it.
     pub expires: Instant,
     pub phase: Phase,
-    /// Present once the handler was started; also when it has ended.
+    /// Present once the handler was started; also when it has ended. Those of one batch have one.
     pub task: Option<AbortHandle>,
+    /// Shared with those that run in the same batch and have not ended.
+    pub batch: Option<Arc<InBatch>>,
     /// When the handler was started, or the message put here.
     pub began: Instant,
     /// When the handler is to be dropped, if it was told to stop.
@@ -42,6 +45,9 @@ pub(super) struct Slot {
     /// just taken the lease, at an unknown time.
     pub is_spared: bool,
 }
+
+/// Marks the messages of one running batch: the last of them to end has the last reference.
+pub(super) struct InBatch;
 
 /// A second lease on a message that is held.
 pub(super) struct Renewed {

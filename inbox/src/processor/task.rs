@@ -1,6 +1,12 @@
 //! One handler's run, in its own task.
 
-use std::{any::Any, panic::AssertUnwindSafe, pin::pin, sync::Arc};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle, time::Instant};
@@ -9,8 +15,8 @@ use tracing::Instrument as _;
 #[cfg(feature = "opentelemetry")]
 use super::trace;
 use super::{
-    Completion, Config, Context, Failure, Fallback, blocking::Watched, handler::Completed,
-    router::Route,
+    BatchHandler, Completion, Config, Context, FailedAttempt, Failure, Fallback, Served, batch_run,
+    blocking::Watched, failed_attempt::SettleFailed, handler::Completed, router::Route,
 };
 use crate::{
     Outcome,
@@ -32,6 +38,8 @@ pub(super) enum End {
     Interrupted(Failure),
     /// The task was dropped.
     Dropped,
+    /// A failed attempt is settled so in a transaction, or is still to be.
+    Concluded { outcome: Outcome, is_settled: bool },
 }
 
 /// Tells the processor how the run in `slot` ended: exactly once, whichever way the task ends,
@@ -75,6 +83,85 @@ pub(super) fn spawn(
     tokio::spawn(run.instrument(span)).abort_handle()
 }
 
+/// Runs a batch handler on the messages in these slots, all of this router, each under a lease until
+/// then.
+pub(super) fn spawn_batch(
+    config: &Arc<Config>,
+    lane: usize,
+    handler: Arc<dyn BatchHandler>,
+    slots: Vec<(usize, Context, Instant)>,
+    reports: &UnboundedSender<(usize, End)>,
+) -> AbortHandle {
+    let report = |(slot, ..): &(usize, _, _)| {
+        Some(Report {
+            reports: reports.clone(),
+            slot: *slot,
+            end: End::Dropped,
+        })
+    };
+    let mut open: Vec<_> = slots.iter().map(report).collect();
+    let members = slots
+        .into_iter()
+        .map(|(_, context, expires)| (context, expires));
+    let members: Vec<_> = members.collect();
+    let name = config.served.get(lane).map(|served| served.name.as_str());
+    let span = tracing::info_span!("handle_batch", handler = name, messages = members.len());
+    let config = config.clone();
+    let run = async move {
+        let Some(served) = config.served.get(lane) else {
+            return;
+        };
+        let mut ends = |place: usize, end| {
+            if let Some(mut report) = open.get_mut(place).and_then(Option::take) {
+                report.end = end;
+            }
+        };
+        batch_run::run(&config, served, &handler, members, &mut ends).await;
+    };
+    tokio::spawn(run.instrument(span)).abort_handle()
+}
+
+/// Settles a failed attempt with what its router writes about it.
+pub(super) fn spawn_conclusion(
+    slot: usize,
+    attempt: FailedAttempt,
+    limit: Option<Duration>,
+    settle: Arc<dyn SettleFailed>,
+    reports: &UnboundedSender<(usize, End)>,
+) -> AbortHandle {
+    let concluded = |is_settled| End::Concluded {
+        outcome: attempt.outcome.clone(),
+        is_settled,
+    };
+    let mut report = Report {
+        reports: reports.clone(),
+        slot,
+        end: concluded(false),
+    };
+    let settled = concluded(true);
+    let span = span(&attempt.context);
+    let run = async move {
+        let settling = settle.settle(&attempt);
+        let ended = match limit {
+            None => settling.await,
+            Some(limit) => tokio::time::timeout(limit, settling)
+                .await
+                .unwrap_or_else(|_| Err(Failure::retry("timed out"))),
+        };
+        match ended {
+            Ok(()) => report.end = settled,
+            Err(failure) => {
+                let (key, error) = (attempt.context.message().key(), failure.error());
+                tracing::error!(target: MESSAGE, %key, error, "what is written about a failed attempt may be missing");
+            }
+        }
+        // Frees the message before the report lets the processor claim another.
+        drop(attempt);
+        drop(report);
+    };
+    tokio::spawn(run.instrument(span)).abort_handle()
+}
+
 fn span(context: &Context) -> tracing::Span {
     let message = context.message();
     let span = tracing::info_span!(
@@ -107,17 +194,21 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
     };
     let handler = match served.router.route(message.kind()) {
         Route::Handler(handler) => handler,
+        Route::Batch(handler) => {
+            let mut end = End::Dropped;
+            let members = vec![(context.clone(), expires)];
+            let mut ends = |_, ended| end = ended;
+            batch_run::run(config, served, handler, members, &mut ends).await;
+            return end;
+        }
         Route::Fallback(fallback) => return End::NoHandler(fallback),
     };
     let timer = Timer::start();
-    let running = async {
-        let ended = served.router.run(handler, context).await;
-        ended.map_err(|failure| served.router.decide(failure))
-    };
+    let running = served.router.run(handler, context);
     let running = pin!(AssertUnwindSafe(running).catch_unwind());
     let lease = served.terms.length();
     let running = Watched::new(running, message.handler(), &served.warned, lease, now);
-    let caught = match served.timeout(message.kind()) {
+    let caught = match served.timeout(message) {
         None => Some(running.await),
         Some(limit) => tokio::time::timeout(limit, running).await.ok(),
     };
@@ -127,10 +218,17 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
         None => Err(Failure::retry("timed out")),
     };
     served.metrics.handled(&timer);
+    end(served, context, result)
+}
+
+/// How a message ends whose handler has ended so.
+pub(super) fn end(served: &Served, context: &Context, result: Result<Completion, Failure>) -> End {
     let failure = match result.map(Completion::into_inner) {
         Ok(Completed::Here { result }) => return End::Outcome(Outcome::Processed { result }),
         Ok(Completed::Already) => return End::Settled,
-        Err(failure) => failure,
+        // A rule that panics is a failed attempt, as a handler that does.
+        Err(failure) => catch_unwind(AssertUnwindSafe(|| served.router.decide(failure)))
+            .unwrap_or_else(|panic| Failure::retry(panic_text(&*panic))),
     };
     if !context.is_cut_short() {
         return match failure.is_interrupted() {
@@ -141,14 +239,14 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
     if failure.is_retry() {
         // It was told to stop, and the message is not to pay for that.
         let error = failure.error();
-        tracing::info!(target: MESSAGE, key = %message.key(), error, "attempt cut short");
+        tracing::info!(target: MESSAGE, key = %context.message().key(), error, "attempt cut short");
         return End::Outcome(Outcome::Release);
     }
     End::Failed(failure)
 }
 
 /// The text of a panic, as far as it has one.
-pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .copied()

@@ -5,10 +5,17 @@
     reason = "a test's helpers are tests too"
 )]
 
+mod failed_attempts;
+#[path = "../logged/mod.rs"]
 mod logged;
+#[cfg(feature = "postgres")]
+#[path = "../postgres_support/mod.rs"]
+mod postgres_support;
+#[path = "../processor_support/mod.rs"]
 mod processor_support;
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -19,10 +26,10 @@ use std::{
 use async_trait::async_trait;
 use inbox::{
     Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims, Clock, Completion,
-    Context, Effect, Error, ErrorKind, Extended, Failure, Handler, HandlerName, Lease, LeaseTerms,
-    Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded, Result, Router,
-    Schema as _, Settled, Settlement, State, Store, StoreExt as _, Subscription, Transactional,
-    TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
+    Context, Effect, Error, ErrorKind, Extended, Failure, Handler, HandlerName, Key, Lease,
+    LeaseTerms, Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded,
+    Result, Router, Schema as _, Settled, Settlement, State, Store, StoreExt as _, Subscription,
+    Transactional, TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use logged::Log;
@@ -180,6 +187,10 @@ impl Transactional for Fickle {
         result: Option<Bytes>,
     ) -> Result<Recorded> {
         self.inner.record_in(&mut to.inner, message, result).await
+    }
+
+    async fn keep_result_in(&self, to: &mut Fragile, key: &Key, result: Bytes) -> Result<()> {
+        self.inner.keep_result_in(&mut to.inner, key, result).await
     }
 
     async fn settle_in(&self, to: &mut Fragile, all: &[Settlement]) -> Result<Vec<Settled>> {

@@ -1,0 +1,396 @@
+//! Running work in a transaction that settles its messages: for one message or a batch.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use async_trait::async_trait;
+use backon::{BackoffBuilder as _, Retryable as _};
+use futures_util::FutureExt as _;
+use tokio::{sync::Mutex, time::sleep};
+
+use super::{
+    Answers, Batch, BatchHandler, Completion, Context, Failure, Handler,
+    batch::Answer,
+    handler::{Completed, Hold},
+    task::panic_text,
+};
+use crate::{
+    Effect, Error, Outcome, Recorded, Result, Settled, Settlement, StoreExt as _, Transactional,
+    backoff::{after_conflicts, through_an_outage},
+    refusal::plainer,
+};
+
+/// How often a batch runs again as it is when its transaction has given way to another one. Then it
+/// runs in halves, which collide less.
+const CONFLICTS_OF_A_BATCH: usize = 2;
+
+/// Works in a transaction that nobody else has locked then.
+#[async_trait]
+pub(super) trait Work<T>: Send + Sync {
+    /// When this gives answers, what was written is committed with the settlement of those that
+    /// succeeded.
+    async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure>;
+}
+
+/// A handler that does its work in transactions of a store.
+pub(super) struct InTransaction<S, W> {
+    pub(super) store: S,
+    pub(super) work: W,
+}
+
+/// Work in a transaction that settles its messages.
+pub(super) struct Run<'r, S, W> {
+    pub(super) store: &'r S,
+    pub(super) work: &'r W,
+    /// What its messages are settled as; as processed if not set.
+    pub(super) outcome: Option<&'r Outcome>,
+}
+
+/// How a transaction ended in which no error occurred.
+enum Ended {
+    /// With an answer for each message.
+    Answered(Vec<Answer>),
+    /// It was rolled back because the leases in these places are lost.
+    Lost(Vec<usize>),
+}
+
+/// What is to become of a transaction in which the work is done.
+enum Worked {
+    /// It is committed: the messages in these places are settled in it.
+    Settled(Vec<Answer>, Vec<usize>),
+    /// It is rolled back: none of its messages succeeded.
+    InVain(Vec<Answer>),
+    Lost(Vec<usize>),
+}
+
+#[async_trait]
+impl<S, W> Handler for InTransaction<S, W>
+where
+    S: Transactional,
+    W: Work<S::Transaction> + 'static,
+{
+    async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        let answers = self.run().run(&Batch::new(vec![context.clone()])).await?;
+        let answer = answers.into_iter().next();
+        answer.unwrap_or_else(|| Err(cancelled()))
+    }
+}
+
+#[async_trait]
+impl<S, W> BatchHandler for InTransaction<S, W>
+where
+    S: Transactional,
+    W: Work<S::Transaction> + 'static,
+{
+    async fn handle(&self, batch: &Batch) -> Result<Answers, Failure> {
+        self.run().run(batch).await.map(Answers::from)
+    }
+}
+
+impl<S, W> InTransaction<S, W> {
+    fn run(&self) -> Run<'_, S, W> {
+        Run {
+            store: &self.store,
+            work: &self.work,
+            outcome: None,
+        }
+    }
+}
+
+impl<S, W> Run<'_, S, W>
+where
+    S: Transactional,
+    W: Work<S::Transaction>,
+{
+    /// Works on the messages, in another transaction where one has given way to others, and without
+    /// those that turn out to be lost or are told to stop.
+    pub(super) async fn run(&self, batch: &Batch) -> Result<Vec<Answer>, Failure> {
+        let mut conflicts = after_conflicts();
+        if batch.len() > 1 {
+            conflicts = conflicts.with_max_times(CONFLICTS_OF_A_BATCH);
+        }
+        let mut pauses = conflicts.build();
+        let mut left: Vec<usize> = (0..batch.len()).collect();
+        let mut answers: Vec<Answer> = vec![Err(cancelled()); batch.len()];
+        while !left.is_empty() {
+            let part = batch.part(&left);
+            let failure = match self.attempt(&part).await {
+                Ok(Ended::Answered(given)) => {
+                    for (place, answer) in left.into_iter().zip(given) {
+                        set(&mut answers, place, answer);
+                    }
+                    break;
+                }
+                Ok(Ended::Lost(lost)) => {
+                    for place in &lost {
+                        if let Some(place) = left.get(*place) {
+                            set(&mut answers, *place, Err(Failure::lease_lost()));
+                        }
+                    }
+                    let mut place = 0..;
+                    left.retain(|_| place.next().is_none_or(|place| !lost.contains(&place)));
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            // It is the other transaction that the messages cannot help.
+            let pause = pauses.next().filter(|_| failure.is_conflict());
+            let is_cancelled = |place: &usize| batch.get(*place).is_some_and(Context::is_cancelled);
+            if left.len() > 1 && left.iter().any(is_cancelled) {
+                left.retain(|place| !is_cancelled(place));
+                continue;
+            }
+            let Some(pause) = pause else {
+                return Err(failure);
+            };
+            tracing::debug!(
+                error = failure.error(),
+                "transaction gave way to another; again"
+            );
+            tokio::select! {
+                biased;
+                () = part.cancelled() => left.retain(|place| !is_cancelled(place)),
+                () = sleep(pause) => {}
+            }
+        }
+        Ok(answers)
+    }
+
+    /// One transaction, from its opening to its end.
+    async fn attempt(&self, batch: &Batch) -> Result<Ended, Failure> {
+        let is_exclusive = self.store.capabilities().exclusive_transactions;
+        batch.set_hold(Hold::Transaction);
+        let transaction = match self.open(batch).await {
+            Ok(transaction) => transaction,
+            Err(failure) => {
+                batch.set_hold(Hold::Lease);
+                return Err(failure);
+            }
+        };
+        if is_exclusive {
+            batch.set_hold(Hold::ExclusiveTransaction);
+        }
+        let transaction = Arc::new(Mutex::new(transaction));
+        let worked = self.work(&transaction, batch).await;
+        let transaction = Arc::into_inner(transaction).map(Mutex::into_inner);
+        let Some(transaction) = transaction else {
+            batch.set_hold(Hold::Lease);
+            return Err(worked.err().unwrap_or_else(gone));
+        };
+        let ended = match worked {
+            Ok(Worked::Settled(answers, places)) => {
+                let settled = batch.part(&places);
+                let committed = self.commit(transaction, &settled).await;
+                batch.set_hold(Hold::Lease);
+                return committed.map(|()| Ended::Answered(answers));
+            }
+            Ok(Worked::InVain(answers)) => Ok(Ended::Answered(answers)),
+            Ok(Worked::Lost(places)) => Ok(Ended::Lost(places)),
+            Err(failure) => Err(failure),
+        };
+        self.roll_back(transaction, batch).await;
+        batch.set_hold(Hold::Lease);
+        ended
+    }
+
+    /// A transaction that cannot be rolled back was never committed either.
+    async fn roll_back(&self, transaction: S::Transaction, batch: &Batch) {
+        let ending = self.store.roll_back(transaction);
+        if let Some(first) = batch.first()
+            && let Err(error) = first.patience().within("roll back", ending).await
+        {
+            tracing::warn!(%error, "transaction not rolled back; its end undoes it");
+        }
+    }
+
+    /// Commits the transaction in which these messages, at least one, are settled.
+    async fn commit(&self, transaction: S::Transaction, settled: &Batch) -> Result<(), Failure> {
+        let Some(first) = settled.first() else {
+            return Ok(());
+        };
+        if !first.is_held_by(Hold::ExclusiveTransaction) {
+            settled.set_hold(Hold::Commit);
+        }
+        let committing = self.store.commit(transaction);
+        let error = match first.patience().within("commit", committing).await {
+            Ok(()) => {
+                settled.iter().for_each(Context::mark_settled);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        settled.set_hold(Hold::Commit);
+        // All have been settled, or none.
+        let is_completion = self.outcome.is_none();
+        if error.effect() == Effect::Unknown && is_completion && self.has_committed(first).await {
+            tracing::info!(%error, "the commit has taken place, though its answer was lost");
+            settled.iter().for_each(Context::mark_settled);
+            return Ok(());
+        }
+        // When the effect remains unknown, failing is still right: the processor then settles a
+        // retry with the same fencing token. If the commit took place, the message is no longer
+        // leased and that settlement changes nothing; if it did not, the retry is what should
+        // happen. A commit still under way holds the row, so the settlement waits for its end. A
+        // commit future that is dropped is no different, nor is a batch that runs again: it settles
+        // with the same tokens.
+        Err(Failure::of_transaction(error))
+    }
+
+    /// Whether the message is known to be processed under its present lease.
+    async fn has_committed(&self, context: &Context) -> bool {
+        match self.is_processed(context).await {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(failure) => {
+                let error = failure.error();
+                tracing::warn!(error, "whether the commit has taken place is not known");
+                return false;
+            }
+        }
+        // That is final, so a repeated settlement changes nothing, and tells by whom.
+        let lease = &context.leased().lease;
+        let outcome = Outcome::Processed { result: None };
+        let settling = self.store.settle_one(lease, outcome);
+        let settled = context.patience().within("settle", settling).await;
+        matches!(settled, Ok(Settled::Done))
+    }
+
+    /// Whether the message is processed, by this worker or another.
+    async fn is_processed(&self, context: &Context) -> Result<bool, Failure> {
+        let patience = context.patience();
+        let mut transaction = self.open(&Batch::new(vec![context.clone()])).await?;
+        let message = context.message();
+        let recording = self.store.record_in(&mut transaction, message, None);
+        let recorded = patience.within("record_in", recording).await;
+        // What it would record is not to be kept.
+        patience
+            .within("roll back", self.store.roll_back(transaction))
+            .await?;
+        Ok(matches!(recorded?, Recorded::Processed { .. }))
+    }
+
+    /// Opens a transaction. An outage is no fault of the messages and costs them no attempt: it is
+    /// waited for, while the processor renews the leases.
+    async fn open(&self, batch: &Batch) -> Result<S::Transaction, Failure> {
+        let leases = batch.iter().map(|context| context.leased().lease.clone());
+        let leases: Vec<_> = leases.collect();
+        let Some(first) = batch.first() else {
+            return Err(cancelled());
+        };
+        let opening = (|| {
+            first
+                .patience()
+                .within("open", self.store.open_for(&leases))
+        })
+        .retry(through_an_outage())
+        .when(Error::is_retryable);
+        tokio::select! {
+            biased;
+            () = batch.cancelled() => Err(cancelled()),
+            opened = opening => opened.map_err(Failure::retry),
+        }
+    }
+
+    /// Runs the work and settles, up to the commit.
+    async fn work(
+        &self,
+        transaction: &Arc<Mutex<S::Transaction>>,
+        batch: &Batch,
+    ) -> Result<Worked, Failure> {
+        let running = AssertUnwindSafe(self.work.work(transaction, batch)).catch_unwind();
+        let answers = tokio::select! {
+            biased;
+            ended = running => ended.map_err(|panic| Failure::retry(panic_text(&*panic)))??,
+            () = batch.cancelled() => {
+                return Err(cancelled());
+            }
+        };
+        let answers = answers.for_each(batch.len())?;
+        let (mut places, mut settlements) = (Vec::new(), Vec::new());
+        for (place, (context, answer)) in batch.iter().zip(&answers).enumerate() {
+            let Ok(completion) = answer else { continue };
+            let Completed::Here { result } = completion.clone().into_inner() else {
+                return Err(Failure::dead(
+                    "the handler says that it has settled the message, but its transaction is open",
+                ));
+            };
+            places.push(place);
+            settlements.push(Settlement {
+                lease: context.leased().lease.clone(),
+                outcome: match self.outcome {
+                    Some(outcome) => outcome.clone(),
+                    None => Outcome::Processed { result },
+                },
+            });
+        }
+        let Ok(mut transaction) = transaction.try_lock() else {
+            return Err(gone());
+        };
+        let Some(first) = batch.first().filter(|_| !places.is_empty()) else {
+            return Ok(Worked::InVain(answers));
+        };
+        let lost = self.settle(&mut transaction, first, settlements).await?;
+        if lost.is_empty() {
+            let answers = answers
+                .into_iter()
+                .map(|answer| answer.map(|_| Completion::already_settled()));
+            return Ok(Worked::Settled(answers.collect(), places));
+        }
+        let lost = lost.into_iter().filter_map(|n| places.get(n).copied());
+        Ok(Worked::Lost(lost.collect()))
+    }
+
+    /// Settles, without what the store refuses to keep. Answers which leases are lost.
+    async fn settle(
+        &self,
+        transaction: &mut S::Transaction,
+        first: &Context,
+        mut settlements: Vec<Settlement>,
+    ) -> Result<Vec<usize>, Failure> {
+        let mut places: Vec<usize> = (0..settlements.len()).collect();
+        let mut lost = Vec::new();
+        while !settlements.is_empty() {
+            let settling = self.store.settle_in(transaction, &settlements);
+            let settled = first
+                .patience()
+                .within("settle_in", settling)
+                .await
+                .map_err(Failure::of_transaction)?;
+            if settled.len() != settlements.len() {
+                return Err(Failure::retry("the store gave no answer for the message"));
+            }
+            let all = std::mem::take(&mut settlements).into_iter();
+            let all = std::mem::take(&mut places).into_iter().zip(all);
+            for ((place, mut settlement), answer) in all.zip(settled) {
+                match answer {
+                    Settled::Done => {}
+                    Settled::LeaseLost => lost.push(place),
+                    Settled::Refused(invalid) => {
+                        let Some(outcome) = plainer(settlement.outcome) else {
+                            return Err(Failure::dead(invalid));
+                        };
+                        let key = &settlement.lease.key;
+                        tracing::warn!(%key, reason = %invalid, "result or error text not kept");
+                        settlement.outcome = outcome;
+                        places.push(place);
+                        settlements.push(settlement);
+                    }
+                }
+            }
+        }
+        Ok(lost)
+    }
+}
+
+fn set(answers: &mut [Answer], place: usize, answer: Answer) {
+    if let Some(given) = answers.get_mut(place) {
+        *given = answer;
+    }
+}
+
+fn cancelled() -> Failure {
+    Failure::retry("cancelled while running")
+}
+
+fn gone() -> Failure {
+    Failure::retry("the handler has kept its transaction, which is rolled back")
+}
