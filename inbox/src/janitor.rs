@@ -1,25 +1,44 @@
-//! Retention: deletes final messages that are old enough, in bounded slices.
+//! Retention: deletes final messages that are old enough, and drops payloads before, in bounded
+//! slices.
 
 mod abandoned;
+mod expired;
+mod retention;
+mod sweep;
+mod window;
 
-use std::{error::Error as StdError, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    error::Error as StdError,
+    fmt,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use async_trait::async_trait;
 use backon::Retryable as _;
-use futures_util::FutureExt as _;
+use futures_util::future::OptionFuture;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::abandoned::Abandoned;
+use self::{abandoned::Abandoned, window::Window};
+pub use self::{
+    retention::{Retention, RetentionWarning},
+    sweep::{Sweep, SweepError},
+};
 use crate::{
-    AfterDead, Effect, Error, ErrorKind, HandlerName, Hooks, Invalid, Key, Operate, PurgeRequest,
-    Record, RetryPolicy, State, Store,
+    AfterDead, Effect, Error, ErrorKind, HandlerName, Hooks, Invalid, Operate, Record, RetryPolicy,
+    Store,
     backoff::a_few_times,
     patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
-    telemetry,
+    vitals::Vitals,
 };
 
-/// The most corrupt rows that a sweep with an archiver looks past.
-const CORRUPT_LIMIT: u32 = 10_000;
+/// How often the clock is looked at while it is not the time to sweep.
+const LOOK_AT_CLOCK: Duration = Duration::from_secs(10 * 60);
+
+/// What is troubled when a sweep has failed.
+const SWEEP: &str = "sweeps";
 
 /// How long what is under way may take at the end that was asked for.
 const GRACE: Duration = Duration::from_secs(5);
@@ -75,122 +94,87 @@ pub trait Archiver: Send + Sync + 'static {
 pub struct Janitor {
     operate: Arc<dyn Operate>,
     archiver: Option<Arc<dyn Archiver>>,
-    retention: Vec<(State, Duration)>,
+    retention: Retention,
+    /// Of handlers that have one of their own.
+    own: HashMap<HandlerName, Retention>,
     slice: u32,
     interval: Duration,
+    window: Option<Window>,
     patience: Patience,
     abandoned: Option<Arc<Abandoned>>,
     warnings: Vec<RetentionWarning>,
+    vitals: Vitals,
 }
 
 /// Sets up a [`Janitor`]; from [`Janitor::builder`].
 pub struct JanitorBuilder {
     operate: Arc<dyn Operate>,
     archiver: Option<Arc<dyn Archiver>>,
-    processed: Option<Duration>,
-    dead: Option<Duration>,
-    discarded: Option<Duration>,
+    retention: Retention,
+    own: HashMap<HandlerName, Retention>,
     slice: u32,
     interval: Duration,
+    window: Option<(u8, u8)>,
     store_timeout: Duration,
     abandoned: Option<Abandoned>,
     hooks: Option<Arc<dyn Hooks>>,
     retry: Option<RetryPolicy>,
 }
 
-/// A retention that is shorter than the longest retry window: if the producer retries for as long
-/// as the consumer does, copies can arrive after their key was deleted, and are handled again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetentionWarning {
-    /// Whose retention it is.
-    pub state: State,
-    /// The retention.
-    pub retention: Duration,
-    /// The longest retry window.
-    pub window: Duration,
-}
-
-impl fmt::Display for RetentionWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            state,
-            retention,
-            window,
-        } = self;
-        write!(
-            f,
-            "{state} messages are kept for {retention:?}, less than the longest retry window \
-             of {window:?}: a late copy would be handled again"
-        )
-    }
-}
-
-/// What one sweep did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Sweep {
-    /// Processed messages deleted.
-    pub processed: u64,
-    /// Dead messages deleted.
-    pub dead: u64,
-    /// Discarded messages deleted.
-    pub discarded: u64,
-    /// Messages made dead because no caller came back for them.
-    pub abandoned: u64,
-    /// Old rows that could not be read, and so were not archived or given up, and messages that the
-    /// store refuses to give up; they stay.
-    pub corrupt: u64,
-}
-
-impl Sweep {
-    /// All messages deleted.
-    #[must_use]
-    pub fn purged(&self) -> u64 {
-        self.processed + self.dead + self.discarded
-    }
-
-    /// Takes note of a slice that is deleted.
-    fn add(&mut self, state: State, purged: u64) {
-        telemetry::purged(state, purged);
-        match state {
-            State::Processed => self.processed += purged,
-            State::Dead => self.dead += purged,
-            _ => self.discarded += purged,
-        }
-    }
-}
-
-/// Why a sweep ended early. What it deleted before stays deleted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SweepError {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] Error),
-    /// The archiver failed; what it was given is still in the inbox.
-    #[error("the archiver failed")]
-    Archiver(#[source] Box<dyn StdError + Send + Sync>),
-}
-
 impl JanitorBuilder {
     /// Deletes processed messages this long after they were processed.
     #[must_use]
     pub fn keep_processed(mut self, retention: Duration) -> Self {
-        self.processed = Some(retention);
+        self.retention = self.retention.keep_processed(retention);
         self
     }
 
     /// Deletes dead messages this long after they died.
     #[must_use]
     pub fn keep_dead(mut self, retention: Duration) -> Self {
-        self.dead = Some(retention);
+        self.retention = self.retention.keep_dead(retention);
         self
     }
 
     /// Deletes discarded messages this long after they were discarded.
     #[must_use]
     pub fn keep_discarded(mut self, retention: Duration) -> Self {
-        self.discarded = Some(retention);
+        self.retention = self.retention.keep_discarded(retention);
+        self
+    }
+
+    /// Drops payload and result of processed messages this long after they were processed, before their
+    /// keys go: see [`Retention::keep_payloads`].
+    #[must_use]
+    pub fn keep_payloads(mut self, retention: Duration) -> Self {
+        self.retention = self.retention.keep_payloads(retention);
+        self
+    }
+
+    /// Keeps messages by this retention, in place of what was set before.
+    #[must_use]
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Keeps messages of one handler by a retention of its own, in place of the common one: a state
+    /// that is not set in it is kept for ever.
+    ///
+    /// With such a handler each is swept by itself, those that have messages.
+    #[must_use]
+    pub fn handler(mut self, handler: HandlerName, retention: Retention) -> Self {
+        self.own.insert(handler, retention);
+        self
+    }
+
+    /// Sweeps only from one full hour of the day to another, in UTC by this process's clock:
+    /// `between(22, 4)` is from 22:00 to 04:00. What is under way when the time is over ends with its
+    /// slice. Default: at any time. It is [`run`](Janitor::run) that heeds it; the other methods sweep when
+    /// they are called.
+    #[must_use]
+    pub fn between(mut self, from: u8, to: u8) -> Self {
+        self.window = Some((from, to));
         self
     }
 
@@ -275,8 +259,9 @@ impl JanitorBuilder {
     /// Builds the janitor, and logs its [`warnings`](Janitor::warnings). No I/O happens yet.
     ///
     /// # Errors
-    /// [`Invalid::OutOfRange`] when the slice is empty, or the interval or the store's time-out shorter
-    /// than a millisecond.
+    /// [`Invalid::OutOfRange`] when the slice is empty, the interval or the store's time-out shorter
+    /// than a millisecond, or the time [between](Self::between) hours none or all of the day; and when
+    /// payloads are to be dropped although an [archiver](Self::archiver) is to have them.
     pub fn build(self) -> Result<Janitor, Invalid> {
         if self.slice == 0 {
             return Err(Invalid::OutOfRange {
@@ -286,28 +271,19 @@ impl JanitorBuilder {
         }
         check_limit(self.interval, "interval")?;
         check_limit(self.store_timeout, "store timeout")?;
-        let states = [
-            (State::Processed, self.processed),
-            (State::Dead, self.dead),
-            (State::Discarded, self.discarded),
-        ];
-        let retention: Vec<_> = states
-            .into_iter()
-            .filter_map(|(state, retention)| Some((state, retention?)))
-            .collect();
-        let window = self
-            .retry
-            .map(|policy| policy.longest_window())
-            .unwrap_or_default();
-        let warnings: Vec<_> = retention
-            .iter()
-            .filter(|(_, retention)| *retention < window)
-            .map(|&(state, retention)| RetentionWarning {
-                state,
-                retention,
-                window,
-            })
-            .collect();
+        let window = self.window.map(|(from, to)| Window::new(from, to));
+        let retentions = || self.own.values().chain([&self.retention]);
+        if self.archiver.is_some() && retentions().any(|one| one.payloads().is_some()) {
+            return Err(Invalid::OutOfRange {
+                what: "payload retention",
+                expected: "none where there is an archiver, which would be given no payloads",
+            });
+        }
+        let window_of_retries = self.retry.map(|policy| policy.longest_window());
+        let mut warnings = self.retention.warnings(None, window_of_retries);
+        for (handler, retention) in &self.own {
+            warnings.extend(retention.warnings(Some(handler), window_of_retries));
+        }
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
@@ -315,9 +291,11 @@ impl JanitorBuilder {
         Ok(Janitor {
             operate: self.operate,
             archiver: self.archiver,
-            retention,
+            retention: self.retention,
+            own: self.own,
             slice: self.slice,
             interval: self.interval,
+            window: window.transpose()?,
             patience: patience.clone(),
             abandoned: self.abandoned.map(|mut abandoned| {
                 abandoned.store.patience = patience;
@@ -325,6 +303,7 @@ impl JanitorBuilder {
                 Arc::new(abandoned)
             }),
             warnings,
+            vitals: Vitals::default(),
         })
     }
 }
@@ -337,11 +316,11 @@ impl Janitor {
             // An Arc of an operator's side is one itself; the second Arc erases its type.
             operate: Arc::new(operate),
             archiver: None,
-            processed: None,
-            dead: None,
-            discarded: None,
+            retention: Retention::new(),
+            own: HashMap::new(),
             slice: 1000,
             interval: Duration::from_secs(5 * 60),
+            window: None,
             store_timeout: STORE_TIMEOUT * 5,
             abandoned: None,
             hooks: None,
@@ -355,17 +334,24 @@ impl Janitor {
         &self.warnings
     }
 
-    /// Sweeps once per interval until `shutdown` is cancelled. A sweep that fails is logged, and
+    /// Sweeps once per interval, [between](JanitorBuilder::between) the hours that were set, until
+    /// `shutdown` is cancelled. A sweep that fails is logged, and
     /// tried again at the next interval. A message that is being given up at shutdown is waited for,
-    /// at most five seconds.
-    pub async fn run(&self, shutdown: CancellationToken) {
+    /// at most five seconds. Answers what all sweeps did.
+    pub async fn run(&self, shutdown: CancellationToken) -> Sweep {
+        let mut total = Sweep::default();
         let sweeps = async {
             loop {
-                match self.sweep().await {
-                    Ok(sweep) => tracing::debug!(?sweep, "swept"),
+                self.wait_for_window().await;
+                match self.sweep_in_window(&mut total).await {
+                    Ok(()) => {
+                        self.vitals.over(SWEEP);
+                        tracing::debug!(?total, "swept");
+                    }
                     Err(error) => {
                         let cause = error.source().map(ToString::to_string);
                         tracing::warn!(%error, cause, "sweep failed");
+                        self.vitals.trouble(SWEEP, error.to_string());
                     }
                 }
                 let tenths = 0.9 + 0.2 * fastrand::f64();
@@ -382,6 +368,41 @@ impl Janitor {
         if let Some(abandoned) = &self.abandoned {
             abandoned.finish().await;
         }
+        total
+    }
+
+    async fn wait_for_window(&self) {
+        let Some(window) = &self.window else { return };
+        loop {
+            let closed = window.opens_in(SystemTime::now());
+            if closed.is_zero() {
+                return;
+            }
+            // Not in one go: clocks are set, and stand still while a machine sleeps.
+            tokio::time::sleep(closed.min(LOOK_AT_CLOCK)).await;
+        }
+    }
+
+    /// A sweep that ends with its slice when the time for it is over.
+    async fn sweep_in_window(&self, total: &mut Sweep) -> Result<(), SweepError> {
+        let over = CancellationToken::new();
+        let closes = OptionFuture::from(self.window.as_ref().map(|window| {
+            let open = window.closes_in(SystemTime::now());
+            tokio::time::sleep(open)
+        }));
+        let mut sweep = pin!(self.sweep_into(total, &over));
+        tokio::select! {
+            biased;
+            swept = &mut sweep => return swept,
+            Some(()) = closes => {}
+        }
+        over.cancel();
+        sweep.await
+    }
+
+    /// How a run does.
+    pub(crate) fn vitals(&self) -> Vitals {
+        self.vitals.clone()
     }
 
     /// Deletes all that is old enough now, slice by slice, and returns when nothing is left.
@@ -445,96 +466,6 @@ impl Janitor {
         let answer = unless_given_up(shutdown, asking).await;
         answer.unwrap_or_else(|| Err(no_answer(operation)))
     }
-
-    async fn sweep_expired(
-        &self,
-        sweep: &mut Sweep,
-        shutdown: &CancellationToken,
-    ) -> Result<(), SweepError> {
-        for &(state, retention) in &self.retention {
-            match &self.archiver {
-                None => self.purge(sweep, state, retention, shutdown).await?,
-                Some(archiver) => {
-                    let archived = self.archive(&**archiver, sweep, state, retention, shutdown);
-                    sweep.corrupt += archived.await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    async fn purge(
-        &self,
-        sweep: &mut Sweep,
-        state: State,
-        retention: Duration,
-        shutdown: &CancellationToken,
-    ) -> Result<(), SweepError> {
-        let expired = expired(state, retention, self.slice)?;
-        loop {
-            if shutdown.is_cancelled() {
-                return Ok(());
-            }
-            let purging = || self.operate.purge(&expired);
-            let step = self.ask(shutdown, "purge", purging).await?;
-            sweep.add(state, step);
-            if step < u64::from(self.slice) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Returns how many rows are corrupt.
-    async fn archive(
-        &self,
-        archiver: &dyn Archiver,
-        sweep: &mut Sweep,
-        state: State,
-        retention: Duration,
-        shutdown: &CancellationToken,
-    ) -> Result<u64, SweepError> {
-        let mut corrupt = 0;
-        loop {
-            if shutdown.is_cancelled() {
-                return Ok(corrupt.into());
-            }
-            // Corrupt rows stay, at the front of every slice: look past them.
-            let limit = self.slice.saturating_add(corrupt);
-            let expired = expired(state, retention, limit)?;
-            let listing = || self.operate.expired(&expired);
-            let listing = self.ask(shutdown, "expired", listing).await?;
-            let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
-            for row in listing.corrupt.iter().skip(corrupt as usize) {
-                tracing::error!(
-                    place = row.place,
-                    reason = row.reason,
-                    "corrupt row cannot be archived and stays"
-                );
-            }
-            let has_more_corrupt = seen > corrupt && seen <= CORRUPT_LIMIT;
-            corrupt = seen;
-            let keys: Vec<Key> = listing.records.iter().map(|r| r.key.clone()).collect();
-            let mut step = 0;
-            if !keys.is_empty() {
-                let archiving = AssertUnwindSafe(archiver.archive(&listing.records));
-                match unless_given_up(shutdown, archiving.catch_unwind()).await {
-                    Some(Ok(archived)) => archived,
-                    Some(Err(_)) => Err("the archiver panicked".into()),
-                    None => Err(NO_ANSWER.into()),
-                }
-                .map_err(SweepError::Archiver)?;
-                let purging = || self.operate.purge_archived(&expired, &keys);
-                step = self.ask(shutdown, "purge_archived", purging).await?;
-                sweep.add(state, step);
-            }
-            let found = listing.records.len() + listing.corrupt.len();
-            let is_last = found < limit as usize;
-            // Without progress another janitor is at the same slice, and goes on with the rest.
-            if is_last || step == 0 && !has_more_corrupt {
-                return Ok(corrupt.into());
-            }
-        }
-    }
 }
 
 fn no_answer(operation: &'static str) -> Error {
@@ -559,16 +490,14 @@ async fn unless_given_up<T>(
     }
 }
 
-fn expired(state: State, retention: Duration, limit: u32) -> Result<PurgeRequest, Error> {
-    PurgeRequest::new(state, retention, limit).map_err(|invalid| invalid.in_operation("purge"))
-}
-
 impl fmt::Debug for Janitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Janitor")
             .field("retention", &self.retention)
+            .field("own", &self.own)
             .field("slice", &self.slice)
             .field("interval", &self.interval)
+            .field("between", &self.window)
             .field("archives", &self.archiver.is_some())
             .finish_non_exhaustive()
     }
@@ -577,11 +506,11 @@ impl fmt::Debug for Janitor {
 impl fmt::Debug for JanitorBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JanitorBuilder")
-            .field("processed", &self.processed)
-            .field("dead", &self.dead)
-            .field("discarded", &self.discarded)
+            .field("retention", &self.retention)
+            .field("own", &self.own)
             .field("slice", &self.slice)
             .field("interval", &self.interval)
+            .field("between", &self.window)
             .finish_non_exhaustive()
     }
 }

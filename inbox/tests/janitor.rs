@@ -14,15 +14,15 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
 use faulty::{Fault, FaultyStore};
 use inbox::{
-    AfterDead, Archiver, Begun, CancellationToken, ErrorKind, Intervention, Janitor, Lease,
-    LeaseTerms, Outcome, Receipt, Record, RetryPolicy, State, Store, StoreExt as _, SweepError,
-    WorkerName,
+    AfterDead, Archiver, Begun, CancellationToken, Edit, ErrorKind, Intervention, Janitor, Lease,
+    LeaseTerms, Outcome, Receipt, Record, Retention, RetryPolicy, State, Store, StoreExt as _,
+    SweepError, WorkerName,
 };
 use processor_support::*;
 
@@ -271,7 +271,11 @@ async fn what_no_caller_comes_back_for_is_dead_in_the_end() {
     let _ = spy.inner.begin(&message("replayed"), &terms).await.unwrap();
     spy.clock.advance(hour * 2);
     let _ = spy.inner.discard(&key("replayed")).await.unwrap();
-    let _ = spy.inner.replay(&key("replayed"), None).await.unwrap();
+    let _ = spy
+        .inner
+        .replay(&key("replayed"), &Edit::default())
+        .await
+        .unwrap();
     let other = message("other").for_handler(inbox::HandlerName::new("other").unwrap());
     spy.receive_all([other]).await;
     spy.clock.advance(hour / 2);
@@ -464,4 +468,120 @@ async fn a_death_that_is_refused_is_told_and_the_message_handed_back() {
             assert_eq!(told.all().len(), 1, "{:?}", told.all());
         }
     }
+}
+
+/// Messages of two handlers, all processed.
+async fn processed() -> Spy {
+    let spy = Spy::new();
+    let mail = inbox::HandlerName::new("mail").unwrap();
+    spy.receive_all((0..4).flat_map(|n| [message(n), message(n).for_handler(mail.clone())]))
+        .await;
+    let worker = WorkerName::new("w").unwrap();
+    for handler in [billing(), mail] {
+        let claims = spy
+            .inner
+            .claim_for(&handler, 10, DAY, &worker)
+            .await
+            .unwrap();
+        for leased in claims.leased {
+            let result = Some("result".into());
+            let outcome = Outcome::Processed { result };
+            let _ = spy.inner.settle_one(&leased.lease, outcome).await.unwrap();
+        }
+    }
+    spy
+}
+
+#[tokio::test]
+async fn a_handler_may_have_a_retention_of_its_own() {
+    let spy = processed().await;
+    let mail = inbox::HandlerName::new("mail").unwrap();
+    let janitor = Janitor::builder(spy.inner.clone())
+        .keep_processed(DAY)
+        .handler(mail.clone(), Retention::new().keep_processed(10 * DAY))
+        .slice(3)
+        .build()
+        .unwrap();
+    spy.clock.advance(2 * DAY);
+    assert_eq!(janitor.sweep().await.unwrap().processed, 4);
+    let left = spy.records().await;
+    assert!(left.iter().all(|record| record.key.handler == mail));
+    assert_eq!(left.len(), 4);
+    spy.clock.advance(10 * DAY);
+    assert_eq!(janitor.sweep().await.unwrap().processed, 4);
+    // One that has none keeps all, whatever the others do.
+    let spy = processed().await;
+    let janitor = Janitor::builder(spy.inner.clone())
+        .keep_processed(DAY)
+        .handler(mail, Retention::new())
+        .build()
+        .unwrap();
+    spy.clock.advance(1000 * DAY);
+    assert_eq!(janitor.sweep().await.unwrap().processed, 4);
+    assert_eq!(spy.records().await.len(), 4);
+}
+
+#[tokio::test]
+async fn payloads_go_before_their_keys() {
+    let spy = processed().await;
+    let janitor = Janitor::builder(spy.inner.clone())
+        .keep_processed(30 * DAY)
+        .keep_payloads(7 * DAY)
+        .slice(3)
+        .build()
+        .unwrap();
+    assert_eq!(janitor.sweep().await.unwrap().payloads, 0);
+    spy.clock.advance(7 * DAY);
+    let sweep = janitor.sweep().await.unwrap();
+    assert_eq!((sweep.payloads, sweep.purged()), (8, 0));
+    let record = spy.record("1").await;
+    assert_eq!((record.payload, record.result), (None, None));
+    assert_eq!(
+        spy.inner.receive_one(&message("1")).await.unwrap(),
+        Receipt::Duplicate { differs: false }
+    );
+    assert_eq!(janitor.sweep().await.unwrap().payloads, 0);
+    spy.clock.advance(23 * DAY);
+    assert_eq!(janitor.sweep().await.unwrap().processed, 8);
+}
+
+#[tokio::test]
+async fn an_archiver_is_not_deprived_of_payloads() {
+    let spy = processed().await;
+    let both = Janitor::builder(spy.inner.clone())
+        .archiver(Shelf::default())
+        .keep_processed(30 * DAY);
+    assert!(both.keep_payloads(7 * DAY).build().is_err());
+    let of_one = Janitor::builder(spy.inner.clone())
+        .archiver(Shelf::default())
+        .handler(billing(), Retention::new().keep_payloads(DAY));
+    assert!(of_one.build().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_sweeps_only_when_it_is_the_time() {
+    let hours = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
+        / 3600;
+    let hour = |later: u64| u8::try_from((hours + later) % 24).unwrap();
+    // By this machine's clock, which does not go on with the paused one: it stays open, or closed.
+    for (from, to, swept) in [(hour(23), hour(2), 8), (hour(2), hour(23), 0)] {
+        let spy = processed().await;
+        spy.clock.advance(2 * DAY);
+        let janitor = Janitor::builder(spy.inner.clone())
+            .keep_processed(DAY)
+            .between(from, to)
+            .build()
+            .unwrap();
+        let shutdown = CancellationToken::new();
+        let (sweep, ()) = tokio::join!(janitor.run(shutdown.clone()), async {
+            tokio::time::sleep(DAY).await;
+            shutdown.cancel();
+        });
+        assert_eq!(sweep.processed, swept, "from {from} to {to}");
+    }
+    let never = Janitor::builder(Spy::new().inner).between(3, 3);
+    assert!(never.build().is_err());
 }

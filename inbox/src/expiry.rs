@@ -1,0 +1,15 @@
+//! Messages that have outlived their time to live.
+
+use std::time::Duration;
+
+use crate::Leased;
+
+/// Why a message is not to be run that was leased just now, for `lease`; `None` when it is in time. By
+/// the store's clock, which says when it was accepted, and now: a lease is measured from when it is
+/// handed out.
+pub(crate) fn expired(leased: &Leased, lease: Duration) -> Option<String> {
+    let alive = leased.message.time_to_live()?;
+    let now = leased.lease.until.checked_sub(lease)?;
+    let age = now.duration_since(leased.accepted_at).unwrap_or_default();
+    (age >= alive).then(|| format!("expired: no attempt began within its {alive:?} to live"))
+}

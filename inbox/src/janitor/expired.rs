@@ -1,0 +1,171 @@
+//! What a sweep deletes, archives or drops the payloads of.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::{Archiver, Janitor, NO_ANSWER, Retention, Sweep, SweepError, unless_given_up};
+use crate::{HandlerName, Key, PurgeRequest, Result, State};
+
+/// The most corrupt rows that a sweep with an archiver looks past.
+const CORRUPT_LIMIT: u32 = 10_000;
+
+/// Messages that have been final for long enough.
+struct Group<'a> {
+    /// Of all handlers if it is none.
+    handler: Option<&'a HandlerName>,
+    state: State,
+    age: Duration,
+}
+
+impl Group<'_> {
+    fn request(&self, limit: u32) -> Result<PurgeRequest> {
+        let request = PurgeRequest::new(self.state, self.age, limit)
+            .map_err(|invalid| invalid.in_operation("purge"))?;
+        Ok(match self.handler {
+            Some(handler) => request.for_handler(handler.clone()),
+            None => request,
+        })
+    }
+}
+
+impl Janitor {
+    pub(super) async fn sweep_expired(
+        &self,
+        sweep: &mut Sweep,
+        shutdown: &CancellationToken,
+    ) -> Result<(), SweepError> {
+        if self.own.is_empty() {
+            return self.sweep_by(&self.retention, None, sweep, shutdown).await;
+        }
+        let looking = || self.operate.statistics();
+        let statistics = self.ask(shutdown, "statistics", looking).await?;
+        for handler in statistics.handlers {
+            let handler = handler.handler;
+            let retention = self.own.get(&handler).unwrap_or(&self.retention);
+            self.sweep_by(retention, Some(&handler), sweep, shutdown)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn sweep_by(
+        &self,
+        retention: &Retention,
+        handler: Option<&HandlerName>,
+        sweep: &mut Sweep,
+        shutdown: &CancellationToken,
+    ) -> Result<(), SweepError> {
+        let group = |(state, age)| Group {
+            handler,
+            state,
+            age,
+        };
+        for group in retention.states().map(group) {
+            match &self.archiver {
+                None => self.purge(sweep, &group, shutdown).await?,
+                Some(archiver) => {
+                    let archived = self.archive(&**archiver, sweep, &group, shutdown);
+                    sweep.corrupt += archived.await?;
+                }
+            }
+        }
+        match retention.payloads() {
+            Some(age) => {
+                let group = group((State::Processed, age));
+                self.drop_payloads(sweep, &group, shutdown).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn drop_payloads(
+        &self,
+        sweep: &mut Sweep,
+        group: &Group<'_>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), SweepError> {
+        let request = group.request(self.slice)?;
+        while !shutdown.is_cancelled() {
+            let dropping = || self.operate.drop_payloads(&request);
+            let step = self.ask(shutdown, "drop_payloads", dropping).await?;
+            sweep.payloads += step;
+            if step < u64::from(self.slice) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn purge(
+        &self,
+        sweep: &mut Sweep,
+        group: &Group<'_>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), SweepError> {
+        let expired = group.request(self.slice)?;
+        loop {
+            if shutdown.is_cancelled() {
+                return Ok(());
+            }
+            let purging = || self.operate.purge(&expired);
+            let step = self.ask(shutdown, "purge", purging).await?;
+            sweep.add(group.state, step);
+            if step < u64::from(self.slice) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns how many rows are corrupt.
+    async fn archive(
+        &self,
+        archiver: &dyn Archiver,
+        sweep: &mut Sweep,
+        group: &Group<'_>,
+        shutdown: &CancellationToken,
+    ) -> Result<u64, SweepError> {
+        let mut corrupt = 0;
+        loop {
+            if shutdown.is_cancelled() {
+                return Ok(corrupt.into());
+            }
+            // Corrupt rows stay, at the front of every slice: look past them.
+            let limit = self.slice.saturating_add(corrupt);
+            let expired = group.request(limit)?;
+            let listing = || self.operate.expired(&expired);
+            let listing = self.ask(shutdown, "expired", listing).await?;
+            let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
+            for row in listing.corrupt.iter().skip(corrupt as usize) {
+                tracing::error!(
+                    place = row.place,
+                    reason = row.reason,
+                    "corrupt row cannot be archived and stays"
+                );
+            }
+            let has_more_corrupt = seen > corrupt && seen <= CORRUPT_LIMIT;
+            corrupt = seen;
+            let keys: Vec<Key> = listing.records.iter().map(|r| r.key.clone()).collect();
+            let mut step = 0;
+            if !keys.is_empty() {
+                let archiving = AssertUnwindSafe(archiver.archive(&listing.records));
+                match unless_given_up(shutdown, archiving.catch_unwind()).await {
+                    Some(Ok(archived)) => archived,
+                    Some(Err(_)) => Err("the archiver panicked".into()),
+                    None => Err(NO_ANSWER.into()),
+                }
+                .map_err(SweepError::Archiver)?;
+                let purging = || self.operate.purge_archived(&expired, &keys);
+                step = self.ask(shutdown, "purge_archived", purging).await?;
+                sweep.add(group.state, step);
+            }
+            let found = listing.records.len() + listing.corrupt.len();
+            let is_last = found < limit as usize;
+            // Without progress another janitor is at the same slice, and goes on with the rest.
+            if is_last || step == 0 && !has_more_corrupt {
+                return Ok(corrupt.into());
+            }
+        }
+    }
+}
