@@ -407,7 +407,7 @@ async fn submissions_hear_when_they_are_stored() {
         let mut source = ChannelSource::new(channel);
         receiver.run(&mut source, never()).await
     });
-    for receipt in [Receipt::Accepted, Receipt::Duplicate] {
+    for receipt in [Receipt::Accepted, Receipt::Duplicate { differs: false }] {
         let (submission, answer) = Submission::new(message("a"));
         sender.send(submission).await.unwrap();
         assert_eq!(answer.await.unwrap(), Ok(receipt));

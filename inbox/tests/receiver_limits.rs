@@ -289,9 +289,50 @@ impl Operate for Counted {
     async fn replay(
         &self,
         key: &inbox::Key,
-        payload: Option<Bytes>,
+        edit: &inbox::Edit,
     ) -> inbox::Result<inbox::Intervention> {
-        self.inner.replay(key, payload).await
+        self.inner.replay(key, edit).await
+    }
+
+    async fn reschedule(
+        &self,
+        key: &inbox::Key,
+        due: inbox::Due,
+    ) -> inbox::Result<inbox::Intervention> {
+        self.inner.reschedule(key, due).await
+    }
+
+    async fn reschedule_slice(
+        &self,
+        filter: &inbox::Filter,
+        slice: &inbox::Slice,
+        due: inbox::Due,
+    ) -> inbox::Result<inbox::Progress> {
+        self.inner.reschedule_slice(filter, slice, due).await
+    }
+
+    async fn clear_slice(
+        &self,
+        handler: &inbox::HandlerName,
+        slice: &inbox::Slice,
+    ) -> inbox::Result<inbox::Progress> {
+        self.inner.clear_slice(handler, slice).await
+    }
+
+    async fn pause(&self, handler: &inbox::HandlerName) -> inbox::Result<()> {
+        self.inner.pause(handler).await
+    }
+
+    async fn resume(&self, handler: &inbox::HandlerName) -> inbox::Result<()> {
+        self.inner.resume(handler).await
+    }
+
+    async fn paused(&self) -> inbox::Result<Vec<inbox::HandlerName>> {
+        self.inner.paused().await
+    }
+
+    async fn drop_payloads(&self, request: &inbox::PurgeRequest) -> inbox::Result<u64> {
+        self.inner.drop_payloads(request).await
     }
 
     async fn replay_slice(

@@ -11,12 +11,13 @@ use futures_util::FutureExt as _;
 
 use super::{
     Receiver,
+    finals::{self, Final},
     outage::Outage,
     report::{BatchReport, Summary},
     source::{Delivery, Rejection, SourceError},
 };
 use crate::{
-    Error, ErrorKind, Message, Receipt, Result, Store as _,
+    Error, ErrorKind, HandlerName, Message, Receipt, Result, Store as _,
     telemetry::{self, MESSAGE},
 };
 
@@ -26,6 +27,8 @@ const UNKNOWN_BYTES: usize = 1024 * 1024;
 /// What is to be done with one delivery.
 enum Verdict {
     Acknowledge(Receipt),
+    /// It is no message, and kept as a dead letter.
+    Keep,
     Reject(Rejection),
 }
 
@@ -43,15 +46,24 @@ pub(super) async fn process<D: Delivery>(
 ) -> Result<()> {
     let began = Instant::now();
     let (deliveries, messages, places) = unpack(receiver, taken);
-    let receipts = store(receiver, &messages).await?;
+    let receipts = if receiver.record_only {
+        let finals: Vec<_> = messages.iter().map(Final::record).collect();
+        finals::store(receiver, &finals).await?
+    } else {
+        store(receiver, &messages).await?
+    };
     let mut report = BatchReport {
         deliveries: deliveries.len(),
         ..BatchReport::default()
     };
-    let verdicts: Vec<Verdict> = places
+    let mut verdicts: Vec<Verdict> = places
         .into_iter()
         .map(|place| judge(place, &receipts, &mut report))
         .collect();
+    if let Some(handler) = &receiver.keep_rejected {
+        let (places, letters) = dead_letters(receiver, handler, &deliveries, &verdicts);
+        keep(receiver, places, letters, &mut verdicts, &mut report).await?;
+    }
     lock(summary).add_stored(&report);
     report.failed_acknowledgements = finish(deliveries, verdicts).await;
     lock(summary).failed_acknowledgements += report.failed_acknowledgements as u64;
@@ -60,12 +72,14 @@ pub(super) async fn process<D: Delivery>(
         accepted = report.accepted,
         duplicates = report.duplicates,
         rejected = report.rejected,
+        kept = report.kept,
         "batch received"
     );
     let outcomes = [
         ("accepted", report.accepted),
         ("duplicate", report.duplicates),
         ("rejected", report.rejected),
+        ("kept", report.kept),
     ];
     telemetry::received(outcomes, report.elapsed);
     if let Some(on_batch) = &receiver.on_batch
@@ -143,7 +157,7 @@ async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>
     if messages.is_empty() {
         return Ok(Vec::new());
     }
-    let mut outage = Outage::none("store");
+    let mut outage = Outage::none("store", &receiver.vitals);
     loop {
         match receiver.store.receive(messages).await {
             Ok(receipts) if receipts.len() == messages.len() => {
@@ -169,17 +183,17 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
     let copies = match place {
         Ok(range) => receipts.get(range).unwrap_or_default(),
         Err(rejection) => {
-            tracing::warn!(target: MESSAGE, reason = %rejection, "delivery rejected: not a valid message");
+            tracing::warn!(target: MESSAGE, reason = %rejection, "delivery is not a valid message");
             report.rejected += 1;
             return Verdict::Reject(rejection);
         }
     };
     let refusal = copies.iter().find_map(|receipt| match receipt {
         Receipt::Refused(invalid) => Some(invalid.clone()),
-        Receipt::Accepted | Receipt::Duplicate => None,
+        Receipt::Accepted | Receipt::Duplicate { .. } => None,
     });
     if let Some(invalid) = refusal {
-        tracing::warn!(target: MESSAGE, reason = %invalid, "delivery rejected: refused by the store");
+        tracing::warn!(target: MESSAGE, reason = %invalid, "delivery refused by the store");
         report.rejected += 1;
         return Verdict::Reject(invalid.into());
     }
@@ -188,8 +202,66 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
         Verdict::Acknowledge(Receipt::Accepted)
     } else {
         report.duplicates += 1;
-        Verdict::Acknowledge(Receipt::Duplicate)
+        let differs = copies.contains(&Receipt::Duplicate { differs: true });
+        if differs {
+            tracing::warn!(target: MESSAGE, "the key of an earlier message came again with other content");
+        }
+        Verdict::Acknowledge(Receipt::Duplicate { differs })
     }
+}
+
+/// The dead letters of what would be rejected, as far as it can be kept, each with its place.
+fn dead_letters<D: Delivery>(
+    receiver: &Receiver,
+    handler: &HandlerName,
+    deliveries: &[D],
+    verdicts: &[Verdict],
+) -> (Vec<usize>, Vec<Final>) {
+    let limit = receiver.store.capabilities().payload_limit;
+    let rejected = deliveries.iter().zip(verdicts).enumerate();
+    let letters = rejected.filter_map(|(place, (delivery, verdict))| {
+        let Verdict::Reject(rejection) = verdict else {
+            return None;
+        };
+        let raw = catch_unwind(AssertUnwindSafe(|| delivery.raw()));
+        let raw = raw.unwrap_or_else(|_| {
+            tracing::error!("asking a delivery for its bytes panicked");
+            None
+        })?;
+        match Final::dead_letter(handler, raw, rejection, limit) {
+            Ok(letter) => Some((place, letter)),
+            Err(invalid) => {
+                tracing::warn!(target: MESSAGE, reason = %invalid, "delivery cannot be kept");
+                None
+            }
+        }
+    });
+    letters.unzip()
+}
+
+/// Keeps dead letters in place of rejections.
+async fn keep(
+    receiver: &Receiver,
+    places: Vec<usize>,
+    letters: Vec<Final>,
+    verdicts: &mut [Verdict],
+    report: &mut BatchReport,
+) -> Result<()> {
+    let receipts = finals::store(receiver, &letters).await?;
+    for (place, receipt) in places.into_iter().zip(receipts) {
+        match (verdicts.get_mut(place), receipt) {
+            (Some(verdict), Receipt::Accepted | Receipt::Duplicate { .. }) => {
+                *verdict = Verdict::Keep;
+                report.rejected -= 1;
+                report.kept += 1;
+            }
+            (_, Receipt::Refused(invalid)) => {
+                tracing::warn!(target: MESSAGE, reason = %invalid, "delivery cannot be kept");
+            }
+            (None, _) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Acknowledges and rejects in the order of delivery; returns how often the broker did not take
@@ -206,6 +278,7 @@ async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> usiz
                 }
                 run.push(delivery);
             }
+            Verdict::Keep => run.push(delivery),
             Verdict::Reject(rejection) => {
                 failures += acknowledge(std::mem::take(&mut run)).await;
                 let rejecting = AssertUnwindSafe(async { delivery.reject(rejection).await });

@@ -12,7 +12,7 @@ use super::{
     outage::Outage,
     source::{Source, SourceError},
 };
-use crate::{BacklogGate, backoff::after, telemetry::MESSAGE};
+use crate::{BacklogGate, backoff::after, telemetry::MESSAGE, vitals::Vitals};
 
 /// How the source stands.
 enum Supply {
@@ -27,7 +27,7 @@ pub(super) async fn run<S: Source>(
     shutdown: CancellationToken,
 ) -> Result<Summary, ReceiverError> {
     let summary = Mutex::new(Summary::default());
-    let mut puller = Puller::new(source);
+    let mut puller = Puller::new(source, &receiver.vitals);
     let mut supply = Supply::Open;
     let mut gathered = Vec::new();
     let mut gathered_bytes = 0;
@@ -119,10 +119,10 @@ struct Puller<'a, S> {
 }
 
 impl<'a, S: Source> Puller<'a, S> {
-    fn new(source: &'a mut S) -> Self {
+    fn new(source: &'a mut S, vitals: &Vitals) -> Self {
         Self {
             source,
-            outage: Outage::none("source"),
+            outage: Outage::none("source", vitals),
             paused_until: None,
         }
     }

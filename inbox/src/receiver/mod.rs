@@ -49,6 +49,7 @@
 //! ```
 
 mod batch;
+mod finals;
 mod intake;
 mod outage;
 mod report;
@@ -60,12 +61,13 @@ use std::{fmt, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 pub use report::{BatchReport, ReceiverError, Summary};
-pub use source::{Delivery, Rejection, Source, SourceError};
+pub use source::{Delivery, Raw, Rejection, Source, SourceError};
 pub use sources::{ChannelSource, StreamSource, Submission};
 
 use crate::{
     BacklogGate, HandlerName, Store,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
+    vitals::Vitals,
 };
 
 type OnBatch = Arc<dyn Fn(&BatchReport) + Send + Sync>;
@@ -83,6 +85,9 @@ pub struct Receiver {
     fan_out: Vec<HandlerName>,
     on_batch: Option<OnBatch>,
     backlog_gate: Option<BacklogGate>,
+    keep_rejected: Option<HandlerName>,
+    record_only: bool,
+    vitals: Vitals,
 }
 
 impl Receiver {
@@ -97,6 +102,8 @@ impl Receiver {
             fan_out: Vec::new(),
             on_batch: None,
             backlog_gate: None,
+            keep_rejected: None,
+            record_only: false,
             store,
             store_timeout: STORE_TIMEOUT,
         }
@@ -125,6 +132,15 @@ impl Receiver {
     ) -> Result<Summary, ReceiverError> {
         intake::run(self, source, shutdown).await
     }
+
+    /// How a run does.
+    pub(crate) fn vitals(&self) -> Vitals {
+        self.vitals.clone()
+    }
+
+    pub(crate) fn gate(&self) -> Option<BacklogGate> {
+        self.backlog_gate.clone()
+    }
 }
 
 impl fmt::Debug for Receiver {
@@ -152,6 +168,8 @@ pub struct ReceiverBuilder {
     fan_out: Vec<HandlerName>,
     on_batch: Option<OnBatch>,
     backlog_gate: Option<BacklogGate>,
+    keep_rejected: Option<HandlerName>,
+    record_only: bool,
 }
 
 impl ReceiverBuilder {
@@ -231,6 +249,39 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Keeps deliveries that are no message, or that the store refuses, in the inbox, rather than
+    /// reject them, which loses them with brokers that have no dead letters of their own.
+    ///
+    /// Each is stored as a dead letter of `handler`, a name of its own that no processor works on, with
+    /// the kind `inbox.rejected`, its [raw](Delivery::raw) bytes as payload and the reason as its error. A
+    /// digest of the bytes is its id, so that redeliveries are duplicates. Bytes over the store's payload
+    /// limit are cut to it, and the header `raw-bytes` says how many there were. Then the delivery is
+    /// acknowledged. One that has no raw bytes is rejected all the same.
+    ///
+    /// A receiver that is killed between storing a dead letter and making it dead leaves it pending,
+    /// after five seconds under a lease, until the delivery comes again. Nothing works on it meanwhile.
+    pub fn keep_rejected(mut self, handler: HandlerName) -> Self {
+        self.keep_rejected = Some(handler);
+        self
+    }
+
+    /// Only records: each message is stored as processed at once, for audits and to tell duplicates.
+    /// Nothing works on it; it can be listed, and goes with its retention. Due times and ordering keys
+    /// are left out, as they have no meaning then.
+    ///
+    /// A store makes one message final at a time, so this takes a round trip for each and one more for
+    /// the batch, several at once. The names of its handlers should be ones that no processor works
+    /// on: a receiver that is killed half-way leaves messages pending, after five seconds under a
+    /// lease, until their deliveries come again. What is pending and due for another reason is
+    /// recorded as processed too.
+    ///
+    /// One who waits for an answer records with an inline consumer whose handler does nothing:
+    /// `consumer.consume(&message, async |_| Ok::<_, Failure>(None))`.
+    pub fn record_only(mut self) -> Self {
+        self.record_only = true;
+        self
+    }
+
     /// The receiver.
     #[must_use]
     pub fn build(self) -> Receiver {
@@ -249,6 +300,9 @@ impl ReceiverBuilder {
             fan_out: self.fan_out,
             on_batch: self.on_batch,
             backlog_gate: self.backlog_gate,
+            keep_rejected: self.keep_rejected,
+            record_only: self.record_only,
+            vitals: Vitals::default(),
         }
     }
 }

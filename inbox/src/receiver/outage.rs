@@ -10,17 +10,23 @@ use backon::{BackoffBuilder as _, ExponentialBackoff};
 use crate::{
     backoff::{LONGEST_PAUSE, through_an_outage},
     telemetry::OUTAGE,
+    vitals::Vitals,
 };
 
 /// One thing that may be away for a while. Logs once when an outage begins and once when it ends.
 pub(super) struct Outage {
     of: &'static str,
+    vitals: Vitals,
     present: Option<(Instant, ExponentialBackoff)>,
 }
 
 impl Outage {
-    pub(super) fn none(of: &'static str) -> Self {
-        Self { of, present: None }
+    pub(super) fn none(of: &'static str, vitals: &Vitals) -> Self {
+        Self {
+            of,
+            vitals: vitals.clone(),
+            present: None,
+        }
     }
 
     /// Notes a failure and says how long to wait before trying again.
@@ -28,6 +34,7 @@ impl Outage {
         let of = self.of;
         let (_, pauses) = self.present.get_or_insert_with(|| {
             tracing::warn!(target: OUTAGE, %error, "{of} unavailable; retrying until it is back");
+            self.vitals.trouble(of, error.to_string());
             (Instant::now(), through_an_outage().build())
         });
         let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
@@ -38,6 +45,7 @@ impl Outage {
     /// Notes a success.
     pub(super) fn over(&mut self) {
         if let Some((began, _)) = self.present.take() {
+            self.vitals.over(self.of);
             tracing::info!(target: OUTAGE, after = ?began.elapsed(), "{} available again", self.of);
         }
     }

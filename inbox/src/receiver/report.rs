@@ -1,6 +1,6 @@
 //! What a receiver tells about its work.
 
-use std::time::Duration;
+use std::{ops::AddAssign, time::Duration};
 
 use super::source::SourceError;
 use crate::Error;
@@ -16,8 +16,12 @@ pub struct BatchReport {
     pub accepted: usize,
     /// Deliveries that were known already, for every handler.
     pub duplicates: usize,
-    /// Deliveries that were no valid messages or that the store refused.
+    /// Deliveries that were no valid messages or that the store refused, but for those that were
+    /// [kept](super::ReceiverBuilder::keep_rejected).
     pub rejected: usize,
+    /// Deliveries that were no valid messages or that the store refused, and are in the inbox as dead
+    /// letters, from now or from before.
+    pub kept: usize,
     /// Acknowledgements and rejections that the broker did not take.
     pub failed_acknowledgements: usize,
     /// From the beginning of storing to the last acknowledgement, outages included.
@@ -36,6 +40,8 @@ pub struct Summary {
     pub duplicates: u64,
     /// As [`BatchReport::rejected`].
     pub rejected: u64,
+    /// As [`BatchReport::kept`].
+    pub kept: u64,
     /// Batches stored.
     pub batches: u64,
     /// As [`BatchReport::failed_acknowledgements`].
@@ -48,14 +54,37 @@ impl Summary {
     #[must_use]
     pub fn abandoned(&self) -> u64 {
         self.received
-            .saturating_sub(self.accepted + self.duplicates + self.rejected)
+            .saturating_sub(self.accepted + self.duplicates + self.rejected + self.kept)
     }
 
     pub(super) fn add_stored(&mut self, report: &BatchReport) {
         self.accepted += report.accepted as u64;
         self.duplicates += report.duplicates as u64;
         self.rejected += report.rejected as u64;
+        self.kept += report.kept as u64;
         self.batches += 1;
+    }
+}
+
+/// Adds another run's figures.
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            received,
+            accepted,
+            duplicates,
+            rejected,
+            kept,
+            batches,
+            failed_acknowledgements,
+        } = other;
+        self.received += received;
+        self.accepted += accepted;
+        self.duplicates += duplicates;
+        self.rejected += rejected;
+        self.kept += kept;
+        self.batches += batches;
+        self.failed_acknowledgements += failed_acknowledgements;
     }
 }
 

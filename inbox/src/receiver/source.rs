@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, future::Future};
 
-use crate::{Invalid, Message, Receipt};
+use crate::{Bytes, Headers, Invalid, Message, Receipt};
 
 /// A stream of deliveries: a queue's consumer, a topic's partition, a channel.
 pub trait Source: Send {
@@ -38,6 +38,13 @@ pub trait Delivery: Send + 'static {
     /// are more than those of its message, or it is rejected. Provided: not known. A rejected
     /// delivery counts as 1 MiB then.
     fn bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// The delivery as it came, for
+    /// [`keep_rejected`](super::ReceiverBuilder::keep_rejected). Asked only of one that would be
+    /// rejected. Provided: none, so that it is rejected. Deliveries that wrap others should pass it on.
+    fn raw(&self) -> Option<Raw> {
         None
     }
 
@@ -78,6 +85,40 @@ pub trait Delivery: Send + 'static {
             }
             failures
         }
+    }
+}
+
+/// A delivery as it came, which need not be a message. `Debug` shows the length, never the bytes.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Raw {
+    pub(super) payload: Bytes,
+    pub(super) headers: Headers,
+}
+
+impl Raw {
+    /// A delivery with these bytes.
+    #[must_use]
+    pub fn new(payload: impl Into<Bytes>) -> Self {
+        Self {
+            payload: payload.into(),
+            headers: Headers::new(),
+        }
+    }
+
+    /// Sets what else is known of it, such as topic and offset.
+    #[must_use]
+    pub fn with_headers(mut self, headers: Headers) -> Self {
+        self.headers = headers;
+        self
+    }
+}
+
+impl fmt::Debug for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Raw")
+            .field("payload_bytes", &self.payload.len())
+            .field("headers", &self.headers)
+            .finish()
     }
 }
 

@@ -1,0 +1,283 @@
+//! Messages that are final as soon as they are stored: those that are only recorded, and deliveries
+//! that are no message, as dead letters.
+//!
+//! A store makes a message final when its lease is settled, so each is begun, which stores it under a
+//! lease, and all are settled in one call. A receiver that dies in between leaves messages that are
+//! pending when their short leases have run out, of handlers that nobody is to work on. Their deliveries
+//! were not acknowledged; when they come again the messages are begun and settled once more.
+
+use std::time::{Duration, SystemTime};
+
+use futures_util::{FutureExt as _, StreamExt as _, stream};
+use tokio::time::{Instant, sleep};
+
+use super::{Receiver, outage::Outage};
+use crate::{
+    Begun, Bytes, Due, Error, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message,
+    MessageId, Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
+    receiver::{Raw, Rejection},
+    refusal::plainer,
+};
+
+/// For how long a message is leased between its storing and its end, and so for how long another
+/// receiver's redelivery may have to wait after a crash.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// How long to wait for such a lease to run out. What is leased for longer is worked on by others.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Whether the content differs, no `begin` tells.
+const KNOWN: Receipt = Receipt::Duplicate { differs: false };
+
+/// Messages that are begun at a time.
+const AT_ONCE: usize = 16;
+
+/// The kind of a dead letter whose delivery was no message.
+pub(super) const REJECTED_KIND: &str = "inbox.rejected";
+
+/// How many bytes there were, if they are not all kept.
+const RAW_BYTES: &str = "raw-bytes";
+
+/// A message and how it is to end.
+pub(super) struct Final {
+    message: Message,
+    outcome: Outcome,
+}
+
+impl Final {
+    /// A message that is only recorded. Nothing works on it, so it neither waits for its time nor for
+    /// others.
+    pub(super) fn record(message: &Message) -> Self {
+        let handler = message.handler().clone();
+        let (id, kind) = (message.id().clone(), message.kind().clone());
+        let mut plain = Message::new(handler, id, kind, message.payload().clone())
+            .with_headers(message.headers().clone())
+            .with_due(Due::Now);
+        if let Some(content_type) = message.content_type() {
+            plain = plain.with_content_type(content_type.clone());
+        }
+        Self {
+            message: plain,
+            outcome: Outcome::Processed { result: None },
+        }
+    }
+
+    /// The dead letter of a delivery that is no message. Its id is a digest of the bytes, so that a
+    /// redelivery is a duplicate.
+    pub(super) fn dead_letter(
+        handler: &HandlerName,
+        raw: Raw,
+        rejection: &Rejection,
+        limit: usize,
+    ) -> Result<Self, Invalid> {
+        let id = MessageId::new(digest(&raw.payload))?;
+        let mut headers = raw.headers;
+        let mut payload = raw.payload;
+        if payload.len() > limit {
+            // Rather without a header than not at all.
+            let _ = headers.insert(RAW_BYTES, payload.len().to_string());
+            payload.truncate(limit);
+        }
+        let message = Message::new(handler.clone(), id, Kind::new(REJECTED_KIND)?, payload);
+        Ok(Self {
+            message: message.with_headers(headers),
+            outcome: Outcome::Dead {
+                reason: rejection.to_string(),
+                after: crate::AfterDead::Continue,
+            },
+        })
+    }
+}
+
+fn digest(bytes: &Bytes) -> String {
+    use sha2::Digest as _;
+    use std::fmt::Write as _;
+
+    let mut text = String::from("sha256-");
+    for byte in sha2::Sha256::digest(bytes) {
+        // Writing to a text does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// What is still to be done about one message.
+enum Step {
+    Answered(Receipt),
+    Settle(Lease),
+    Wait,
+}
+
+/// Stores each message with its end, however long the store is away. A message that is known already
+/// is a duplicate, and stays as it is; unless it is pending, and due: then it ends now.
+pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<Receipt>> {
+    let worker = WorkerName::new(format!("receiver-{}", std::process::id()))?;
+    let terms = LeaseTerms::new(LEASE, worker)?;
+    let limit = receiver.store.capabilities().payload_limit;
+    let mut receipts: Vec<Option<Receipt>> = finals
+        .iter()
+        .map(|last| {
+            last.message
+                .check_payload(limit)
+                .err()
+                .map(Receipt::Refused)
+        })
+        .collect();
+    let mut outage = Outage::none("store", &receiver.vitals);
+    let began = Instant::now();
+    loop {
+        let open = receipts
+            .iter()
+            .enumerate()
+            .filter(|(_, receipt)| receipt.is_none());
+        let open: Vec<_> = open
+            .filter_map(|(at, _)| Some((at, finals.get(at)?)))
+            .collect();
+        if open.is_empty() {
+            outage.over();
+            return Ok(receipts.into_iter().flatten().collect());
+        }
+        let is_patient = began.elapsed() < LONGEST_WAIT;
+        // Boxed, since the compiler cannot prove otherwise that this future may change its thread.
+        let begun = open.into_iter().map(|(at, last)| {
+            let begun = begin(receiver, &last.message, &terms, is_patient);
+            begun.map(move |step| (at, last, step)).boxed()
+        });
+        let begun: Vec<_> = begun.collect();
+        let begun: Vec<_> = stream::iter(begun).buffered(AT_ONCE).collect().await;
+        let (mut leased, mut failed) = (Vec::new(), None);
+        for (at, last, step) in begun {
+            match step {
+                Ok(Step::Answered(receipt)) => {
+                    if let Some(place) = receipts.get_mut(at) {
+                        *place = Some(receipt);
+                    }
+                }
+                Ok(Step::Settle(lease)) => leased.push((at, lease, last.outcome.clone())),
+                Ok(Step::Wait) => {}
+                Err(error) if error.is_retryable() => failed = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        let is_waiting = leased.is_empty();
+        for (at, receipt) in settle(receiver, leased, &mut outage).await? {
+            if let Some(place) = receipts.get_mut(at) {
+                *place = receipt;
+            }
+        }
+        match failed {
+            Some(error) => sleep(outage.failed(&error)).await,
+            None => {
+                outage.over();
+                if is_waiting && receipts.iter().any(Option::is_none) {
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn begin(
+    receiver: &Receiver,
+    message: &Message,
+    terms: &LeaseTerms,
+    is_patient: bool,
+) -> Result<Step> {
+    Ok(match receiver.store.begin(message, terms).await {
+        Ok(Begun::Run(leased)) => Step::Settle(leased.lease),
+        // Perhaps left by a receiver that has died, or this one's after a lost reply.
+        Ok(Begun::Busy { until }) if is_patient && until < SystemTime::now() + LONGEST_WAIT => {
+            Step::Wait
+        }
+        Ok(_) => Step::Answered(KNOWN),
+        // It is known: it is the stored one that cannot be read.
+        Err(error) if error.kind() == ErrorKind::Corrupt => Step::Answered(KNOWN),
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            tracing::warn!(key = %message.key(), %error, "refused by the store");
+            Step::Answered(Receipt::Refused(Invalid::Malformed {
+                what: "message",
+                expected: "one that the store takes",
+            }))
+        }
+        Err(error) => return Err(error),
+    })
+}
+
+/// Ends what is leased. Who lost a lease has to ask again.
+async fn settle(
+    receiver: &Receiver,
+    leased: Vec<(usize, Lease, Outcome)>,
+    outage: &mut Outage,
+) -> Result<Vec<(usize, Option<Receipt>)>> {
+    let (mut places, mut settlements): (Vec<_>, Vec<_>) = leased
+        .into_iter()
+        .map(|(at, lease, outcome)| (at, Settlement { lease, outcome }))
+        .unzip();
+    let mut answers = Vec::with_capacity(places.len());
+    while !settlements.is_empty() {
+        let settled = match receiver.store.settle(&settlements).await {
+            Ok(settled) if settled.len() == settlements.len() => settled,
+            Ok(_) => {
+                let context = "the store did not answer for every message";
+                return Err(Error::new(ErrorKind::Other, context).in_operation("settle"));
+            }
+            // Settling is idempotent.
+            Err(error) if error.is_retryable() => {
+                sleep(outage.failed(&error)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let (mut again_places, mut again) = (Vec::new(), Vec::new());
+        let asked = std::mem::take(&mut places);
+        for ((at, settlement), settled) in asked.into_iter().zip(settlements).zip(settled) {
+            match settled {
+                Settled::Done => answers.push((at, Some(Receipt::Accepted))),
+                Settled::LeaseLost => answers.push((at, None)),
+                Settled::Refused(invalid) => match plainer(settlement.outcome) {
+                    Some(outcome) => {
+                        let lease = settlement.lease;
+                        again_places.push(at);
+                        again.push(Settlement { lease, outcome });
+                    }
+                    None => answers.push((at, Some(Receipt::Refused(invalid)))),
+                },
+            }
+        }
+        (places, settlements) = (again_places, again);
+    }
+    Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_letter_is_known_by_its_bytes_and_cut_to_the_limit() {
+        let handler = HandlerName::new("rejected").unwrap();
+        let reason = Rejection::new("no id");
+        let letter = |bytes: &'static str, limit| {
+            let raw = Raw::new(bytes);
+            Final::dead_letter(&handler, raw, &reason, limit)
+                .unwrap()
+                .message
+        };
+        let whole = letter("abc", 3);
+        assert_eq!(
+            whole.id().as_str(),
+            "sha256-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(
+            (&**whole.payload(), whole.headers().len()),
+            (&b"abc"[..], 0)
+        );
+        let cut = letter("abc", 2);
+        assert_eq!(cut.id(), whole.id());
+        assert_eq!(&**cut.payload(), b"ab");
+        assert_eq!(cut.headers().get(RAW_BYTES), Some("3"));
+        assert_ne!(letter("abd", 3).id(), whole.id());
+    }
+}
