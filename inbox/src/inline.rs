@@ -42,6 +42,7 @@
 
 mod answer;
 mod drain;
+mod failing;
 mod memory;
 mod transaction;
 
@@ -50,7 +51,6 @@ use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::OptionFuture};
-use inbox_api::error_text;
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -61,15 +61,24 @@ use drain::UnderWay;
 use memory::{Memory, Running, Unrecorded};
 
 use crate::{
-    AfterDead, Begun, Effect, Error, Extended, Hooks, Invalid, Lease, LeaseTerms, Leased, Message,
-    Outcome, Result, Settled, Store, StoreExt as _,
+    AfterDead, Begun, Effect, Error, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message,
+    Outcome, Remedy, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
+    expiry::expired,
     hooks::Call,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
     refusal::plainer,
     retry::RetryPolicy,
-    telemetry::{self, Count, MESSAGE},
 };
+
+type Classify = Arc<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
+
+/// Who settles a message that was handled.
+#[derive(Clone, Copy)]
+pub(crate) enum Settler {
+    Consumer,
+    Handler,
+}
 
 /// Runs handlers in the delivery's own task, once per key. See the [module](crate::inline).
 ///
@@ -84,6 +93,7 @@ pub struct InlineConsumer {
     after_dead: AfterDead,
     on_duplicate: OnDuplicate,
     on_busy: OnBusy,
+    classify: Vec<Classify>,
     hooks: Option<Arc<dyn Hooks>>,
     memory: Memory,
     under_way: UnderWay,
@@ -107,6 +117,7 @@ impl InlineConsumer {
             after_dead: AfterDead::default(),
             on_duplicate: OnDuplicate::default(),
             on_busy: OnBusy::Wait(Duration::from_secs(10)),
+            classify: Vec::new(),
             hooks: None,
             memory: Memory::default(),
             under_way: UnderWay::default(),
@@ -118,6 +129,45 @@ impl InlineConsumer {
     #[must_use]
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
+        self
+    }
+
+    /// Decides what happens to messages whose handler has failed with an error of type `E`, by itself
+    /// or as the [source](std::error::Error::source) of another, at any depth. Without any such rule
+    /// they are tried again.
+    ///
+    /// The rule added first goes first. What a handler [decides](Failure) by itself stands. There is
+    /// no router to [pause](crate::Remedy::Pause): the message alone is put off.
+    ///
+    /// ```
+    /// use inbox::{Failure, InlineConsumer, LeaseTerms, Remedy, inline::ConsumeError};
+    /// # use inbox::{Bytes, HandlerName, Kind, Message, MessageId, WorkerName};
+    ///
+    /// #[derive(Debug, thiserror::Error)]
+    /// #[error("the card was declined")]
+    /// struct Declined;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let inbox = inbox::connect("memory://").await?;
+    /// # let terms = LeaseTerms::new(std::time::Duration::from_secs(30), WorkerName::new("w")?)?;
+    /// # let message = Message::new(
+    /// #     HandlerName::new("payments")?, MessageId::new("evt-1")?, Kind::new("order.placed")?, "",
+    /// # );
+    /// let consumer = InlineConsumer::new(inbox, terms).classify(|_: &Declined| Remedy::Dead);
+    /// let charge = async |_| Err::<Option<Bytes>, _>(Declined);
+    /// let answer = consumer.consume(&message, charge).await;
+    /// assert!(matches!(answer, Err(ConsumeError::Dead(_))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn classify<E: std::error::Error + 'static>(
+        mut self,
+        decide: impl Fn(&E) -> Remedy + Send + Sync + 'static,
+    ) -> Self {
+        self.classify
+            .push(Arc::new(move |failure| failure.find().map(&decide)));
         self
     }
 
@@ -167,6 +217,10 @@ impl InlineConsumer {
     /// operator has edited it; it returns bytes to keep for later duplicates, or `None`. A result
     /// over the store's limit is returned but not kept, and a warning logged.
     ///
+    /// Its error may be of any type, as that of a processor's [`Handler`](crate::Handler): the type's
+    /// name and all sources are kept with the message, and [`classify`](Self::classify) or a
+    /// [`Failure`] that it returns says what happens now.
+    ///
     /// The lease is renewed while the handler awaits; a handler that blocks its thread for longer
     /// than the lease risks being run twice. Unlike a processor, this does not warn of one. When another worker takes the message over
     /// nevertheless, the handler is dropped.
@@ -183,34 +237,81 @@ impl InlineConsumer {
     ///
     /// # Errors
     /// [`ConsumeError`]: the handler's own error or panic (settled as a retry, or as dead at the
-    /// last attempt), a busy message, or a failing store.
+    /// last attempt, unless its [`Failure`] or [`classify`](Self::classify) says otherwise), a busy
+    /// message, or a failing store.
     pub async fn consume<F, Fut, E>(
         &self,
         message: &Message,
         handler: F,
+    ) -> Result<Consumed, ConsumeError>
+    where
+        F: FnOnce(Leased) -> Fut,
+        Fut: Future<Output = Result<Option<Bytes>, E>>,
+        E: Into<Failure> + 'static,
+    {
+        let handler = |leased| async { handler(leased).await.map_err(Into::into) };
+        self.consume_with(message, handler, Failure::clone).await
+    }
+
+    /// [`consume`](Self::consume) for errors that the caller needs back as they are, of any type:
+    /// `describe` says what to keep of one with the message, and what is to happen.
+    ///
+    /// # Errors
+    /// As [`consume`](Self::consume).
+    pub async fn consume_with<F, Fut, E>(
+        &self,
+        message: &Message,
+        handler: F,
+        describe: impl FnOnce(&E) -> Failure,
     ) -> Result<Consumed, ConsumeError<E>>
     where
         F: FnOnce(Leased) -> Fut,
         Fut: Future<Output = Result<Option<Bytes>, E>>,
-        E: fmt::Display,
     {
-        self.consume_for(message, None, handler).await
+        let settler = Settler::Consumer;
+        self.consume_for(message, None, settler, handler, describe)
+            .await
     }
 
-    /// The same for a caller who may go: when `gone` is cancelled, a busy message is not waited
-    /// for any longer.
+    /// [`consume_with`](Self::consume_with) for a handler that settles its message by itself, as with
+    /// [`settle_in`](crate::Transactional::settle_in) in its own transaction: when it returns `Ok`, it has,
+    /// as [processed](Outcome::Processed), and the store is not asked once more.
+    ///
+    /// A handler that returns `Ok` and has not settled leaves the message leased until its lease runs out;
+    /// then it runs again.
+    ///
+    /// # Errors
+    /// As [`consume`](Self::consume), but for [`ConsumeError::Unrecorded`].
+    pub async fn consume_settling<F, Fut, E>(
+        &self,
+        message: &Message,
+        handler: F,
+        describe: impl FnOnce(&E) -> Failure,
+    ) -> Result<Consumed, ConsumeError<E>>
+    where
+        F: FnOnce(Leased) -> Fut,
+        Fut: Future<Output = Result<Option<Bytes>, E>>,
+    {
+        let settler = Settler::Handler;
+        self.consume_for(message, None, settler, handler, describe)
+            .await
+    }
+
+    /// For a caller who may go: when `gone` is cancelled, a busy message is not waited for any longer.
     pub(crate) async fn consume_for<F, Fut, E>(
         &self,
         message: &Message,
         gone: Option<&CancellationToken>,
+        settler: Settler,
         handler: F,
+        describe: impl FnOnce(&E) -> Failure,
     ) -> Result<Consumed, ConsumeError<E>>
     where
         F: FnOnce(Leased) -> Fut,
         Fut: Future<Output = Result<Option<Bytes>, E>>,
-        E: fmt::Display,
     {
-        let answer = self.begin_and_run(message, gone, handler).await;
+        let answer = self.begin_and_run(message, gone, settler, handler, describe);
+        let answer = answer.await;
         answer::tell(message, &answer);
         answer
     }
@@ -219,12 +320,13 @@ impl InlineConsumer {
         &self,
         message: &Message,
         gone: Option<&CancellationToken>,
+        settler: Settler,
         handler: F,
+        describe: impl FnOnce(&E) -> Failure,
     ) -> Result<Consumed, ConsumeError<E>>
     where
         F: FnOnce(Leased) -> Fut,
         Fut: Future<Output = Result<Option<Bytes>, E>>,
-        E: fmt::Display,
     {
         let _under_way = self.under_way.begin();
         let leased = match self.begin(message, gone).await? {
@@ -240,7 +342,12 @@ impl InlineConsumer {
             Begun::Discarded => return Ok(Consumed::Discarded),
         };
         if leased.attempts.started > self.retry.max_attempts() {
-            return self.bury(&leased).await;
+            let reason = self.retry.used_up(leased.attempts);
+            return self.bury(&leased, reason, self.after_dead).await;
+        }
+        if let Some(reason) = expired(&leased, self.terms.length()) {
+            // Nobody is to wait for what is worth nothing.
+            return self.bury(&leased, reason, AfterDead::Continue).await;
         }
         let held = leased.clone();
         let here = self.memory.run(&held.lease);
@@ -256,16 +363,20 @@ impl InlineConsumer {
             }
             () = self.under_way.stop().cancelled() => None,
         };
-        let failure = match ended {
-            Some(Ok(Ok(result))) => return self.complete(&held, result).await,
-            Some(Ok(Err(error))) => Cause::Failed(error),
-            Some(Err(payload)) => Cause::Panicked(HandlerPanic::new(payload)),
-            None => {
-                self.hand_back(&held).await;
-                return Err(ConsumeError::Stopped);
+        Err(match ended {
+            Some(Ok(Ok(result))) => {
+                return match settler {
+                    Settler::Consumer => self.complete(&held, result).await,
+                    Settler::Handler => Ok(Consumed::Ran { result }),
+                };
             }
-        };
-        Err(self.fail(&held, failure).await)
+            Some(Ok(Err(error))) => {
+                let failure = describe(&error);
+                self.fail(&held, error, failure).await
+            }
+            Some(Err(payload)) => self.panicked(&held, HandlerPanic::new(payload)).await,
+            None => self.hand_back(&held).await,
+        })
     }
 
     /// Asks the store until the answer is final or the patience for busy messages is used up.
@@ -380,84 +491,6 @@ impl InlineConsumer {
         Ok(())
     }
 
-    /// Settles a failed attempt. When even that fails the lease runs out by itself.
-    async fn fail<E: fmt::Display>(&self, leased: &Leased, cause: Cause<E>) -> ConsumeError<E> {
-        let attempt = leased.attempts.started;
-        let error = error_text(&format!("{cause:#}")).into_owned();
-        let is_last = attempt >= self.retry.max_attempts();
-        let is_recorded = if is_last {
-            matches!(self.give_up(leased, error).await, Ok(Settled::Done))
-        } else {
-            self.put_off(leased, self.retry.delay(attempt), error).await;
-            false
-        };
-        match cause {
-            cause if is_recorded => ConsumeError::Dead(cause),
-            Cause::Failed(error) => ConsumeError::Handler(error),
-            Cause::Panicked(panic) => ConsumeError::Panicked(panic),
-        }
-    }
-
-    /// Settles a failed attempt as to be made again.
-    async fn put_off(&self, leased: &Leased, after: Duration, error: String) {
-        let key = &leased.lease.key;
-        let outcome = Outcome::Retry {
-            after,
-            error: error.clone(),
-        };
-        match self.settle(&leased.lease, outcome).await {
-            Ok(Settled::Done) => {
-                tracing::info!(target: MESSAGE, %key, %error, ?after, "attempt failed");
-                telemetry::count(&key.handler, Count::Retried);
-                self.tell(|| Call::AttemptFailed(Box::new(leased.clone()), error, after));
-            }
-            other => self.not_recorded(leased, &other),
-        }
-    }
-
-    /// Makes a message dead, and tells of it.
-    async fn give_up(&self, leased: &Leased, reason: String) -> Result<Settled> {
-        let key = &leased.lease.key;
-        let outcome = Outcome::Dead {
-            reason: reason.clone(),
-            after: self.after_dead,
-        };
-        let settled = self.settle(&leased.lease, outcome).await;
-        if let Ok(Settled::Done) = settled {
-            tracing::warn!(target: MESSAGE, %key, %reason, "attempt failed; giving up");
-            telemetry::count(&key.handler, Count::Dead);
-            self.tell(|| Call::DeadLettered(Box::new(leased.clone()), reason));
-        } else {
-            self.not_recorded(leased, &settled);
-        }
-        settled
-    }
-
-    /// Takes note of an outcome that the store does not have; the lease runs out by itself.
-    fn not_recorded(&self, leased: &Leased, settled: &Result<Settled>) {
-        let key = &leased.lease.key;
-        match settled {
-            Ok(Settled::Done) => {}
-            Ok(Settled::LeaseLost) => self.lost(leased),
-            Ok(Settled::Refused(invalid)) => self.refused(leased, invalid),
-            Err(error) => tracing::warn!(%key, %error, "failed attempt not recorded"),
-        }
-    }
-
-    /// Takes note of an outcome that the store will not have; the lease runs out by itself.
-    fn refused(&self, leased: &Leased, invalid: &Invalid) {
-        let key = &leased.lease.key;
-        tracing::error!(%key, reason = %invalid, "outcome refused; its lease runs out");
-        telemetry::count(&key.handler, Count::Refused);
-        self.tell(|| Call::OutcomeRefused(Box::new(leased.clone()), invalid.to_string()));
-    }
-
-    fn lost(&self, leased: &Leased) {
-        tracing::warn!(key = %leased.lease.key, "lease lost");
-        telemetry::count(&leased.lease.key.handler, Count::LeaseLost);
-        self.tell(|| Call::LeaseLost(Box::new(leased.clone())));
-    }
-
     /// Calls a hook, if there are any, without keeping the caller waiting.
     fn tell(&self, call: impl FnOnce() -> Call) {
         if let Some(hooks) = self.hooks.clone() {
@@ -472,30 +505,6 @@ impl InlineConsumer {
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
         self.under_way.spawn(task)
-    }
-
-    /// Takes a message's attempt back: it is not to pay for a shutdown.
-    async fn hand_back(&self, leased: &Leased) {
-        let key = &leased.lease.key;
-        match self.settle(&leased.lease, Outcome::Release).await {
-            Ok(_) => {
-                tracing::info!(target: MESSAGE, %key, "attempt cut short by the shutdown");
-            }
-            Err(error) => tracing::warn!(%key, %error, "message not handed back"),
-        }
-    }
-
-    /// Makes a message dead whose attempts were used up before this one.
-    async fn bury<E>(&self, leased: &Leased) -> Result<Consumed, ConsumeError<E>> {
-        let reason = self.retry.used_up(leased.attempts);
-        match self.give_up(leased, reason.clone()).await {
-            Ok(Settled::Done) => Ok(Consumed::Dead { reason }),
-            Ok(Settled::LeaseLost) => Err(ConsumeError::LeaseLost),
-            Ok(Settled::Refused(invalid)) => {
-                Err(ConsumeError::Store(invalid.in_operation("settle")))
-            }
-            Err(error) => Err(ConsumeError::Store(error)),
-        }
     }
 
     /// Settles, if need be without what the store objects to.

@@ -29,7 +29,7 @@ struct Bench {
     runs: AtomicU32,
 }
 
-type Answer = Result<Consumed, ConsumeError<&'static str>>;
+type Answer = Result<Consumed, ConsumeError>;
 
 fn bench() -> Bench {
     let clock = Clock::system();
@@ -55,7 +55,7 @@ impl Bench {
     async fn consume(&self, consumer: &InlineConsumer, n: u32) -> Answer {
         let handler = async |_: Leased| {
             let run = self.runs.fetch_add(1, Ordering::SeqCst) + 1;
-            Ok(Some(Bytes::from(format!("run {run}"))))
+            Ok::<_, String>(Some(Bytes::from(format!("run {run}"))))
         };
         consumer.consume(&message(n), handler).await
     }

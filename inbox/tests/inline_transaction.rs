@@ -4,8 +4,8 @@
 use std::{convert::Infallible, time::Duration};
 
 use inbox::{
-    Effect, HandlerName, Kind, LeaseTerms, Message, MessageId, Operate as _, Schema as _, State,
-    Store as _, Transactional, WorkerName,
+    Completion, Effect, HandlerName, Kind, LeaseTerms, Message, MessageId, Operate as _,
+    Schema as _, State, Store as _, Transactional, WorkerName,
     inline::{ConsumeError, Consumed, OnDuplicate, consume_in_transaction},
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
@@ -84,7 +84,7 @@ async fn a_failing_or_dropped_handler_leaves_nothing() {
     let bench = bench().await;
     let failing = async |transaction: &mut Transaction| {
         charge(transaction).await.unwrap();
-        Err("no funds")
+        Err::<(), _>("no funds")
     };
     let failed =
         consume_in_transaction(&bench.store, &message("1"), OnDuplicate::Skip, failing).await;
@@ -146,4 +146,77 @@ async fn of_many_tasks_at_once_one_runs() {
         ran += u32::from(task.await.unwrap() == Consumed::Ran { result: None });
     }
     assert_eq!((ran, bench.charges().await), (1, 1));
+}
+
+#[tokio::test]
+async fn a_result_is_kept_with_the_work_and_given_to_duplicates() {
+    let bench = bench().await;
+    let number = async |transaction: &mut Transaction| {
+        charge(transaction).await?;
+        Ok::<_, sqlx::Error>(Completion::with_result("receipt 99"))
+    };
+    let consume = async |id| {
+        let message = message(id);
+        consume_in_transaction(&bench.store, &message, OnDuplicate::ReturnResult, number).await
+    };
+    let result = Some("receipt 99".into());
+    let first = consume("1").await.unwrap();
+    assert_eq!(
+        first,
+        Consumed::Ran {
+            result: result.clone()
+        }
+    );
+    let second = consume("1").await.unwrap();
+    assert_eq!(second, Consumed::Duplicate { result });
+    assert_eq!(bench.charges().await, 1);
+    // Also of a message that was received before, and of no other.
+    let _ = bench
+        .store
+        .receive(&[message("2"), message("3")])
+        .await
+        .unwrap();
+    let received = consume("2").await.unwrap();
+    assert!(matches!(received, Consumed::Ran { result: Some(_) }));
+    let kept = async |id| {
+        bench
+            .store
+            .get(message(id).key())
+            .await
+            .unwrap()
+            .unwrap()
+            .result
+    };
+    assert_eq!(kept("2").await.as_deref(), Some(&b"receipt 99"[..]));
+    assert_eq!(kept("3").await, None);
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_kept_does_not_undo_the_work() {
+    let bench = bench().await;
+    let large = vec![0; bench.store.capabilities().payload_limit + 1];
+    let work = async |transaction: &mut Transaction| {
+        charge(transaction).await?;
+        Ok::<_, sqlx::Error>(Completion::with_result(large))
+    };
+    let policy = OnDuplicate::ReturnResult;
+    let first = consume_in_transaction(&bench.store, &message("1"), policy, work).await;
+    assert!(matches!(first, Ok(Consumed::Ran { result: Some(_) })));
+    let second = consume_in_transaction(&bench.store, &message("1"), policy, charge).await;
+    assert_eq!(second.unwrap(), Consumed::Duplicate { result: None });
+    assert_eq!(bench.charges().await, 1);
+}
+
+#[tokio::test]
+async fn a_result_is_only_kept_of_what_is_processed() {
+    let bench = bench().await;
+    let _ = bench.store.receive(&[message("1")]).await.unwrap();
+    let mut transaction = bench.store.open().await.unwrap();
+    let kept = bench
+        .store
+        .keep_result_in(&mut transaction, message("1").key(), "x".into())
+        .await;
+    assert_eq!(kept.unwrap_err().operation(), Some("keep_result_in"));
+    // Which keeps the transaction from being committed.
+    assert!(bench.store.commit(transaction).await.is_err());
 }

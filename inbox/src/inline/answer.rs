@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{Error, Message, Result, telemetry};
+use crate::{Error, Failure, Message, Result, telemetry};
 
 /// What to do with a message that was processed before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,15 +111,16 @@ impl fmt::Debug for Consumed {
 /// one. Otherwise do not, so that the broker delivers it again and the inbox decides then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConsumeError<E> {
-    /// The handler failed. The message waits for its retry, which another delivery has to bring.
+pub enum ConsumeError<E = Failure> {
+    /// The handler failed. The message waits for its retry, which another delivery has to bring. A
+    /// [`Failure`] has the handler's own error: [`Failure::find`].
     #[error("the handler failed: {0}")]
     Handler(E),
     /// The handler panicked, which counts as a failed attempt; as [`Handler`](Self::Handler).
     #[error("{0}")]
     Panicked(HandlerPanic),
-    /// The handler failed in the last attempt, and the message is durably dead. Final: an operator
-    /// decides what becomes of it.
+    /// The handler failed in the last attempt or [for good](crate::Remedy::Dead), and the message is
+    /// durably dead. Final: an operator decides what becomes of it.
     #[error("the last attempt failed, and the message is dead: {0}")]
     Dead(Cause<E>),
     /// It was processed before, and [`OnDuplicate::Error`] is set. Final.
@@ -164,7 +165,7 @@ impl<E> ConsumeError<E> {
 
 /// How a handler failed.
 #[derive(Debug)]
-pub enum Cause<E> {
+pub enum Cause<E = Failure> {
     /// With its own error.
     Failed(E),
     /// By a panic.
@@ -174,8 +175,6 @@ pub enum Cause<E> {
 impl<E: fmt::Display> fmt::Display for Cause<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The alternate form lets errors such as anyhow's add their causes.
-            Self::Failed(error) if f.alternate() => write!(f, "{error:#}"),
             Self::Failed(error) => error.fmt(f),
             Self::Panicked(panic) => panic.fmt(f),
         }

@@ -2,9 +2,11 @@
 
 use std::{fmt, time::Duration};
 
+use bytes::Bytes;
+
 use super::{ConsumeError, Consumed, OnDuplicate, answer};
 use crate::{
-    Effect, Message, Recorded, Transactional,
+    Completion, Effect, Error, ErrorKind, Message, Recorded, Transactional,
     patience::{Patience, SHORTEST, STORE_TIMEOUT},
 };
 
@@ -14,9 +16,31 @@ use crate::{
 ///
 /// A duplicate, a message that cannot run now, a failing handler and a dropped future all roll
 /// back, and so does a panic, which is not caught. A failed run leaves no trace and no counted
-/// attempt: how often to deliver again is the broker's to limit. Nothing is kept for duplicates
-/// but the record itself. For a transaction that is opened elsewhere, call
-/// [`record_in`](Transactional::record_in).
+/// attempt: how often to deliver again is the broker's to limit. For a transaction that is opened
+/// elsewhere, call [`record_in`](Transactional::record_in).
+///
+/// `work` answers `()`, or a [`Completion`] with a [result](Completion::with_result) that is kept in the
+/// same transaction, for [duplicates](OnDuplicate::ReturnResult). A result over the store's limit is
+/// returned but not kept, and a warning logged.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] mod example {
+/// use inbox::inline::{Consumed, OnDuplicate, consume_in_transaction};
+/// use inbox::sqlite::{SqliteStore, sqlx};
+/// use inbox::{Completion, Message};
+///
+/// async fn book(store: &SqliteStore, message: &Message) -> Result<Consumed, Box<dyn std::error::Error>> {
+///     let work = async |transaction: &mut sqlx::SqliteTransaction<'static>| {
+///         let insert = sqlx::query("INSERT INTO booking (message) VALUES (?)");
+///         let id = message.id().as_str();
+///         let booked = insert.bind(id).execute(&mut **transaction).await?;
+///         let number = booked.last_insert_rowid().to_string();
+///         Ok::<_, sqlx::Error>(Completion::with_result(number))
+///     };
+///     Ok(consume_in_transaction(store, message, OnDuplicate::ReturnResult, work).await?)
+/// }
+/// # }
+/// ```
 ///
 /// # Errors
 /// [`ConsumeError::Handler`] with the handler's error; [`ConsumeError::Duplicate`] if
@@ -24,7 +48,7 @@ use crate::{
 /// a worker holds, that is not due, or that is not first of its ordering key;
 /// [`ConsumeError::Unrecorded`] when the reply to the commit was lost; otherwise
 /// [`ConsumeError::Store`], after which nothing has happened.
-pub async fn consume_in_transaction<S, F, E>(
+pub async fn consume_in_transaction<S, F, C, E>(
     store: &S,
     message: &Message,
     on_duplicate: OnDuplicate,
@@ -32,7 +56,8 @@ pub async fn consume_in_transaction<S, F, E>(
 ) -> Result<Consumed, ConsumeError<E>>
 where
     S: Transactional,
-    F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
+    F: AsyncFnOnce(&mut S::Transaction) -> Result<C, E>,
+    C: Into<Completion>,
     E: fmt::Display,
 {
     consume_in_transaction_within(store, message, on_duplicate, STORE_TIMEOUT, work).await
@@ -46,7 +71,7 @@ where
 /// # Errors
 /// As [`consume_in_transaction`]. A call that exceeds the limit is given up: as
 /// [`ConsumeError::Unrecorded`] if it is the commit, which may have happened.
-pub async fn consume_in_transaction_within<S, F, E>(
+pub async fn consume_in_transaction_within<S, F, C, E>(
     store: &S,
     message: &Message,
     on_duplicate: OnDuplicate,
@@ -55,7 +80,8 @@ pub async fn consume_in_transaction_within<S, F, E>(
 ) -> Result<Consumed, ConsumeError<E>>
 where
     S: Transactional,
-    F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
+    F: AsyncFnOnce(&mut S::Transaction) -> Result<C, E>,
+    C: Into<Completion>,
     E: fmt::Display,
 {
     let patience = Patience::new(store_timeout.max(SHORTEST));
@@ -64,7 +90,7 @@ where
     answer
 }
 
-async fn consume<S, F, E>(
+async fn consume<S, F, C, E>(
     store: &S,
     message: &Message,
     on_duplicate: OnDuplicate,
@@ -73,7 +99,8 @@ async fn consume<S, F, E>(
 ) -> Result<Consumed, ConsumeError<E>>
 where
     S: Transactional,
-    F: AsyncFnOnce(&mut S::Transaction) -> Result<(), E>,
+    F: AsyncFnOnce(&mut S::Transaction) -> Result<C, E>,
+    C: Into<Completion>,
     E: fmt::Display,
 {
     let mut transaction = patience
@@ -83,14 +110,12 @@ where
     let recording = store.record_in(&mut transaction, message, None);
     let answer = match patience.within("record_in", recording).await {
         Ok(Recorded::First) => match work(&mut transaction).await {
-            Ok(()) => {
-                return match patience.within("commit", store.commit(transaction)).await {
-                    Ok(()) => Ok(Consumed::Ran { result: None }),
-                    Err(error) if error.effect() == Effect::Unknown => {
-                        Err(ConsumeError::Unrecorded(Some(error)))
-                    }
+            Ok(completion) => {
+                let result = completion.into().into_result();
+                match keep(store, &mut transaction, message, result.clone(), patience).await {
+                    Ok(()) => return commit(store, transaction, result, patience).await,
                     Err(error) => Err(ConsumeError::Store(error)),
-                };
+                }
             }
             Err(error) => Err(ConsumeError::Handler(error)),
         },
@@ -109,4 +134,40 @@ where
         tracing::debug!(key = %message.key(), %error, "rollback failed");
     }
     answer
+}
+
+/// Keeps a result for duplicates, as far as the store will have it.
+async fn keep<S: Transactional>(
+    store: &S,
+    transaction: &mut S::Transaction,
+    message: &Message,
+    result: Option<Bytes>,
+    patience: &Patience,
+) -> Result<(), Error> {
+    let Some(result) = result else { return Ok(()) };
+    let key = message.key();
+    let keeping = store.keep_result_in(transaction, key, result);
+    match patience.within("keep_result_in", keeping).await {
+        // Refused before anything was changed, and the work is done.
+        Err(error) if error.kind() == ErrorKind::Invalid => {
+            tracing::warn!(%key, %error, "result not kept");
+            Ok(())
+        }
+        kept => kept,
+    }
+}
+
+async fn commit<S: Transactional, E>(
+    store: &S,
+    transaction: S::Transaction,
+    result: Option<Bytes>,
+    patience: &Patience,
+) -> Result<Consumed, ConsumeError<E>> {
+    match patience.within("commit", store.commit(transaction)).await {
+        Ok(()) => Ok(Consumed::Ran { result }),
+        Err(error) if error.effect() == Effect::Unknown => {
+            Err(ConsumeError::Unrecorded(Some(error)))
+        }
+        Err(error) => Err(ConsumeError::Store(error)),
+    }
 }

@@ -1,7 +1,10 @@
 //! The inline consumer on a real store: one run per key, whatever fails.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+mod failures;
+#[path = "../faulty/mod.rs"]
 mod faulty;
+#[path = "../logged/mod.rs"]
 mod logged;
 
 use std::{
@@ -15,8 +18,9 @@ use std::{
 
 use faulty::{Fault, FaultyStore, handler, message};
 use inbox::{
-    AfterDead, Begun, Bytes, Clock, Effect, ErrorKind, Inbox, Intervention, Lease, LeaseTerms,
-    Leased, Message, OrderingKey, Outcome, RetryPolicy, State, StoreExt as _, WorkerName,
+    AfterDead, Begun, Bytes, Clock, Edit, Effect, ErrorKind, Failure, Inbox, Intervention, Lease,
+    LeaseTerms, Leased, Message, OrderingKey, Outcome, Remedy, RetryPolicy, State, StoreExt as _,
+    WorkerName,
     inline::{ConsumeError, Consumed, InlineConsumer, OnBusy, OnDuplicate},
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
@@ -67,7 +71,7 @@ impl Bench {
         &self,
         message: &Message,
         ending: Result<Option<&'static str>, &'static str>,
-    ) -> Result<Consumed, ConsumeError<&'static str>> {
+    ) -> Result<Consumed, ConsumeError> {
         self.consumer
             .consume(message, async |_| {
                 self.runs.fetch_add(1, Ordering::SeqCst);
@@ -253,141 +257,6 @@ async fn a_discarded_message_does_not_run() {
     assert_eq!(bench.runs(), 0);
 }
 
-#[tokio::test]
-async fn errors_are_returned_retried_and_fatal_at_the_limit() {
-    let bench = bench();
-    for attempt in 1..=3 {
-        let answer = bench.consume(&message(1), Err("no funds")).await;
-        // The last one is told apart: there is nothing left to deliver again for.
-        is(
-            &answer,
-            if attempt < 3 {
-                "Handler"
-            } else {
-                "Dead(Failed"
-            },
-        );
-        assert_eq!(answer.unwrap_err().is_final(), attempt == 3);
-        let record = bench.record(&message(1)).await;
-        assert_eq!(record.attempts.finished, attempt);
-        assert_eq!(record.last_error.as_deref(), Some("no funds"));
-        if attempt < 3 {
-            assert_eq!(record.state, State::Pending);
-            // Not before the policy's delay.
-            is(&bench.consume(&message(1), Ok(None)).await, "Busy");
-            bench.clock.advance(Duration::from_secs(24 * 3600));
-        } else {
-            assert_eq!(record.state, State::Dead);
-        }
-    }
-    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
-    assert_eq!(bench.runs(), 3);
-}
-
-#[tokio::test]
-async fn deaths_and_failures_are_told() {
-    let (log, _guard) = logged::Log::of(tracing::Level::WARN);
-    let bench = bench();
-    let told = Told::default();
-    let consumer = bench.consumer.clone().hooks(told.clone()).retry(policy(2));
-    for _ in 0..2 {
-        let fail = async |_| Err::<Option<Bytes>, _>("no funds");
-        assert!(consumer.consume(&message(1), fail).await.is_err());
-        bench.clock.advance(Duration::from_secs(24 * 3600));
-    }
-    for _ in 0..2 {
-        let _vanished = bench.hold(&message(2), Duration::from_secs(1)).await;
-        bench.clock.advance(Duration::from_secs(2));
-    }
-    let run = async |_| Ok::<_, String>(None);
-    is(&consumer.consume(&message(2), run).await, "Dead");
-    let expected = ["failed 1: no funds", "dead 1: no funds", "dead 2"];
-    while told.0.lock().unwrap().len() < 3 {
-        tokio::task::yield_now().await;
-    }
-    let told = told.0.lock().unwrap().clone();
-    for (told, expected) in told.iter().zip(expected) {
-        assert!(told.starts_with(expected), "{told}");
-    }
-    assert_eq!(log.lines(&["giving up"]).len(), 2, "{}", log.text());
-}
-
-#[derive(Clone, Default)]
-struct Told(Arc<std::sync::Mutex<Vec<String>>>);
-
-#[async_trait::async_trait]
-impl inbox::Hooks for Told {
-    async fn attempt_failed(&self, message: &Leased, error: &str, _: Duration) {
-        let text = format!("failed {}: {error}", message.message.id());
-        self.0.lock().unwrap().push(text);
-    }
-
-    async fn dead_lettered(&self, message: &Leased, reason: &str) {
-        let text = format!("dead {}: {reason}", message.message.id());
-        self.0.lock().unwrap().push(text);
-    }
-}
-
-#[tokio::test]
-async fn a_panic_is_a_failed_attempt_and_can_go_on() {
-    let bench = bench();
-    let answer = bench
-        .consumer
-        .consume(&message(1), async |_| -> Result<Option<Bytes>, String> {
-            let index = std::hint::black_box(7);
-            panic!("index {index}")
-        })
-        .await;
-    let Err(ConsumeError::Panicked(panic)) = answer else {
-        panic!("{answer:?}")
-    };
-    assert_eq!(panic.to_string(), "the handler panicked: index 7");
-    let record = bench.record(&message(1)).await;
-    assert_eq!(
-        (record.state, record.attempts.finished),
-        (State::Pending, 1)
-    );
-    let gone_on = std::panic::catch_unwind(|| panic.resume()).unwrap_err();
-    assert_eq!(gone_on.downcast_ref::<String>().unwrap(), "index 7");
-    // A panic before the first await is contained as well.
-    let sync = |_: Leased| -> std::future::Ready<Result<Option<Bytes>, String>> { panic!("early") };
-    is(&bench.consumer.consume(&message(2), sync).await, "Panicked");
-}
-
-#[tokio::test]
-async fn a_message_that_crashed_its_workers_too_often_is_dead_instead_of_run() {
-    let bench = bench();
-    for _ in 0..3 {
-        let _vanished = bench.hold(&message(1), Duration::from_secs(1)).await;
-        bench.clock.advance(Duration::from_secs(2));
-    }
-    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
-    assert_eq!(bench.runs(), 0);
-    let record = bench.record(&message(1)).await;
-    assert_eq!(record.state, State::Dead);
-    assert!(record.last_error.unwrap().contains('3'));
-}
-
-#[tokio::test]
-async fn attempts_that_are_used_up_because_fewer_are_allowed_now_did_not_crash() {
-    let mut bench = bench();
-    for _ in 0..2 {
-        is(
-            &bench.consume(&message(1), Err("no funds")).await,
-            "Handler",
-        );
-        bench.clock.advance(Duration::from_secs(3600));
-    }
-    bench.consumer = bench.consumer.clone().retry(policy(2));
-    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
-    assert_eq!(bench.runs(), 2);
-    let reason = bench.record(&message(1)).await.last_error.unwrap();
-    assert_eq!(
-        reason,
-        "attempts used up: 2 have failed, and 2 are allowed now"
-    );
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_renewed_while_the_handler_runs() {
     let bench = bench_with(Duration::from_secs(60));
@@ -570,8 +439,11 @@ async fn the_handler_gets_the_stored_message() {
     let bench = bench();
     let _ = bench.inbox.receive(&[message(1)]).await.unwrap();
     let _ = bench.inbox.discard(message(1).key()).await.unwrap();
-    let edited = Some(Bytes::from("edited"));
-    let replayed = bench.inbox.replay(message(1).key(), edited).await;
+    let edit = Edit {
+        payload: Some(Bytes::from("edited")),
+        ..Edit::default()
+    };
+    let replayed = bench.inbox.replay(message(1).key(), &edit).await;
     assert_eq!(replayed.unwrap(), Intervention::Done);
     let echo = async |leased: Leased| Ok::<_, String>(Some(leased.message.payload().clone()));
     let answer = bench.consumer.consume(&message(1), echo).await;
@@ -604,4 +476,49 @@ fn errors_can_cross_threads_and_be_boxed() {
         error.into()
     }
     assert!(boxed(ConsumeError::LeaseLost).to_string().contains("lease"));
+}
+#[tokio::test]
+async fn a_handler_that_settles_is_not_settled_once_more() {
+    let bench = bench();
+    let result = Some(Bytes::from_static(b"receipt 99"));
+    let settle = async |leased: Leased| {
+        let outcome = Outcome::Processed {
+            result: result.clone(),
+        };
+        let settled = bench
+            .inbox
+            .settle_one(&leased.lease, outcome)
+            .await
+            .unwrap();
+        assert_eq!(settled, inbox::Settled::Done);
+        Ok::<_, Failure>(result.clone())
+    };
+    let consumer = bench
+        .consumer
+        .clone()
+        .on_duplicate(OnDuplicate::ReturnResult);
+    let consume = async || {
+        consumer
+            .consume_settling(&message("1"), settle, Failure::clone)
+            .await
+            .unwrap()
+    };
+    let ran = Consumed::Ran {
+        result: result.clone(),
+    };
+    assert_eq!(consume().await, ran);
+    assert_eq!(bench.store.calls("settle"), 0);
+    let result = result.clone();
+    assert_eq!(consume().await, Consumed::Duplicate { result });
+    // One that fails is settled as a retry, as ever.
+    let failing = async |_| Err(Failure::from("not now"));
+    let failed = bench
+        .consumer
+        .consume_settling(&message("2"), failing, Failure::clone)
+        .await;
+    assert!(
+        matches!(failed, Err(ConsumeError::Handler(_))),
+        "{failed:?}"
+    );
+    assert_eq!(bench.store.calls("settle"), 1);
 }
