@@ -110,6 +110,35 @@ pub fn ddl(url: &str) -> Result<String> {
     }
 }
 
+/// The query for a complete inbox at `url`, without connecting: what
+/// [`Schema::exists_query`](crate::Schema::exists_query) of the connected store would give.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`], as [`connect`].
+pub fn exists_query(url: &str) -> Result<String> {
+    match kind(url)? {
+        #[cfg(feature = "memory")]
+        StoreKind::Memory => {
+            check_memory(url)?;
+            Ok(inbox_api::Schema::exists_query(
+                &inbox_memory::MemoryStore::new(),
+            ))
+        }
+        #[cfg(feature = "mongo")]
+        StoreKind::Mongo => Ok(inbox_mongo::MongoOptions::from_url(url)?.exists_query()),
+        #[cfg(feature = "mysql")]
+        StoreKind::MySql => Ok(inbox_mysql::MySqlOptions::from_url(url)?.exists_query()),
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres => Ok(inbox_postgres::PostgresOptions::from_url(url)?.exists_query()),
+        #[cfg(feature = "redis")]
+        StoreKind::Redis => Ok(inbox_redis::RedisOptions::from_url(url)?.exists_query()),
+        #[cfg(feature = "sqlite")]
+        StoreKind::Sqlite => Ok(inbox_sqlite::SqliteOptions::from_url(url)?.exists_query()),
+        #[allow(unreachable_patterns, reason = "a build may have them all")]
+        other => Err(left_out(other)),
+    }
+}
+
 fn kind(url: &str) -> Result<StoreKind> {
     let (scheme, _) = url.split_once(':').ok_or_else(|| {
         invalid(format!(

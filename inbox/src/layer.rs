@@ -112,7 +112,7 @@ use tracing::Instrument as _;
 
 use crate::{
     Error, ErrorKind, Message,
-    inline::{Cause, ConsumeError, Consumed, InlineConsumer},
+    inline::{Cause, ConsumeError, Consumed, InlineConsumer, Settler},
 };
 
 /// Translates between a service's requests and responses and the inbox.
@@ -366,7 +366,10 @@ impl<X> InboxLayer<X> {
                     Conclusion::Retry(reason) => Err(Failure::Response(reason)),
                 }
             };
-            let consumed = consumer.consume_for(&message, Some(&gone), run).await;
+            let describe = |failure: &Failure<_>| crate::Failure::from(format!("{failure:#}"));
+            let consumed =
+                consumer.consume_for(&message, Some(&gone), Settler::Consumer, run, describe);
+            let consumed = consumed.await;
             if let Err(ConsumeError::Unrecorded(error)) = &consumed {
                 let error = error.as_ref().map(ToString::to_string);
                 let key = message.key();

@@ -43,7 +43,7 @@
 //!     r#"{"order": 7}"#,
 //! );
 //! assert_eq!(store.receive_one(&message).await?, Receipt::Accepted);
-//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate);
+//! assert_eq!(store.receive_one(&message).await?, Receipt::Duplicate { differs: false });
 //!
 //! let router = Router::new("billing").on_json("order.placed", charge);
 //! let processor = Processor::builder(store).router(router).build()?;
@@ -52,6 +52,11 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Running it
+//! A [`Service`] runs receivers, processors, a janitor and the application's own tasks together: one
+//! shutdown token, one order of shutdown, one summary, and [`Health`](service::Health) for probes. Each of
+//! them runs alone just as well.
 //!
 //! # Looking after it
 //! A [`Janitor`] purges by age, with an [`Archiver`] if wanted. [`Hooks`] tell of failed
@@ -107,7 +112,10 @@
 
 mod backlog_gate;
 mod backoff;
+pub mod cloudevents;
 mod connect;
+mod expiry;
+pub mod fields;
 mod hooks;
 pub mod inline;
 mod janitor;
@@ -117,33 +125,41 @@ mod processor;
 pub mod receiver;
 mod refusal;
 mod retry;
+pub mod service;
 mod store_kind;
 pub mod telemetry;
+mod vitals;
 
 pub use backlog_gate::{BacklogGate, BacklogGateBuilder};
-pub use connect::{connect, ddl, schemes};
+pub use connect::{connect, ddl, exists_query, schemes};
 pub use hooks::Hooks;
 pub use store_kind::StoreKind;
 // What applications use. Helpers for those who write stores are in `inbox_api` itself.
 pub use inbox_api::{
-    AfterDead, Attempts, Begun, Bytes, Capabilities, ClaimRequest, Claims, Clock, ClockOffset,
-    ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Effect, Error, ErrorKind, Event,
-    Extended, FencingToken, Filter, HandlerName, HandlerStatistics, Headers, Inbox, InboxName,
-    Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Leased, Listing, Message, MessageId,
-    Migration, Operate, OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt,
-    ReceiveAtomicity, Record, Recorded, Result, Schema, Settled, Settlement, Slice, State,
+    AfterDead, AttemptEnd, Attempts, Begun, Bytes, Capabilities, ClaimRequest, Claims, Clock,
+    ClockOffset, ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Edit, Effect, Error,
+    ErrorKind, ErrorType, Event, Extended, FencingToken, Filter, Fingerprint, HandlerName,
+    HandlerStatistics, Headers, Inbox, InboxName, Intervention, Invalid, Key, Kind, Lease,
+    LeaseTerms, Leased, Listing, Message, MessageGroup, MessageId, MessageSummary, Migration,
+    Operate, OperateExt, OrderingKey, Outcome, Page, PastAttempt, Progress, PurgeRequest, Receipt,
+    ReceiveAtomicity, Record, Recorded, Result, Schema, Settled, Settlement, Slice, Span, State,
     Statistics, Store, StoreExt, Subscription, Transactional, Wakeups, WorkerName, headers,
 };
 pub use inline::InlineConsumer;
-pub use janitor::{Archiver, Janitor, JanitorBuilder, RetentionWarning, Sweep, SweepError};
+pub use janitor::{
+    Archiver, Janitor, JanitorBuilder, Retention, RetentionWarning, Sweep, SweepError,
+};
 pub use layer::InboxLayer;
 pub use processor::{
-    CircuitBreaker, Completion, Context, Failure, Fallback, Handler, KindOptions, LentTransaction,
-    Middleware, Next, Processor, ProcessorBuilder, Rate, Remedy, Router, Summary,
-    TransactionalHandler, in_transaction, in_transaction_fn, json,
+    Answers, Batch, BatchHandler, Batches, CircuitBreaker, Completion, Context, FailedAttempt,
+    Failure, Fallback, Handler, KindOptions, LentTransaction, Middleware, Next, Processor,
+    ProcessorBuilder, Rate, Remedy, Router, Summary, TransactionalBatchHandler,
+    TransactionalHandler, batch_in_transaction, batch_in_transaction_fn, in_transaction,
+    in_transaction_fn, json,
 };
 pub use receiver::Receiver;
 pub use retry::RetryPolicy;
+pub use service::Service;
 pub use tokio_util::sync::CancellationToken;
 
 /// The memory store, with its options.

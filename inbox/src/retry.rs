@@ -167,7 +167,8 @@ impl RetryPolicy {
     }
 
     /// Why a message is dead whose attempts were used up before the one that has just begun.
-    pub(crate) fn used_up(&self, attempts: Attempts) -> String {
+    #[must_use]
+    pub fn used_up(&self, attempts: Attempts) -> String {
         let (before, crashed) = (attempts.started.saturating_sub(1), attempts.crashed(true));
         if crashed == 0 {
             let allowed = self.max_attempts;

@@ -212,7 +212,7 @@ pub(crate) fn unserved(statistics: &HandlerStatistics) {
 
 /// A receiver has finished a batch.
 #[cfg(feature = "metrics")]
-pub(crate) fn received(outcomes: [(&'static str, usize); 3], elapsed: Duration) {
+pub(crate) fn received(outcomes: [(&'static str, usize); 4], elapsed: Duration) {
     for (outcome, count) in outcomes {
         metrics::counter!("inbox_received_total", "outcome" => outcome).increment(count as u64);
     }
@@ -220,7 +220,7 @@ pub(crate) fn received(outcomes: [(&'static str, usize); 3], elapsed: Duration) 
 }
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn received(_: [(&'static str, usize); 3], _: Duration) {}
+pub(crate) fn received(_: [(&'static str, usize); 4], _: Duration) {}
 
 /// An inline consumer has answered.
 #[cfg(feature = "metrics")]

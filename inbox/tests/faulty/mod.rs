@@ -10,10 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use inbox::{
-    Begun, Bytes, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, Filter,
-    HandlerName, Inbox, Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Listing, Message,
-    MessageId, Operate, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled, Settlement,
-    Slice, Statistics, Store, Subscription,
+    Begun, Capabilities, ClaimRequest, Claims, Due, Edit, Effect, Error, ErrorKind, Extended,
+    Filter, HandlerName, Inbox, Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Listing,
+    Message, MessageId, Operate, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled,
+    Settlement, Slice, Statistics, Store, Subscription,
 };
 use tokio::sync::Semaphore;
 
@@ -191,8 +191,36 @@ impl Operate for FaultyStore {
         self.with("statistics", self.inner.statistics()).await
     }
 
-    async fn replay(&self, key: &Key, payload: Option<Bytes>) -> Result<Intervention> {
-        self.inner.replay(key, payload).await
+    async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        self.inner.replay(key, edit).await
+    }
+
+    async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        self.inner.reschedule(key, due).await
+    }
+
+    async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        self.inner.reschedule_slice(filter, slice, due).await
+    }
+
+    async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
+        self.inner.clear_slice(handler, slice).await
+    }
+
+    async fn pause(&self, handler: &HandlerName) -> Result<()> {
+        self.inner.pause(handler).await
+    }
+
+    async fn resume(&self, handler: &HandlerName) -> Result<()> {
+        self.inner.resume(handler).await
+    }
+
+    async fn paused(&self) -> Result<Vec<HandlerName>> {
+        self.inner.paused().await
+    }
+
+    async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
+        self.inner.drop_payloads(request).await
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {

@@ -1,0 +1,192 @@
+//! A service's run: all parts at once, and their end in order.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tracing::Instrument as _;
+
+use super::{
+    Service, ServiceError, Summary,
+    health::Board,
+    part::{Cause, Done, Turn, Work, causes},
+};
+use crate::{InlineConsumer, backoff::after};
+
+/// How long sources may take to end before those who work on their messages are told to end too. It
+/// has to leave these their own time within the limit.
+const SOURCES: Duration = Duration::from_secs(2);
+
+/// How long the store may take to close.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// A part that has ended.
+type Ended = (usize, Result<Done, Cause>);
+
+pub(super) async fn run(
+    service: Service,
+    shutdown: CancellationToken,
+) -> Result<Summary, ServiceError> {
+    let Service {
+        inbox,
+        parts,
+        restart,
+        shutdown_limit,
+        probe_interval,
+        health,
+    } = service;
+    let mut course = Course::default();
+    for (index, part) in parts.into_iter().enumerate() {
+        let Some(board) = health.board(index) else {
+            continue;
+        };
+        let turn = part.work.turn();
+        course.names.push(part.name.clone());
+        if let Work::Inline(consumer, limit) = part.work {
+            board.runs();
+            course.turns.push(None);
+            course.inline.push((index, board, consumer, limit));
+            continue;
+        }
+        course.turns.push(Some(turn));
+        let stop = course.stop(turn).clone();
+        let running = part.run(board, restart.clone(), stop);
+        let running = async move { (index, running.await) };
+        course.running.spawn(running.in_current_span());
+    }
+    let probe = {
+        let (health, inbox) = (health.clone(), inbox.clone());
+        let probing = async move { health.probe(&*inbox, probe_interval).await };
+        AbortOnDropHandle::new(tokio::spawn(probing.in_current_span()))
+    };
+    course.until_asked(&shutdown).await;
+    probe.abort();
+    // So that nothing it was about to write comes behind this.
+    let _ = probe.await;
+    health.ends("it is shutting down");
+    let limit = after(Instant::now(), shutdown_limit);
+    if timeout_at(limit, course.end_in_order()).await.is_err() {
+        course.drop_the_rest().await;
+    }
+    if timeout(CLOSE, inbox.close()).await.is_err() {
+        tracing::warn!("the store has not closed in time");
+    }
+    health.ends("it has ended");
+    let Course { summary, error, .. } = course;
+    match error {
+        None => Ok(summary),
+        Some((part, cause)) => Err(ServiceError {
+            part,
+            cause,
+            summary: Box::new(summary),
+        }),
+    }
+}
+
+#[derive(Default)]
+struct Course {
+    running: JoinSet<Ended>,
+    names: Vec<String>,
+    /// Of each part, unless it has ended.
+    turns: Vec<Option<Turn>>,
+    stops: [CancellationToken; Turn::ALL.len()],
+    /// Which have nothing to run, and are drained at the end.
+    inline: Vec<(usize, Board, InlineConsumer, Duration)>,
+    summary: Summary,
+    /// Of the part that failed first.
+    error: Option<(String, Cause)>,
+}
+
+impl Course {
+    fn stop(&self, turn: Turn) -> &CancellationToken {
+        match turn {
+            Turn::Sources => &self.stops[0],
+            Turn::Workers => &self.stops[1],
+            Turn::Keepers => &self.stops[2],
+        }
+    }
+
+    /// Returns when the rest is to end: on request, after a failure, or when nothing is left.
+    async fn until_asked(&mut self, shutdown: &CancellationToken) {
+        while self.error.is_none() {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                ended = self.running.join_next() => match ended {
+                    Some(ended) => self.ended(ended),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// Takes note of the end of a part.
+    fn ended(&mut self, ended: Result<Ended, JoinError>) {
+        // Panics are caught inside, and nothing is aborted before the end.
+        let Ok((index, ended)) = ended else { return };
+        if let Some(turn) = self.turns.get_mut(index) {
+            *turn = None;
+        }
+        match ended {
+            Ok(done) => self.summary.add(done),
+            Err(cause) => {
+                let part = self.names.get(index).cloned().unwrap_or_default();
+                let error = causes(&*cause);
+                tracing::error!(part, error, "a part of the service failed");
+                self.error.get_or_insert((part, cause));
+            }
+        }
+    }
+
+    /// Waits until no part is left that is told to end by then.
+    async fn wait_for(&mut self, turn: Turn) {
+        while self.turns.iter().flatten().any(|other| *other <= turn) {
+            match self.running.join_next().await {
+                Some(ended) => self.ended(ended),
+                None => return,
+            }
+        }
+    }
+
+    async fn end_in_order(&mut self) {
+        tracing::info!("the service shuts down");
+        self.stop(Turn::Sources).cancel();
+        if timeout(SOURCES, self.wait_for(Turn::Sources))
+            .await
+            .is_err()
+        {
+            tracing::warn!("a source has not ended yet; the workers are told to end meanwhile");
+        }
+        self.stop(Turn::Workers).cancel();
+        let inline = std::mem::take(&mut self.inline);
+        let drains = inline
+            .into_iter()
+            .map(|(index, board, consumer, limit)| async move {
+                let has_ended = consumer.drain(limit).await;
+                board.ended();
+                (!has_ended).then_some(index)
+            });
+        let (cut_short, ()) = tokio::join!(join_all(drains), self.wait_for(Turn::Workers));
+        for index in cut_short.into_iter().flatten() {
+            self.summary
+                .cut_short
+                .extend(self.names.get(index).cloned());
+        }
+        self.stop(Turn::Keepers).cancel();
+        self.wait_for(Turn::Keepers).await;
+    }
+
+    async fn drop_the_rest(&mut self) {
+        for (name, turn) in self.names.iter().zip(&self.turns) {
+            if turn.is_some() {
+                tracing::warn!(part = name, "not ended in time, and dropped");
+                self.summary.cut_short.push(name.clone());
+            }
+        }
+        self.running.shutdown().await;
+    }
+}

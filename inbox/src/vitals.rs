@@ -1,0 +1,102 @@
+//! How a part does while it runs: when its loop last turned, and what troubles it.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::{Instant, timeout};
+
+/// How often a loop says that it turns.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// Written by the part, read by a [`Service`](crate::Service). Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Vitals(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// None while nothing runs.
+    turned: Option<Instant>,
+    /// What for, and why. They are few: one per handler at most.
+    troubles: BTreeMap<Cow<'static, str>, String>,
+}
+
+impl Vitals {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a loop, and takes note that its task turns.
+    pub(crate) async fn watch<T>(&self, running: impl Future<Output = T>) -> T {
+        let mut running = pin!(running);
+        let _ends = Ends(self);
+        loop {
+            self.state().turned = Some(Instant::now());
+            if let Ok(ended) = timeout(BEAT, &mut running).await {
+                return ended;
+            }
+        }
+    }
+
+    /// Says that something does not work, for as long as it is not [`over`](Self::over).
+    pub(crate) fn trouble(&self, what: impl Into<Cow<'static, str>>, why: impl Into<String>) {
+        self.state().troubles.insert(what.into(), why.into());
+    }
+
+    pub(crate) fn over(&self, what: &str) {
+        self.state().troubles.remove(what);
+    }
+
+    /// For how long the loop has not turned; `None` while nothing runs.
+    pub(crate) fn stalled(&self) -> Option<Duration> {
+        let turned = self.state().turned;
+        turned.map(|turned| turned.elapsed().saturating_sub(BEAT))
+    }
+
+    /// What does not work at present, and why.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        let state = self.state();
+        let troubles = state.troubles.iter();
+        troubles
+            .map(|(what, why)| format!("{what}: {why}"))
+            .collect()
+    }
+}
+
+/// At the end of a run nothing is told of it any more.
+struct Ends<'a>(&'a Vitals);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        *self.0.state() = State::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_does_not_turn_is_seen() {
+        let vitals = Vitals::default();
+        assert_eq!(vitals.stalled(), None);
+        let mut watching = Box::pin(vitals.watch(std::future::pending::<()>()));
+        assert!(poll!(&mut watching).is_pending());
+        // As if its thread were blocked: nothing polls it.
+        tokio::time::advance(Duration::from_secs(20)).await;
+        assert_eq!(vitals.stalled(), Some(Duration::from_secs(19)));
+        assert!(poll!(&mut watching).is_pending());
+        assert_eq!(vitals.stalled(), Some(Duration::ZERO));
+        vitals.trouble("source", "away");
+        assert_eq!(vitals.troubles(), ["source: away"]);
+        drop(watching);
+        assert_eq!(vitals.stalled(), None);
+        assert_eq!(vitals.troubles(), Vec::<String>::new());
+    }
+}
