@@ -1,0 +1,271 @@
+//! The JSON API, by which programs in any language use an inbox over HTTP: they send messages, and
+//! work on them under leases and fencing tokens.
+//!
+//! | `POST` to | does | as |
+//! |---|---|---|
+//! | `/v1/messages` | stores a message, or many | [`Store::receive`] |
+//! | `/v1/claim` | hands out due messages, waiting for some if asked to | [`Store::claim`] |
+//! | `/v1/settle` | ends leases | [`Store::settle`] |
+//! | `/v1/extend` | renews leases | [`Store::extend`] |
+//! | `/v1/begin` | asks whether a message may be handled now | [`Store::begin`] |
+//!
+//! `GET /v1/openapi.json` is their description (OpenAPI 3.1), and the reference. All but that needs a
+//! [`Token`]. What is wrong with a request is a problem document (RFC 9457): its `type` and status
+//! tell an outage, which is worth a repetition, from a request that never succeeds and from an inbox
+//! that has to be set up. What is wrong with one message of many is that message's answer, and the
+//! others go through.
+//!
+//! # What happens to messages whose worker goes away
+//! - A claim whose caller has gone before it was answered takes nothing, or hands back what it took:
+//!   no attempt is lost. That is so up to the moment at which the answer is written, where the server
+//!   gives each request its [`Connection`]. What has been written counts as delivered: whether it waits in
+//!   a buffer of the system or of the network when the caller closes the connection cannot be known. If
+//!   it does not arrive, the lease runs out and the attempt counts, as that of a worker that was
+//!   killed. Over HTTP/2 a request that is cancelled alone is noticed when the server reads that.
+//! - A message whose attempts are used up is dead rather than handed out again, so that one that kills
+//!   its workers comes to an end.
+//!
+//! # Load
+//! Of the claims that wait for the same handlers, one at a time looks for messages, and the next one
+//! when that has found some: a thousand waiting workers ask the store no more often than one.
+//!
+//! ```
+//! use inbox::CancellationToken;
+//! use inbox_http::api::{Api, Token};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = inbox::connect("memory://").await?;
+//! store.migrate().await?;
+//! let token = Token::new(&std::env::var("INBOX_TOKEN")?)?;
+//! let shutdown = CancellationToken::new(); // cancel it to end claims that wait
+//! let api = Api::builder(store).token(token).shutdown(shutdown).build();
+//! let router: axum::Router = api.router();
+//! # let _ = router;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Store::receive`]: inbox::Store::receive
+//! [`Store::claim`]: inbox::Store::claim
+//! [`Store::settle`]: inbox::Store::settle
+//! [`Store::extend`]: inbox::Store::extend
+//! [`Store::begin`]: inbox::Store::begin
+
+mod begin;
+mod body;
+mod claim;
+mod connection;
+mod extend;
+mod held;
+mod messages;
+mod openapi;
+mod problem;
+mod settle;
+mod token;
+mod turns;
+mod wire;
+
+use std::{fmt, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get, post},
+};
+use inbox::{CancellationToken, RetryPolicy, Store};
+use tokio_util::task::TaskTracker;
+
+pub use self::{
+    connection::{Connection, WatchedStream},
+    token::Token,
+};
+use self::{
+    problem::{Problem, ProblemType},
+    turns::Turns,
+};
+
+/// The most messages, settlements or leases in one request.
+const MAX_BATCH: usize = 1000;
+
+/// The JSON API on a store. See the [module](self).
+pub struct Api {
+    shared: Arc<Shared>,
+}
+
+/// Sets up an [`Api`]; from [`Api::builder`].
+pub struct ApiBuilder {
+    store: Arc<dyn Store>,
+    tokens: Vec<Token>,
+    retry: RetryPolicy,
+    body_limit: usize,
+    shutdown: CancellationToken,
+}
+
+/// What all requests have in common.
+struct Shared {
+    store: Arc<dyn Store>,
+    tokens: Vec<Token>,
+    retry: RetryPolicy,
+    body_limit: usize,
+    shutdown: CancellationToken,
+    turns: Turns,
+    /// Work that goes on without its caller.
+    under_way: TaskTracker,
+}
+
+impl Api {
+    /// An API on `store`. It refuses every caller until a [token](ApiBuilder::token) is added.
+    #[must_use]
+    pub fn builder(store: Arc<impl Store + ?Sized>) -> ApiBuilder {
+        ApiBuilder {
+            // An Arc of a store is a store itself; the second Arc erases its type.
+            store: Arc::new(store),
+            tokens: Vec::new(),
+            retry: RetryPolicy::default(),
+            body_limit: 32 * 1024 * 1024,
+            shutdown: CancellationToken::new(),
+        }
+    }
+
+    /// The paths under `/v1`.
+    pub fn router(&self) -> Router {
+        let shared = Arc::clone(&self.shared);
+        let mut router = Router::new();
+        for (path, route) in routes() {
+            router = router.route(path, route.fallback(method_not_allowed));
+        }
+        router
+            .layer(middleware::from_fn_with_state(
+                Arc::clone(&shared),
+                require_token,
+            ))
+            .route(
+                openapi::PATH,
+                get(openapi::document).fallback(method_not_allowed),
+            )
+            .with_state(shared)
+    }
+
+    /// Waits for what goes on without its callers: claims that were under way when they went, and
+    /// the handing back of what those took. To be called once the server has ended.
+    pub async fn finish(&self) {
+        self.shared.under_way.close();
+        self.shared.under_way.wait().await;
+    }
+}
+
+/// All that need a token.
+fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 5] {
+    [
+        ("/v1/messages", post(messages::receive)),
+        ("/v1/claim", post(claim::claim)),
+        ("/v1/settle", post(settle::settle)),
+        ("/v1/extend", post(extend::extend)),
+        ("/v1/begin", post(begin::begin)),
+    ]
+}
+
+/// Before anything of the body is read.
+async fn require_token(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if token::is_allowed(&shared.tokens, request.headers()) {
+        next.run(request).await
+    } else {
+        let detail = "send a valid token: `Authorization: Bearer …`";
+        Problem::new(ProblemType::Unauthorized, detail).into_response()
+    }
+}
+
+async fn method_not_allowed() -> Problem {
+    Problem::new(
+        ProblemType::MethodNotAllowed,
+        "operations are POST, the description is GET",
+    )
+}
+
+/// The answer of a service that serves an [`Api`] to paths that it does not have: a problem document,
+/// with status 404.
+pub async fn not_found() -> Response {
+    Problem::new(
+        ProblemType::NotFound,
+        "the API's paths are in /v1/openapi.json, if it is served here",
+    )
+    .into_response()
+}
+
+impl ApiBuilder {
+    /// Adds a token that callers may show. Several are for rotation: add the new one, change the
+    /// callers, remove the old one.
+    #[must_use]
+    pub fn token(mut self, token: Token) -> Self {
+        self.tokens.push(token);
+        self
+    }
+
+    /// Sets after how many attempts a message is dead, and how long it waits for the next one where
+    /// its worker does not say. Default: [`RetryPolicy::default`].
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Sets the largest body of a request, in bytes. Default: 32 MiB, enough for a payload at the
+    /// stores' own default limit as base64. It bounds a request as a whole: the store's limit is that
+    /// of each payload.
+    #[must_use]
+    pub fn body_limit(mut self, bytes: usize) -> Self {
+        self.body_limit = bytes;
+        self
+    }
+
+    /// Sets what ends the claims that wait: they are answered at once, with no messages. A server
+    /// that waits for its requests at its end needs it.
+    #[must_use]
+    pub fn shutdown(mut self, shutdown: CancellationToken) -> Self {
+        self.shutdown = shutdown;
+        self
+    }
+
+    /// Builds the API. No I/O happens yet.
+    #[must_use]
+    pub fn build(self) -> Api {
+        let shared = Shared {
+            store: self.store,
+            tokens: self.tokens,
+            retry: self.retry,
+            body_limit: self.body_limit,
+            shutdown: self.shutdown,
+            turns: Turns::default(),
+            under_way: TaskTracker::new(),
+        };
+        Api {
+            shared: Arc::new(shared),
+        }
+    }
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("tokens", &self.shared.tokens.len())
+            .field("retry", &self.shared.retry)
+            .field("body_limit", &self.shared.body_limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ApiBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiBuilder")
+            .field("tokens", &self.tokens.len())
+            .field("retry", &self.retry)
+            .field("body_limit", &self.body_limit)
+            .finish_non_exhaustive()
+    }
+}

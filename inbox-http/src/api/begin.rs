@@ -1,0 +1,104 @@
+//! `POST /v1/begin`: may this message's handler run now?
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    response::{IntoResponse as _, Response},
+};
+use inbox::{Begun, LeaseTerms, Message, Result, Settled, Store as _, WorkerName};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Shared,
+    connection::Connection,
+    held::{Held, json},
+    problem::Problem,
+    wire::{LeasedView, MessageIn, ResultView, terms, time},
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BeginIn {
+    message: MessageIn,
+    lease_seconds: Option<f64>,
+    worker: Option<WorkerName>,
+    #[serde(default)]
+    base64: bool,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+enum BeginOut<'a> {
+    Run { message: Box<LeasedView<'a>> },
+    Processed(ResultView<'a>),
+    Busy { until: String },
+    Blocked,
+    Dead { reason: String },
+    Discarded,
+}
+
+/// What the store answered, with its lease, if there is one, in safe hands.
+enum Answer {
+    Run(Held),
+    No(Begun),
+}
+
+pub(super) async fn begin(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let connection = request.extensions().get::<Connection>().cloned();
+    let body = shared.read(request).await?;
+    let asked: BeginIn = serde_json::from_slice(&body)?;
+    let message = asked.message.into_message()?;
+    let terms = terms(asked.lease_seconds, asked.worker)?;
+    let work = ask(Arc::clone(&shared), message, terms);
+    let no = match shared.without_caller(work).await? {
+        Answer::Run(held) => {
+            let run = held.leased().first().map(|leased| BeginOut::Run {
+                message: Box::new(LeasedView::new(leased, asked.base64)),
+            });
+            let bytes = json(&run)?;
+            return Ok(held.respond(bytes, connection));
+        }
+        Answer::No(no) => no,
+    };
+    let view = match &no {
+        Begun::Run(leased) => BeginOut::Run {
+            message: Box::new(LeasedView::new(leased, asked.base64)),
+        },
+        Begun::Processed { result } => {
+            BeginOut::Processed(ResultView::new(result.as_ref(), asked.base64))
+        }
+        Begun::Busy { until } => BeginOut::Busy {
+            until: time(*until),
+        },
+        Begun::Blocked => BeginOut::Blocked,
+        Begun::Dead { reason } => BeginOut::Dead {
+            reason: reason.clone(),
+        },
+        Begun::Discarded => BeginOut::Discarded,
+    };
+    Ok(Json(view).into_response())
+}
+
+async fn ask(shared: Arc<Shared>, message: Message, terms: LeaseTerms) -> Result<Answer> {
+    let begun = shared.store.begin(&message, &terms).await?;
+    let Begun::Run(leased) = begun else {
+        return Ok(Answer::No(begun));
+    };
+    if !shared.is_spent(&leased) {
+        return Ok(Answer::Run(shared.hold(vec![*leased])));
+    }
+    Ok(Answer::No(match shared.bury(&leased).await? {
+        Settled::Done => Begun::Dead {
+            reason: shared.retry.used_up(leased.attempts),
+        },
+        // Another worker has it by now.
+        Settled::LeaseLost | Settled::Refused(_) => Begun::Busy {
+            until: leased.lease.until,
+        },
+    }))
+}

@@ -1,0 +1,137 @@
+//! Reading a request's body, and the list in it.
+
+use std::{error::Error as _, time::Duration};
+
+use axum::{
+    body::{self, Bytes},
+    extract::Request,
+    http::header::CONTENT_TYPE,
+};
+use http_body_util::LengthLimitError;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::timeout;
+
+use super::{
+    MAX_BATCH, Shared,
+    problem::{Problem, ProblemType},
+};
+
+/// How long a body may take to arrive.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
+
+impl Shared {
+    /// The body of a request that says that it is JSON.
+    pub(super) async fn read(&self, request: Request) -> Result<Bytes, Problem> {
+        if !says_json(&request) {
+            return Err(Problem::new(
+                ProblemType::UnsupportedMediaType,
+                "send `Content-Type: application/json`",
+            ));
+        }
+        let reading = body::to_bytes(request.into_body(), self.body_limit);
+        match timeout(TIME_LIMIT, reading).await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(error)) if is_too_large(&error) => Err(Problem::new(
+                ProblemType::TooLarge,
+                format!("the body's limit is {} bytes", self.body_limit),
+            )),
+            Ok(Err(_)) => Err(Problem::new(
+                ProblemType::Malformed,
+                "the body could not be read to its end",
+            )),
+            Err(_) => Err(Problem::new(
+                ProblemType::RequestTimeout,
+                "the whole body has to arrive within 30 seconds",
+            )),
+        }
+    }
+}
+
+fn says_json(request: &Request) -> bool {
+    let value = request.headers().get(CONTENT_TYPE);
+    let essence = value
+        .and_then(|value| value.to_str().ok()?.split(';').next())
+        .unwrap_or_default();
+    essence.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn is_too_large(error: &axum::Error) -> bool {
+    error
+        .source()
+        .is_some_and(<dyn std::error::Error>::is::<LengthLimitError>)
+}
+
+/// Checks how many elements a request has.
+pub(super) fn check_batch<T>(elements: &[T]) -> Result<(), Problem> {
+    if elements.len() > MAX_BATCH {
+        return Err(Problem::new(
+            ProblemType::TooLarge,
+            format!("a request may have {MAX_BATCH} elements"),
+        ));
+    }
+    Ok(())
+}
+
+/// Reads one element of a list by itself, so that what is wrong with it is its own problem.
+pub(super) fn element<'a, T: Deserialize<'a>>(json: &'a RawValue) -> Result<T, Problem> {
+    Ok(serde_json::from_str(json.get())?)
+}
+
+/// What the store did with those elements that could be given to it, put in the places of the
+/// request; the others have their problems.
+pub(super) fn in_place<T, U>(
+    elements: Vec<Result<T, Problem>>,
+    answers: impl IntoIterator<Item = U>,
+    view: impl Fn(T, U) -> Answer,
+) -> Vec<Answer> {
+    let mut answers = answers.into_iter();
+    let answer = |element| match element {
+        Err(problem) => Answer::refused(problem),
+        Ok(element) => match answers.next() {
+            Some(answer) => view(element, answer),
+            // No store does that, and nobody is told that it was done.
+            None => Answer::refused(Problem::new(
+                ProblemType::Failed,
+                "the store gave no answer for this element",
+            )),
+        },
+    };
+    elements.into_iter().map(answer).collect()
+}
+
+/// The answer for one element.
+#[derive(serde::Serialize)]
+pub(super) struct Answer {
+    pub(super) status: &'static str,
+    /// Whether a duplicate is another message than the one with which its key was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) differs: Option<bool>,
+    /// What a settlement came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) outcome: Option<&'static str>,
+    /// Until when an extended lease runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) problem: Option<Problem>,
+}
+
+impl Answer {
+    pub(super) fn plain(status: &'static str) -> Self {
+        Self {
+            status,
+            differs: None,
+            outcome: None,
+            until: None,
+            problem: None,
+        }
+    }
+
+    pub(super) fn refused(problem: impl Into<Problem>) -> Self {
+        Self {
+            problem: Some(problem.into()),
+            ..Self::plain("refused")
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `POST /v1/claim`: due messages, waited for if there are none.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::{Request, State},
+    response::Response,
+};
+use inbox::{ClaimRequest, HandlerName, Result, Settled, Store as _, WorkerName};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{
+    MAX_BATCH, Shared,
+    connection::Connection,
+    held::{Held, json},
+    problem::Problem,
+    wire::{LeasedView, seconds, terms},
+};
+
+/// The most messages in one answer, each of which may have a payload of the store's limit.
+const MAX_CLAIM: u32 = 100;
+
+/// The longest wait: what proxies leave a request without an answer.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// How often a claim that waits looks for messages in addition to the store's wake-ups: soon after
+/// the last one, then less and less often.
+const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClaimIn {
+    handlers: Vec<HandlerName>,
+    #[serde(default = "one")]
+    limit: u32,
+    lease_seconds: Option<f64>,
+    worker: Option<WorkerName>,
+    #[serde(default)]
+    wait_seconds: f64,
+    #[serde(default)]
+    base64: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Serialize)]
+struct ClaimOut<'a> {
+    messages: Vec<LeasedView<'a>>,
+}
+
+pub(super) async fn claim(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let connection = request.extensions().get::<Connection>().cloned();
+    let body = shared.read(request).await?;
+    let asked: ClaimIn = serde_json::from_slice(&body)?;
+    let wait = seconds("wait_seconds", asked.wait_seconds)?;
+    if wait > MAX_WAIT {
+        return Err(Problem::invalid("wait_seconds may be up to 60"));
+    }
+    if asked.handlers.is_empty() || asked.handlers.len() > MAX_BATCH {
+        return Err(Problem::invalid("handlers must name 1 to 1000 handlers"));
+    }
+    if asked.limit == 0 || asked.limit > MAX_CLAIM {
+        return Err(Problem::invalid("limit must be within 1 and 100"));
+    }
+    let request = ClaimRequest {
+        handlers: asked.handlers,
+        limit: asked.limit,
+        terms: terms(asked.lease_seconds, asked.worker)?,
+    };
+    let deadline = Instant::now() + wait;
+    let mut held = take(&shared, &request).await?;
+    if held.is_empty() && !wait.is_zero() {
+        held = wait_and_take(&shared, &request, deadline).await?;
+    }
+    let view = |leased| LeasedView::new(leased, asked.base64);
+    let messages = held.leased().iter().map(view).collect();
+    let bytes = json(&ClaimOut { messages })?;
+    Ok(held.respond(bytes, connection))
+}
+
+/// Waits for its turn, and then for messages. Dropped with the caller's connection.
+async fn wait_and_take(
+    shared: &Arc<Shared>,
+    request: &ClaimRequest,
+    deadline: Instant,
+) -> Result<Held, Problem> {
+    let line = shared.turns.line(&request.handlers);
+    let looking = async {
+        let mut watch = line.lock().await;
+        // Before looking, so that nothing can come between.
+        watch.begin(&*shared.store, &request.handlers).await;
+        let (mut pause, longest) = POLL;
+        loop {
+            let held = take(shared, request).await?;
+            if !held.is_empty() {
+                return Ok(held);
+            }
+            tokio::select! {
+                () = watch.woken() => pause = POLL.0,
+                () = sleep(pause) => pause = (pause * 2).min(longest),
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        held = looking => held,
+        () = shared.shutdown.cancelled() => Ok(shared.hold(Vec::new())),
+        () = sleep_until(deadline) => Ok(shared.hold(Vec::new())),
+    }
+}
+
+/// Claims once, for a caller who may go away meanwhile.
+async fn take(shared: &Arc<Shared>, request: &ClaimRequest) -> Result<Held, Problem> {
+    let (store, request) = (Arc::clone(shared), request.clone());
+    let claiming = async move {
+        let claims = store.store.claim(&request).await?;
+        for row in &claims.corrupt {
+            tracing::error!(
+                place = row.place,
+                reason = row.reason,
+                "corrupt row set aside"
+            );
+        }
+        let mut leased = claims.leased;
+        let spent: Vec<_> = leased
+            .extract_if(.., |leased| store.is_spent(leased))
+            .collect();
+        let held = store.hold(leased);
+        for leased in spent {
+            let key = &leased.lease.key;
+            match store.bury(&leased).await {
+                Ok(Settled::Done) => tracing::warn!(%key, "attempts used up; message is dead"),
+                Ok(_) => {}
+                // Its lease runs out, and the next claim tries again.
+                Err(error) => tracing::warn!(%key, %error, "attempts used up; not settled"),
+            }
+        }
+        Ok(held)
+    };
+    shared.without_caller(claiming).await
+}

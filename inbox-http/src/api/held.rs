@@ -1,0 +1,170 @@
+//! Leases that were taken for a caller, who may be gone before they reach it.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderValue, header::CONTENT_TYPE},
+    response::Response,
+};
+use backon::{ExponentialBuilder, Retryable as _};
+use http_body::{Frame, SizeHint};
+use inbox::{
+    AfterDead, Error, Leased, Outcome, Result, Settled, Settlement, Store as _, StoreExt as _,
+};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use super::{
+    Shared,
+    connection::Connection,
+    problem::{Problem, ProblemType},
+};
+
+/// Messages under leases, which are handed back when this is dropped before they were sent: the
+/// attempt is not counted, and another worker gets them at once.
+pub(super) struct Held {
+    shared: Arc<Shared>,
+    leased: Vec<Leased>,
+}
+
+impl Held {
+    pub(super) fn is_empty(&self) -> bool {
+        self.leased.is_empty()
+    }
+
+    pub(super) fn leased(&self) -> &[Leased] {
+        &self.leased
+    }
+
+    /// An answer with these bytes, which holds on to the leases until all of them are with the
+    /// server's connection. If the caller has closed that before, they are not written.
+    pub(super) fn respond(self, bytes: Vec<u8>, connection: Option<Connection>) -> Response {
+        let body = HeldBody {
+            bytes: Some(bytes.into()),
+            held: self,
+            connection,
+        };
+        let mut response = Response::new(Body::new(body));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let leased = std::mem::take(&mut self.leased);
+        if let (false, Ok(runtime)) = (leased.is_empty(), Handle::try_current()) {
+            let shared = Arc::clone(&self.shared);
+            let releasing = async move { shared.release(&leased).await };
+            self.shared.under_way.spawn_on(releasing, &runtime);
+        }
+    }
+}
+
+struct HeldBody {
+    bytes: Option<Bytes>,
+    held: Held,
+    connection: Option<Connection>,
+}
+
+/// Ends the connection, whose caller has ended it already.
+#[derive(Debug, thiserror::Error)]
+#[error("the caller has gone")]
+struct Gone;
+
+impl http_body::Body for HeldBody {
+    type Data = Bytes;
+    type Error = Gone;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Gone>>> {
+        let Some(bytes) = self.bytes.take() else {
+            return Poll::Ready(None);
+        };
+        // The server writes what it is given here at once, so that there is no later moment to ask.
+        if self.connection.as_ref().is_some_and(Connection::is_closed) {
+            return Poll::Ready(Some(Err(Gone)));
+        }
+        self.held.leased.clear();
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+/// Writes an answer.
+pub(super) fn json(answer: &impl Serialize) -> Result<Vec<u8>, Problem> {
+    serde_json::to_vec(answer)
+        .map_err(|_| Problem::new(ProblemType::Failed, "the answer cannot be written as JSON"))
+}
+
+impl Shared {
+    pub(super) fn hold(self: &Arc<Self>, leased: Vec<Leased>) -> Held {
+        Held {
+            shared: Arc::clone(self),
+            leased,
+        }
+    }
+
+    /// Does `work` to its end, whether the caller waits for it or not: a claim that is given up half
+    /// way may have taken messages. What it comes to is dropped then.
+    pub(super) async fn without_caller<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T, Problem> {
+        match self.under_way.spawn(work).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(Problem::new(ProblemType::Failed, "the work did not end")),
+        }
+    }
+
+    /// Whether the attempts of a message were used up before the present one.
+    pub(super) fn is_spent(&self, leased: &Leased) -> bool {
+        leased.attempts.started > self.retry.max_attempts()
+    }
+
+    /// Makes a message dead whose attempts are used up.
+    pub(super) async fn bury(&self, leased: &Leased) -> Result<Settled> {
+        let outcome = Outcome::Dead {
+            reason: self.retry.used_up(leased.attempts),
+            after: AfterDead::Continue,
+        };
+        (|| self.store.settle_one(&leased.lease, outcome.clone()))
+            .retry(ExponentialBuilder::default())
+            .when(Error::is_retryable)
+            .await
+    }
+
+    async fn release(&self, leased: &[Leased]) {
+        let release = |leased: &Leased| Settlement {
+            lease: leased.lease.clone(),
+            outcome: Outcome::Release,
+        };
+        let settlements: Vec<_> = leased.iter().map(release).collect();
+        let released = (|| self.store.settle(&settlements))
+            .retry(ExponentialBuilder::default())
+            .when(Error::is_retryable)
+            .await;
+        if let Err(error) = released {
+            let messages = leased.len();
+            tracing::warn!(%error, messages, "claimed for a caller that has gone, and not handed back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! Callers that go away while they are being served.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Request, header},
+    response::Response,
+};
+use inbox::{
+    Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Inbox, Key, Kind, Lease,
+    LeaseTerms, Message, MessageId, Receipt, Record, Result, Settled, Settlement, State, Store,
+    StoreExt as _, Subscription,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+};
+use tower::ServiceExt as _;
+
+use crate::api::{Api, Connection, Token};
+
+const TOKEN: &str = "a-token-of-16-characters";
+
+/// A store whose claims and begins are done at once, and answered when it is told to.
+struct Slow {
+    store: Arc<dyn Inbox>,
+    has_done: Notify,
+    may_answer: Notify,
+}
+
+impl Slow {
+    async fn answer(&self) {
+        self.has_done.notify_one();
+        self.may_answer.notified().await;
+    }
+}
+
+#[async_trait]
+impl Store for Slow {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        self.store.receive(messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        let claims = self.store.claim(request).await;
+        self.answer().await;
+        claims
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.store.settle(settlements).await
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        self.store.extend(leases, length).await
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        let begun = self.store.begin(message, terms).await;
+        self.answer().await;
+        begun
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        self.store.subscribe(handlers).await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+struct Scene {
+    store: Arc<dyn Inbox>,
+    slow: Arc<Slow>,
+    api: Api,
+    router: Router,
+}
+
+fn name<T: TryFrom<&'static str, Error = inbox::Invalid>>(text: &'static str) -> T {
+    T::try_from(text).unwrap()
+}
+
+impl Scene {
+    /// With one message.
+    async fn new() -> Self {
+        let store = inbox::connect("memory://").await.unwrap();
+        store.create().await.unwrap();
+        let message = Message::new(
+            name::<HandlerName>("h"),
+            name::<MessageId>("1"),
+            name::<Kind>("k"),
+            "{}",
+        );
+        assert_eq!(
+            store.receive_one(&message).await.unwrap(),
+            Receipt::Accepted
+        );
+        let slow = Arc::new(Slow {
+            store: Arc::clone(&store),
+            has_done: Notify::new(),
+            may_answer: Notify::new(),
+        });
+        let token = Token::new(TOKEN).unwrap();
+        let api = Api::builder(Arc::clone(&slow)).token(token).build();
+        let router = api.router();
+        Self {
+            store,
+            slow,
+            api,
+            router,
+        }
+    }
+
+    async fn post(&self, path: &str, body: &'static str) -> Response {
+        self.post_over(path, body, None).await
+    }
+
+    async fn post_over(
+        &self,
+        path: &str,
+        body: &'static str,
+        connection: Option<&Connection>,
+    ) -> Response {
+        let mut request = Request::post(path)
+            .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body))
+            .unwrap();
+        if let Some(connection) = connection {
+            request.extensions_mut().insert(connection.clone());
+        }
+        self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    async fn record(&self) -> Record {
+        let key = Key::new(name("h"), name("1"));
+        self.store.get(&key).await.unwrap().unwrap()
+    }
+
+    /// The message was handed back, as if it had never been claimed.
+    async fn is_untouched(&self) {
+        self.api.finish().await;
+        let record = self.record().await;
+        assert_eq!(record.state, State::Pending);
+        assert_eq!(record.attempts.started, 0);
+    }
+}
+
+const REQUESTS: [(&str, &str); 2] = [
+    ("/v1/claim", r#"{"handlers":["h"],"wait_seconds":60}"#),
+    (
+        "/v1/begin",
+        r#"{"message":{"handler":"h","id":"1","kind":"k"}}"#,
+    ),
+];
+
+#[tokio::test]
+async fn a_caller_that_goes_while_the_store_answers_costs_no_attempt() {
+    for (path, body) in REQUESTS {
+        let scene = Scene::new().await;
+        tokio::select! {
+            _ = scene.post(path, body) => panic!("answered"),
+            () = scene.slow.has_done.notified() => {}
+        }
+        assert_eq!(scene.record().await.state, State::Leased);
+        scene.slow.may_answer.notify_one();
+        scene.is_untouched().await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_sent_costs_no_attempt() {
+    for (path, body) in REQUESTS {
+        let scene = Scene::new().await;
+        scene.slow.may_answer.notify_one();
+        let response = scene.post(path, body).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(scene.record().await.state, State::Leased);
+        drop(response);
+        scene.is_untouched().await;
+    }
+}
+
+/// Its end has come to this machine, but no one has read it from the connection.
+#[tokio::test]
+async fn an_answer_is_not_written_to_a_connection_that_its_caller_has_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    for (path, body) in REQUESTS {
+        for is_closed in [false, true] {
+            let scene = Scene::new().await;
+            let caller = TcpStream::connect(address).await.unwrap();
+            let (connection, _stream) = Connection::watch(listener.accept().await.unwrap().0);
+            scene.slow.may_answer.notify_one();
+            let response = scene.post_over(path, body, Some(&connection)).await;
+            // What it has sent before is no end.
+            caller.try_write(b"GET").unwrap();
+            assert!(!connection.is_closed());
+            let _caller = (!is_closed).then_some(caller);
+            let read = to_bytes(response.into_body(), usize::MAX).await;
+            assert_eq!(read.is_err(), is_closed);
+            if is_closed {
+                scene.is_untouched().await;
+            } else {
+                assert_eq!(scene.record().await.state, State::Leased);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_sent_keeps_its_leases() {
+    for (path, body) in REQUESTS {
+        let scene = Scene::new().await;
+        scene.slow.may_answer.notify_one();
+        let response = scene.post(path, body).await;
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        assert!(!bytes.is_empty());
+        scene.api.finish().await;
+        let record = scene.record().await;
+        assert_eq!(record.state, State::Leased);
+        assert_eq!(record.attempts.started, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_claims_that_wait() {
+    let store = inbox::connect("memory://").await.unwrap();
+    store.create().await.unwrap();
+    let shutdown = inbox::CancellationToken::new();
+    let token = Token::new(TOKEN).unwrap();
+    let api = Api::builder(store)
+        .token(token)
+        .shutdown(shutdown.clone())
+        .build();
+    let request = Request::post("/v1/claim")
+        .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(r#"{"handlers":["h"],"wait_seconds":60}"#))
+        .unwrap();
+    let mut waiting = tokio::spawn(api.router().oneshot(request));
+    let early = tokio::time::timeout(Duration::from_millis(50), &mut waiting).await;
+    assert!(early.is_err(), "it does not wait");
+    shutdown.cancel();
+    let response = waiting.await.unwrap().unwrap();
+    let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    assert_eq!(bytes, r#"{"messages":[]}"#);
+}

@@ -1,0 +1,226 @@
+//! Bodies: read whole within limits, or passed on as they come.
+
+use std::{
+    collections::VecDeque,
+    error::Error as StdError,
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::time::timeout;
+
+/// What bodies fail with.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Why a body was not read whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ReadError {
+    /// It is, or says that it is, longer than the limit.
+    TooLarge,
+    /// It did not come to its end in time.
+    TooSlow,
+    /// It broke off.
+    Broken,
+}
+
+/// Reads a body of at most `limit` bytes within `time`. Nothing is read of one that says beforehand that it
+/// is longer.
+pub(crate) async fn read<B>(body: B, limit: usize, time: Duration) -> Result<Bytes, ReadError>
+where
+    B: Body,
+{
+    if !fits(body.size_hint().lower(), limit) {
+        return Err(ReadError::TooLarge);
+    }
+    let reading = async {
+        let mut body = std::pin::pin!(body);
+        let mut pieces = Pieces::default();
+        while let Some(frame) = body.frame().await {
+            let Ok(mut data) = frame.map_err(|_| ReadError::Broken)?.into_data() else {
+                continue; // trailers
+            };
+            if !fits((pieces.len() + bytes::Buf::remaining(&data)) as u64, limit) {
+                return Err(ReadError::TooLarge);
+            }
+            let remaining = bytes::Buf::remaining(&data);
+            pieces.push(bytes::Buf::copy_to_bytes(&mut data, remaining));
+        }
+        Ok(pieces.join())
+    };
+    timeout(time, reading)
+        .await
+        .unwrap_or(Err(ReadError::TooSlow))
+}
+
+pub(crate) fn fits(bytes: u64, limit: usize) -> bool {
+    usize::try_from(bytes).is_ok_and(|bytes| bytes <= limit)
+}
+
+/// A body's pieces. Most bodies come in one, which is not copied.
+#[derive(Default)]
+struct Pieces {
+    first: Bytes,
+    all: Option<BytesMut>,
+}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.all.as_ref().map_or(self.first.len(), BytesMut::len)
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if let Some(all) = &mut self.all {
+            all.extend_from_slice(&piece);
+        } else if self.first.is_empty() {
+            self.first = piece;
+        } else {
+            let mut all = BytesMut::with_capacity(self.first.len() + piece.len());
+            all.extend_from_slice(&self.first);
+            all.extend_from_slice(&piece);
+            self.all = Some(all);
+        }
+    }
+
+    fn join(self) -> Bytes {
+        self.all.map_or(self.first, BytesMut::freeze)
+    }
+}
+
+/// The body of a response behind an [`IdempotencyLayer`](crate::IdempotencyLayer): the service's as it
+/// comes, or what was read of it, or a replay.
+pub struct ReplyBody<B> {
+    ready: VecDeque<Frame<Bytes>>,
+    rest: Option<B>,
+}
+
+impl<B> ReplyBody<B> {
+    /// The service's body, as it comes.
+    pub(crate) fn streamed(body: B) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            rest: Some(body),
+        }
+    }
+}
+
+impl<B> From<Bytes> for ReplyBody<B> {
+    fn from(bytes: Bytes) -> Self {
+        let ready = (!bytes.is_empty()).then(|| Frame::data(bytes));
+        Self {
+            ready: ready.into_iter().collect(),
+            rest: None,
+        }
+    }
+}
+
+impl<B> Default for ReplyBody<B> {
+    fn default() -> Self {
+        Self::from(Bytes::new())
+    }
+}
+
+impl<B> Body for ReplyBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        if let Some(frame) = self.ready.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        match &mut self.rest {
+            Some(rest) => Pin::new(rest).poll_frame(context),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ready.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let ready: usize = self
+            .ready
+            .iter()
+            .filter_map(Frame::data_ref)
+            .map(Bytes::len)
+            .sum();
+        let ready = ready as u64;
+        let Some(rest) = self.rest.as_ref().map(Body::size_hint) else {
+            return SizeHint::with_exact(ready);
+        };
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(ready));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(ready));
+        }
+        hint
+    }
+}
+
+impl<B> fmt::Debug for ReplyBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyBody")
+            .field("ready", &self.ready.len())
+            .field("is_streamed", &self.rest.is_some())
+            .finish()
+    }
+}
+
+/// What became of a response's body that was to be kept.
+pub(crate) enum Taken<B> {
+    /// It is whole, and these are its bytes.
+    Whole(ReplyBody<B>, Bytes),
+    /// It is too long, or a stream: nothing of it is kept.
+    Passing(ReplyBody<B>),
+    /// It broke off.
+    Broken,
+}
+
+/// Reads a response's body, to be kept, up to `limit` bytes and for up to `time`. What is over either of
+/// them goes to the client as it comes.
+pub(crate) async fn take<B>(mut body: B, limit: usize, time: Duration) -> Taken<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if !fits(body.size_hint().lower(), limit) {
+        return Taken::Passing(ReplyBody::streamed(body));
+    }
+    let mut ready = VecDeque::new();
+    let mut pieces = Pieces::default();
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| ())?;
+            let data = frame.data_ref().cloned();
+            ready.push_back(frame);
+            if let Some(data) = data {
+                if !fits((pieces.len() + data.len()) as u64, limit) {
+                    return Ok(false);
+                }
+                pieces.push(data);
+            }
+        }
+        Ok(true)
+    };
+    match timeout(time, reading).await {
+        Ok(Ok(true)) => {
+            let reply = ReplyBody { ready, rest: None };
+            Taken::Whole(reply, pieces.join())
+        }
+        Ok(Ok(false)) | Err(_) => Taken::Passing(ReplyBody {
+            ready,
+            rest: Some(body),
+        }),
+        Ok(Err(())) => Taken::Broken,
+    }
+}

@@ -1,0 +1,337 @@
+//! Idempotent endpoints, by the `Idempotency-Key` header of requests.
+//!
+//! An [`IdempotencyLayer`] follows [draft-ietf-httpapi-idempotency-key-header-07][draft] unless set
+//! otherwise:
+//!
+//! | request | answer |
+//! |---|---|
+//! | the first with its key | the service's; kept, if its status is to be kept |
+//! | the same again | the kept response, byte for byte, marked by `idempotency-replayed: true` |
+//! | another with the same key | 422 `key-reused` |
+//! | the same while the first is under way | 409 `in-progress` with `Retry-After`; or it [waits](OnConflict::Wait) |
+//! | without a key where one is required | 400 `key-missing` |
+//! | with a key that is malformed, empty, longer than 255 bytes, or there twice | 400 `key-malformed` |
+//! | with a body over the limit, too slow, or cut off | 413 `request-too-large`, 408 `request-too-slow`, 400 `request-broken` |
+//! | while the store is away | 503 `store-unavailable` with `Retry-After`; the service is not called |
+//! | for a response that was too large to be kept, or a stream | 410 `response-not-kept` |
+//! | whose service panicked, or broke its response off | 500 `failed`; the next copy runs |
+//! | whose message an operator discarded or made dead | 409 `key-closed` |
+//!
+//! Errors are problem documents (RFC 9457) with a member `code`.
+//!
+//! # What is the same
+//! A **key** is a structured-field string (`"8e03978e"`); a bare token is taken too, and is the same key.
+//! It counts for one method, route and [caller](IdempotencyLayer::caller). The route is axum's matched
+//! path (`/orders/{id}`) where there is one, and the path otherwise.
+//!
+//! A **request** is the same when method, path, query and body are, byte for byte, and the
+//! [headers](IdempotencyLayer::fingerprint_headers) that count, or what is chosen
+//! [instead](IdempotencyLayer::fingerprint). Without a caller function the header `Authorization` counts as
+//! well, so that one user's key never gets another's response: it gets 422. Of all that, a SHA-256 is kept.
+//!
+//! # What is kept
+//! Responses of any status but 5xx, 408, 425 and 429, which say *try again*: after those the next copy runs.
+//! Of the headers all but those of the connection, `Date`, `Set-Cookie` and `Content-Length` (which follows from the body). A body
+//! is read whole before the client gets it. One that is longer than
+//! [`response_limit`](IdempotencyLayer::response_limit), takes longer than 30 seconds, or is
+//! `text/event-stream`, goes on to the client as it comes; it is recorded that the request is done, and copies
+//! get 410. Trailers are not kept. Bodies of requests are read whole before the service is called.
+//!
+//! # How often it runs
+//! The service runs in a task of the present Tokio runtime. A client that disconnects neither
+//! cancels it nor leaves the key busy: its retry gets the answer. The lease is renewed meanwhile. After a
+//! panic or a status that is not kept, the next copy runs at once; when the process dies, it runs
+//! when the lease has run out, and effects that were made before can be made again. Where that must
+//! not be, and effects are writes to the store's own database, use
+//! [`IdempotencyLayer::in_transaction`]: they commit together with the response, or not at all.
+//!
+//! A copy that comes with another request while the first is under way gets 409, and 422 afterwards.
+//! Keys live until a [`Janitor`](inbox::Janitor) purges them: let it
+//! keep processed messages for as long as clients may try again, 24 hours or more. Failed ones wait for a
+//! copy that may never come; [`give_up_after`](inbox::JanitorBuilder::give_up_after) ends them. No processor may serve the
+//! layer's handler name.
+//!
+//! [draft]: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07
+
+mod fingerprint;
+mod kept;
+mod key;
+mod refusals;
+mod service;
+mod settings;
+mod unit;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode, request::Parts};
+use inbox::{
+    HandlerName, InlineConsumer, Invalid, LeaseTerms, RetryPolicy, Store, Transactional,
+    WorkerName,
+    inline::{OnBusy, OnDuplicate},
+};
+use tower_layer::Layer;
+
+pub use key::IdempotencyKey;
+pub use service::IdempotencyService;
+pub use settings::{Demand, OnConflict};
+pub use unit::{InTransaction, Tx, Unit, Untied};
+
+use settings::Settings;
+
+/// Lets each request with an `Idempotency-Key` reach a service once, and replays its response. See the
+/// [module](crate::idempotency).
+///
+/// For services of `http::Request<B>` whose bodies can be made from bytes, such as axum's. Cloning is
+/// cheap; use clones of one layer in a process, which know of each other's requests when the store
+/// was away.
+#[derive(Clone)]
+pub struct IdempotencyLayer<U = Untied> {
+    store: Arc<dyn Store>,
+    consumer: InlineConsumer,
+    settings: Arc<Settings>,
+    unit: U,
+}
+
+/// How long a lease is unless set.
+const LEASE: Duration = Duration::from_secs(30);
+
+impl IdempotencyLayer {
+    /// A layer that follows the draft: a key is required of POST and PATCH, and other methods pass.
+    ///
+    /// `handler` is the handler name under which requests are kept in the inbox.
+    ///
+    /// # Errors
+    /// [`Invalid`] when `handler` is no handler name.
+    pub fn new(store: Arc<dyn Store>, handler: impl AsRef<str>) -> Result<Self, Invalid> {
+        Self::of(store, handler, Untied)
+    }
+}
+
+impl<S> IdempotencyLayer<InTransaction<S>>
+where
+    S: Transactional + Clone,
+    S::Transaction: 'static,
+{
+    /// The same with a transaction of `store` for each request. The handler takes it as [`Tx`], and what
+    /// it writes commits together with the response that is kept, or not at all: exactly once,
+    /// whatever crashes.
+    ///
+    /// A response whose status is not kept rolls back, and so does a panic. The transaction
+    /// is open while the service runs, and occupies a connection. Where the database gives it up in favour of
+    /// another one, the answer is 503 with `Retry-After`.
+    ///
+    /// ```
+    /// # mod example {
+    /// use axum::{Router, extract::Path, http::StatusCode, routing::post};
+    /// use inbox::sqlite::{SqliteStore, sqlx};
+    /// use inbox_http::{IdempotencyLayer, idempotency::Tx};
+    ///
+    /// async fn book(Path(seat): Path<u32>, mut tx: Tx<SqliteStore>) -> StatusCode {
+    ///     let booking = sqlx::query("INSERT INTO booking (seat) VALUES (?)").bind(seat);
+    ///     match booking.execute(&mut **tx).await {
+    ///         Ok(_) => StatusCode::CREATED,
+    ///         Err(_) => StatusCode::INTERNAL_SERVER_ERROR, // rolls back
+    ///     }
+    /// }
+    ///
+    /// fn app(store: &SqliteStore) -> Result<Router, inbox::Invalid> {
+    ///     let layer = IdempotencyLayer::in_transaction(store.clone(), "bookings")?;
+    ///     Ok(Router::new().route("/bookings/{seat}", post(book)).layer(layer))
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](IdempotencyLayer::new), and when the store's server has no transactions, as a MongoDB
+    /// without replica set.
+    pub fn in_transaction(store: S, handler: impl AsRef<str>) -> Result<Self, Invalid> {
+        if !store.capabilities().transactions {
+            return Err(Invalid::OutOfRange {
+                what: "idempotency layer in a transaction",
+                expected: "replaced by one without: this server has no transactions",
+            });
+        }
+        let unit = InTransaction::new(store.clone());
+        Self::of(Arc::new(store), handler, unit)
+    }
+}
+
+impl<U: Unit> IdempotencyLayer<U> {
+    fn of(store: Arc<dyn Store>, handler: impl AsRef<str>, unit: U) -> Result<Self, Invalid> {
+        let settings = Settings::draft(HandlerName::new(handler)?);
+        Ok(Self {
+            consumer: consumer(store.clone(), LEASE)?,
+            settings: Arc::new(settings),
+            store,
+            unit,
+        })
+    }
+
+    /// Behaves as the draft says, as it does from the beginning.
+    #[must_use]
+    pub fn draft(self) -> Self {
+        self.set(Settings::follow_draft)
+    }
+
+    /// Behaves as [Stripe documents of its API](https://docs.stripe.com/api/idempotent_requests): a key is optional, and
+    /// for POST only; another request with the same key gets 400; responses are kept whatever their
+    /// status, 500 included, but for those of requests that did not begin to run (400, 401, 409, 429); a replay is marked by
+    /// `idempotent-replayed: true`.
+    #[must_use]
+    pub fn stripe(self) -> Self {
+        self.set(Settings::follow_stripe)
+    }
+
+    /// Requires a key of these methods, on all routes but those set by [`route`](Self::route).
+    #[must_use]
+    pub fn required(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.set(|settings| settings.demand_of(methods, Demand::Required))
+    }
+
+    /// Takes a key with these methods, and lets requests without one pass.
+    #[must_use]
+    pub fn optional(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.set(|settings| settings.demand_of(methods, Demand::Optional))
+    }
+
+    /// Sets what is demanded of one method on one route, whatever holds for the method elsewhere.
+    /// `route` is axum's, such as `/orders/{id}`, or a path.
+    #[must_use]
+    pub fn route(self, method: Method, route: impl Into<String>, demand: Demand) -> Self {
+        self.set(|settings| {
+            settings.routes.insert((method, route.into()), demand);
+        })
+    }
+
+    /// Sets who calls: a user, a tenant, an API key. One caller's keys are not another's. `None`
+    /// is a caller of its kind, too.
+    ///
+    /// What it answers must stay the same over a client's retries: not a token that is renewed.
+    #[must_use]
+    pub fn caller(self, caller: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.caller = Some(Arc::new(caller)))
+    }
+
+    /// Sets headers that are a part of what makes two requests the same; none unless set.
+    #[must_use]
+    pub fn fingerprint_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.set(|settings| settings.fingerprint_headers = names.into_iter().collect())
+    }
+
+    /// Sets what makes two requests the same, in place of method, path, query, headers and body. Its
+    /// SHA-256 is kept.
+    #[must_use]
+    pub fn fingerprint(
+        self,
+        fingerprint: impl Fn(&Parts, &Bytes) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|settings| settings.fingerprint = Some(Arc::new(fingerprint)))
+    }
+
+    /// Sets what becomes of a copy while the first request is under way.
+    #[must_use]
+    pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
+        self.consumer = self.consumer.on_busy(match on_conflict {
+            OnConflict::Refuse => OnBusy::Error,
+            OnConflict::Wait(limit) => OnBusy::Wait(limit),
+        });
+        self
+    }
+
+    /// Sets which responses are kept, by their status. After any other one, the next copy runs.
+    #[must_use]
+    pub fn keep_status(self, keep: impl Fn(StatusCode) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.keep_status = Arc::new(keep))
+    }
+
+    /// Sets which headers of a response are kept. Those of the connection never are.
+    #[must_use]
+    pub fn keep_headers(self, keep: impl Fn(&HeaderName) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.keep_header = Arc::new(keep))
+    }
+
+    /// Sets the longest body of a request with a key, in bytes; 2 MiB unless set.
+    #[must_use]
+    pub fn request_limit(self, bytes: usize) -> Self {
+        self.set(|settings| settings.request_limit = bytes)
+    }
+
+    /// Sets for how long a client may take to send the body; 30 seconds unless set.
+    #[must_use]
+    pub fn read_timeout(self, limit: Duration) -> Self {
+        self.set(|settings| settings.read_timeout = limit)
+    }
+
+    /// Sets the longest body of a response that is kept, in bytes; 1 MiB unless set.
+    #[must_use]
+    pub fn response_limit(self, bytes: usize) -> Self {
+        self.set(|settings| settings.response_limit = bytes)
+    }
+
+    /// Sets where clients read how keys are used here, a URL: the `type` of problem documents, and a link
+    /// in their header.
+    ///
+    /// # Errors
+    /// [`Invalid::Malformed`] when it cannot stand in a header.
+    pub fn documentation(self, url: impl AsRef<str>) -> Result<Self, Invalid> {
+        let url = url.as_ref();
+        let link = HeaderValue::try_from(format!("<{url}>; rel=\"describedby\""));
+        let is_plain = !url.contains(['<', '>', '"', ' ']);
+        let link = link.ok().filter(|_| is_plain).ok_or(Invalid::Malformed {
+            what: "documentation",
+            expected: "a URL",
+        })?;
+        Ok(self.set(|settings| settings.documentation = Some((url.to_owned(), link))))
+    }
+
+    /// Sets the length of the lease, after which the key of a process that died is free; 30 seconds
+    /// unless set. It is renewed while the service runs.
+    ///
+    /// Sets [`on_conflict`](Self::on_conflict) back to refusing, so call this first.
+    ///
+    /// # Errors
+    /// [`Invalid::OutOfRange`] as for [`LeaseTerms::new`].
+    pub fn lease(mut self, length: Duration) -> Result<Self, Invalid> {
+        self.consumer = consumer(self.store.clone(), length)?;
+        Ok(self)
+    }
+
+    /// Waits for requests whose clients have left, up to `limit`: see
+    /// [`InlineConsumer::drain`]. To be called when the server has shut down.
+    pub async fn drain(&self, limit: Duration) -> bool {
+        self.consumer.drain(limit).await
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+fn consumer(store: Arc<dyn Store>, lease: Duration) -> Result<InlineConsumer, Invalid> {
+    let worker = WorkerName::new(format!("http-{}", std::process::id()))?;
+    // How often a request is tried again, and when, is for its client to decide.
+    let retry = RetryPolicy::schedule([]).with_max_attempts(u32::MAX);
+    let consumer = InlineConsumer::new(store, LeaseTerms::new(lease, worker)?)
+        .retry(retry)
+        .on_duplicate(OnDuplicate::ReturnResult)
+        .on_busy(OnBusy::Error);
+    Ok(consumer)
+}
+
+impl<U> fmt::Debug for IdempotencyLayer<U> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer")
+            .field("handler", &self.settings.handler)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, U: Unit> Layer<S> for IdempotencyLayer<U> {
+    type Service = IdempotencyService<S, U>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        IdempotencyService::new(inner, self.clone())
+    }
+}

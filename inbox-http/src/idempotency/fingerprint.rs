@@ -1,0 +1,71 @@
+//! What a key counts for, and what makes two requests the same.
+
+use bytes::Bytes;
+use http::{header, request::Parts};
+use sha2::{Digest as _, Sha256};
+
+use super::{key::IdempotencyKey, settings::Settings};
+
+/// A digest of parts, each with its length, so that none runs into the next one.
+struct Digest(Sha256);
+
+impl Digest {
+    fn new() -> Self {
+        Self(Sha256::new())
+    }
+
+    fn part(&mut self, part: &[u8]) {
+        self.0.update((part.len() as u64).to_be_bytes());
+        self.0.update(part);
+    }
+
+    fn hex(self) -> String {
+        hex::encode(self.0.finalize())
+    }
+}
+
+/// The route of a request: axum's, where the router has said it.
+pub(super) fn route(parts: &Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
+        return matched.as_str();
+    }
+    parts.uri.path()
+}
+
+/// The message id of a key: of its method, route and caller too, and of one length however long it is.
+pub(super) fn scope(settings: &Settings, parts: &Parts, key: &IdempotencyKey) -> String {
+    let mut digest = Digest::new();
+    digest.part(parts.method.as_str().as_bytes());
+    digest.part(route(parts).as_bytes());
+    let caller = settings.caller.as_ref().and_then(|caller| caller(parts));
+    if let Some(caller) = caller {
+        digest.part(caller.as_bytes());
+    }
+    digest.part(key.as_str().as_bytes());
+    digest.hex()
+}
+
+/// The fingerprint of a request.
+pub(super) fn fingerprint(settings: &Settings, parts: &Parts, body: &Bytes) -> String {
+    let mut digest = Digest::new();
+    if let Some(fingerprint) = &settings.fingerprint {
+        digest.part(&fingerprint(parts, body));
+        return digest.hex();
+    }
+    digest.part(parts.method.as_str().as_bytes());
+    digest.part(parts.uri.path().as_bytes());
+    digest.part(parts.uri.query().unwrap_or_default().as_bytes());
+    // Nobody said who calls: a key must not show one user another's response.
+    let credentials = settings.caller.is_none().then_some(header::AUTHORIZATION);
+    for name in credentials.iter().chain(&settings.fingerprint_headers) {
+        digest.part(name.as_str().as_bytes());
+        let values = parts.headers.get_all(name);
+        digest.part(&values.iter().count().to_be_bytes());
+        for value in values {
+            digest.part(value.as_bytes());
+        }
+    }
+    digest.part(body);
+    digest.hex()
+}

@@ -1,0 +1,66 @@
+//! HTTP in front of an inbox: idempotent endpoints and webhooks, ready to mount.
+//!
+//! # An endpoint that clients may call again
+//! An [`IdempotencyLayer`] lets each request with an `Idempotency-Key` through once, and replays its
+//! response to the copies, as the IETF's draft says:
+//!
+//! ```no_run
+//! use axum::{Json, Router, routing::post};
+//! use inbox_http::IdempotencyLayer;
+//!
+//! async fn pay(Json(order): Json<serde_json::Value>) -> String {
+//!     format!("charged for {order}") // once, however often the client asks
+//! }
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = inbox::connect("memory://").await?;
+//! store.migrate().await?;
+//! let layer = IdempotencyLayer::new(store, "payments")?;
+//! let app = Router::new().route("/payments", post(pay)).layer(layer.clone());
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! axum::serve(listener, app).await?;
+//! layer.drain(std::time::Duration::from_secs(20)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Webhooks
+//! A [`WebhookReceiver`] verifies what providers send, stores it, and only then answers. A
+//! [`Processor`](inbox::Processor) does the work:
+//!
+//! ```no_run
+//! use inbox_http::{Endpoint, Provider, WebhookReceiver};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = inbox::connect("memory://").await?;
+//! store.migrate().await?;
+//! let github = Provider::github([std::env::var("GITHUB_SECRET")?])?;
+//! let webhooks = WebhookReceiver::new(store)
+//!     .endpoint("/webhooks/github", Endpoint::new(github, ["ci"])?)?;
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! axum::serve(listener, webhooks.into_router()).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Telemetry
+//! With the feature `metrics`, what becomes of requests is counted through the `metrics` facade:
+//!
+//! | counter | labels | meaning |
+//! |---|---|---|
+//! | `inbox_http_idempotent_total` | `outcome`: `ran`, `replayed`, `in-progress`, `other-request`, `unavailable`, … | requests that an idempotency layer had to decide on |
+//! | `inbox_http_webhooks_total` | `endpoint`, `outcome`: `accepted`, `duplicate`, `wrong-signature`, `too-large`, … | requests to a webhook receiver; `endpoint` is its path, or `unknown` |
+//!
+//! Logs never contain secrets, bodies or header values.
+
+#[cfg(feature = "api")]
+pub mod api;
+mod body;
+pub mod idempotency;
+pub mod problem;
+mod telemetry;
+pub mod webhooks;
+
+pub use body::{BoxError, ReplyBody};
+pub use idempotency::IdempotencyLayer;
+pub use webhooks::{Endpoint, Provider, WebhookReceiver};

@@ -1,0 +1,207 @@
+//! The events in a verified request.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, header};
+use inbox::{
+    ContentType, HandlerName, Kind, Message, MessageId, OrderingKey,
+    cloudevents::{CloudEvent, Malformed, Mode, from_json_batch},
+    fields::Document,
+};
+use sha2::{Digest as _, Sha256};
+
+use super::verify::Delivery;
+
+/// How events are read.
+#[derive(Clone)]
+pub(super) enum Reading {
+    /// One event, whose id and kind are in the first of these places that has one.
+    Places {
+        id: Vec<Place>,
+        kind: Vec<Place>,
+    },
+    CloudEvents,
+}
+
+/// Where a text is.
+#[derive(Clone)]
+pub(super) enum Place {
+    Header(HeaderName),
+    /// A member of the body, by name or by JSON pointer; a parameter where it is a form.
+    Field(String),
+    Fixed(&'static str),
+    BodyDigest,
+}
+
+impl Place {
+    pub(super) const fn header(name: &'static str) -> Self {
+        Self::Header(HeaderName::from_static(name))
+    }
+}
+
+/// What a request brings: one event, or a batch, in which each has its answer.
+pub(super) enum Events {
+    One(Message),
+    Batch(Vec<Result<Message, String>>),
+}
+
+/// Reads the events for one handler. Errors say what is wrong and repeat nothing of the request.
+pub(super) fn read(
+    delivery: Delivery<'_>,
+    reading: &Reading,
+    kept_headers: &[HeaderName],
+    ordering_field: Option<&str>,
+    handler: &HandlerName,
+) -> Result<Events, String> {
+    let content_type = delivery.header(&header::CONTENT_TYPE);
+    let (id, kind) = match reading {
+        Reading::Places { id, kind } => (id, kind),
+        Reading::CloudEvents => {
+            return cloud_events(delivery, content_type, ordering_field, handler);
+        }
+    };
+    let content = Content::of(content_type, delivery.body);
+    let id = content.find(delivery, id, "id")?;
+    let kind = content.find(delivery, kind, "kind")?;
+    let mut message = Message::new(
+        handler.clone(),
+        MessageId::new(id).map_err(text)?,
+        Kind::new(kind).map_err(text)?,
+        delivery.body.clone(),
+    );
+    if let Some(content_type) = content_type {
+        message = message.with_content_type(ContentType::new(content_type).map_err(text)?);
+    }
+    for name in kept_headers {
+        if let Some(value) = delivery.header(name) {
+            message = message.with_header(name.as_str(), value).map_err(text)?;
+        }
+    }
+    if let Some(field) = ordering_field
+        && let Some(key) = content.field(field)?
+    {
+        message = message.with_ordering_key(OrderingKey::new(key).map_err(text)?);
+    }
+    Ok(Events::One(message))
+}
+
+fn cloud_events(
+    delivery: Delivery<'_>,
+    content_type: Option<&str>,
+    ordering: Option<&str>,
+    handler: &HandlerName,
+) -> Result<Events, String> {
+    let message = |event: Result<CloudEvent, Malformed>| {
+        let event = event.map_err(text)?;
+        let key = ordering.and_then(|name| match name {
+            "source" => Some(event.source()),
+            name => event.attribute(name),
+        });
+        let key = key.map(OrderingKey::new).transpose().map_err(text)?;
+        let id = MessageId::new(event.unique_id()).map_err(text)?;
+        let message = event.into_message_as(handler.clone(), id).map_err(text)?;
+        Ok(match key {
+            Some(key) => message.with_ordering_key(key),
+            None => message,
+        })
+    };
+    match Mode::of(content_type) {
+        Mode::Structured => message(CloudEvent::from_json(delivery.body)).map(Events::One),
+        Mode::Binary => {
+            let headers = delivery.headers.iter();
+            let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+            let event = CloudEvent::from_http_headers(headers, delivery.body.clone());
+            message(event).map(Events::One)
+        }
+        Mode::Batched => {
+            let events = from_json_batch(delivery.body).map_err(text)?;
+            Ok(Events::Batch(events.into_iter().map(message).collect()))
+        }
+        Mode::Unsupported => Err("CloudEvents are taken in the JSON format".into()),
+    }
+}
+
+/// A body, as far as something is looked up in it.
+enum Content<'a> {
+    Json(Option<Document<'a>>),
+    Form(&'a Bytes),
+}
+
+impl<'a> Content<'a> {
+    fn of(content_type: Option<&str>, body: &'a Bytes) -> Self {
+        if is_form(content_type) {
+            Self::Form(body)
+        } else {
+            Self::Json(Document::parse(body).ok())
+        }
+    }
+
+    fn find(
+        &self,
+        delivery: Delivery<'_>,
+        places: &[Place],
+        what: &'static str,
+    ) -> Result<String, String> {
+        for place in places {
+            let found = match place {
+                Place::Header(name) => delivery.header(name).map(Into::into),
+                Place::Field(field) => self.field(field)?,
+                Place::Fixed(text) => Some((*text).into()),
+                Place::BodyDigest => Some(hex::encode(Sha256::digest(delivery.body))),
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        match self {
+            Self::Json(None) => Err("the body is not JSON".into()),
+            _ => Err(format!("the event has no {what}")),
+        }
+    }
+
+    pub(super) fn field(&self, field: &str) -> Result<Option<String>, String> {
+        match self {
+            Self::Json(None) => Ok(None),
+            Self::Json(Some(document)) => document.text(field).map_err(text),
+            Self::Form(body) => {
+                let mut values = form_urlencoded::parse(body).filter(|(name, _)| name == field);
+                let value = values.next().map(|(_, value)| value.into_owned());
+                match values.next() {
+                    Some(_) => Err(format!("has parameter {field} twice")),
+                    None => Ok(value),
+                }
+            }
+        }
+    }
+}
+
+/// The text to send back where a provider checks a new URL: the body's member `challenge`, if its type is that.
+pub(super) fn challenge(delivery: Delivery<'_>, kind: &str) -> Option<String> {
+    let document = Document::parse(delivery.body).ok()?;
+    let is_one = document.text("type").ok()?.as_deref() == Some(kind);
+    is_one
+        .then(|| document.text("challenge").ok().flatten())
+        .flatten()
+}
+
+pub(super) fn is_form(content_type: Option<&str>) -> bool {
+    essence(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
+}
+
+pub(super) fn is_json(content_type: Option<&str>) -> bool {
+    let essence = essence(content_type).to_ascii_lowercase();
+    essence == "application/json" || essence.ends_with("+json")
+}
+
+fn essence(content_type: Option<&str>) -> &str {
+    let essence = content_type.unwrap_or_default().split(';').next();
+    essence.unwrap_or_default().trim()
+}
+
+/// The content type of a request, as far as it is text.
+pub(super) fn content_type(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::CONTENT_TYPE)?.to_str().ok()
+}
+
+fn text(error: impl std::error::Error) -> String {
+    error.to_string()
+}

@@ -1,0 +1,77 @@
+//! Standard Webhooks, by its own crate.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use http::HeaderName;
+use inbox::Invalid;
+use standardwebhooks::Webhook;
+use subtle::ConstantTimeEq as _;
+
+use super::verify::{Delivery, TOLERANCE, Verify, VerifyError, check_time};
+
+pub(super) const ID: HeaderName = HeaderName::from_static("webhook-id");
+const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+
+pub(super) struct Standard {
+    webhooks: Arc<[Webhook]>,
+    tolerance: Duration,
+}
+
+impl Standard {
+    pub(super) fn new<T: AsRef<str>>(
+        secrets: impl IntoIterator<Item = T>,
+    ) -> Result<Self, Invalid> {
+        let webhook = |secret: T| {
+            let is_empty = secret.as_ref().trim_start_matches("whsec_").is_empty();
+            let webhook = Webhook::new(secret.as_ref()).ok().filter(|_| !is_empty);
+            webhook.ok_or(Invalid::Malformed {
+                what: "secret",
+                expected: "base64, after whsec_ perhaps",
+            })
+        };
+        let webhooks = secrets
+            .into_iter()
+            .map(webhook)
+            .collect::<Result<Vec<_>, _>>()?;
+        if webhooks.is_empty() {
+            return Err(Invalid::Empty { what: "secret" });
+        }
+        Ok(Self {
+            webhooks: webhooks.into(),
+            tolerance: TOLERANCE,
+        })
+    }
+}
+
+impl Verify for Standard {
+    /// The crate's own verification subtracts times that it has not checked, so that only its
+    /// signing is used.
+    fn verify(&self, delivery: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError> {
+        let header = |name: HeaderName| delivery.header(&name).ok_or(VerifyError::Missing);
+        let (id, time) = (header(ID)?, header(TIMESTAMP)?);
+        let signatures = header(SIGNATURE)?;
+        let seconds = time.parse().map_err(|_| VerifyError::Missing)?;
+        let fits = |webhook: &Webhook| {
+            let Ok(expected) = webhook.sign(id, seconds, delivery.body) else {
+                return false; // a body that is no text
+            };
+            let mut signatures = signatures.split(' ');
+            signatures.any(|signature| signature.as_bytes().ct_eq(expected.as_bytes()).into())
+        };
+        if !self.webhooks.iter().any(fits) {
+            return Err(VerifyError::Wrong);
+        }
+        check_time(time, now, self.tolerance)
+    }
+
+    fn with_tolerance(&self, tolerance: Duration) -> Option<Arc<dyn Verify>> {
+        Some(Arc::new(Self {
+            webhooks: self.webhooks.clone(),
+            tolerance,
+        }))
+    }
+}

@@ -1,0 +1,82 @@
+//! Twilio: HMAC-SHA-1 of the URL, and of the parameters of a form or the digest of a body of JSON.
+
+use std::{collections::BTreeSet, time::SystemTime};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderName, header};
+use inbox::Invalid;
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use super::{
+    events::is_form,
+    verify::{Delivery, Secrets, Verify, VerifyError},
+};
+
+const SIGNATURE: HeaderName = HeaderName::from_static("x-twilio-signature");
+/// The parameter of the URL that has the digest of a body of JSON.
+const BODY_DIGEST: &str = "bodySHA256";
+
+pub(super) struct Twilio {
+    tokens: Secrets,
+    origin: String,
+}
+
+impl Twilio {
+    pub(super) fn new<T: AsRef<[u8]>>(
+        tokens: impl IntoIterator<Item = T>,
+        origin: &str,
+    ) -> Result<Self, Invalid> {
+        Ok(Self {
+            tokens: Secrets::new(tokens)?,
+            origin: origin.trim_end_matches('/').into(),
+        })
+    }
+}
+
+impl Verify for Twilio {
+    fn verify(&self, delivery: Delivery<'_>, _: SystemTime) -> Result<(), VerifyError> {
+        let signature = delivery.header(&SIGNATURE).ok_or(VerifyError::Missing)?;
+        let signature = BASE64.decode(signature).map_err(|_| VerifyError::Missing)?;
+        let path = delivery
+            .uri
+            .path_and_query()
+            .map_or("/", |path| path.as_str());
+        let mut text = format!("{}{path}", self.origin);
+        let content_type = delivery.header(&header::CONTENT_TYPE);
+        if is_form(content_type) {
+            // A parameter that is there twice with one value counts once.
+            let parameters: BTreeSet<_> = form_urlencoded::parse(delivery.body).collect();
+            for (name, value) in parameters {
+                text.push_str(&name);
+                text.push_str(&value);
+            }
+        } else {
+            check_digest(delivery)?;
+        }
+        let fits = |token: &[u8]| {
+            let mac = <Hmac<Sha1> as KeyInit>::new_from_slice(token);
+            mac.is_ok_and(|mac| mac.chain_update(&text).verify_slice(&signature).is_ok())
+        };
+        if !self.tokens.iter().any(fits) {
+            return Err(VerifyError::Wrong);
+        }
+        Ok(())
+    }
+}
+
+/// The body's digest is a parameter of the URL, which is signed.
+fn check_digest(delivery: Delivery<'_>) -> Result<(), VerifyError> {
+    let query = delivery.uri.query().unwrap_or_default();
+    let mut parameters = form_urlencoded::parse(query.as_bytes());
+    let digest = parameters.find(|(name, _)| name == BODY_DIGEST);
+    let (_, digest) = digest.ok_or(VerifyError::Missing)?;
+    let digest = hex::decode(&*digest).map_err(|_| VerifyError::Missing)?;
+    if bool::from(Sha256::digest(delivery.body).as_slice().ct_eq(&digest)) {
+        Ok(())
+    } else {
+        Err(VerifyError::Wrong)
+    }
+}

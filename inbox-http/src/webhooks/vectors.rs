@@ -1,0 +1,198 @@
+//! Signatures from the providers' documentation and libraries, and what is near to them.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+use super::{Delivery, Provider, VerifyError};
+
+struct Sent {
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+fn sent(uri: &'static str, headers: &[(&'static str, &str)], body: &'static str) -> Sent {
+    let headers = headers.iter().map(|(name, value)| {
+        let value = HeaderValue::from_str(value).unwrap();
+        (HeaderName::from_static(name), value)
+    });
+    Sent {
+        uri: Uri::from_static(uri),
+        headers: headers.collect(),
+        body: body.into(),
+    }
+}
+
+/// Checked at this time, in seconds since 1970.
+fn check(provider: &Provider, sent: &Sent, seconds: u64) -> Result<(), VerifyError> {
+    let delivery = Delivery {
+        uri: &sent.uri,
+        headers: &sent.headers,
+        body: &sent.body,
+    };
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    provider.verify(delivery, now)
+}
+
+/// The vector passes with its secret alone and among others; with another body, another secret or no
+/// signature it does not.
+fn judge(
+    new: impl Fn(&[&str]) -> Provider,
+    secret: &str,
+    signature: &'static str,
+    sent: &Sent,
+    seconds: u64,
+) {
+    assert_eq!(check(&new(&[secret]), sent, seconds), Ok(()));
+    let other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+    assert_eq!(check(&new(&[other, secret]), sent, seconds), Ok(()));
+    let wrong = Err(VerifyError::Wrong);
+    assert_eq!(check(&new(&[other]), sent, seconds), wrong);
+    let altered = Sent {
+        uri: sent.uri.clone(),
+        headers: sent.headers.clone(),
+        body: [&sent.body[..], b"&a=b"].concat().into(),
+    };
+    assert_eq!(check(&new(&[secret]), &altered, seconds), wrong);
+    let mut unsigned = Sent {
+        uri: sent.uri.clone(),
+        headers: sent.headers.clone(),
+        body: sent.body.clone(),
+    };
+    unsigned.headers.remove(signature);
+    let missing = Err(VerifyError::Missing);
+    assert_eq!(check(&new(&[secret]), &unsigned, seconds), missing);
+    // Two of them: it is not decided here which one counts.
+    let value = sent.headers[signature].clone();
+    unsigned.headers.append(signature, value.clone());
+    unsigned.headers.append(signature, value);
+    assert_eq!(check(&new(&[secret]), &unsigned, seconds), missing);
+}
+
+/// docs.github.com, "Validating webhook deliveries".
+#[test]
+fn github() {
+    let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    let sent = sent("/", &[("x-hub-signature-256", signature)], "Hello, World!");
+    let new = |secrets: &[&str]| Provider::github(secrets).unwrap();
+    judge(
+        new,
+        "It's a Secret to Everybody",
+        "x-hub-signature-256",
+        &sent,
+        0,
+    );
+}
+
+/// docs.slack.dev, "Verifying requests from Slack".
+#[test]
+fn slack() {
+    let body = "token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c";
+    let signature = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503";
+    let headers = [
+        ("x-slack-signature", signature),
+        ("x-slack-request-timestamp", "1531420618"),
+    ];
+    let sent = sent("/", &headers, body);
+    let new = |secrets: &[&str]| Provider::slack(secrets).unwrap();
+    let secret = "8f742231b10e8888abcd99yyyzzz85a5";
+    judge(new, secret, "x-slack-signature", &sent, 1_531_420_618);
+    let at = |seconds| check(&new(&[secret]), &sent, seconds);
+    assert_eq!(at(1_531_420_618 + 300), Ok(()));
+    assert_eq!(at(1_531_420_618 - 300), Ok(()));
+    assert_eq!(at(1_531_420_618 + 301), Err(VerifyError::OutOfTime));
+    assert_eq!(at(1_531_420_618 - 301), Err(VerifyError::OutOfTime));
+}
+
+/// The specification of Standard Webhooks.
+#[test]
+fn standard_webhooks() {
+    let headers = [
+        ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
+        ("webhook-timestamp", "1614265330"),
+        (
+            "webhook-signature",
+            "v1,bm9ldHUjKzFob2VudXRob2VodWUzMjRvdWVvdW9ldQo= v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+        ),
+    ];
+    let sent = sent("/", &headers, r#"{"test": 2432232314}"#);
+    let new = |secrets: &[&str]| Provider::standard_webhooks(secrets).unwrap();
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    judge(new, secret, "webhook-signature", &sent, 1_614_265_330);
+    let late = check(&new(&[secret]), &sent, 1_614_265_330 + 301);
+    assert_eq!(late, Err(VerifyError::OutOfTime));
+    assert!(Provider::standard_webhooks(["whsec_"]).is_err());
+    assert!(Provider::standard_webhooks(["no base64!"]).is_err());
+}
+
+/// Twilio's documentation and libraries: a form, and JSON whose digest is in the URL.
+#[test]
+fn twilio() {
+    let new = |tokens: &[&str]| Provider::twilio(tokens, "https://mycompany.com/").unwrap();
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let body = "Digits=1234&CallSid=CA1234567890ABCDE&To=%2B18005551212&Caller=%2B14158675309&From=%2B14158675309";
+    let headers = [form, ("x-twilio-signature", "RSOYDt4T1cUTdK1PDd93/VVr8B8=")];
+    let voice = sent("/myapp.php?foo=1&bar=2", &headers, body);
+    judge(new, "12345", "x-twilio-signature", &voice, 0);
+
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-twilio-signature", "a9nBmqA0ju/hNViExpshrM61xv4="),
+    ];
+    let uri = "/myapp.php?foo=1&bar=2&bodySHA256=0a1ff7634d9ab3b95db5c9a2dfe9416e41502b283a80c7cf19632632f96e6620";
+    let json = sent(uri, &headers, r#"{"property": "value", "boolean": true}"#);
+    judge(new, "12345", "x-twilio-signature", &json, 0);
+}
+
+/// Stripe's scheme, computed with `openssl dgst -sha256 -hmac`: its documentation has no secret. There are
+/// signatures of an older scheme in the header, and of another secret.
+#[test]
+fn stripe() {
+    let signature = "t=1492774577,v1=5257a869e7ecebeda32affa62cdca3fa51cad7e77a0e56ff536d0ce8e108d8bd,v1=a2f9680b7feeb431729bd8d607c4d671f9b61b57aa013ce54224930c04962ece,v0=6ffbb59b2300aae63f272406069a9788598b792a944a07aba816edb039989a39";
+    let body = r#"{"id":"evt_1","type":"charge.succeeded"}"#;
+    let sent = sent("/", &[("stripe-signature", signature)], body);
+    let new = |secrets: &[&str]| Provider::stripe(secrets).unwrap();
+    judge(new, "whsec_test", "stripe-signature", &sent, 1_492_774_577);
+    let late = check(&new(&["whsec_test"]), &sent, 1_492_774_577 + 301);
+    assert_eq!(late, Err(VerifyError::OutOfTime));
+}
+
+/// Shopify's scheme, computed with `openssl dgst -sha256 -hmac … -binary | base64`.
+#[test]
+fn shopify() {
+    let header = (
+        "x-shopify-hmac-sha256",
+        "qBvrsZF7RfB1iS6BX6IHqJTp5L911P7intnPeTPsH0I=",
+    );
+    let sent = sent("/", &[header], r#"{"id":820982911946154508}"#);
+    let new = |secrets: &[&str]| Provider::shopify(secrets).unwrap();
+    judge(new, "hush", "x-shopify-hmac-sha256", &sent, 0);
+}
+
+#[test]
+fn a_provider_without_a_secret_cannot_be_made() {
+    let none: [&str; 0] = [];
+    assert!(Provider::github(none).is_err());
+    assert!(Provider::github([""]).is_err());
+    assert!(Provider::cloud_events([""]).is_err());
+    assert!(Provider::twilio(["a", ""], "https://a.example").is_err());
+}
+
+#[test]
+fn hostile_times_are_no_times() {
+    let new = Provider::stripe(["whsec_test"]).unwrap();
+    for time in [
+        "",
+        "-1",
+        "+1492774577",
+        "99999999999999999999",
+        "1e9",
+        "1492774577.0",
+    ] {
+        let signature = format!("t={time},v1=00");
+        let sent = sent("/", &[("stripe-signature", &signature)], "{}");
+        assert!(check(&new, &sent, 1_492_774_577).is_err(), "{time}");
+    }
+}

@@ -1,0 +1,165 @@
+//! Bodies of requests and responses: large, slow, streamed, broken.
+
+use std::{io, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    http::header::CONTENT_TYPE,
+    routing::post,
+};
+use futures_util::{StreamExt as _, stream};
+use tokio::sync::mpsc;
+
+use super::{Runs, layer};
+use crate::{
+    places::{Place, on_each_store},
+    server::Site,
+};
+
+on_each_store!(
+    requests_over_the_limit_are_refused,
+    a_slow_request_is_refused,
+    a_response_over_the_limit_passes_and_is_not_replayed,
+    a_stream_passes_and_is_not_replayed,
+    a_response_that_breaks_off_is_not_kept,
+);
+
+async fn requests_over_the_limit_are_refused<P: Place>(place: P) {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move |body: Bytes| async move { format!("run {} of {}", runs.count(), body.len()) }
+    };
+    let limited = layer(place.inbox()).request_limit(1000);
+    let app = Router::new().route("/", post(handler)).layer(limited);
+    let site = Site::serve(app).await;
+    let key = [("idempotency-key", "k")];
+    let streamed = |bytes: usize| {
+        let pieces =
+            vec![Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 100])); bytes / 100];
+        reqwest::Body::wrap_stream(stream::iter(pieces))
+    };
+    let whole = site.post("/", &key, vec![b'x'; 1001]).await;
+    let in_pieces = site.post("/", &key, streamed(1100)).await;
+    for refused in [whole, in_pieces] {
+        assert_eq!(refused.status, 413);
+        assert_eq!(refused.problem(), "request-too-large");
+        assert_eq!(refused.json()["limit"], 1000);
+    }
+    assert!(place.messages().await.is_empty());
+    // However it comes, it is the same request.
+    assert_eq!(
+        site.post("/", &key, vec![b'x'; 1000]).await.text(),
+        "run 1 of 1000"
+    );
+    assert_eq!(
+        site.post("/", &key, streamed(1000)).await.text(),
+        "run 1 of 1000"
+    );
+}
+
+async fn a_slow_request_is_refused<P: Place>(place: P) {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || async move { format!("run {}", runs.count()) }
+    };
+    let hasty = layer(place.inbox()).read_timeout(Duration::from_millis(50));
+    let app = Router::new().route("/", post(handler)).layer(hasty);
+    let site = Site::serve(app).await;
+    let request =
+        b"POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 5\r\n\r\nabc";
+    let answer = site.raw(request).await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(answer.contains("request-too-slow"), "{answer}");
+    assert_eq!(runs.so_far(), 0);
+    assert!(place.messages().await.is_empty());
+}
+
+async fn a_response_over_the_limit_passes_and_is_not_replayed<P: Place>(place: P) {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move |streamed: Bytes| async move {
+            runs.count();
+            let pieces = vec![Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 100])); 11];
+            if streamed.is_empty() {
+                Body::from(vec![b'x'; 1100])
+            } else {
+                Body::from_stream(stream::iter(pieces))
+            }
+        }
+    };
+    let limited = layer(place.inbox()).response_limit(1000);
+    let app = Router::new().route("/", post(handler)).layer(limited);
+    let site = Site::serve(app).await;
+    for (key, body) in [("a", ""), ("b", "streamed")] {
+        let first = site.with_key("/", key, body).await;
+        assert_eq!((first.status.as_u16(), first.body.len()), (200, 1100));
+        let again = site.with_key("/", key, body).await;
+        assert_eq!(again.status, 410);
+        assert_eq!(again.problem(), "response-not-kept");
+        assert_eq!(again.json()["original-status"], 200);
+        assert_eq!(
+            site.with_key("/", key, "other").await.problem(),
+            "key-reused"
+        );
+    }
+    assert_eq!(runs.so_far(), 2);
+}
+
+/// Its beginning reaches the client before it has an end.
+async fn a_stream_passes_and_is_not_replayed<P: Place>(place: P) {
+    let (sender, pieces) = mpsc::channel::<Bytes>(1);
+    let pieces = std::sync::Arc::new(tokio::sync::Mutex::new(Some(pieces)));
+    let handler = move || async move {
+        let mut pieces = pieces.lock().await.take().unwrap();
+        let stream = stream::poll_fn(move |context| pieces.poll_recv(context));
+        let body = Body::from_stream(stream.map(Ok::<_, io::Error>));
+        ([(CONTENT_TYPE, "text/event-stream")], body)
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(place.inbox()));
+    let site = Site::serve(app).await;
+    let client = crate::server::client();
+    let request = client.post(site.url("/")).header("idempotency-key", "k");
+    let mut response = request.send().await.unwrap();
+    sender
+        .send(Bytes::from_static(b"data: 1\n\n"))
+        .await
+        .unwrap();
+    assert_eq!(response.chunk().await.unwrap().unwrap(), "data: 1\n\n");
+    let again = site.with_key("/", "k", "").await;
+    assert_eq!(again.problem(), "response-not-kept");
+    drop(sender);
+    assert_eq!(response.chunk().await.unwrap(), None);
+}
+
+async fn a_response_that_breaks_off_is_not_kept<P: Place>(place: P) {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || async move {
+            let end = match runs.count() {
+                1 => Err(io::Error::other("broke off")),
+                _ => Ok(Bytes::from_static(b"end")),
+            };
+            Body::from_stream(stream::iter([Ok(Bytes::from_static(b"begin ")), end]))
+        }
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(place.inbox()));
+    let site = Site::serve(app).await;
+    let broken = site.with_key("/", "k", "").await;
+    assert_eq!(
+        (broken.status.as_u16(), broken.problem().as_str()),
+        (500, "failed")
+    );
+    for _ in 0..2 {
+        assert_eq!(site.with_key("/", "k", "").await.text(), "begin end");
+    }
+    assert_eq!(runs.so_far(), 2);
+}

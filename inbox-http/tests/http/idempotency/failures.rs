@@ -1,0 +1,175 @@
+//! Clients that leave, handlers that panic, and a store that is away.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Router, routing::post};
+use tokio::sync::Notify;
+
+use super::{Runs, layer};
+use crate::{
+    places::{Away, Place, on_each_store},
+    server::{Site, until},
+};
+
+on_each_store!(
+    a_client_that_leaves_neither_cancels_nor_blocks,
+    a_lease_is_renewed_while_the_handler_runs,
+    after_a_panic_the_next_one_runs,
+    a_store_that_is_away_lets_nothing_through,
+    what_could_not_be_recorded_does_not_run_again,
+    a_layer_that_was_drained_lets_nothing_through,
+);
+
+async fn a_client_that_leaves_neither_cancels_nor_blocks<P: Place>(place: P) {
+    let (runs, gate) = (Runs::default(), Arc::new(Notify::new()));
+    let handler = {
+        let (runs, gate) = (runs.clone(), gate.clone());
+        move || async move {
+            let number = runs.count();
+            gate.notified().await;
+            format!("run {number}")
+        }
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(place.inbox()));
+    let site = Site::serve(app).await;
+    {
+        let leaving = site.with_key("/", "k", "");
+        tokio::select! {
+            answer = leaving => panic!("{answer:?}"),
+            () = until(async || runs.so_far() == 1) => {}
+        }
+    }
+    assert_eq!(site.with_key("/", "k", "").await.problem(), "in-progress");
+    gate.notify_one();
+    until(async || site.with_key("/", "k", "").await.is_replay()).await;
+    assert_eq!(site.with_key("/", "k", "").await.text(), "run 1");
+    assert_eq!(runs.so_far(), 1);
+}
+
+async fn a_lease_is_renewed_while_the_handler_runs<P: Place>(place: P) {
+    let (runs, gate) = (Runs::default(), Arc::new(Notify::new()));
+    let handler = {
+        let (runs, gate) = (runs.clone(), gate.clone());
+        move || async move {
+            let number = runs.count();
+            gate.notified().await;
+            format!("run {number}")
+        }
+    };
+    let lease = Duration::from_millis(500);
+    let app = |layer: inbox_http::IdempotencyLayer| {
+        let layer = layer.lease(lease).unwrap();
+        Router::new().route("/", post(handler.clone())).layer(layer)
+    };
+    let site = Site::serve(app(layer(place.inbox()))).await;
+    // Another process knows of the lease only.
+    let elsewhere = Site::serve(app(layer(place.inbox()))).await;
+    let first = async { site.with_key("/", "k", "").await };
+    let others = async {
+        until(async || runs.so_far() == 1).await;
+        let began = tokio::time::Instant::now();
+        while began.elapsed() < 3 * lease {
+            let refused = elsewhere.with_key("/", "k", "").await;
+            assert_eq!(refused.problem(), "in-progress");
+            tokio::time::sleep(lease / 10).await;
+        }
+        gate.notify_one();
+    };
+    let (first, ()) = tokio::join!(first, others);
+    assert_eq!(first.text(), "run 1");
+    assert_eq!(elsewhere.with_key("/", "k", "").await.text(), "run 1");
+}
+
+async fn after_a_panic_the_next_one_runs<P: Place>(place: P) {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || async move {
+            let number = runs.count();
+            assert!(number > 1, "the first one panics");
+            format!("run {number}")
+        }
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(place.inbox()));
+    let site = Site::serve(app).await;
+    let failed = site.with_key("/", "k", "").await;
+    assert_eq!(
+        (failed.status.as_u16(), failed.problem().as_str()),
+        (500, "failed")
+    );
+    assert!(!failed.text().contains("panic"));
+    for _ in 0..2 {
+        assert_eq!(site.with_key("/", "k", "").await.text(), "run 2");
+    }
+}
+
+async fn a_store_that_is_away_lets_nothing_through<P: Place>(place: P) {
+    let (runs, store) = (Runs::default(), Away::new(place.inbox()));
+    let handler = {
+        let runs = runs.clone();
+        move || async move { format!("run {}", runs.count()) }
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(store.clone()));
+    let site = Site::serve(app).await;
+    assert_eq!(site.with_key("/", "known", "").await.text(), "run 1");
+    store.set(true);
+    for key in ["new", "known"] {
+        let refused = site.with_key("/", key, "").await;
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.problem(), "store-unavailable");
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert_eq!(runs.so_far(), 1);
+    store.set(false);
+    assert_eq!(site.with_key("/", "new", "").await.text(), "run 2");
+    assert_eq!(site.with_key("/", "known", "").await.text(), "run 1");
+}
+
+/// The store goes away while the handler runs, and its client has an answer that no other may contradict.
+async fn what_could_not_be_recorded_does_not_run_again<P: Place>(place: P) {
+    let (runs, store) = (Runs::default(), Away::new(place.inbox()));
+    let handler = {
+        let (runs, store) = (runs.clone(), store.clone());
+        move || async move {
+            store.set(true);
+            format!("run {}", runs.count())
+        }
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(store.clone()));
+    let site = Site::serve(app).await;
+    assert_eq!(site.with_key("/", "k", "").await.text(), "run 1");
+    assert_eq!(
+        site.with_key("/", "k", "").await.problem(),
+        "store-unavailable"
+    );
+    store.set(false);
+    let again = site.with_key("/", "k", "").await;
+    assert_eq!(again.text(), "run 1");
+    assert!(again.is_replay());
+    assert_eq!(runs.so_far(), 1);
+}
+
+async fn a_layer_that_was_drained_lets_nothing_through<P: Place>(place: P) {
+    let runs = Runs::default();
+    let handler = {
+        let runs = runs.clone();
+        move || async move { format!("run {}", runs.count()) }
+    };
+    let layer = layer(place.inbox());
+    let app = Router::new().route("/", post(handler)).layer(layer.clone());
+    let site = Site::serve(app).await;
+    assert!(layer.drain(Duration::from_secs(60)).await);
+    assert_eq!(
+        site.with_key("/", "k", "").await.problem(),
+        "store-unavailable"
+    );
+    assert_eq!(runs.so_far(), 0);
+}
