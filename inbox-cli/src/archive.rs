@@ -19,7 +19,7 @@ use inbox::{Archiver, Record};
 use serde::Serialize;
 use tokio::{fs::File, io::AsyncWriteExt, sync::Mutex, time::timeout};
 
-use crate::output::RecordView;
+use crate::output::{self, PastAttemptView, RecordView};
 
 /// After this, it is said that a reader is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -39,6 +39,7 @@ pub(crate) struct ArchiveFile {
 struct Line<'a> {
     #[serde(flatten)]
     record: RecordView<'a>,
+    history: Vec<PastAttemptView<'a>>,
     payload_base64: Option<String>,
     result_base64: Option<String>,
 }
@@ -168,6 +169,7 @@ impl Archiver for ArchiveFile {
         for record in records {
             let line = Line {
                 record: RecordView::from(record),
+                history: output::history(record),
                 payload_base64: record.payload.as_ref().map(|bytes| BASE64.encode(bytes)),
                 result_base64: record.result.as_ref().map(|bytes| BASE64.encode(bytes)),
             };

@@ -2,22 +2,30 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, error::ErrorKind};
-use inbox::{HandlerName, Kind, OrderingKey, State, StoreKind};
+use clap::{
+    Args, CommandFactory, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind,
+    parser::ValueSource,
+};
+use inbox::{ErrorType, Filter, HandlerName, Kind, MessageId, OrderingKey, State, StoreKind};
 
 use crate::{
     commands::{
+        clear::ClearArgs,
         demo::{self, DemoArgs},
         discard::DiscardArgs,
         ingest::IngestArgs,
         list::ListArgs,
+        pause::{PauseArgs, ResumeArgs},
         process::ProcessCommandArgs,
         purge::PurgeArgs,
         replay::ReplayArgs,
+        reschedule::RescheduleArgs,
         run::{self, RunArgs},
         schema::SchemaCommand,
+        serve::{self, ServeArgs},
         show::ShowArgs,
         stats,
+        summary::SummaryArgs,
     },
     exit, handler, output,
 };
@@ -65,6 +73,19 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// What the arguments of this process say.
+    pub(crate) fn parse_command_line() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        // Options that all commands have count behind a command, too.
+        let of_command = matches.subcommand().map(|(_, matches)| matches);
+        let source = of_command.unwrap_or(&matches).value_source("store");
+        cli.global.is_default_store = source == Some(ValueSource::DefaultValue);
+        Ok(cli)
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
@@ -78,6 +99,9 @@ pub(crate) struct Global {
         value_name = "URL"
     )]
     pub(crate) store: String,
+    /// Whether neither the command line nor the environment names one.
+    #[arg(skip)]
+    pub(crate) is_default_store: bool,
     /// Print results as JSON, one value on each line
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -119,6 +143,14 @@ pub(crate) enum Command {
         override_usage = "inbox process [OPTIONS] <--post <URL>|-- <COMMAND>...>"
     )]
     Process(ProcessCommandArgs),
+    /// Receive webhooks, serve a JSON API to workers in any language, and process messages, as a
+    /// service. Sets the inbox up if there is none
+    #[command(
+        after_help = serve::HELP,
+        override_usage = "inbox serve [OPTIONS] --config <FILE>\n       inbox serve [OPTIONS] \
+                          [--token-env <VARIABLE>] [--webhook <PATH>] [--post <URL>|-- <COMMAND>...]"
+    )]
+    Serve(ServeArgs),
     /// List messages
     List(ListArgs),
     /// Show one message
@@ -126,12 +158,24 @@ pub(crate) enum Command {
     /// Count messages by handler and state, and show how far behind each handler is
     #[command(after_help = stats::HELP)]
     Stats,
+    /// Summarise dead messages by handler, kind and type of error, or list them
+    Dead(SummaryArgs),
+    /// Summarise what is due later, or list it
+    Scheduled(SummaryArgs),
     /// Make dead (or other final) messages pending again
     Replay(ReplayArgs),
+    /// Make pending messages due at another time
+    Reschedule(RescheduleArgs),
+    /// Stop handing out a handler's messages, for all workers
+    Pause(PauseArgs),
+    /// End a pause
+    Resume(ResumeArgs),
     /// Give messages up: they are not worked on, and duplicates are still refused
     Discard(DiscardArgs),
     /// Delete final messages older than a given age, and with them their protection
     Purge(PurgeArgs),
+    /// Delete all messages of a handler but leased ones, and with them their protection
+    Clear(ClearArgs),
     /// Set the inbox up, or check that it is
     #[command(subcommand)]
     Schema(SchemaCommand),
@@ -178,7 +222,7 @@ pub(crate) struct ConformanceArgs {
 }
 
 /// Which messages a command means.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct FilterArgs {
     /// Only messages of this kind
     #[arg(long, value_name = "KIND")]
@@ -195,6 +239,57 @@ pub(crate) struct FilterArgs {
     /// Only messages whose last error contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
+    /// Only messages whose last error is of this type, as `inbox dead` prints it
+    #[arg(long, value_name = "TYPE", value_parser = error_type)]
+    pub(crate) error_type: Option<ErrorType>,
+    /// Only messages with this id, of whichever handler; repeat it for several
+    #[arg(long = "id", value_name = "ID")]
+    pub(crate) only_ids: Vec<MessageId>,
+    /// Only messages with this value of the header correlation-id
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) correlation_id: Option<String>,
+    /// Only messages that became final at least this long ago
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) finished_longer_ago: Option<Duration>,
+    /// Only messages that became final less than this long ago
+    #[arg(long, value_name = "AGE", value_parser = duration)]
+    pub(crate) finished_within: Option<Duration>,
+    /// Only messages that are due more than this from now; 0s is what is scheduled
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) due_later_than: Option<Duration>,
+    /// Only messages that are due no later than this from now; 0s is what is due
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) due_within: Option<Duration>,
+    /// Only messages with at least this many attempts
+    #[arg(long, value_name = "N")]
+    pub(crate) min_attempts: Option<u32>,
+}
+
+impl FilterArgs {
+    /// The filter for these states of a handler.
+    pub(crate) fn filter(
+        self,
+        handler: Option<HandlerName>,
+        states: impl IntoIterator<Item = impl Into<State>>,
+    ) -> Filter {
+        Filter {
+            states: states.into_iter().map(Into::into).collect(),
+            handler,
+            ids: self.only_ids,
+            kind: self.kind,
+            ordering_key: self.ordering_key,
+            correlation_id: self.correlation_id,
+            older_than: self.older_than,
+            newer_than: self.newer_than,
+            finished_longer_ago: self.finished_longer_ago,
+            finished_within: self.finished_within,
+            due_later_than: self.due_later_than,
+            due_within: self.due_within,
+            min_started: self.min_attempts,
+            error_contains: self.error,
+            error_type: self.error_type,
+        }
+    }
 }
 
 /// Messages by id, or all that a filter means.
@@ -223,13 +318,8 @@ impl SelectionArgs {
     /// change messages that it was meant to spare. (Clap drops `requires` where its target
     /// conflicts with something that is there.)
     pub(crate) fn check(&self, has_states: bool) {
-        let filter = &self.filter;
-        let narrowed = has_states
-            || filter.kind.is_some()
-            || filter.ordering_key.is_some()
-            || filter.older_than.is_some()
-            || filter.newer_than.is_some()
-            || filter.error.is_some();
+        let filter = self.filter.clone().filter(None, [] as [State; 0]);
+        let narrowed = has_states || filter != Filter::default();
         if !self.all && (self.dry_run || narrowed) {
             wrong_usage("filters and --dry-run go with --all, not with ids");
         }
@@ -285,6 +375,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
         .map_err(|_| "months and years have no fixed length; use days".to_owned())?;
     Duration::try_from(exact).map_err(|_| "a time cannot be negative".to_owned())
+}
+
+fn error_type(text: &str) -> Result<ErrorType, String> {
+    ErrorType::new(text).map_err(|invalid| invalid.to_string())
 }
 
 pub(crate) fn lease(text: &str) -> Result<Duration, String> {

@@ -18,12 +18,12 @@ mod lookup;
 mod mysql_tables;
 mod output;
 mod progress;
+mod retention;
 mod store;
 
 use std::{io::IsTerminal, process::ExitCode};
 
 use anyhow::Result;
-use clap::Parser;
 use tracing_subscriber::{
     filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     if let Some(worker) = DemoWorker::from_command_line() {
         return run(commands::demo::worker(worker));
     }
-    match Cli::try_parse() {
+    match Cli::parse_command_line() {
         Ok(cli) => {
             cli.global.check();
             run(dispatch(cli))
@@ -105,9 +105,16 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Run(args) => commands::run::run(global, args).await,
         Command::Ingest(args) => commands::ingest::run(global, args).await,
         Command::Process(args) => commands::process::run(global, args).await,
+        Command::Serve(args) => commands::serve::run(global, args).await,
         Command::List(args) => commands::list::run(global, args).await,
         Command::Show(args) => commands::show::run(global, args).await,
         Command::Stats => commands::stats::run(global).await,
+        Command::Dead(args) => commands::dead::run(global, args).await,
+        Command::Scheduled(args) => commands::scheduled::run(global, args).await,
+        Command::Reschedule(args) => commands::reschedule::run(global, args).await,
+        Command::Pause(args) => commands::pause::pause(global, &args).await,
+        Command::Resume(args) => commands::pause::resume(global, &args).await,
+        Command::Clear(args) => commands::clear::run(global, args).await,
         Command::Replay(args) => commands::replay::run(global, args).await,
         Command::Discard(args) => commands::discard::run(global, args).await,
         Command::Purge(args) => commands::purge::run(global, args).await,

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use comfy_table::{Table, presets};
-use inbox::{Record, State};
+use inbox::{AttemptEnd, PastAttempt, Record, State};
 use serde::Serialize;
 
 use crate::exit;
@@ -223,6 +223,7 @@ pub(crate) struct RecordView<'a> {
     accepted_at: String,
     due_at: String,
     lease_until: Option<String>,
+    leased_at: Option<String>,
     worker: Option<&'a str>,
     finished_at: Option<String>,
     last_error: Option<&'a str>,
@@ -247,12 +248,46 @@ impl<'a> From<&'a Record> for RecordView<'a> {
             accepted_at: time(record.accepted_at),
             due_at: time(record.due_at),
             lease_until: record.lease_until.map(time),
+            leased_at: record.leased_at.map(time),
             worker: record.worker.as_ref().map(AsRef::as_ref),
             finished_at: record.finished_at.map(time),
             last_error: record.last_error.as_deref(),
             place: record.cursor.as_str(),
         }
     }
+}
+
+/// A past attempt as JSON shows it.
+#[derive(Serialize)]
+pub(crate) struct PastAttemptView<'a> {
+    attempt: u32,
+    replays: u32,
+    worker: &'a str,
+    leased_at: String,
+    ended_at: String,
+    took_ms: u64,
+    end: AttemptEnd,
+    error: &'a str,
+}
+
+impl<'a> From<&'a PastAttempt> for PastAttemptView<'a> {
+    fn from(past: &'a PastAttempt) -> Self {
+        Self {
+            attempt: past.attempt,
+            replays: past.replays,
+            worker: past.worker.as_str(),
+            leased_at: time(past.leased_at),
+            ended_at: time(past.ended_at),
+            took_ms: u64::try_from(past.took().as_millis()).unwrap_or(u64::MAX),
+            end: past.end,
+            error: &past.error,
+        }
+    }
+}
+
+/// The past attempts of a record, for JSON.
+pub(crate) fn history(record: &Record) -> Vec<PastAttemptView<'_>> {
+    record.history.iter().map(PastAttemptView::from).collect()
 }
 
 #[cfg(test)]

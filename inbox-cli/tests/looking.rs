@@ -10,6 +10,52 @@ mod support;
 use support::{Place, event, events, on_every_store};
 
 #[test]
+fn a_message_is_shown_with_its_past_attempts() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place.inbox(&["ingest", "in.ndjson"]).exits(0);
+    let fresh = place.inbox(&["show", "a"]).exits(0);
+    assert!(!fresh.stdout.contains("ATTEMPT"), "{fresh:?}");
+    let process = [
+        "process",
+        "--drain",
+        "--max-attempts",
+        "2",
+        "--retry-delay",
+        "1ms",
+    ];
+    let script = "echo reason $INBOX_ATTEMPT >&2; exit 1";
+    place
+        .inbox(&[&process[..], &["--", "sh", "-c", script]].concat())
+        .exits(4);
+    place.inbox(&["replay", "a"]).exits(0);
+    let shown = place.inbox(&["show", "a"]).exits(0);
+    let table: Vec<&str> = shown
+        .stdout
+        .lines()
+        .skip_while(|line| !line.starts_with("ATTEMPT"))
+        .collect();
+    assert_eq!(table.len(), 3, "{shown:?}");
+    for (row, parts) in table[1..].iter().zip([
+        ["1  ", "  0  ", "  retried  ", "reason 1"],
+        ["2  ", "  0  ", "  dead  ", "reason 2"],
+    ]) {
+        assert!(parts.iter().all(|part| row.contains(part)), "{row}");
+    }
+    let json = place.inbox(&["show", "a", "--json"]).exits(0).json();
+    assert_eq!(json[0]["last_error"], serde_json::Value::Null);
+    let history = json[0]["history"].as_array().unwrap();
+    assert_eq!(history.len(), 2, "{history:?}");
+    assert_eq!(history[1]["attempt"], 2);
+    assert_eq!(history[1]["end"], "dead");
+    assert_eq!(history[1]["ended_at"].as_str().map(str::len), Some(24));
+    assert_eq!(history[1]["worker"], json[0]["worker"]);
+    assert_eq!(history[1]["leased_at"], json[0]["leased_at"]);
+    assert!(history[1]["error"].as_str().unwrap().contains("reason 2"));
+    assert!(history[1]["took_ms"].is_u64());
+}
+
+#[test]
 fn lists_page_without_gaps() {
     on_every_store(|place| {
         place

@@ -415,6 +415,46 @@ fn a_server_that_never_answers_does_not_hold_a_slot_for_ever() {
 }
 
 #[test]
+fn what_was_processed_long_ago_is_deleted_unless_it_is_kept() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place.file("more.ndjson", event("b", "t", "{}"));
+    let run = |arguments: &[&str]| place.inbox(arguments).exits(0);
+    run(&["run", "in.ndjson", "--", "true"]);
+    run(&[
+        "run",
+        "in.ndjson",
+        "--keep-processed",
+        "forever",
+        "--",
+        "true",
+    ]);
+    assert_eq!(place.stats().processed, 1);
+    // Of the handler that is worked on, and no other.
+    run(&["ingest", "more.ndjson", "--handler", "other"]);
+    run(&[
+        "process",
+        "--drain",
+        "--handler",
+        "other",
+        "--keep-processed",
+        "1ms",
+        "--",
+        "true",
+    ]);
+    assert_eq!(place.stats().processed, 1);
+    run(&[
+        "process",
+        "--drain",
+        "--keep-processed",
+        "1ms",
+        "--",
+        "true",
+    ]);
+    assert_eq!(place.stats().processed, 0);
+}
+
+#[test]
 fn draining_says_what_it_waits_for() {
     // What a process says on standard error until `expected` is among it.
     let said = |place: &Place, expected: &str| {
@@ -425,6 +465,11 @@ fn draining_says_what_it_waits_for() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let retention = lines.next().unwrap().unwrap();
+        assert!(
+            retention.contains("are deleted after 30 days"),
+            "{retention:?}"
+        );
         let line = lines.next().unwrap().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

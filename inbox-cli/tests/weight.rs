@@ -55,6 +55,7 @@ fn the_library_alone_has_no_driver() {
     for name in heavy.iter().chain(&drivers) {
         assert!(!alone.contains(*name), "{name}");
     }
-    // It had 63, and 29 of them for nothing.
-    assert!(alone.len() < 45, "{}: {alone:?}", alone.len());
+    // It had 63, and 29 of them for nothing. Since then digests of what is no message, base64 and
+    // percent-encoding of CloudEvents, and fingerprints have brought twelve.
+    assert!(alone.len() < 48, "{}: {alone:?}", alone.len());
 }

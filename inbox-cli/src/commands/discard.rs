@@ -1,4 +1,4 @@
-//! `inbox discard`, and what it shares with `inbox replay`: going over ids or a whole filter.
+//! `inbox discard`, and what it shares with `inbox replay` and `inbox reschedule`: going over ids or a whole filter.
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::{Global, SelectionArgs},
-    commands::list,
     exit::Exit,
     interrupt,
     lookup::{Found, Lookup, which_one},
@@ -47,6 +46,8 @@ const SLICE: u32 = 1000;
 pub(crate) struct Verb {
     pub(crate) done: &'static str,
     pub(crate) would: &'static str,
+    /// What a filter without states means.
+    pub(crate) usual: State,
     /// Why not, of a message in this state.
     pub(crate) wrong_state: fn(State) -> &'static str,
 }
@@ -54,6 +55,7 @@ pub(crate) struct Verb {
 const DISCARDED: Verb = Verb {
     done: "discarded",
     would: "would be discarded",
+    usual: State::Dead,
     wrong_state: |_| "only pending and dead messages can be discarded",
 };
 
@@ -88,9 +90,9 @@ pub(crate) async fn intervene(
     many: impl AsyncFn(&dyn Inbox, &Filter, &Slice) -> inbox::Result<Progress>,
 ) -> Result<Exit> {
     if selection.all && selection.dry_run {
-        let mut filter = list::filter(selection.handler, states, selection.filter);
+        let mut filter = selection.filter.filter(selection.handler, states);
         if filter.states.is_empty() {
-            filter.states.push(State::Dead);
+            filter.states.push(verb.usual);
         }
         let number = store::waiting(&global.store, store.count(&filter)).await?;
         if global.json {
@@ -107,7 +109,7 @@ pub(crate) async fn intervene(
         refusals: Vec::new(),
     };
     let ended = if selection.all {
-        let filter = list::filter(selection.handler, states, selection.filter);
+        let filter = selection.filter.filter(selection.handler, states);
         work.all(async |slice: &Slice| many(store, &filter, slice).await)
             .await
     } else {
@@ -230,7 +232,7 @@ fn problem(verb: &Verb, outcome: Intervention) -> Result<(), String> {
             format!("it is {state}; {}", (verb.wrong_state)(state))
         }
         Intervention::PayloadDropped => {
-            "its payload was dropped after processing; give a new one with --payload".to_owned()
+            "its payload was dropped; give a new one with --payload".to_owned()
         }
     })
 }

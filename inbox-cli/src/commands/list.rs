@@ -23,6 +23,13 @@ pub(crate) struct ListArgs {
     pub(crate) states: Vec<StateArg>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// Which page of a list.
+#[derive(Debug, Args)]
+pub(crate) struct PageArgs {
     /// Print at most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) limit: u32,
@@ -37,9 +44,29 @@ pub(crate) struct ListArgs {
     pub(crate) total: bool,
 }
 
+/// What the last column of a list tells.
+#[derive(Clone, Copy)]
+pub(crate) enum Told {
+    /// What an operator wants to know next about a message in its state.
+    Note,
+    /// When it is due.
+    Due,
+}
+
 pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
-    let filter = filter(args.handler, args.states, args.filter);
+    let filter = args.filter.filter(args.handler, args.states);
+    list(global, store.as_ref(), &filter, args.page, Told::Note).await
+}
+
+/// Prints a page of what the filter means.
+pub(crate) async fn list(
+    global: &Global,
+    store: &dyn Inbox,
+    filter: &Filter,
+    args: PageArgs,
+    told: Told,
+) -> Result<Exit> {
     let page = Page {
         after: args.after.map(Cursor::new),
         limit: args.limit,
@@ -48,14 +75,14 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     };
     let is_first = page.after.is_none();
     let url = &global.store;
-    let listing = store::waiting(url, store.list(&filter, &page)).await?;
+    let listing = store::waiting(url, store.list(filter, &page)).await?;
     let is_whole = is_first && listing.next.is_none();
     if global.json {
         for record in &listing.records {
             output::json(&RecordView::from(record))?;
         }
     } else if !listing.records.is_empty() {
-        print(&listing.records)?;
+        print(&listing.records, told)?;
     }
     for row in &listing.corrupt {
         output::note(format_args!("corrupt row {}: {}", row.place, row.reason));
@@ -75,11 +102,11 @@ pub(crate) async fn run(global: &Global, args: ListArgs) -> Result<Exit> {
     }
     let shown = listing.records.len() as u64;
     let total = if args.total {
-        Some(store::waiting(url, store.count(&filter)).await?)
+        Some(store::waiting(url, store.count(filter)).await?)
     } else if is_whole {
         Some(shown + listing.corrupt.len() as u64)
     } else {
-        store::waiting(url, total(store.as_ref(), &filter)).await?
+        store::waiting(url, total(store, filter)).await?
     };
     let mut footer = match total {
         Some(total) => format!("{} of {}", output::count(shown), output::messages(total)),
@@ -119,9 +146,13 @@ async fn total(store: &dyn Inbox, filter: &Filter) -> inbox::Result<Option<u64>>
     ))
 }
 
-fn print(records: &[Record]) -> Result<()> {
+fn print(records: &[Record], told: Told) -> Result<()> {
+    let last = match told {
+        Told::Note => "note",
+        Told::Due => "due",
+    };
     let mut table = output::table(&[
-        "handler", "id", "kind", "state", "attempts", "accepted", "note",
+        "handler", "id", "kind", "state", "attempts", "accepted", last,
     ]);
     for record in records {
         table.add_row([
@@ -132,13 +163,15 @@ fn print(records: &[Record]) -> Result<()> {
             record.state.to_string(),
             record.attempts.started.to_string(),
             output::ago(record.accepted_at),
-            note(record),
+            match told {
+                Told::Note => note(record),
+                Told::Due => output::time(record.due_at),
+            },
         ]);
     }
     output::print(table)
 }
 
-/// What an operator wants to know next about a message in this state.
 fn note(record: &Record) -> String {
     let worker = record.worker.as_ref().map_or("?", AsRef::as_ref);
     let error = record.last_error.as_deref().unwrap_or_default();
@@ -146,22 +179,5 @@ fn note(record: &Record) -> String {
         State::Leased => format!("held by {}", output::cell(worker, 40)),
         State::Pending | State::Dead => output::cell(error, 80),
         State::Processed | State::Discarded => String::new(),
-    }
-}
-
-/// The filter of the command line.
-pub(crate) fn filter(
-    handler: Option<HandlerName>,
-    states: Vec<impl Into<State>>,
-    args: FilterArgs,
-) -> Filter {
-    Filter {
-        states: states.into_iter().map(Into::into).collect(),
-        handler,
-        kind: args.kind,
-        ordering_key: args.ordering_key,
-        older_than: args.older_than,
-        newer_than: args.newer_than,
-        error_contains: args.error,
     }
 }

@@ -1,16 +1,23 @@
 //! One module per command.
 
+pub(crate) mod clear;
 pub(crate) mod completions;
 #[cfg(feature = "conformance")]
 pub(crate) mod conformance;
+pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod discard;
 pub(crate) mod ingest;
 pub(crate) mod list;
+pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod purge;
 pub(crate) mod replay;
+pub(crate) mod reschedule;
 pub(crate) mod run;
+pub(crate) mod scheduled;
 pub(crate) mod schema;
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod stats;
+pub(crate) mod summary;

@@ -25,7 +25,9 @@ use crate::{
     args::{self, Global},
     exit::Exit,
     handler::{self, TargetArgs},
-    interrupt, output, progress, store,
+    interrupt, output, progress,
+    retention::{self, Keep},
+    store,
 };
 
 #[derive(Debug, Args)]
@@ -60,6 +62,10 @@ pub(crate) struct ProcessingArgs {
     /// Wait this long before the first retry, then twice as long each time
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = args::duration)]
     pub(crate) retry_delay: Duration,
+    /// Delete processed messages after this long: copies that come later are handled again. `forever`
+    /// keeps them, and the inbox grows
+    #[arg(long, value_name = "AGE", default_value = "30d", value_parser = retention::keep)]
+    pub(crate) keep_processed: Keep,
     /// When told to end, let running handlers go on for this long. The rest of the end takes a few
     /// seconds more: keep it below what a supervisor waits for (30 s in Kubernetes)
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = args::duration)]
@@ -68,7 +74,7 @@ pub(crate) struct ProcessingArgs {
 
 /// How long a handler may run; `None` means for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TimeLimit(Option<Duration>);
+pub(crate) struct TimeLimit(pub(crate) Option<Duration>);
 
 impl ProcessingArgs {
     /// How long a handler of `target` may run. There is a limit unless `none` is given: a
@@ -82,9 +88,16 @@ impl ProcessingArgs {
         };
         self.timeout.unwrap_or(TimeLimit(Some(default))).0
     }
+
+    /// When a message is tried again that has failed.
+    pub(crate) fn retry_policy(&self) -> RetryPolicy {
+        RetryPolicy::default()
+            .with_max_attempts(self.max_attempts)
+            .with_delays(self.retry_delay, LONGEST_RETRY_DELAY.max(self.retry_delay))
+    }
 }
 
-fn time_limit(text: &str) -> Result<TimeLimit, String> {
+pub(crate) fn time_limit(text: &str) -> Result<TimeLimit, String> {
     if text == "none" {
         return Ok(TimeLimit(None));
     }
@@ -95,7 +108,7 @@ fn time_limit(text: &str) -> Result<TimeLimit, String> {
 }
 
 /// The longest wait before a retry, however often a message has failed.
-const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
+pub(crate) const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exit> {
     let handler = handler::from_args(&args.target)?;
@@ -105,25 +118,26 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     let handler = Arc::new(Counted::new(handler, bar.clone(), token.clone()));
     let limit = args.processing.time_limit(&args.target);
     let processor = processor(&store, Arc::clone(&handler), &args.processing, limit)?;
-    let summary = if args.drain {
-        let name = args.processing.handler.clone();
-        let waiting = say_what_it_waits_for(global, Arc::clone(&store), name, bar.clone());
+    let keep = args.processing.keep_processed;
+    let name = args.processing.handler.clone();
+    let work = async {
+        if !args.drain {
+            return processor.run(token.clone()).await;
+        }
+        let operate = Arc::clone(&store);
+        let waiting = say_what_it_waits_for(global, operate.clone(), name.clone(), bar.clone());
         tokio::select! {
-            summary = processor.run_until_drained(store, token.clone()) => summary?,
+            summary = processor.run_until_drained(operate, token.clone()) => summary,
             never = waiting => match never {},
         }
-    } else {
-        if !global.quiet && !global.json {
-            let (handler, place) = (
-                &args.processing.handler,
-                store::without_password(&global.store),
-            );
-            output::note(format_args!(
-                "processing messages of `{handler}` at {place}; Ctrl-C to end"
-            ));
-        }
-        processor.run(token.clone()).await?
     };
+    if !args.drain && !global.quiet && !global.json {
+        let place = store::without_password(&global.store);
+        output::note(format_args!(
+            "processing messages of `{name}` at {place}; Ctrl-C to end"
+        ));
+    }
+    let summary = keep.during(global, &store, &name, &token, work).await??;
     bar.finish_and_clear();
     if global.json {
         output::json(&figures(&summary))?;
@@ -160,20 +174,27 @@ pub(crate) fn processor(
     args: &ProcessingArgs,
     limit: Option<Duration>,
 ) -> Result<Processor> {
-    let router = Router::new(args.handler.clone()).fallback_handler(handler);
-    let retry = RetryPolicy::default()
-        .with_max_attempts(args.max_attempts)
-        .with_delays(args.retry_delay, LONGEST_RETRY_DELAY.max(args.retry_delay));
-    let mut builder = Processor::builder(Arc::clone(store))
-        .router(router)
+    let builder = Processor::builder(Arc::clone(store))
+        .router(router(handler, args, limit))
+        .drain_limit(args.grace);
+    Ok(builder.build()?)
+}
+
+/// What a processor does with the messages of one handler.
+pub(crate) fn router(
+    handler: Arc<Counted>,
+    args: &ProcessingArgs,
+    limit: Option<Duration>,
+) -> Router {
+    let router = Router::new(args.handler.clone())
+        .fallback_handler(handler)
         .concurrency(args.concurrency as usize)
         .lease(args.lease)
-        .retry(retry)
-        .drain_limit(args.grace);
-    if let Some(limit) = limit {
-        builder = builder.handler_timeout(limit);
+        .retry(args.retry_policy());
+    match limit {
+        Some(limit) => router.timeout(limit),
+        None => router,
     }
-    Ok(builder.build()?)
 }
 
 /// Says on standard error, when nothing has run for a while, why draining goes on; again when that
@@ -325,7 +346,7 @@ impl Counted {
     }
 
     /// Whether every run that the shutdown found running came to its own end.
-    fn were_left_to_finish(&self) -> bool {
+    pub(crate) fn were_left_to_finish(&self) -> bool {
         self.cut_short.load(Ordering::Relaxed) == 0
     }
 }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{Janitor, State, Sweep, SweepError};
+use inbox::{HandlerName, Inbox, Janitor, PurgeRequest, Retention, State, Sweep, SweepError};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,12 @@ pub(crate) struct PurgeArgs {
     /// its reader does with it
     #[arg(long, value_name = "FILE")]
     pub(crate) archive: Option<PathBuf>,
+    /// Only messages of this handler
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
+    /// Delete nothing, and drop only payloads and results: duplicates are still refused
+    #[arg(long, conflicts_with = "archive")]
+    pub(crate) drop_payloads: bool,
     /// Delete up to this many at a time
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) slice: u32,
@@ -46,16 +52,24 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
         None => None,
         Some(file) => Some(ArchiveFile::open(file).await?),
     };
+    if args.drop_payloads {
+        return drop_payloads(global, store.as_ref(), &args).await;
+    }
     let has_stdout = archive.as_ref().is_some_and(|archive| archive.is_stdout);
     let token = interrupt::token()?;
-    let mut janitor = Janitor::builder(store).slice(args.slice);
+    let mut retention = Retention::new();
     for state in &args.states {
-        janitor = match State::from(*state) {
-            State::Processed => janitor.keep_processed(args.older_than),
-            State::Dead => janitor.keep_dead(args.older_than),
-            _ => janitor.keep_discarded(args.older_than),
+        retention = match State::from(*state) {
+            State::Processed => retention.keep_processed(args.older_than),
+            State::Dead => retention.keep_dead(args.older_than),
+            _ => retention.keep_discarded(args.older_than),
         };
     }
+    let mut janitor = Janitor::builder(store).slice(args.slice);
+    janitor = match args.handler {
+        Some(handler) => janitor.handler(handler, retention),
+        None => janitor.retention(retention),
+    };
     if let Some(archive) = archive {
         janitor = janitor.archiver(archive);
     }
@@ -76,6 +90,55 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
         }
         ended => ended?,
     }
+    Ok(interrupt::exit(&token, Exit::Ok))
+}
+
+/// Drops payloads of any final state, which is an operator's decision and no retention, step by step until
+/// nothing is left or a signal has come.
+async fn drop_payloads(global: &Global, inbox: &dyn Inbox, args: &PurgeArgs) -> Result<Exit> {
+    let token = interrupt::token()?;
+    let mut dropped = 0;
+    let mut outcome = Ok(());
+    'all: for state in &args.states {
+        let mut request = PurgeRequest::new(State::from(*state), args.older_than, args.slice)?;
+        if let Some(handler) = &args.handler {
+            request = request.for_handler(handler.clone());
+        }
+        loop {
+            if token.is_cancelled() {
+                break 'all;
+            }
+            let step = store::waiting(&global.store, inbox.drop_payloads(&request));
+            match interrupt::unless_given_up(&token, step).await {
+                None => {
+                    output::note(
+                        "the store does not answer: the last step may have been done or not",
+                    );
+                    break 'all;
+                }
+                Some(Err(error)) => {
+                    outcome = Err(error);
+                    break 'all;
+                }
+                Some(Ok(step)) => {
+                    dropped += step;
+                    if step < u64::from(args.slice) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    // What is done is done, also if the rest has failed.
+    if outcome.is_ok() || dropped > 0 {
+        if global.json {
+            output::json(&json!({ "payloads_dropped": dropped }))?;
+        } else if !global.quiet {
+            let messages = output::messages(dropped);
+            output::line(format!("{messages} without payload and result now"))?;
+        }
+    }
+    outcome?;
     Ok(interrupt::exit(&token, Exit::Ok))
 }
 

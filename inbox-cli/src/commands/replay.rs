@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use inbox::{Bytes, ErrorKind, Inbox, Intervention, Key, Progress, Slice, State};
+use inbox::{Bytes, Edit, ErrorKind, Headers, Inbox, Intervention, Key, Progress, Slice, State};
 
 use crate::{
     args::{FinalStateArg, Global, SelectionArgs, wrong_usage},
@@ -24,11 +24,38 @@ pub(crate) struct ReplayArgs {
     /// Replace the payload by this file's bytes (for a single id); - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub(crate) payload: Option<PathBuf>,
+    /// Set this header, NAME=VALUE, and leave the others; repeat it for several (for a single id)
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "all")]
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    let mut headers = Headers::new();
+    let checked = headers.insert(name, value);
+    checked.map_err(|invalid| invalid.to_string())?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// What the command line changes of a message that has these headers.
+fn edited(
+    mut headers: Headers,
+    changes: &[(String, String)],
+    payload: Option<Bytes>,
+) -> inbox::Result<Edit> {
+    for (name, value) in changes {
+        headers.insert(name.as_str(), value.as_str())?;
+    }
+    Ok(Edit {
+        payload,
+        headers: (!changes.is_empty()).then_some(headers),
+    })
 }
 
 const REPLAYED: Verb = Verb {
     done: "replayed",
     would: "would be replayed",
+    usual: State::Dead,
     wrong_state: |state| match state {
         State::Processed => {
             "its effect would happen a second time; with --state processed it is replayed all the same"
@@ -40,6 +67,9 @@ const REPLAYED: Verb = Verb {
 
 pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
     args.selection.check(false);
+    if !args.headers.is_empty() && args.selection.ids.len() != 1 {
+        wrong_usage("--header edits a single message: give exactly one id");
+    }
     let payload = match &args.payload {
         None => None,
         Some(_) if args.selection.ids.len() != 1 => {
@@ -60,17 +90,18 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
         args.states,
         &REPLAYED,
         async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
-            match store.get(key).await {
+            let headers = match store.get(key).await {
                 Ok(None) => return Ok(Intervention::NotFound),
                 Ok(Some(record)) if !allowed.contains(&record.state) => {
                     return Ok(Intervention::WrongState(record.state));
                 }
-                Ok(Some(_)) => {}
-                // It may be what a new payload mends.
-                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Ok(Some(record)) => record.headers,
+                // It may be what an edit mends.
+                Err(error) if error.kind() == ErrorKind::Corrupt => Headers::new(),
                 Err(error) => return Err(error),
-            }
-            store.replay(key, payload.clone()).await
+            };
+            let edit = edited(headers, &args.headers, payload.clone())?;
+            store.replay(key, &edit).await
         },
         async |store: &dyn Inbox,
                filter: &inbox::Filter,

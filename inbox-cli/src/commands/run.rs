@@ -89,10 +89,14 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
         args.processing.handler.clone(),
         bar.clone(),
     );
-    let (ingested, processed) = tokio::select! {
-        both = async { tokio::join!(ingesting, processing) } => both,
-        never = waiting => match never {},
+    let work = async {
+        tokio::select! {
+            both = async { tokio::join!(ingesting, processing) } => both,
+            never = waiting => match never {},
+        }
     };
+    let (keep, handler) = (args.processing.keep_processed, &args.processing.handler);
+    let (ingested, processed) = keep.during(global, &store, handler, &token, work).await?;
     bar.finish_and_clear();
     let (ingested, processed) = (ingested?, processed?);
     report(global, &ingested, &processed)?;

@@ -15,6 +15,8 @@ use crate::{
 pub(crate) enum SchemaCommand {
     /// Print the statements that set the inbox up
     Ddl,
+    /// Print the query that tells whether a complete inbox of this version is there
+    ExistsQuery,
     /// Check that a complete inbox of this version is there (exit code 4 if not)
     Exists,
     /// Set the inbox up if there is none
@@ -23,6 +25,12 @@ pub(crate) enum SchemaCommand {
     Migrate,
     /// Print the version of the inbox
     Version,
+    /// Remove the inbox with all that is in it
+    Drop {
+        /// Remove it. Without it, nothing is
+        #[arg(long, required = true)]
+        yes: bool,
+    },
 }
 
 pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit> {
@@ -35,6 +43,28 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
                 output::json(&json!({ "ddl": ddl }))?;
             } else {
                 output::line(ddl.trim_end())?;
+            }
+        }
+        SchemaCommand::ExistsQuery => {
+            check(url)?;
+            let query = inbox::exists_query(url)?;
+            if global.json {
+                output::json(&json!({ "exists_query": query }))?;
+            } else {
+                output::line(query.trim_end())?;
+            }
+        }
+        SchemaCommand::Drop { .. } => {
+            match connect(&without_creating(url)).await {
+                Ok(store) => waiting(url, store.remove()).await?,
+                Err(e) if missing(&e) => {}
+                Err(e) => return Err(e),
+            }
+            if global.json {
+                output::json(&json!({ "exists": false }))?;
+            } else {
+                let place = without_password(url);
+                say(global, &format!("there is no inbox at {place} any more"))?;
             }
         }
         SchemaCommand::Exists => {

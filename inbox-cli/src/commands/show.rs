@@ -3,14 +3,14 @@
 use anyhow::{Result, bail};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use clap::Args;
-use inbox::{HandlerName, Record, State};
+use inbox::{HandlerName, PastAttempt, Record, State};
 use serde::Serialize;
 
 use crate::{
     args::{Global, wrong_usage},
     exit::Exit,
     lookup::{Found, Lookup, which_one},
-    output::{self, RecordView},
+    output::{self, PastAttemptView, RecordView},
     store,
 };
 
@@ -60,7 +60,7 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
     if args.payload {
         match &record.payload {
             Some(payload) => output::bytes(payload)?,
-            None => bail!("its payload was dropped after processing"),
+            None => bail!("its payload was dropped"),
         }
     } else if args.result {
         output::bytes(record.result.as_deref().unwrap_or_default())?;
@@ -69,6 +69,7 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
         let (result, result_base64) = text_or_base64(record.result.as_deref());
         output::json(&Whole {
             record: RecordView::from(&record),
+            history: output::history(&record),
             payload,
             payload_base64,
             result,
@@ -85,6 +86,7 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
 struct Whole<'a> {
     #[serde(flatten)]
     record: RecordView<'a>,
+    history: Vec<PastAttemptView<'a>>,
     payload: Option<&'a str>,
     payload_base64: Option<String>,
     result: Option<&'a str>,
@@ -115,6 +117,9 @@ fn print(record: &Record) -> Result<()> {
     if let Some(finished) = record.finished_at {
         rows.push(("finished", moment(finished)));
     }
+    if let Some(leased) = record.leased_at {
+        rows.push(("last leased", moment(leased)));
+    }
     if let Some(worker) = &record.worker {
         let label = if record.state == State::Leased {
             "worker"
@@ -138,10 +143,11 @@ fn print(record: &Record) -> Result<()> {
     rows.push((
         "payload",
         record.payload_bytes.map_or_else(
-            || "dropped after processing".to_owned(),
+            || "dropped".to_owned(),
             |bytes| format!("{} bytes; print it with --payload", output::count(bytes)),
         ),
     ));
+    rows.push(("fingerprint", record.fingerprint.to_string()));
     if let Some(result) = &record.result {
         rows.push((
             "result",
@@ -157,7 +163,30 @@ fn print(record: &Record) -> Result<()> {
     for (name, value) in record.headers.iter() {
         output::line(format!("{:<13}{}: {}", "header", text(name), text(value)))?;
     }
-    Ok(())
+    print_history(&record.history)
+}
+
+/// What became of earlier attempts, if any ended with an error.
+fn print_history(history: &[PastAttempt]) -> Result<()> {
+    if history.is_empty() {
+        return Ok(());
+    }
+    let mut table = output::table(&[
+        "attempt", "replays", "ended", "took", "worker", "end", "error",
+    ]);
+    for past in history {
+        table.add_row([
+            past.attempt.to_string(),
+            past.replays.to_string(),
+            output::time(past.ended_at),
+            output::duration(past.took()),
+            output::cell(past.worker.as_str(), 40),
+            past.end.to_string(),
+            output::cell(&past.error, 200),
+        ]);
+    }
+    output::line("")?;
+    output::print(table)
 }
 
 fn moment(time: std::time::SystemTime) -> String {

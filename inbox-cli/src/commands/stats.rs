@@ -22,12 +22,18 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
                 "processed": handler.processed,
                 "dead": handler.dead,
                 "discarded": handler.discarded,
+                "paused": handler.paused,
                 "blocking": handler.blocking,
                 "oldest_due_age_seconds": handler.oldest_due_age.map(|d| d.as_secs_f64()),
                 "lag_seconds": handler.lag.map(|d| d.as_secs_f64()),
             }))?;
         }
         return Ok(Exit::Ok);
+    }
+    let paused = store::waiting(&global.store, store.paused()).await?;
+    for handler in &paused {
+        let handler = output::cell(handler.as_str(), usize::MAX);
+        output::note(format_args!("{handler} is paused"));
     }
     if statistics.handlers.is_empty() {
         output::line("the inbox is empty")?;

@@ -410,6 +410,7 @@ fn remove(place: &Place) {
             }
             #[cfg(feature = "redis")]
             "redis" | "redis+cluster" => {
+                use inbox::Schema as _;
                 use inbox_redis::{RedisOptions, RedisStore};
 
                 let options = RedisOptions::from_url(place.store()).unwrap();

@@ -1,0 +1,67 @@
+//! `inbox clear`: all messages of a handler go, but those that are being worked on.
+
+use anyhow::Result;
+use clap::Args;
+use inbox::{Filter, HandlerName, Slice, State};
+use serde_json::json;
+
+use crate::{args::Global, exit::Exit, interrupt, output, store};
+
+#[derive(Debug, Args)]
+pub(crate) struct ClearArgs {
+    /// The handler
+    #[arg(value_name = "HANDLER")]
+    pub(crate) handler: HandlerName,
+    /// Delete them. Without it, nothing is, and it says how many it would be
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// How many messages one step deletes.
+const SLICE: u32 = 1000;
+
+pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
+    let store = store::open(&global.store).await?;
+    let url = &global.store;
+    if !args.yes {
+        let states = State::ALL.into_iter();
+        let filter = Filter {
+            handler: Some(args.handler),
+            states: states.filter(|state| *state != State::Leased).collect(),
+            ..Filter::default()
+        };
+        let number = store::waiting(url, store.count(&filter)).await?;
+        if global.json {
+            output::json(&json!({ "dry_run": true, "cleared": number }))?;
+        } else {
+            let number = output::messages(number);
+            output::line(format!("{number} would be deleted; with --yes they are"))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    let token = interrupt::token()?;
+    let mut cleared = 0;
+    let mut slice = Slice {
+        after: None,
+        limit: SLICE,
+    };
+    while !token.is_cancelled() {
+        let step = store::waiting(url, store.clear_slice(&args.handler, &slice));
+        let Some(progress) = interrupt::unless_given_up(&token, step).await else {
+            output::note("the store does not answer: the last step may have been done or not");
+            break;
+        };
+        let progress = progress?;
+        cleared += progress.changed;
+        if progress.next.is_none() {
+            break;
+        }
+        slice.after = progress.next;
+    }
+    if global.json {
+        output::json(&json!({ "cleared": cleared }))?;
+    } else if !global.quiet {
+        output::line(format!("{} deleted", output::messages(cleared)))?;
+    }
+    Ok(interrupt::exit(&token, Exit::Ok))
+}

@@ -1,0 +1,64 @@
+//! `inbox reschedule`: pending messages become due at another time.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use clap::Args;
+use inbox::{Due, Filter, Inbox, Intervention, Key, Progress, Slice, State};
+
+use crate::{
+    args::{Global, SelectionArgs, duration},
+    commands::discard::{self, Verb},
+    exit::Exit,
+    store,
+};
+
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("when").required(true))]
+pub(crate) struct RescheduleArgs {
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+    /// Due at this moment, such as 2030-01-31T08:00:00Z; at once if it has passed
+    #[arg(long, value_name = "MOMENT", group = "when", value_parser = moment)]
+    pub(crate) due: Option<SystemTime>,
+    /// Due this long from now, such as 90s, 12h or 7d; 0s is now
+    #[arg(long, value_name = "TIME", group = "when", value_parser = duration)]
+    pub(crate) after: Option<Duration>,
+}
+
+fn moment(text: &str) -> Result<SystemTime, String> {
+    let moment: jiff::Timestamp = text
+        .parse()
+        .map_err(|_| "expected a moment such as 2030-01-31T08:00:00Z".to_owned())?;
+    Ok(moment.into())
+}
+
+const RESCHEDULED: Verb = Verb {
+    done: "rescheduled",
+    would: "would be rescheduled",
+    usual: State::Pending,
+    wrong_state: |_| "only pending messages can be rescheduled",
+};
+
+pub(crate) async fn run(global: &Global, args: RescheduleArgs) -> Result<Exit> {
+    args.selection.check(false);
+    let due = match (args.due, args.after) {
+        (Some(moment), _) => Due::At(moment),
+        (None, after) => after.map_or(Due::Now, Due::After),
+    };
+    let store = store::open(&global.store).await?;
+    discard::intervene(
+        global,
+        store.as_ref(),
+        args.selection,
+        Vec::<State>::new(),
+        &RESCHEDULED,
+        async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
+            store.reschedule(key, due).await
+        },
+        async |store: &dyn Inbox, filter: &Filter, slice: &Slice| -> inbox::Result<Progress> {
+            store.reschedule_slice(filter, slice, due).await
+        },
+    )
+    .await
+}

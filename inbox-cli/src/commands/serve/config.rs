@@ -1,0 +1,413 @@
+//! The configuration: what may stand in `inbox.toml`.
+
+use std::{net::SocketAddr, num::NonZeroU32, ops::Range, path::PathBuf, time::Duration};
+
+use inbox::HandlerName;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use toml::Spanned;
+
+use super::{secret::Secret, webhooks::Webhook};
+use crate::{
+    args,
+    commands::process::{self, ProcessingArgs, TimeLimit},
+    retention::Keep,
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) store: Option<Spanned<StoreUrl>>,
+    /// How long requests and handlers may go on at the end.
+    pub(crate) grace: Option<Time>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) api: Option<Spanned<Api>>,
+    /// While more messages than this wait, no webhook is taken.
+    pub(crate) backlog_limit: Option<u64>,
+    #[serde(default)]
+    pub(crate) webhooks: Vec<Spanned<Webhook>>,
+    #[serde(default)]
+    pub(crate) handlers: Vec<Spanned<HandlerConfig>>,
+    #[serde(default)]
+    pub(crate) janitor: Janitor,
+}
+
+/// The store's URL, or where it is if it has a password.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum StoreUrl {
+    Url(String),
+    Secret(Secret),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tls {
+    /// The chain, in PEM.
+    pub(crate) certificate: Spanned<PathBuf>,
+    /// The private key, in PEM.
+    pub(crate) key: Spanned<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Api {
+    #[serde(default)]
+    pub(crate) tokens: Vec<Spanned<Secret>>,
+    #[serde(default = "max_attempts")]
+    pub(crate) max_attempts: NonZeroU32,
+    #[serde(default = "retry_delay")]
+    pub(crate) retry_delay: Time,
+    pub(crate) max_body_bytes: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HandlerConfig {
+    pub(crate) name: HandlerName,
+    pub(crate) command: Option<Vec<String>>,
+    pub(crate) post: Option<PostUrl>,
+    #[serde(default = "concurrency")]
+    pub(crate) concurrency: Concurrency,
+    #[serde(default = "lease")]
+    pub(crate) lease: Lease,
+    pub(crate) timeout: Option<Limit>,
+    #[serde(default = "max_attempts")]
+    pub(crate) max_attempts: NonZeroU32,
+    #[serde(default = "retry_delay")]
+    pub(crate) retry_delay: Time,
+}
+
+impl Api {
+    pub(crate) fn new(tokens: Vec<Spanned<Secret>>) -> Self {
+        Self {
+            tokens,
+            max_attempts: max_attempts(),
+            retry_delay: retry_delay(),
+            max_body_bytes: None,
+        }
+    }
+}
+
+impl HandlerConfig {
+    pub(crate) fn new(name: HandlerName) -> Self {
+        Self {
+            name,
+            command: None,
+            post: None,
+            concurrency: concurrency(),
+            lease: lease(),
+            timeout: None,
+            max_attempts: max_attempts(),
+            retry_delay: retry_delay(),
+        }
+    }
+
+    /// As `inbox process` takes it from the command line.
+    pub(crate) fn into_args(self, grace: Duration) -> ProcessingArgs {
+        ProcessingArgs {
+            handler: self.name,
+            concurrency: self.concurrency.0,
+            lease: self.lease.0,
+            timeout: self.timeout.map(|limit| limit.0),
+            max_attempts: self.max_attempts.get(),
+            retry_delay: self.retry_delay.0,
+            grace,
+            // The service's janitor sees to all handlers.
+            keep_processed: Keep::FOREVER,
+        }
+    }
+}
+
+/// How long final messages are kept.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Janitor {
+    pub(crate) keep_processed: Retention,
+    pub(crate) keep_dead: Retention,
+    pub(crate) keep_discarded: Retention,
+}
+
+impl Default for Janitor {
+    fn default() -> Self {
+        const MONTH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+        Self {
+            keep_processed: Retention(Some(MONTH)),
+            keep_dead: Retention(None),
+            keep_discarded: Retention(Some(MONTH)),
+        }
+    }
+}
+
+fn concurrency() -> Concurrency {
+    Concurrency(4)
+}
+
+fn lease() -> Lease {
+    Lease(Duration::from_secs(30))
+}
+
+fn max_attempts() -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(7)
+}
+
+fn retry_delay() -> Time {
+    Time(Duration::from_secs(1))
+}
+
+/// A value that is read from a text.
+macro_rules! from_text {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $read:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub(crate) struct $name(pub(crate) $inner);
+
+        impl $name {
+            pub(crate) fn new(text: &str) -> Result<Self, String> {
+                let read: fn(&str) -> Result<$inner, String> = $read;
+                read(text).map(Self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Self::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+            }
+        }
+    };
+}
+pub(super) use from_text;
+
+from_text!(
+    /// A time such as `30s` or `7d`.
+    Time(Duration),
+    args::duration
+);
+
+from_text!(
+    /// A time that a lease may have.
+    Lease(Duration),
+    args::lease
+);
+
+from_text!(
+    /// A time, or `none`.
+    Limit(TimeLimit),
+    process::time_limit
+);
+
+from_text!(
+    /// A time, or `forever`.
+    Retention(Option<Duration>),
+    |text| match text {
+        "forever" => Ok(None),
+        text => args::duration(text)
+            .map(Some)
+            .map_err(|error| format!("{error}, or \"forever\"")),
+    }
+);
+
+from_text!(
+    /// An address to post messages to.
+    PostUrl(String),
+    |text| {
+        let url: Option<reqwest::Url> = text.parse().ok();
+        match url.filter(|url| matches!(url.scheme(), "http" | "https")) {
+            Some(_) => Ok(text.to_owned()),
+            None => Err("expected an http or https URL, such as http://localhost:8080/hook".to_owned()),
+        }
+    }
+);
+
+/// How many handlers run at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Concurrency(pub(crate) u32);
+
+impl<'de> Deserialize<'de> for Concurrency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u32::deserialize(deserializer)? {
+            number @ 1..=10_000 => Ok(Self(number)),
+            _ => Err(D::Error::custom("expected 1 to 10000")),
+        }
+    }
+}
+
+/// Why a configuration is refused: one line, with the place.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{place}{key}{message}")]
+pub(crate) struct Wrong {
+    /// File, line and column with a colon behind each; nothing for the command line.
+    place: String,
+    /// The key and a colon, or nothing.
+    key: String,
+    message: String,
+}
+
+/// Where a configuration is from, to be pointed at.
+#[derive(Debug)]
+pub(crate) enum Source {
+    File { name: String, text: String },
+    CommandLine,
+}
+
+impl Source {
+    pub(crate) fn parse(&self) -> Result<Config, Wrong> {
+        let Self::File { text, .. } = self else {
+            return Ok(Config::default());
+        };
+        let wrong = |key: String, error: &toml::de::Error| {
+            self.wrong(&key, error.span().unwrap_or_default(), error.message())
+        };
+        let deserializer =
+            toml::Deserializer::parse(text).map_err(|error| wrong(String::new(), &error))?;
+        serde_path_to_error::deserialize(deserializer)
+            .map_err(|error| wrong(key_of(error.path()), error.inner()))
+    }
+
+    /// What is wrong with the value of `key` that stands at `span`.
+    pub(crate) fn wrong(&self, key: &str, span: Range<usize>, message: impl ToString) -> Wrong {
+        let place = match self {
+            Self::CommandLine => String::new(),
+            Self::File { name, text } => {
+                let before = text.get(..span.start).unwrap_or_default();
+                let line = before.matches('\n').count() + 1;
+                let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+                format!("{name}:{line}:{column}: ")
+            }
+        };
+        let message = message.to_string();
+        Wrong {
+            place,
+            key: if key.is_empty() {
+                String::new()
+            } else {
+                format!("{key}: ")
+            },
+            // One line, whatever a library says.
+            message: message.split_whitespace().collect::<Vec<_>>().join(" "),
+        }
+    }
+}
+
+/// The path to a key, without the steps that are the library's own.
+fn key_of(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let mut key = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => key.push_str(&format!("[{index}]")),
+            Segment::Map { key: name } if !name.starts_with("$__") => {
+                if !key.is_empty() {
+                    key.push('.');
+                }
+                key.push_str(name);
+            }
+            _ => {}
+        }
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> Source {
+        Source::File {
+            name: "inbox.toml".to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    fn complaint(text: &str) -> String {
+        file(text).parse().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_one_line_with_key_and_place() {
+        let handler = "[[handlers]]\nname = \"a\"\n";
+        for (text, place, reason) in [
+            (
+                "listne = \"127.0.0.1:80\"",
+                "inbox.toml:1:1: listne: ",
+                "unknown field `listne`",
+            ),
+            (
+                "listen = \"localhost\"",
+                "inbox.toml:1:10: listen: ",
+                "socket address",
+            ),
+            ("listen = ", "inbox.toml:1:10: ", ""),
+            (
+                "[tls]\nkey = \"k\"",
+                "inbox.toml:1:1: tls: ",
+                "missing field `certificate`",
+            ),
+            (
+                &format!("{handler}lease = \"5\""),
+                "inbox.toml:3:9: handlers[0].lease: ",
+                "such as",
+            ),
+            (
+                &format!("{handler}concurrency = 0"),
+                "inbox.toml:3:15: handlers[0].concurrency: ",
+                "1 to",
+            ),
+            (
+                &format!("{handler}post = \"ftp://x\""),
+                "inbox.toml:3:8: handlers[0].post: ",
+                "http",
+            ),
+            (
+                &format!("{handler}retries = 3"),
+                "inbox.toml:3:1: ",
+                "unknown field `retries`",
+            ),
+            (
+                "[[handlers]]\nname = \"\"",
+                "inbox.toml:2:8: handlers[0].name: ",
+                "empty",
+            ),
+            (
+                "[janitor]\nkeep_processed = \"1 year\"",
+                "inbox.toml:2:18: janitor.keep_processed: ",
+                "days",
+            ),
+            (
+                "[api]\ntokens = [\"hunter2\"]",
+                "inbox.toml:2:11: api.tokens[0]: ",
+                "not written",
+            ),
+            (
+                "[api]\ntoken = \"hunter2\"",
+                "inbox.toml:2:1: ",
+                "unknown field `token`",
+            ),
+            (
+                "[[webhooks]]\npath = \"/v1/x\"\nprovider = \"github\"",
+                "inbox.toml:2:8: webhooks[0].path: ",
+                "own",
+            ),
+            (
+                "[[webhooks]]\npath = \"/x\"\nprovider = \"gitlab\"",
+                "inbox.toml:3:12: webhooks[0].provider: ",
+                "unknown provider",
+            ),
+        ] {
+            let said = complaint(text);
+            assert!(said.starts_with(place), "{said}");
+            assert!(said.contains(reason), "{said}");
+            assert!(!said.contains('\n') && !said.contains("hunter2"), "{said}");
+        }
+    }
+
+    #[test]
+    fn nothing_need_be_said() {
+        let config = file("").parse().unwrap();
+        assert_eq!(
+            config.janitor.keep_processed.0,
+            Some(Duration::from_secs(30 * 86_400))
+        );
+        assert_eq!(config.janitor.keep_dead.0, None);
+    }
+}

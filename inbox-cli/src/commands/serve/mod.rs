@@ -1,0 +1,194 @@
+//! `inbox serve`: webhooks, the JSON API and handlers in one process, for those who do not write Rust.
+
+mod accept;
+mod config;
+mod custom;
+mod health;
+mod plan;
+mod secret;
+mod server;
+mod webhooks;
+mod work;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use inbox::HandlerName;
+use serde_json::json;
+
+use self::plan::Plan;
+use crate::{
+    args::Global,
+    commands::process,
+    exit::{self, Exit},
+    interrupt, output, store,
+};
+
+pub(crate) const HELP: &str = "\
+Examples:
+  inbox serve --config inbox.toml --check
+  inbox serve --config inbox.toml
+  INBOX_TOKEN=… inbox serve --token-env INBOX_TOKEN
+  inbox serve --webhook /github --provider github --secret-env GITHUB_SECRET -- ./handle
+
+Every key of the configuration is in `inbox-cli/inbox.example.toml`, and docs/serve.md has more: the
+JSON API, and workers in other languages. Secrets stand in environment variables or files, never in
+the configuration.
+
+GET /healthz answers 200 while the process lives, GET /readyz while the store can be reached and the
+process was not told to end. Exit code 2 is also that of a wrong configuration. See `inbox process
+--help` for what a handler is given and how it answers.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Read the configuration in this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Check the configuration, with its secrets, certificates and commands, and end. The store is not
+    /// asked
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Listen at this address [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+/// A small configuration without a file.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Without a configuration")]
+pub(crate) struct Flags {
+    /// Serve the JSON API to those who show the token in this environment variable; repeat it for
+    /// several tokens
+    #[arg(long, value_name = "VARIABLE", conflicts_with = "config")]
+    pub(crate) token_env: Vec<String>,
+    /// Receive webhooks at this path
+    #[arg(
+        long,
+        value_name = "PATH",
+        conflicts_with = "config",
+        requires = "provider"
+    )]
+    pub(crate) webhook: Option<String>,
+    /// Whose webhooks they are: github, stripe, slack, shopify, standard-webhooks, cloudevents
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with = "config",
+        requires = "webhook"
+    )]
+    pub(crate) provider: Option<String>,
+    /// The environment variable with the secret that they are signed with; repeat it for several
+    #[arg(
+        long,
+        value_name = "VARIABLE",
+        conflicts_with = "config",
+        requires = "webhook"
+    )]
+    pub(crate) secret_env: Vec<String>,
+    /// Store webhooks for this handler, and process its messages
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "default",
+        conflicts_with = "config"
+    )]
+    pub(crate) handler: HandlerName,
+    /// POST each message to this URL
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with = "config",
+        group = "serve_target"
+    )]
+    pub(crate) post: Option<String>,
+    /// Run this command for each message
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        conflicts_with = "config",
+        group = "serve_target"
+    )]
+    pub(crate) command: Vec<String>,
+}
+
+/// How much longer than the grace the end may take: settling, handing back.
+const END: Duration = Duration::from_secs(8);
+
+pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
+    let plan = match plan::read(global, &args).await {
+        Ok(plan) => plan,
+        Err(wrong) => {
+            output::note(format_args!("inbox: {wrong:#}"));
+            std::process::exit(exit::USAGE.into());
+        }
+    };
+    if args.check {
+        if !global.quiet {
+            output::line(format!("the configuration is good: {}", plan.sentence()))?;
+        }
+        return Ok(Exit::Ok);
+    }
+    let listener = server::bind(plan.listen)?;
+    let store = store::open_or_create(&plan.store).await?;
+    let token = interrupt::token()?;
+    let counts = Arc::new(server::Counts::default());
+    let (router, api) = server::router(&plan, &store, &token, Arc::clone(&counts))?;
+    let address = listener.local_addr().context("cannot listen")?;
+    if !global.quiet {
+        announce(&plan, address);
+    }
+    let serving = server::serve(
+        listener,
+        plan.tls.clone(),
+        router,
+        token.clone(),
+        plan.grace,
+    );
+    let working = work::run(&plan, &store, &token);
+    let (served, worked) = tokio::join!(cancelling(&token, serving), cancelling(&token, working));
+    if let Some(api) = api {
+        // What it hands back for callers that have gone; their leases run out otherwise.
+        let _ = tokio::time::timeout(END, api.finish()).await;
+    }
+    let worked = worked?;
+    served?;
+    let figures = counts.figures();
+    if global.json {
+        let mut all = process::figures(&worked.summary);
+        all["requests"] = json!(figures.requests);
+        all["refused"] = json!(figures.refused);
+        all["failed"] = json!(figures.failed);
+        output::json(&all)?;
+    } else if !global.quiet {
+        output::line(format!("{figures}; {}", process::sentence(&worked.summary)))?;
+    }
+    let is_orderly = worked.is_orderly && worked.summary.abandoned == 0;
+    Ok(interrupt::exit_of_service(&token, is_orderly, Exit::Ok))
+}
+
+/// Does `work`, and asks everything else to end if it has failed.
+async fn cancelling<T>(
+    token: &inbox::CancellationToken,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let done = work.await;
+    if done.is_err() {
+        token.cancel();
+    }
+    done
+}
+
+/// Says what is served, and what is deleted.
+fn announce(plan: &Plan, address: SocketAddr) {
+    let scheme = if plan.tls.is_some() { "https" } else { "http" };
+    output::note(format_args!("listening on {scheme}://{address}"));
+    for line in plan.lines() {
+        output::note(format_args!("  {line}"));
+    }
+    for warning in plan.warnings() {
+        output::note(format_args!("warning: {warning}"));
+    }
+}

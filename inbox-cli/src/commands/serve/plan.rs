@@ -1,0 +1,377 @@
+//! A configuration with all that it names: secrets, certificates, commands.
+
+use std::{collections::BTreeSet, fs, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow};
+use axum_server::tls_rustls::RustlsConfig;
+use inbox::{Handler, HandlerName, RetryPolicy};
+use inbox_http::api::Token;
+use toml::Spanned;
+
+use super::{
+    Flags, ServeArgs,
+    config::{Config, HandlerConfig, Janitor, Source, StoreUrl, Tls, Wrong},
+    secret::Secret,
+    webhooks::{self, Path, PlannedWebhook, ProviderName, Webhook},
+};
+use crate::{
+    args::Global,
+    commands::process::{LONGEST_RETRY_DELAY, ProcessingArgs},
+    handler::{self, TargetArgs},
+    output, store,
+};
+
+/// What will be served, ready to begin.
+pub(super) struct Plan {
+    pub(super) listen: SocketAddr,
+    pub(super) store: String,
+    pub(super) grace: Duration,
+    pub(super) tls: Option<RustlsConfig>,
+    pub(super) api: Option<PlannedApi>,
+    pub(super) backlog_limit: Option<u64>,
+    pub(super) webhooks: Vec<PlannedWebhook>,
+    pub(super) handlers: Vec<PlannedHandler>,
+    pub(super) janitor: Janitor,
+}
+
+pub(super) struct PlannedApi {
+    pub(super) tokens: Vec<Token>,
+    pub(super) retry: RetryPolicy,
+    pub(super) body_limit: Option<usize>,
+}
+
+pub(super) struct PlannedHandler {
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) args: ProcessingArgs,
+    pub(super) limit: Option<Duration>,
+    /// What it does with a message, without arguments and addresses that may hold secrets.
+    what: String,
+}
+
+const NOTHING: &str = "nothing to serve: name a configuration (--config inbox.toml), the JSON API's \
+                       token (--token-env), webhooks (--webhook) or a handler (--post, -- COMMAND)";
+
+/// What the command line and the configuration that it names ask for.
+pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
+    let (source, config) = match &args.config {
+        Some(path) => {
+            let name = path.display().to_string();
+            let text = fs::read_to_string(path);
+            let text = text.with_context(|| format!("cannot read the configuration {name}"))?;
+            let source = Source::File { name, text };
+            let config = source.parse()?;
+            (source, config)
+        }
+        None => (Source::CommandLine, from_flags(&args.flags)?),
+    };
+    let mut plan = Plan::new(&source, config).await?;
+    if let Some(address) = args.listen {
+        plan.listen = address;
+    }
+    if !global.is_default_store || plan.store.is_empty() {
+        plan.store.clone_from(&global.store);
+    }
+    store::check(&plan.store)?;
+    if plan.api.is_none() && plan.webhooks.is_empty() && plan.handlers.is_empty() {
+        return Err(match source {
+            Source::CommandLine => anyhow!(NOTHING),
+            Source::File { name, .. } => {
+                anyhow!("{name}: nothing to serve: there is no [api], [[webhooks]] or [[handlers]]")
+            }
+        });
+    }
+    Ok(plan)
+}
+
+fn from_flags(flags: &Flags) -> Result<Config> {
+    let secrets = |variables: &[String]| -> Vec<_> {
+        let secret = |name: &String| Spanned::new(0..0, Secret::Env(name.clone()));
+        variables.iter().map(secret).collect()
+    };
+    let mut config = Config::default();
+    if !flags.token_env.is_empty() {
+        config.api = Some(Spanned::new(
+            0..0,
+            super::config::Api::new(secrets(&flags.token_env)),
+        ));
+    }
+    if let (Some(path), Some(provider)) = (&flags.webhook, &flags.provider) {
+        let webhook = Webhook {
+            path: Path::new(path).map_err(|e| anyhow!("--webhook: {e}"))?,
+            provider: ProviderName::new(provider).map_err(|e| anyhow!("--provider: {e}"))?,
+            secrets: secrets(&flags.secret_env),
+            handlers: vec![flags.handler.clone()],
+            ordering: None,
+            origin: None,
+            tolerance: None,
+            custom: None,
+        };
+        config.webhooks.push(Spanned::new(0..0, webhook));
+    }
+    if flags.post.is_some() || !flags.command.is_empty() {
+        let mut handler = HandlerConfig::new(flags.handler.clone());
+        handler.post = flags
+            .post
+            .as_deref()
+            .map(super::config::PostUrl::new)
+            .transpose()
+            .map_err(|e| anyhow!("--post: {e}"))?;
+        handler.command = (!flags.command.is_empty()).then(|| flags.command.clone());
+        config.handlers.push(Spanned::new(0..0, handler));
+    }
+    Ok(config)
+}
+
+impl Plan {
+    async fn new(source: &Source, config: Config) -> Result<Self, Wrong> {
+        const GRACE: Duration = Duration::from_secs(20);
+        let grace = config.grace.map_or(GRACE, |grace| grace.0);
+        let listen = config
+            .listen
+            .unwrap_or_else(|| ([127, 0, 0, 1], 8080).into());
+        let store = match config.store {
+            None => String::new(),
+            Some(place) => {
+                let span = place.span();
+                match place.into_inner() {
+                    StoreUrl::Url(url) => url,
+                    StoreUrl::Secret(secret) => secret
+                        .read()
+                        .map_err(|error| source.wrong("store", span, error))?,
+                }
+            }
+        };
+        let tls = match &config.tls {
+            Some(files) => Some(tls(source, files).await?),
+            None => None,
+        };
+        let api = config.api.map(|api| {
+            let span = api.span();
+            let api = api.into_inner();
+            if api.tokens.is_empty() {
+                return Err(source.wrong(
+                    "api.tokens",
+                    span,
+                    "the API is not served without a token: tokens = [{ env = \"INBOX_TOKEN\" }]",
+                ));
+            }
+            let tokens = secrets(source, "api.tokens", &api.tokens)?;
+            let token = |(index, text): (usize, &String)| {
+                Token::new(text).map_err(|error| {
+                    let span = api.tokens.get(index).map_or(0..0, Spanned::span);
+                    source.wrong(&format!("api.tokens[{index}]"), span, error)
+                })
+            };
+            Ok(PlannedApi {
+                tokens: tokens
+                    .iter()
+                    .enumerate()
+                    .map(token)
+                    .collect::<Result<_, _>>()?,
+                retry: RetryPolicy::default()
+                    .with_max_attempts(api.max_attempts.get())
+                    .with_delays(
+                        api.retry_delay.0,
+                        LONGEST_RETRY_DELAY.max(api.retry_delay.0),
+                    ),
+                body_limit: api.max_body_bytes.map(|bytes| bytes.get() as usize),
+            })
+        });
+        Ok(Self {
+            listen,
+            store,
+            grace,
+            tls,
+            api: api.transpose()?,
+            backlog_limit: config.backlog_limit,
+            webhooks: webhooks::plan(source, config.webhooks)?,
+            handlers: handlers(source, config.handlers, grace)?,
+            janitor: config.janitor,
+        })
+    }
+
+    /// What is served, line by line.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(api) = &self.api {
+            let tokens = output::count_of(api.tokens.len() as u64, "token");
+            lines.push(format!("JSON API at /v1 ({tokens})"));
+        }
+        for planned in &self.webhooks {
+            let webhook = &planned.webhook;
+            lines.push(format!(
+                "webhooks of {} at {}, for {}",
+                webhook.provider.as_str(),
+                webhook.path.0,
+                names(&webhook.handlers)
+            ));
+        }
+        for handler in &self.handlers {
+            lines.push(format!(
+                "messages of `{}` {}",
+                handler.args.handler, handler.what
+            ));
+        }
+        let retentions = [
+            ("processed", &self.janitor.keep_processed),
+            ("dead", &self.janitor.keep_dead),
+            ("discarded", &self.janitor.keep_discarded),
+        ];
+        for (state, retention) in retentions {
+            if let Some(time) = retention.0 {
+                lines.push(format!(
+                    "{state} messages are DELETED after {}; a copy that comes later is handled again",
+                    output::duration(time)
+                ));
+            }
+        }
+        lines
+    }
+
+    /// What an operator should know, and may want so.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.tls.is_none() && !self.listen.ip().is_loopback() {
+            warnings.push(
+                "without [tls], tokens and messages are readable on the network; have a proxy in front \
+                 that encrypts"
+                    .to_owned(),
+            );
+        }
+        if self.api.is_none() {
+            let worked_on: BTreeSet<_> = self.handlers.iter().map(|h| &h.args.handler).collect();
+            let stored: BTreeSet<_> = self
+                .webhooks
+                .iter()
+                .flat_map(|planned| &planned.webhook.handlers)
+                .collect();
+            for handler in stored.difference(&worked_on) {
+                warnings.push(format!("nothing here works on the messages of `{handler}`"));
+            }
+        }
+        let windows = self
+            .handlers
+            .iter()
+            .map(|h| h.args.retry_policy().longest_window());
+        let window = windows.max().unwrap_or_default();
+        if let Some(kept) = self.janitor.keep_processed.0.filter(|kept| *kept < window) {
+            warnings.push(format!(
+                "processed messages are kept for {}, less than a handler's retries may take ({})",
+                output::duration(kept),
+                output::duration(window)
+            ));
+        }
+        warnings
+    }
+
+    /// All in one line.
+    pub(super) fn sentence(&self) -> String {
+        let api = if self.api.is_some() {
+            "the JSON API, "
+        } else {
+            ""
+        };
+        format!(
+            "{api}{} of webhooks, {}",
+            output::count_of(self.webhooks.len() as u64, "path"),
+            output::count_of(self.handlers.len() as u64, "handler")
+        )
+    }
+}
+
+fn names(handlers: &[HandlerName]) -> String {
+    let names: Vec<_> = handlers.iter().map(|name| format!("`{name}`")).collect();
+    names.join(", ")
+}
+
+/// The certificate and its key as the server uses them.
+async fn tls(source: &Source, files: &Tls) -> Result<RustlsConfig, Wrong> {
+    let certificate = file(source, "tls.certificate", &files.certificate)?;
+    let key = file(source, "tls.key", &files.key)?;
+    // Fails only when another part of the process has installed one; then that one serves.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    RustlsConfig::from_pem(certificate, key)
+        .await
+        .map_err(|error| {
+            let message = format!("the certificate and its key cannot be used: {error}");
+            source.wrong("tls", files.certificate.span(), message)
+        })
+}
+
+fn file(source: &Source, key: &str, path: &Spanned<PathBuf>) -> Result<Vec<u8>, Wrong> {
+    let place = path.get_ref().display();
+    fs::read(path.get_ref())
+        .map_err(|error| source.wrong(key, path.span(), format!("cannot read {place}: {error}")))
+}
+
+/// The secrets that are named.
+pub(super) fn secrets(
+    source: &Source,
+    key: &str,
+    all: &[Spanned<Secret>],
+) -> Result<Vec<String>, Wrong> {
+    let read = |(index, secret): (usize, &Spanned<Secret>)| {
+        secret
+            .get_ref()
+            .read()
+            .map_err(|error| source.wrong(&format!("{key}[{index}]"), secret.span(), error))
+    };
+    all.iter().enumerate().map(read).collect()
+}
+
+fn handlers(
+    source: &Source,
+    all: Vec<Spanned<HandlerConfig>>,
+    grace: Duration,
+) -> Result<Vec<PlannedHandler>, Wrong> {
+    let mut planned: Vec<PlannedHandler> = Vec::new();
+    for (index, config) in all.into_iter().enumerate() {
+        let (key, span) = (format!("handlers[{index}]"), config.span());
+        let config = config.into_inner();
+        let name = &config.name;
+        if planned.iter().any(|other| other.args.handler == *name) {
+            let message = format!("`{name}` is there twice");
+            return Err(source.wrong(&format!("{key}.name"), span, message));
+        }
+        let command = config.command.clone().unwrap_or_default();
+        let target = match (&config.post, command.first()) {
+            (Some(post), None) => TargetArgs {
+                post: Some(post.0.clone()),
+                command,
+            },
+            (None, Some(_)) => TargetArgs {
+                post: None,
+                command,
+            },
+            _ => {
+                let message = "a handler has either a command, as a list, or an address to post to";
+                return Err(source.wrong(&key, span, message));
+            }
+        };
+        let what = match target.command.first() {
+            Some(program) => format!("run {program}"),
+            None => format!(
+                "are posted to {}",
+                host(target.post.as_deref().unwrap_or_default())
+            ),
+        };
+        let handler = handler::from_args(&target)
+            .map_err(|error| source.wrong(&format!("{key}.command"), span, error))?;
+        let args = config.into_args(grace);
+        let limit = args.time_limit(&target);
+        planned.push(PlannedHandler {
+            handler,
+            args,
+            limit,
+            what,
+        });
+    }
+    Ok(planned)
+}
+
+/// Where a URL leads, without credentials and what else may be secret in it.
+fn host(url: &str) -> String {
+    let url: Option<reqwest::Url> = url.parse().ok();
+    let host = url.as_ref().and_then(reqwest::Url::host_str);
+    host.unwrap_or_default().to_owned()
+}

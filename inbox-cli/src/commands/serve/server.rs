@@ -1,0 +1,210 @@
+//! Listening, TLS, and the paths.
+
+use std::{
+    fmt,
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::{self, Next},
+    response::Response,
+};
+use axum_server::{
+    Handle,
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
+use hyper_util::rt::TokioTimer;
+use inbox::{BacklogGate, CancellationToken, Inbox, Store};
+use inbox_http::{
+    api::{self, Api},
+    webhooks::{Endpoint, WebhookReceiver},
+};
+
+use super::{accept::WatchingAcceptor, health, plan::Plan};
+use crate::output;
+
+/// How long a connection may take for the head of a request, and be idle.
+const HEAD: Duration = Duration::from_secs(30);
+
+/// What became of the requests.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    requests: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The same at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Figures {
+    pub(super) requests: u64,
+    /// Answered with a status of 400 to 499.
+    pub(super) refused: u64,
+    /// Answered with a status of 500 or more.
+    pub(super) failed: u64,
+}
+
+impl Counts {
+    fn add(&self, response: &Response) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if response.status().is_client_error() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        } else if response.status().is_server_error() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        Figures {
+            requests: self.requests.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&output::count_of(self.requests, "request"))?;
+        for (number, what) in [(self.refused, "refused"), (self.failed, "failed")] {
+            if number > 0 {
+                write!(f, ", {} {what}", output::count(number))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All paths of the service. Those of supervisors are not counted.
+pub(super) fn router(
+    plan: &Plan,
+    store: &Arc<dyn Inbox>,
+    token: &CancellationToken,
+    counts: Arc<Counts>,
+) -> Result<(Router, Option<Api>)> {
+    let mut router = Router::new();
+    let api = plan.api.as_ref().map(|planned| {
+        let mut api = Api::builder(Arc::clone(store))
+            .retry(planned.retry.clone())
+            .shutdown(token.clone());
+        if let Some(limit) = planned.body_limit {
+            api = api.body_limit(limit);
+        }
+        for token in &planned.tokens {
+            api = api.token(token.clone());
+        }
+        api.build()
+    });
+    if let Some(api) = &api {
+        router = router.merge(api.router());
+    }
+    if !plan.webhooks.is_empty() {
+        router = router.merge(webhooks(plan, store)?);
+    }
+    let router = router
+        .fallback(api::not_found)
+        .layer(middleware::from_fn_with_state(counts, count))
+        .merge(health::router(Arc::clone(store), token.clone()));
+    Ok((router, api))
+}
+
+/// GitHub's own limit, which is the largest of all providers'.
+const WEBHOOK_LIMIT: usize = 25 * 1024 * 1024;
+
+fn webhooks(plan: &Plan, inbox: &Arc<dyn Inbox>) -> Result<Router> {
+    let store: Arc<dyn Store> = Arc::<dyn Inbox>::clone(inbox);
+    let mut receiver = WebhookReceiver::new(store).body_limit(WEBHOOK_LIMIT);
+    if let Some(limit) = plan.backlog_limit {
+        let gate = BacklogGate::builder(Arc::clone(inbox), limit).build()?;
+        receiver = receiver.backlog_gate(gate);
+    }
+    for planned in &plan.webhooks {
+        let webhook = &planned.webhook;
+        let mut endpoint = Endpoint::new(planned.provider.clone(), &webhook.handlers)?;
+        if let Some(field) = &webhook.ordering {
+            endpoint = endpoint.ordering_field(&field.0);
+        }
+        receiver = receiver.endpoint(&webhook.path.0, endpoint)?;
+    }
+    Ok(receiver.into_router())
+}
+
+async fn count(State(counts): State<Arc<Counts>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    counts.add(&response);
+    response
+}
+
+/// Takes the address before anything else is begun.
+pub(super) fn bind(address: SocketAddr) -> Result<TcpListener> {
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    listener.set_nonblocking(true).context("cannot listen")?;
+    Ok(listener)
+}
+
+/// Serves until `token` is cancelled; then accepts no more connections, and leaves requests that are
+/// under way for `grace`.
+pub(super) async fn serve(
+    listener: TcpListener,
+    tls: Option<RustlsConfig>,
+    router: Router,
+    token: CancellationToken,
+    grace: Duration,
+) -> Result<()> {
+    let handle = Handle::new();
+    let ending = {
+        let handle = handle.clone();
+        async move {
+            token.cancelled().await;
+            handle.graceful_shutdown(Some(grace));
+            std::future::pending::<()>().await;
+        }
+    };
+    let service = router.into_make_service();
+    let serving = async {
+        match tls {
+            Some(tls) => {
+                let mut server = axum_server::from_tcp(listener)?
+                    .acceptor(RustlsAcceptor::new(tls).acceptor(WatchingAcceptor))
+                    .handle(handle)
+                    .first_request_timeout(HEAD);
+                limit(server.http_builder());
+                server.serve(service).await
+            }
+            None => {
+                let mut server = axum_server::from_tcp(listener)?
+                    .acceptor(WatchingAcceptor)
+                    .handle(handle)
+                    .first_request_timeout(HEAD);
+                limit(server.http_builder());
+                server.serve(service).await
+            }
+        }
+    };
+    tokio::select! {
+        served = serving => served.context("cannot serve"),
+        () = ending => Ok(()),
+    }
+}
+
+/// Limits that keep clients from holding connections for nothing.
+fn limit<E>(builder: &mut hyper_util::server::conn::auto::Builder<E>) {
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HEAD)
+        .max_concurrent_streams(250);
+}

@@ -1,0 +1,198 @@
+//! The webhooks of a configuration: on which paths, and who sends them.
+
+use inbox::HandlerName;
+use inbox_http::webhooks::Provider;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use toml::Spanned;
+
+use super::{
+    config::{Source, Time, Wrong, from_text},
+    custom::Custom,
+    plan::secrets,
+    secret::Secret,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Webhook {
+    pub(crate) path: Path,
+    pub(crate) provider: ProviderName,
+    #[serde(default)]
+    pub(crate) secrets: Vec<Spanned<Secret>>,
+    #[serde(default = "handlers")]
+    pub(crate) handlers: Vec<HandlerName>,
+    /// A JSON pointer to what orders messages.
+    pub(crate) ordering: Option<Pointer>,
+    /// What comes before the path in the address that the provider was given, where its signature
+    /// covers that.
+    pub(crate) origin: Option<String>,
+    /// How far a signature's time may be from the service's.
+    pub(crate) tolerance: Option<Time>,
+    /// How a provider signs that has no name here.
+    pub(crate) custom: Option<Custom>,
+}
+
+/// Whose webhooks they are, which says how they are signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProviderName {
+    Github,
+    Stripe,
+    Slack,
+    Shopify,
+    Twilio,
+    StandardWebhooks,
+    Cloudevents,
+    Custom,
+}
+
+impl ProviderName {
+    const ALL: [Self; 8] = [
+        Self::Github,
+        Self::Stripe,
+        Self::Slack,
+        Self::Shopify,
+        Self::Twilio,
+        Self::StandardWebhooks,
+        Self::Cloudevents,
+        Self::Custom,
+    ];
+
+    /// The provider that the configuration calls so.
+    pub(crate) fn new(name: &str) -> Result<Self, String> {
+        let found = Self::ALL
+            .into_iter()
+            .find(|provider| provider.as_str() == name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|provider| provider.as_str()).collect();
+            format!("unknown provider, expected one of {}", names.join(", "))
+        })
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Github => "github",
+            Self::Stripe => "stripe",
+            Self::Slack => "slack",
+            Self::Shopify => "shopify",
+            Self::Twilio => "twilio",
+            Self::StandardWebhooks => "standard-webhooks",
+            Self::Cloudevents => "cloudevents",
+            Self::Custom => "custom",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ProviderName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+fn handlers() -> Vec<HandlerName> {
+    HandlerName::new("default").into_iter().collect()
+}
+
+from_text!(
+    /// A path that requests may have, and that is not one of the service's own.
+    Path(String),
+    |text| {
+        let is_plain = text.starts_with('/')
+            && text.len() > 1
+            && !text.ends_with('/')
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~".contains(&byte));
+        if !is_plain {
+            return Err("a path is such as /webhooks/github, of letters, digits and - _ . ~ /".to_owned());
+        }
+        let is_taken = text == "/healthz" || text == "/readyz" || text.starts_with("/v1/");
+        if is_taken {
+            return Err("/healthz, /readyz and what begins with /v1/ are the service's own".to_owned());
+        }
+        Ok(text.to_owned())
+    }
+);
+
+from_text!(
+    /// A JSON pointer (RFC 6901).
+    Pointer(String),
+    |text| {
+        if text.starts_with('/') {
+            Ok(text.to_owned())
+        } else {
+            Err("a JSON pointer is such as /order/id".to_owned())
+        }
+    }
+);
+
+pub(super) struct PlannedWebhook {
+    pub(super) webhook: Webhook,
+    pub(super) provider: Provider,
+}
+
+/// Reads what the webhooks' configurations name.
+pub(super) fn plan(
+    source: &Source,
+    all: Vec<Spanned<Webhook>>,
+) -> Result<Vec<PlannedWebhook>, Wrong> {
+    let mut planned: Vec<PlannedWebhook> = Vec::new();
+    for (index, webhook) in all.into_iter().enumerate() {
+        let (key, span) = (format!("webhooks[{index}]"), webhook.span());
+        let webhook = webhook.into_inner();
+        if planned
+            .iter()
+            .any(|other| other.webhook.path.0 == webhook.path.0)
+        {
+            let path = &webhook.path.0;
+            return Err(source.wrong(
+                &format!("{key}.path"),
+                span,
+                format!("{path} is there twice"),
+            ));
+        }
+        if webhook.secrets.is_empty() {
+            let message = "webhooks are not received without a secret: secrets = [{ env = \"…\" }]";
+            return Err(source.wrong(&format!("{key}.secrets"), span, message));
+        }
+        if webhook.handlers.is_empty() {
+            return Err(source.wrong(&format!("{key}.handlers"), span, "name a handler at least"));
+        }
+        let secrets = secrets(source, &format!("{key}.secrets"), &webhook.secrets)?;
+        let provider =
+            provider(&webhook, secrets).map_err(|error| source.wrong(&key, span, error))?;
+        planned.push(PlannedWebhook { webhook, provider });
+    }
+    Ok(planned)
+}
+
+/// What tells the provider's requests from others.
+fn provider(webhook: &Webhook, secrets: Vec<String>) -> Result<Provider, String> {
+    let provider = match (webhook.provider, &webhook.origin) {
+        (ProviderName::Twilio, Some(origin)) => Provider::twilio(secrets, origin),
+        (ProviderName::Twilio, None) => {
+            let missing =
+                "twilio signs the address that it calls: origin = \"https://hooks.example.com\"";
+            return Err(missing.to_owned());
+        }
+        (_, Some(_)) => return Err("origin is for twilio only".to_owned()),
+        (ProviderName::Github, None) => Provider::github(secrets),
+        (ProviderName::Stripe, None) => Provider::stripe(secrets),
+        (ProviderName::Slack, None) => Provider::slack(secrets),
+        (ProviderName::Shopify, None) => Provider::shopify(secrets),
+        (ProviderName::StandardWebhooks, None) => Provider::standard_webhooks(secrets),
+        (ProviderName::Cloudevents, None) => Provider::cloud_events(secrets),
+        (ProviderName::Custom, None) => match &webhook.custom {
+            Some(custom) => custom.provider(secrets),
+            None => return Err("say how it signs, in [webhooks.custom]".to_owned()),
+        },
+    };
+    if webhook.custom.is_some() && webhook.provider != ProviderName::Custom {
+        return Err("[webhooks.custom] is for provider = \"custom\" only".to_owned());
+    }
+    let provider = provider.map_err(|error| error.to_string())?;
+    match &webhook.tolerance {
+        None => Ok(provider),
+        Some(tolerance) => {
+            let provider = provider.tolerance(tolerance.0);
+            provider.map_err(|error| error.to_string())
+        }
+    }
+}

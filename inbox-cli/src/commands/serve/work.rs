@@ -1,0 +1,71 @@
+//! What goes on behind the requests: handlers, and the janitor.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use inbox::{CancellationToken, Inbox, Janitor, Processor, Summary};
+use indicatif::ProgressBar;
+
+use super::plan::Plan;
+use crate::commands::process::{self, Counted};
+
+/// What handlers came to.
+#[derive(Default)]
+pub(super) struct Worked {
+    pub(super) summary: Summary,
+    /// Whether every run that the end found running came to its own end.
+    pub(super) is_orderly: bool,
+}
+
+/// Works until `token` is cancelled.
+pub(super) async fn run(
+    plan: &Plan,
+    store: &Arc<dyn Inbox>,
+    token: &CancellationToken,
+) -> Result<Worked> {
+    let janitor = janitor(plan, store)?;
+    let (worked, _) = tokio::join!(process(plan, store, token), janitor.run(token.clone()));
+    worked
+}
+
+async fn process(plan: &Plan, store: &Arc<dyn Inbox>, token: &CancellationToken) -> Result<Worked> {
+    let mut worked = Worked {
+        is_orderly: true,
+        ..Worked::default()
+    };
+    if plan.handlers.is_empty() {
+        token.cancelled().await;
+        return Ok(worked);
+    }
+    let mut builder = Processor::builder(Arc::clone(store)).drain_limit(plan.grace);
+    let mut all = Vec::new();
+    for planned in &plan.handlers {
+        let handler = Arc::clone(&planned.handler);
+        let handler = Counted::new(handler, ProgressBar::hidden(), token.clone());
+        let handler = Arc::new(handler);
+        all.push(Arc::clone(&handler));
+        builder = builder.router(process::router(handler, &planned.args, planned.limit));
+    }
+    let ended = builder.build()?.run(token.clone()).await;
+    if ended.is_err() {
+        // The janitor does not notice by itself.
+        token.cancel();
+    }
+    worked.summary = ended?;
+    worked.is_orderly = all.iter().all(|handler| handler.were_left_to_finish());
+    Ok(worked)
+}
+
+fn janitor(plan: &Plan, store: &Arc<dyn Inbox>) -> Result<Janitor> {
+    let mut builder = Janitor::builder(Arc::clone(store));
+    if let Some(retention) = plan.janitor.keep_processed.0 {
+        builder = builder.keep_processed(retention);
+    }
+    if let Some(retention) = plan.janitor.keep_dead.0 {
+        builder = builder.keep_dead(retention);
+    }
+    if let Some(retention) = plan.janitor.keep_discarded.0 {
+        builder = builder.keep_discarded(retention);
+    }
+    Ok(builder.build()?)
+}

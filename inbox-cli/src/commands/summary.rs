@@ -1,0 +1,133 @@
+//! What `inbox dead` and `inbox scheduled` print of many messages: groups.
+
+use anyhow::Result;
+use clap::Args;
+use inbox::{Filter, HandlerName, Inbox, MessageGroup, OperateExt as _, Span};
+use serde_json::json;
+
+use crate::{
+    args::{FilterArgs, Global},
+    commands::list::PageArgs,
+    exit::Exit,
+    output, store,
+};
+
+/// Which messages, and how they are shown.
+#[derive(Debug, Args)]
+pub(crate) struct SummaryArgs {
+    /// Only messages of this handler
+    #[arg(long, value_name = "NAME")]
+    pub(crate) handler: Option<HandlerName>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Look at no more than this many for the summary, those accepted last
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 100_000,
+        conflicts_with = "list"
+    )]
+    pub(crate) most: u64,
+    /// Print the messages one by one
+    #[arg(long)]
+    pub(crate) list: bool,
+    #[command(flatten)]
+    pub(crate) page: PageArgs,
+}
+
+/// When the messages of a group are of interest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    Finished,
+    Due,
+}
+
+/// Prints the groups of what the filter means, the largest first.
+pub(crate) async fn summarize(
+    global: &Global,
+    inbox: &dyn Inbox,
+    filter: &Filter,
+    most: u64,
+    when: When,
+) -> Result<Exit> {
+    let mut summary = store::waiting(&global.store, inbox.summarize(filter, most)).await?;
+    summary
+        .groups
+        .sort_by_key(|group| std::cmp::Reverse(group.messages));
+    if global.json {
+        for group in &summary.groups {
+            output::json(&in_json(group))?;
+        }
+    } else if !summary.groups.is_empty() {
+        print(&summary.groups, when)?;
+    }
+    if !summary.is_complete {
+        let seen = output::messages(summary.messages);
+        output::note(format_args!(
+            "these are the {seen} accepted last; there are more (see --most)"
+        ));
+    }
+    if summary.corrupt > 0 {
+        let corrupt = output::count(summary.corrupt);
+        output::note(format_args!("{corrupt} corrupt rows are in no group"));
+    }
+    if !global.json && !global.quiet && summary.is_complete {
+        output::note(output::messages(summary.messages));
+    }
+    Ok(Exit::Ok)
+}
+
+fn in_json(group: &MessageGroup) -> serde_json::Value {
+    let span = |span: Span| json!([output::time(span.first), output::time(span.last)]);
+    json!({
+        "handler": group.handler,
+        "kind": group.kind,
+        "error_type": group.error_type,
+        "messages": group.messages,
+        "accepted": span(group.accepted),
+        "due": span(group.due),
+        "finished": group.finished.map(span),
+        "sample": group.sample.to_string(),
+    })
+}
+
+fn print(groups: &[MessageGroup], when: When) -> Result<()> {
+    let (first, last) = match when {
+        When::Finished => ("first died", "last died"),
+        When::Due => ("first due", "last due"),
+    };
+    let mut table = output::table(&[
+        "handler",
+        "kind",
+        "error type",
+        "messages",
+        first,
+        last,
+        "sample",
+    ]);
+    for group in groups {
+        let error_type = group.error_type.as_ref().map_or("-", |name| name.as_str());
+        let span = match when {
+            When::Finished => group.finished,
+            When::Due => Some(group.due),
+        };
+        let shown = |time| match when {
+            When::Finished => output::ago(time),
+            When::Due => output::time(time),
+        };
+        let [first, last] = span.map_or_else(
+            || ["-".to_owned(), "-".to_owned()],
+            |span| [shown(span.first), shown(span.last)],
+        );
+        table.add_row([
+            output::cell(group.handler.as_str(), 40),
+            output::cell(group.kind.as_str(), 60),
+            output::cell(error_type, 80),
+            output::count(group.messages),
+            first,
+            last,
+            output::cell(&group.sample.to_string(), usize::MAX),
+        ]);
+    }
+    output::print(table)
+}

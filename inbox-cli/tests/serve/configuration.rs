@@ -1,0 +1,257 @@
+//! What is configured, and what is refused.
+
+use std::path::Path;
+
+use reqwest::{Certificate, Client};
+use serde_json::json;
+
+use crate::{
+    service::{Service, TOKEN},
+    support::{Output, Place, wait_for},
+};
+
+fn check(place: &Place, text: &str) -> Output {
+    place.file("inbox.toml", text);
+    let output = place
+        .command(&["serve", "--config", "inbox.toml", "--check"])
+        .env("INBOX_TEST_TOKEN", TOKEN)
+        .env("INBOX_TEST_SHORT", "hunter2")
+        .output();
+    crate::support::finish(output.unwrap())
+}
+
+#[test]
+fn the_example_is_a_good_configuration() {
+    let place = Place::new();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("inbox.example.toml");
+    let text = std::fs::read_to_string(example).unwrap();
+    // What it names, in this folder.
+    for name in ["charge-card", "notify"] {
+        let script = place.file(name, "#!/bin/sh\n");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(script, executable).unwrap();
+    }
+    place.file("token", TOKEN);
+    let (certificate, key) = certificate();
+    place.file("fullchain.pem", certificate);
+    place.file("privkey.pem", key);
+    // With the keys that it only shows.
+    let all = text.replace("\n#- ", "\n");
+    for (text, paths) in [(&text, 2), (&all, 4)] {
+        place.file("inbox.toml", text);
+        let output = place
+            .command(&["serve", "--config", "inbox.toml", "--check"])
+            .env("INBOX_TOKEN", TOKEN)
+            .env("GITHUB_WEBHOOK_SECRET", "hunter2")
+            .env("TWILIO_AUTH_TOKEN", "hunter4")
+            .env("OWN_SECRET", "hunter5")
+            .env("STRIPE_WEBHOOK_SECRET", "whsec_hunter2")
+            .env("STRIPE_WEBHOOK_SECRET_OLD", "whsec_hunter3")
+            .env("DATABASE_URL", "sqlite://inbox.db")
+            .output();
+        let output = crate::support::finish(output.unwrap()).exits(0);
+        let output = output.says(&format!(
+            "the configuration is good: the JSON API, {paths} paths of webhooks"
+        ));
+        assert!(!output.stdout.contains("hunter"), "{output:?}");
+    }
+    assert!(all.len() < text.len(), "no key is only shown");
+    assert!(!place.path("inbox.db").exists());
+}
+
+#[test]
+fn a_wrong_configuration_is_one_line_with_key_and_place() {
+    let place = Place::new();
+    let webhook = "[[webhooks]]\npath = \"/a\"\nprovider = \"github\"\n";
+    let cases = [
+        ("", "inbox.toml: nothing to serve"),
+        (
+            "listne = 1",
+            "inbox.toml:1:1: listne: unknown field `listne`",
+        ),
+        (
+            "[api]",
+            "inbox.toml:1:1: api.tokens: the API is not served without a token",
+        ),
+        (
+            "[api]\ntokens = [{ env = \"INBOX_ABSENT\" }]",
+            "inbox.toml:2:11: api.tokens[0]: the environment variable INBOX_ABSENT is not set",
+        ),
+        (
+            "[api]\ntokens = [{ env = \"INBOX_TEST_SHORT\" }]",
+            "inbox.toml:2:11: api.tokens[0]: bearer token must be at least 16",
+        ),
+        (
+            "[api]\ntokens = [\"hunter2\"]",
+            "inbox.toml:2:11: api.tokens[0]: expected { env",
+        ),
+        (
+            "[tls]\ncertificate = \"absent.pem\"\nkey = \"absent.pem\"",
+            "inbox.toml:2:15: tls.certificate: cannot read absent.pem",
+        ),
+        (
+            webhook,
+            "inbox.toml:1:1: webhooks[0].secrets: webhooks are not received without",
+        ),
+        (
+            "[[handlers]]\nname = \"a\"\ncommand = [\"no-such-command\"]",
+            "inbox.toml:1:1: handlers[0].command: cannot run no-such-command",
+        ),
+        (
+            "[[handlers]]\nname = \"a\"",
+            "inbox.toml:1:1: handlers[0]: a handler has either",
+        ),
+        (
+            "[[handlers]]\nname = \"a\"\ncommand = [\"true\"]\n[[handlers]]\nname = \"a\"\ncommand = [\"true\"]",
+            "inbox.toml:4:1: handlers[1].name: `a` is there twice",
+        ),
+    ];
+    let secret = "secrets = [{ env = \"INBOX_TEST_SHORT\" }]\n";
+    let custom = "[[webhooks]]\npath = \"/a\"\nprovider = \"custom\"\n";
+    let more = [
+        (
+            format!("{webhook}{secret}tolerance = \"1m\""),
+            "inbox.toml:1:1: webhooks[0]: tolerance of time must be left out",
+        ),
+        (
+            format!("{webhook}{secret}[webhooks.custom]\nheader = \"x\""),
+            "inbox.toml:1:1: webhooks[0]: [webhooks.custom] is for provider = \"custom\" only",
+        ),
+        (
+            format!("{custom}{secret}"),
+            "inbox.toml:1:1: webhooks[0]: say how it signs, in [webhooks.custom]",
+        ),
+        (
+            format!("{custom}{secret}[webhooks.custom]\nheader = \"x y\""),
+            "inbox.toml:6:10: webhooks[0].custom.header: expected a header's name",
+        ),
+        (
+            format!("{custom}{secret}[webhooks.custom]\nheader = \"x\"\nsigns = \"{{timestamp}}\""),
+            "inbox.toml:7:9: webhooks[0].custom.signs: expected what is signed",
+        ),
+        (
+            format!(
+                "{custom}{secret}[webhooks.custom]\nheader = \"x\"\nsigns = \"{{timestamp}}{{body}}\""
+            ),
+            "inbox.toml:1:1: webhooks[0]: signature must be over the body, and over the time",
+        ),
+        (
+            format!(
+                "{custom}{secret}[webhooks.custom]\nheader = \"x\"\nid_header = \"x\"\nid_field = \"x\""
+            ),
+            "inbox.toml:1:1: webhooks[0]: id must be in one place",
+        ),
+    ];
+    let more = more
+        .iter()
+        .map(|(text, complaint)| (text.as_str(), *complaint));
+    for (text, complaint) in cases.into_iter().chain(more) {
+        let output = check(&place, text).exits(2).complains(complaint);
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        assert!(!output.stderr.contains("hunter2"), "{output:?}");
+    }
+    place
+        .inbox(&["serve"])
+        .exits(2)
+        .complains("nothing to serve: name a configuration");
+    place
+        .inbox(&["serve", "--config", "absent.toml"])
+        .exits(2)
+        .complains("absent.toml");
+    let both = ["serve", "--config", "inbox.toml", "--token-env", "X"];
+    place.inbox(&both).exits(2).complains("cannot be used with");
+}
+
+#[tokio::test]
+async fn the_command_line_overrides_the_configuration() {
+    let place = Place::new();
+    place.file(
+        "inbox.toml",
+        "listen = \"203.0.113.1:1\"\nstore = \"sqlite://configured.db\"\n\
+         [api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]",
+    );
+    let arguments = ["--config", "inbox.toml"];
+    let service = Service::start(&place, &arguments);
+    service.send("1").await;
+    assert!(place.path("configured.db").exists());
+    // Said, be it the default or not.
+    assert!(
+        service
+            .said()
+            .contains("processed messages are DELETED after 30d")
+    );
+    drop(service);
+    let service = Service::start(
+        &place,
+        &[&["--store", "sqlite://inbox.db"], &arguments[..]].concat(),
+    );
+    assert_eq!(service.send("1").await["status"], "accepted");
+    assert!(place.path("inbox.db").exists());
+}
+
+/// A certificate for 127.0.0.1, and its key.
+fn certificate() -> (String, String) {
+    let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    (certified.cert.pem(), certified.signing_key.serialize_pem())
+}
+
+#[tokio::test]
+async fn it_speaks_tls() {
+    let place = Place::new();
+    let (certificate, key) = certificate();
+    place.file("cert.pem", &certificate);
+    place.file("key.pem", key);
+    place.file(
+        "inbox.toml",
+        "[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
+         [api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]",
+    );
+    let service = Service::start(&place, &["--config", "inbox.toml"]);
+    assert!(service.base.starts_with("https://"), "{}", service.base);
+    let root = Certificate::from_pem(certificate.as_bytes()).unwrap();
+    let client = Client::builder()
+        .no_proxy()
+        .tls_certs_only([root])
+        .build()
+        .unwrap();
+    let url = format!("{}/v1/claim", service.base);
+    let request = client
+        .post(url)
+        .bearer_auth(TOKEN)
+        .header("content-type", "application/json");
+    let response = request.body(r#"{"handlers":["h"]}"#).send().await.unwrap();
+    assert_eq!(response.text().await.unwrap(), r#"{"messages":[]}"#);
+    let plain = service.base.replace("https", "http");
+    assert!(Client::new().get(plain).send().await.is_err());
+    // A key of another certificate.
+    place.file("key.pem", self::certificate().1);
+    let output = place
+        .command(&["serve", "--config", "inbox.toml", "--check"])
+        .env("INBOX_TEST_TOKEN", TOKEN)
+        .output();
+    crate::support::finish(output.unwrap())
+        .exits(2)
+        .complains("inbox.toml:2:15: tls");
+}
+
+#[tokio::test]
+async fn neither_payloads_nor_secrets_are_logged() {
+    let place = Place::new();
+    let service = Service::with_log(&place, "inbox=trace,hyper=trace");
+    let payload = json!({"card": "hunter2"});
+    let message = json!({"handler": "h", "id": "1", "kind": "k", "payload": payload});
+    service.ask("/v1/messages", message).await;
+    let claimed = service.claim(1, 0).await;
+    let settlement =
+        json!({"lease": claimed[0]["lease"], "outcome": "processed", "result": payload});
+    service
+        .ask("/v1/settle", json!({"settlements": [settlement]}))
+        .await;
+    let (status, _) = service
+        .post("/v1/messages", &json!({"handler": "hunter2\u{0}"}))
+        .await;
+    assert_eq!(status, 422);
+    wait_for("a log", || service.said().contains("swept"));
+    let said = service.said();
+    assert!(!said.contains("hunter2") && !said.contains(TOKEN), "{said}");
+}
