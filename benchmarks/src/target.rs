@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Connections of a store that many tasks share: as many as stores open by default.
-const CONNECTIONS: u32 = 10;
+pub(crate) const CONNECTIONS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {

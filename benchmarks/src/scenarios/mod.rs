@@ -5,6 +5,7 @@ mod confirmed;
 mod cost;
 mod depth;
 mod drain;
+mod http;
 mod inline;
 mod keys;
 mod pair;
@@ -14,6 +15,7 @@ mod snapshot;
 mod steady;
 mod sweeps;
 mod transactional;
+mod transactional_batches;
 mod wakeup;
 pub(crate) mod work;
 mod workers;
@@ -54,7 +56,7 @@ pub(crate) struct Options {
     /// Messages a second of steady traffic
     #[arg(long, value_delimiter = ',', default_values = ["500", "2000"], value_parser = clap::value_parser!(u64).range(1..))]
     rate: Vec<u64>,
-    /// Seconds of steady traffic per run, of inline use, and of traffic before a purge
+    /// Seconds of steady traffic per run, of inline use, of requests, and of traffic before a purge
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Messages retained, pending or purged, compared with none, of 16 bytes each
@@ -77,8 +79,13 @@ enum Scenario {
     Bare,
     /// Begin and finish one message at a time, compared with a bare insert and update in SQL
     Inline,
+    /// Requests to an idempotent endpoint and webhooks over 1, 8 and 64 connections, compared with the same service
+    /// without the layer and with hand-written SQL, on SQLite and PostgreSQL
+    Http,
     /// Handlers that write in the transaction that completes their message
     Transactional,
+    /// Batch handlers that write in the transaction that completes their messages, on PostgreSQL
+    TransactionalBatches,
     /// Drain messages without ordering keys, with many, with a few and with one
     OrderingKeys,
     /// Receive, and claim and settle, in batches of 1 to 1,000
@@ -162,7 +169,9 @@ impl Bench<'_> {
             Scenario::Steady => steady::measure(self).await?,
             Scenario::Bare => bare::measure(self).await?,
             Scenario::Inline => inline::measure(self).await?,
+            Scenario::Http => http::measure(self).await?,
             Scenario::Transactional => transactional::measure(self).await?,
+            Scenario::TransactionalBatches => transactional_batches::measure(self).await?,
             Scenario::OrderingKeys => keys::measure(self).await?,
             Scenario::BatchSize => sweeps::batch_sizes(self).await?,
             Scenario::Payload => sweeps::payloads(self).await?,

@@ -25,43 +25,61 @@ use crate::{
 const FEWER: u64 = 10;
 /// Handlers that run at a time, each with a connection.
 const CONCURRENCY: [u32; 2] = [1, 8];
+const LOOK_AHEAD: usize = 32;
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = (bench.options.messages / FEWER).max(1);
     bench.report.adjust("messages", number);
     for concurrency in CONCURRENCY {
-        let (mut drains, mut bares) = (Runs::default(), Runs::default());
+        let (mut drains, mut ahead, mut bares) =
+            (Runs::default(), Runs::default(), Runs::default());
         for run in 0..bench.options.runs {
-            // Neither is always first.
-            for place in 0..2 {
-                if (run + place) % 2 == 0 {
-                    let Some(time) = one_store(bench, number, concurrency).await? else {
-                        let text = format!("{} has no transactions", bench.site.target.name());
-                        bench.report.note("transactional", text);
-                        return Ok(());
-                    };
-                    drains.add(number, time);
-                } else if let Some(time) = one_bare(bench, number, concurrency).await? {
-                    bares.add(number, time);
-                }
+            // None is always first.
+            for place in 0..3 {
+                let (runs, look_ahead) = match (run + place) % 3 {
+                    0 => (&mut drains, 0),
+                    1 => (&mut ahead, LOOK_AHEAD),
+                    _ => {
+                        if let Some(time) = one_bare(bench, number, concurrency).await? {
+                            bares.add(number, time);
+                        }
+                        continue;
+                    }
+                };
+                let Some(time) = one_store(bench, number, concurrency, look_ahead).await? else {
+                    let text = format!("{} has no transactions", bench.site.target.name());
+                    bench.report.note("transactional", text);
+                    return Ok(());
+                };
+                runs.add(number, time);
             }
         }
         let with = format!("{concurrency} at a time");
         bench.rates(format!("drain in transactions, {with}"), None, &drains);
+        bench.rates(format!("looking {LOOK_AHEAD} ahead, {with}"), None, &ahead);
+        let gain = ratios(&ahead.rates, &drains.rates);
+        bench.figures(format!("looking ahead, of not so, {with}"), gain, "ratio");
         if !bares.rates.is_empty() {
             bench.rates(format!("bare transactions, {with}"), None, &bares);
             let of_bare = ratios(&drains.rates, &bares.rates);
             bench.figures(format!("of bare transactions, {with}"), of_bare, "ratio");
+            let of_bare = ratios(&ahead.rates, &bares.rates);
+            bench.figures(
+                format!("looking ahead, of bare ones, {with}"),
+                of_bare,
+                "ratio",
+            );
         }
     }
     Ok(())
 }
 
 /// `None` if the store has no transactions.
-async fn one_store(
+pub(super) async fn one_store(
     bench: &mut Bench<'_>,
     number: u64,
     concurrency: u32,
+    look_ahead: usize,
 ) -> Result<Option<Duration>> {
     let store = bench.fresh(Slot::First).await?;
     let inbox = store.inbox();
@@ -78,6 +96,7 @@ async fn one_store(
     let processor = Processor::builder(inbox.clone())
         .router(router)
         .concurrency(concurrency as usize)
+        .look_ahead(look_ahead)
         .build()?;
     let time = drain::run(&inbox, &processor, number).await?;
     inbox.close().await;
@@ -123,7 +142,7 @@ async fn finish(mut caller: Bare, messages: Vec<Message>) -> Result<()> {
 }
 
 /// The handlers' own table, in the database of the inbox. MongoDB needs none.
-async fn set_up(site: &Site, slot: Slot) -> Result<()> {
+pub(super) async fn set_up(site: &Site, slot: Slot) -> Result<()> {
     let table = || AssertSqlSafe("CREATE TABLE effect (id VARCHAR(64) NOT NULL PRIMARY KEY)");
     if let Some(options) = site.postgres(slot) {
         options.connect().await?.execute(table()).await?;
