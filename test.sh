@@ -12,8 +12,15 @@ target=${CARGO_TARGET_DIR:-target}
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 log=$target/test.log
 
-cargo test --workspace --all-features --no-run "$@" || exit 1
-"$target/debug/test-servers" install || echo "test.sh: going on with the servers that are there"
+# The servers are installed while the rest is built.
+cargo test --workspace --all-features --no-run --test servers "$@" || exit 1
+"$target/debug/test-servers" install >"$target/install.log" 2>&1 &
+installation=$!
+cargo test --workspace --all-features --no-run "$@"
+built=$?
+wait "$installation" || echo "test.sh: going on with the servers that are there"
+cat "$target/install.log"
+[ "$built" = 0 ] || exit 1
 
 cargo test --workspace --all-features --no-fail-fast "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
