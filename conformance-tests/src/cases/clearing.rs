@@ -1,5 +1,10 @@
 //! Clearing a handler, and removing an inbox.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use inbox_api::{
     ErrorKind, Extended, Filter, HandlerName, Receipt, Settled, Slice, State, StoreExt,
 };
@@ -247,7 +252,7 @@ pub(crate) async fn what_is_foreign_is_not_removed(cx: Context) -> CaseResult {
 async fn refuses_to_remove(cx: &Context, variant: SchemaVariant) -> CaseResult {
     let inbox = cx.variant(variant).await?;
     let found = |inbox: &TestInbox| {
-        let store = std::sync::Arc::clone(&inbox.store);
+        let store = Arc::clone(&inbox.store);
         async move {
             let create = store.create().await.err().map(|error| error.kind());
             (store.version().await.ok(), create)
@@ -280,6 +285,33 @@ pub(crate) async fn many_can_remove_at_once(cx: Context) -> CaseResult {
     }
     is_removed(&inbox).await?;
     inbox.create().await?;
+    inbox.accept(&message("1")?).await
+}
+
+/// Defect: between two steps of a removal, what is left of the inbox is told as an error, which a set-up
+/// or a probe that runs at that moment ends with.
+pub(crate) async fn a_removal_can_be_watched(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let ended = Arc::new(AtomicBool::new(false));
+    let mut watchers = tokio::task::JoinSet::new();
+    for connection in inbox.connections(2).await? {
+        let ended = Arc::clone(&ended);
+        watchers.spawn(async move {
+            while !ended.load(Ordering::SeqCst) {
+                persist(|| connection.exists()).await?;
+                persist(|| connection.version()).await?;
+            }
+            Ok::<_, inbox_api::Error>(())
+        });
+    }
+    for _ in 0..5 {
+        persist(|| inbox.remove()).await?;
+        persist(|| inbox.create()).await?;
+    }
+    ended.store(true, Ordering::SeqCst);
+    while let Some(watcher) = watchers.join_next().await {
+        watcher??;
+    }
     inbox.accept(&message("1")?).await
 }
 

@@ -34,6 +34,8 @@ pub(crate) enum Mistake {
     RemoveNeedsAnInbox,
     RemovesAnything,
     RemovesNothing,
+    /// Who asks while it is removed is told of a table that is gone.
+    RemovalIsSeen,
 }
 
 /// What is found where the inbox should be.
@@ -44,6 +46,7 @@ pub(crate) struct Condition(Arc<Mutex<Found>>);
 struct Found {
     variant: Option<SchemaVariant>,
     times: u32,
+    is_being_removed: bool,
 }
 
 impl Default for Condition {
@@ -58,7 +61,11 @@ fn refused(operation: &'static str, kind: ErrorKind, text: &str) -> Error {
 
 impl Condition {
     pub(crate) fn of(variant: Option<SchemaVariant>) -> Self {
-        Self(Arc::new(Mutex::new(Found { variant, times: 0 })))
+        Self(Arc::new(Mutex::new(Found {
+            variant,
+            times: 0,
+            is_being_removed: false,
+        })))
     }
 
     fn variant(&self) -> Option<SchemaVariant> {
@@ -88,8 +95,13 @@ impl Condition {
         }
     }
 
-    pub(crate) fn exists(&self, defect: &impl Defect) -> bool {
-        self.variant().is_none() || defect.at_set_up() == Mistake::AlwaysExists
+    pub(crate) fn exists(&self, defect: &impl Defect) -> Result<bool> {
+        let mistake = defect.at_set_up();
+        if mistake == Mistake::RemovalIsSeen && self.0.lock().unwrap().is_being_removed {
+            let text = "no such table";
+            return Err(refused("exists", ErrorKind::SchemaMissing, text));
+        }
+        Ok(self.variant().is_none() || mistake == Mistake::AlwaysExists)
     }
 
     pub(crate) fn version(&self) -> Option<u32> {
@@ -139,7 +151,7 @@ impl Condition {
     }
 
     /// Makes the place empty, unless it is not this build's to touch.
-    pub(crate) fn remove(&self, defect: &impl Defect) -> Result<()> {
+    pub(crate) async fn remove(&self, defect: &impl Defect) -> Result<()> {
         let mistake = defect.at_set_up();
         match self.variant() {
             Some(SchemaVariant::Missing) if mistake == Mistake::RemoveNeedsAnInbox => {
@@ -154,7 +166,13 @@ impl Condition {
             _ if mistake == Mistake::RemovesNothing => return Ok(()),
             _ => {}
         }
-        self.0.lock().unwrap().variant = Some(SchemaVariant::Missing);
+        if mistake == Mistake::RemovalIsSeen {
+            self.0.lock().unwrap().is_being_removed = true;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let mut found = self.0.lock().unwrap();
+        found.variant = Some(SchemaVariant::Missing);
+        found.is_being_removed = false;
         Ok(())
     }
 

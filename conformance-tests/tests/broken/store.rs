@@ -187,7 +187,7 @@ impl<D: Defect> Schema for Broken<D> {
     }
 
     async fn exists(&self) -> Result<bool> {
-        let exists = async || Ok(self.condition.exists(&self.defect));
+        let exists = async || self.condition.exists(&self.defect);
         self.set_up("exists", false, exists).await
     }
 
@@ -204,7 +204,7 @@ impl<D: Defect> Schema for Broken<D> {
 
     async fn remove(&self) -> Result<()> {
         let remove = async || {
-            self.condition.remove(&self.defect)?;
+            self.condition.remove(&self.defect).await?;
             if self.defect.at_set_up() == schema::Mistake::RemovesNothing {
                 return Ok(());
             }

@@ -141,6 +141,7 @@ macro_rules! operators {
             a_removed_inbox_is_gone:
                 "A removed inbox is gone, whole and alone, and can be set up again; removing it twice is harmless.",
             many_can_remove_at_once: "Many processes can remove an inbox at once.",
+            a_removal_can_be_watched: "Whether an inbox is there can be asked while it is removed and set up again.",
             whatever_is_this_builds_is_removed: "A missing, incomplete or older inbox can be removed.",
             what_is_newer_is_not_removed: "A newer inbox is not removed.",
             what_is_foreign_is_not_removed: "What is not an inbox is not removed.",

@@ -183,6 +183,8 @@ macro_rules! operators {
                     => "clearing::all_but_leased_ones_go",
                 removal_of_nothing: broken::schema::SetsUp(broken::schema::Mistake::RemovesNothing)
                     => "clearing::a_removed_inbox_is_gone",
+                removal_that_is_seen: broken::schema::SetsUp(broken::schema::Mistake::RemovalIsSeen)
+                    => "clearing::a_removal_can_be_watched",
                 removal_that_needs_an_inbox: broken::schema::SetsUp(broken::schema::Mistake::RemoveNeedsAnInbox)
                     => "clearing::whatever_is_this_builds_is_removed",
                 removal_of_what_is_newer: broken::schema::SetsUp(broken::schema::Mistake::RemovesAnything)
