@@ -23,7 +23,7 @@ use crate::{
     store::MySqlStore,
 };
 
-/// How often a set-up is tried when another node of a cluster is at it too.
+/// How often a step is tried when another process is at it too.
 const TRIES: u32 = 10;
 /// How long between two tries.
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
@@ -170,44 +170,41 @@ async fn take_down(connection: Connection<'_>) -> Result<()> {
     Ok(())
 }
 
-async fn remove(connection: Connection<'_>) -> Result<()> {
+/// Takes a step, again if another process was at it, for as long as there is time: it was preferred, or
+/// removed a table that had been seen.
+async fn persist<T, F>(connection: Connection<'_>, step: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
     let mut tries = 1;
     loop {
-        let answer = take_down(connection).await;
-        if !is_to_be_tried_again(&answer, connection, &mut tries).await {
+        let answer = step().await;
+        let again = Instant::now() + BETWEEN_TRIES;
+        let disturbed = answer.as_ref().is_err_and(|error| {
+            matches!(error.kind(), ErrorKind::Conflict | ErrorKind::SchemaMissing)
+        });
+        if !disturbed || tries >= TRIES || again >= connection.until {
             return answer;
         }
+        tries += 1;
+        tokio::time::sleep_until(again).await;
     }
 }
 
-/// Whether another process was at it, and there is time for another try, which is due then.
-async fn is_to_be_tried_again<T>(
-    answer: &Result<T>,
-    connection: Connection<'_>,
-    tries: &mut u32,
-) -> bool {
-    let again = Instant::now() + BETWEEN_TRIES;
-    let conflict = matches!(answer, Err(error) if error.kind() == ErrorKind::Conflict);
-    if !conflict || *tries >= TRIES || again >= connection.until {
-        return false;
-    }
-    *tries += 1;
-    tokio::time::sleep_until(again).await;
-    true
+async fn remove(connection: Connection<'_>) -> Result<()> {
+    persist(connection, || take_down(connection)).await
 }
 
 async fn migrate(connection: Connection<'_>) -> Result<Migration> {
-    let mut tries = 1;
-    loop {
-        let answer = apply(connection).await;
-        if !is_to_be_tried_again(&answer, connection, &mut tries).await {
-            return answer;
-        }
-    }
+    persist(connection, || apply(connection)).await
 }
 
 /// What stands there, and whether that is a complete inbox that this build works with.
 async fn look(connection: Connection<'_>) -> Result<(Found, bool)> {
+    persist(connection, || look_once(connection)).await
+}
+
+async fn look_once(connection: Connection<'_>) -> Result<(Found, bool)> {
     let inner = connection.inner;
     let options = &connection.context.options;
     let mut guard = connection.guard().await?;
