@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// How often what is there is looked at while other processes remove it and set it up again.
+const LOOKS: u32 = 5;
+
 /// What is wrong with the rows of an inbox whose parts are all there: the first thing found.
 async fn find_contradiction(
     connection: &mut PgConnection,
@@ -158,6 +161,20 @@ async fn with_connection<T>(
     guard.finish(outcome)
 }
 
+/// Looks again if another process removed the inbox between two statements of a look.
+async fn look_at_rest<T, F>(look: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    for _ in 1..LOOKS {
+        match look().await {
+            Err(error) if error.kind() == ErrorKind::SchemaMissing => {}
+            answer => return answer,
+        }
+    }
+    look().await
+}
+
 async fn version(database: &Database) -> Result<Option<u32>> {
     let names = &database.names;
     let find = async |connection: &mut PgConnection| find(connection, names).await.map_err(failed);
@@ -169,7 +186,15 @@ async fn version(database: &Database) -> Result<Option<u32>> {
     }
 }
 
-async fn exists(connection: &mut PgConnection, names: &Names) -> Result<bool> {
+async fn exists(database: &Database) -> Result<bool> {
+    let names = &database.names;
+    with_connection(database, async |connection| {
+        is_complete(connection, names).await
+    })
+    .await
+}
+
+async fn is_complete(connection: &mut PgConnection, names: &Names) -> Result<bool> {
     let expected = version_of(STEPS);
     match find(connection, names).await.map_err(failed)? {
         Found::Nothing => return Ok(false),
@@ -246,8 +271,7 @@ async fn take_away(connection: &mut PgConnection, names: &Names) -> Result<()> {
 }
 
 async fn create(database: &Database) -> Result<()> {
-    let names = &database.names;
-    if !with_connection(database, async |connection| exists(connection, names).await).await? {
+    if !look_at_rest(|| exists(database)).await? {
         set_up(database, true).await?;
     }
     Ok(())
@@ -268,17 +292,13 @@ impl Schema for PostgresStore {
     }
 
     async fn version(&self) -> Result<Option<u32>> {
-        let found = version(&self.inner.database).await;
+        let found = look_at_rest(|| version(&self.inner.database)).await;
         found.map_err(in_operation("version"))
     }
 
     async fn exists(&self) -> Result<bool> {
-        let database = &self.inner.database;
-        with_connection(database, async |connection| {
-            exists(connection, &database.names).await
-        })
-        .await
-        .map_err(in_operation("exists"))
+        let exists = look_at_rest(|| exists(&self.inner.database)).await;
+        exists.map_err(in_operation("exists"))
     }
 
     async fn create(&self) -> Result<()> {
