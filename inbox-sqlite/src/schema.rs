@@ -221,7 +221,8 @@ async fn replace_triggers(
 async fn find_version(database: &Database, until: Instant) -> Result<Option<u32>> {
     let inbox = &database.options.inbox;
     let mut connection = database.any_reader(until).await?;
-    match find(&mut connection, inbox).await.map_err(failed)? {
+    let mut moment = connection.begin().await.map_err(failed)?;
+    match find(&mut moment, inbox).await.map_err(failed)? {
         Found::Nothing => Ok(None),
         Found::Marked(marked) => Ok(Some(marked.version)),
         Found::Foreign => Err(foreign_tables(inbox, version_of(STEPS))),
@@ -233,7 +234,8 @@ async fn is_complete(database: &Database, until: Instant) -> Result<bool> {
     let inbox = &database.options.inbox;
     let build = version_of(STEPS);
     let mut connection = database.any_reader(until).await?;
-    let marked = match find(&mut connection, inbox).await.map_err(failed)? {
+    let mut moment = connection.begin().await.map_err(failed)?;
+    let marked = match find(&mut moment, inbox).await.map_err(failed)? {
         Found::Nothing => return Ok(false),
         Found::Foreign => return Err(foreign_tables(inbox, build)),
         Found::Loaded => return Err(loaded_dump(inbox)),
@@ -244,7 +246,7 @@ async fn is_complete(database: &Database, until: Instant) -> Result<bool> {
     let expected = expected_objects(inbox, &[STEPS, &[TRIGGERS]].concat())
         .await
         .map_err(failed)?;
-    let present = present_objects(&mut connection, &expected)
+    let present = present_objects(&mut moment, &expected)
         .await
         .map_err(failed)?;
     Ok(first_difference(&expected, &present, marked, build).is_none())
