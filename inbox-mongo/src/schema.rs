@@ -38,6 +38,9 @@ const LOCK_LEASE: i64 = 30_000_000;
 /// How often the others look.
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
+/// How often FerretDB is asked to set up.
+const FERRETDB_TRIES: u32 = 5;
+
 const NAMESPACE_EXISTS: i32 = 48;
 const NAMESPACE_NOT_FOUND: i32 = 26;
 /// An index of that name or of those keys is there with other options.
@@ -103,11 +106,17 @@ async fn missing_part(database: &Database) -> Result<Option<&'static str>> {
         return Ok(Some("the validator of the messages"));
     }
     let mut present = Vec::new();
-    let mut cursor = database
+    let listed = database
         .handle()
         .run_cursor_command(doc! { "listIndexes": &name })
-        .await
-        .map_err(before)?;
+        .await;
+    let mut cursor = match listed {
+        // Another process has removed it since.
+        Err(error) if code(&error) == Some(NAMESPACE_NOT_FOUND) => {
+            return Ok(Some("the collection of messages"));
+        }
+        listed => listed.map_err(before)?,
+    };
     while cursor.advance().await.map_err(before)? {
         present.push(cursor.deserialize_current().map_err(before)?);
     }
@@ -207,7 +216,7 @@ async fn unlock(database: &Database, holder: ObjectId, mut change: Document) -> 
 }
 
 /// Does the steps, all of which may have been done before.
-async fn set_up(database: &Database) -> Result<()> {
+async fn take_steps(database: &Database) -> Result<()> {
     let inbox = &database.options.inbox;
     run(database, create_messages(inbox), &[NAMESPACE_EXISTS]).await?;
     run(database, create_indexes(inbox), &INDEX_CONFLICTS).await?;
@@ -219,7 +228,20 @@ async fn set_up(database: &Database) -> Result<()> {
     }
 }
 
-/// Sets up what is not there.
+/// Sets up what is not there. FerretDB now and then answers with an error of its own to a collection that is
+/// made while another process makes or has just dropped it; MongoDB does not.
+async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
+    for _ in 1..FERRETDB_TRIES {
+        match apply(database, from_nothing_only).await {
+            Err(error) if database.server.is_ferretdb && error.kind() == ErrorKind::Other => {
+                sleep(LOCK_POLL).await;
+            }
+            answer => return answer,
+        }
+    }
+    apply(database, from_nothing_only).await
+}
+
 async fn apply(database: &Database, from_nothing_only: bool) -> Result<Migration> {
     let holder = ObjectId::new();
     loop {
@@ -252,7 +274,7 @@ async fn apply(database: &Database, from_nothing_only: bool) -> Result<Migration
         }
         sleep(LOCK_POLL).await;
     }
-    if let Err(error) = set_up(database).await {
+    if let Err(error) = take_steps(database).await {
         // If this fails too, the lock runs out.
         let _ = unlock(database, holder, Document::new()).await;
         return Err(error);
@@ -358,13 +380,13 @@ impl Schema for MongoStore {
 
     async fn create(&self) -> Result<()> {
         let create =
-            |database: Arc<Database>| async move { apply(&database, true).await.map(drop) };
+            |database: Arc<Database>| async move { set_up(&database, true).await.map(drop) };
         let created = self.database.task(create).await;
         created.map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        let migrate = |database: Arc<Database>| async move { apply(&database, false).await };
+        let migrate = |database: Arc<Database>| async move { set_up(&database, false).await };
         let migrated = self.database.task(migrate).await;
         migrated.map_err(|error| error.in_operation("migrate"))
     }

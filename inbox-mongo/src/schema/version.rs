@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use inbox_api::{Error, ErrorKind, Result};
@@ -10,6 +11,7 @@ use mongodb::{
     bson::{Document, doc},
     options::{ReadConcern, ReadPreference},
 };
+use tokio::time::sleep;
 
 use crate::{
     connection::Database,
@@ -18,6 +20,10 @@ use crate::{
     ordering::check_shards,
     rows::number,
 };
+
+/// How often collections without a mark are looked at before they are taken for another program's.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// As [`Database::task`], for what needs an inbox of the right version: looks once whether there is
 /// one, and again where the server refuses something, since another process may have removed it.
@@ -86,29 +92,30 @@ fn read_version(mark: &Document) -> Found {
 }
 
 pub(super) async fn find(database: &Database) -> Result<Found> {
-    if let Some(mark) = read_mark(database).await? {
-        return Ok(read_version(&mark));
-    }
     let names = [
         messages(&database.options.inbox),
         meta(&database.options.inbox),
     ];
-    let present = database
-        .handle()
-        .list_collection_names()
-        .filter(doc! { "name": { "$in": names.as_slice() } })
-        .await
-        .map_err(before)?;
-    let used = present.contains(&names[0])
-        || (present.contains(&names[1]) && find_meta(database, doc! {}).await?.is_some());
-    if !used {
-        return Ok(Found::Nothing);
+    // The looks are of different moments: another process may set up or remove the inbox between them.
+    for _ in 0..LOOKS {
+        if let Some(mark) = read_mark(database).await? {
+            return Ok(read_version(&mark));
+        }
+        let present = database
+            .handle()
+            .list_collection_names()
+            .filter(doc! { "name": { "$in": names.as_slice() } })
+            .await
+            .map_err(before)?;
+        let used = present.contains(&names[0])
+            || (present.contains(&names[1]) && find_meta(database, doc! {}).await?.is_some());
+        if !used {
+            return Ok(Found::Nothing);
+        }
+        sleep(BETWEEN_LOOKS).await;
     }
-    // Another process may have begun to set it up between the two looks.
-    Ok(match read_mark(database).await? {
-        Some(mark) => read_version(&mark),
-        None => Found::Foreign,
-    })
+    let mark = read_mark(database).await?;
+    Ok(mark.map_or(Found::Foreign, |mark| read_version(&mark)))
 }
 
 pub(super) fn wrong_version(database: &Database, found: u32) -> Error {

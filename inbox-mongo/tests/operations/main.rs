@@ -16,7 +16,7 @@ mod set_up;
 
 use std::time::Duration;
 
-use common::{TestInbox, handler, kind, message, worker};
+use common::{TestInbox, handler, message, worker};
 use inbox_api::{
     Edit, ErrorKind, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt, Schema as _, State,
     Store as _, StoreExt as _, Transactional as _,
@@ -26,7 +26,6 @@ use inbox_mongo::{
     mongodb::bson::{Document, doc, oid::ObjectId},
 };
 
-use test_servers::Kind as ServerKind;
 
 const LEASE: Duration = Duration::from_secs(60);
 

@@ -80,25 +80,11 @@ async fn an_inbox_is_removed_and_nothing_else() {
     let received = other.receive_one(&message("b")).await;
     assert_eq!(received.unwrap_err().kind(), ErrorKind::SchemaMissing);
     store.remove().await.unwrap();
-    create_again(&store).await;
+    store.create().await.unwrap();
     assert_eq!(
         other.receive_one(&message("a")).await.unwrap(),
         Receipt::Accepted
     );
-}
-
-/// FerretDB on a busy machine now and then answers an internal error to a collection that comes back right
-/// after it was dropped; MongoDB does not.
-async fn create_again(store: &MongoStore) {
-    for _ in 0..5 {
-        match store.create().await {
-            Err(error) if kind() == ServerKind::Ferretdb && error.kind() == ErrorKind::Other => {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-            created => return created.unwrap(),
-        }
-    }
-    store.create().await.unwrap();
 }
 
 /// As a removal leaves it that broke off after its first collection.
