@@ -38,5 +38,5 @@ async fn a_store_without_a_movable_clock_passes() {
         .iter()
         .map(|case| case.seconds)
         .fold(0.0, f64::max);
-    assert!(longest < Duration::from_secs(10).as_secs_f64(), "{report}");
+    assert!(longest < Duration::from_secs(60).as_secs_f64(), "{report}");
 }
