@@ -114,8 +114,8 @@ fn lease_end(terms: &LeaseTerms, now: i64) -> i64 {
 pub(crate) struct Rows<'r> {
     /// As they stood before, by handler and id.
     known: HashMap<(&'r str, &'r str), &'r SqliteRow>,
-    /// The rows of those that were not known before, by handler and id.
-    accepted: HashMap<(&'r str, &'r str), i64>,
+    /// The rows of those that were stored, and of known ones that differ, by handler and id.
+    received: HashMap<(&'r str, &'r str), i64>,
     /// Tokens by row.
     leased: HashMap<i64, i64>,
 }
@@ -123,16 +123,16 @@ pub(crate) struct Rows<'r> {
 impl<'r> Rows<'r> {
     pub(crate) fn new(
         known: &'r [SqliteRow],
-        accepted: &'r [SqliteRow],
+        received: &'r [SqliteRow],
         leased: &'r [SqliteRow],
     ) -> sqlx::Result<Self> {
         let by_key = |row: &'r SqliteRow| Ok(((row.try_get(1)?, row.try_get(2)?), row));
-        let accepted_key = |row: &'r SqliteRow| Ok((handler_and_id(row)?, row.try_get(2)?));
+        let received_key = |row: &'r SqliteRow| Ok((handler_and_id(row)?, row.try_get(2)?));
         Ok(Self {
             known: known.iter().map(by_key).collect::<sqlx::Result<_>>()?,
-            accepted: accepted
+            received: received
                 .iter()
-                .map(accepted_key)
+                .map(received_key)
                 .collect::<sqlx::Result<_>>()?,
             leased: leased
                 .iter()
@@ -157,7 +157,10 @@ impl<'r> Rows<'r> {
             locator: seq.unsigned_abs(),
             until: from_micros(until),
         };
-        if let Some(seq) = self.accepted.get(&key) {
+        let known = self.known.get(&key);
+        if known.is_none()
+            && let Some(seq) = self.received.get(&key)
+        {
             let due = message.due().resolve(now);
             return Ok(match self.leased.get(seq) {
                 Some(token) => {
@@ -179,8 +182,8 @@ impl<'r> Rows<'r> {
                 None => (Begun::Blocked, true),
             });
         }
-        let known = self.known.get(&key).ok_or(sqlx::Error::RowNotFound);
-        let stored = rows::read_one(known.map_err(failed)?, inbox, now)?;
+        let known = known.ok_or(sqlx::Error::RowNotFound).map_err(failed)?;
+        let stored = rows::read_one(known, inbox, now)?;
         let Some(token) = self.leased.get(&stored.seq) else {
             let begun = match standing(stored, now) {
                 Standing::Processed { result } => Begun::Processed { result },

@@ -1,9 +1,6 @@
 //! Receiving a batch: one statement for all of it, unless it is larger than SQLite takes.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use inbox_api::{Message, Receipt, Result};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
@@ -62,12 +59,11 @@ impl Prepared<'_> {
     /// The receipts of such a batch, and whether each was accepted and can be claimed.
     pub(crate) fn only_receipts(
         mut self,
-        accepted: &[SqliteRow],
-        known: &[SqliteRow],
+        returned: &[SqliteRow],
         now: i64,
     ) -> Result<(Vec<Receipt>, Vec<bool>)> {
         if let Some((chunk, places)) = self.chunks.first() {
-            read(chunk, places, accepted, known, &mut self.receipts)?;
+            read(chunk, places, returned, &mut self.receipts)?;
         }
         let is_due = self
             .receipts
@@ -198,22 +194,14 @@ pub(crate) async fn insert(
     let mut receipts = prepared.receipts;
     for (mut chunk, places) in prepared.chunks {
         let parameters = parameters(&mut chunk, &places, &prepared.messages, now)?;
-        let accepted = sqlx::query(database.statements.receive.clone())
-            .bind(parameters.rows.as_str())
+        let returned = sqlx::query(database.statements.receive.clone())
+            .bind(parameters.rows)
             .bind(parameters.contents)
             .bind(now)
             .fetch_all(&mut *connection)
             .await
             .map_err(failed)?;
-        let mut known = Vec::new();
-        if accepted.len() < places.len() {
-            known = sqlx::query(database.statements.receive_known.clone())
-                .bind(parameters.rows)
-                .fetch_all(&mut *connection)
-                .await
-                .map_err(failed)?;
-        }
-        read(&chunk, &places, &accepted, &known, &mut receipts)?;
+        read(&chunk, &places, &returned, &mut receipts)?;
     }
     Ok(receipts)
 }
@@ -235,35 +223,57 @@ fn parameters(
     })
 }
 
-/// Takes note of what was accepted, and of duplicates that differ from what is known.
+/// A key that was returned.
+struct Stored {
+    fingerprint: i64,
+    /// How often it was returned beyond once for each copy that differs: once more if it was stored just now.
+    surplus: i64,
+}
+
+/// Takes note of what was accepted, and of duplicates that differ from what is stored.
 fn read(
     chunk: &Chunk<MessageRow<'_>>,
     places: &[usize],
-    accepted: &[SqliteRow],
-    known: &[SqliteRow],
+    returned: &[SqliteRow],
     receipts: &mut [Receipt],
 ) -> Result<()> {
-    let accepted = accepted.iter().map(handler_and_id);
-    let mut accepted: HashSet<_> = accepted.collect::<sqlx::Result<_>>().map_err(failed)?;
-    let fingerprint = |row| Ok((handler_and_id(row)?, row.try_get::<i64, _>(2)?));
-    let known = known.iter().map(fingerprint);
-    let known: HashMap<_, _> = known.collect::<sqlx::Result<_>>().map_err(failed)?;
-    for (row, place) in chunk.rows.iter().zip(places) {
-        let key = (row.0, row.1);
-        if let Some(receipt) = receipts.get_mut(*place) {
-            *receipt = if accepted.remove(&key) {
-                Receipt::Accepted
-            } else {
-                Receipt::Duplicate {
-                    differs: known.get(&key) != Some(&row.10),
-                }
-            };
+    let mut stored: HashMap<_, Stored> = HashMap::with_capacity(returned.len());
+    for row in returned {
+        let fingerprint = row.try_get(3).map_err(failed)?;
+        let new = Stored {
+            fingerprint,
+            surplus: 0,
+        };
+        let key = handler_and_id(row).map_err(failed)?;
+        stored.entry(key).or_insert(new).surplus += 1;
+    }
+    for row in &chunk.rows {
+        if let Some(stored) = stored.get_mut(&(row.0, row.1))
+            && stored.fingerprint != row.10
+        {
+            stored.surplus -= 1;
         }
+    }
+    for (row, place) in chunk.rows.iter().zip(places) {
+        let (Some(receipt), Some(stored)) =
+            (receipts.get_mut(*place), stored.get_mut(&(row.0, row.1)))
+        else {
+            // Known, and the same.
+            continue;
+        };
+        *receipt = if stored.surplus > 0 {
+            stored.surplus = 0;
+            Receipt::Accepted
+        } else {
+            Receipt::Duplicate {
+                differs: stored.fingerprint != row.10,
+            }
+        };
     }
     Ok(())
 }
 
-/// Of a row that `receive.sql` or `receive_known.sql` returned.
+/// Of a row that `receive.sql` returned.
 pub(crate) fn handler_and_id(row: &SqliteRow) -> sqlx::Result<(&str, &str)> {
     Ok((row.try_get(0)?, row.try_get(1)?))
 }

@@ -31,8 +31,7 @@ pub(crate) struct Script<'j> {
 #[derive(Default)]
 pub(crate) struct Returned {
     known: Vec<SqliteRow>,
-    accepted: Vec<SqliteRow>,
-    fingerprints: Vec<SqliteRow>,
+    received: Vec<SqliteRow>,
     leased: Vec<SqliteRow>,
     settled: Vec<SqliteRow>,
     tokens: Vec<SqliteRow>,
@@ -42,8 +41,7 @@ pub(crate) struct Returned {
 #[derive(Clone, Copy)]
 enum Part {
     Known,
-    Accepted,
-    Fingerprints,
+    Received,
     Leased,
     Settled,
     Tokens,
@@ -53,8 +51,7 @@ impl Returned {
     fn of(&mut self, part: Part) -> &mut Vec<SqliteRow> {
         match part {
             Part::Known => &mut self.known,
-            Part::Accepted => &mut self.accepted,
-            Part::Fingerprints => &mut self.fingerprints,
+            Part::Received => &mut self.received,
             Part::Leased => &mut self.leased,
             Part::Settled => &mut self.settled,
             Part::Tokens => &mut self.tokens,
@@ -128,8 +125,7 @@ impl<'j> Script<'j> {
         let (rows, contents) = match self.received.only_parameters(self.now)? {
             None => (None, None),
             Some(parameters) => {
-                statements.push((Some(Part::Accepted), &texts.receive));
-                statements.push((Some(Part::Fingerprints), &texts.receive_known));
+                statements.push((Some(Part::Received), &texts.receive));
                 (Some(parameters.rows), Some(parameters.contents))
             }
         };
@@ -175,8 +171,8 @@ impl<'j> Script<'j> {
         let newest = settle::read_tokens(&returned.tokens).map_err(failed)?;
         let settled = settling.answers(&newest);
 
-        let (known, accepted) = (&returned.known, &returned.accepted);
-        let begun = begin::Rows::new(known, accepted, &returned.leased).map_err(failed)?;
+        let (known, received) = (&returned.known, &returned.received);
+        let begun = begin::Rows::new(known, received, &returned.leased).map_err(failed)?;
         let inbox = database.options.inbox.as_str();
         let answer = |(message, terms): &(&Message, &LeaseTerms)| {
             let answer = begun.answer(inbox, message, terms, self.now);
@@ -188,9 +184,7 @@ impl<'j> Script<'j> {
         };
         let begun = self.begins.iter().map(answer).collect();
 
-        let (mut receipts, due) =
-            self.received
-                .only_receipts(accepted, &returned.fingerprints, self.now)?;
+        let (mut receipts, due) = self.received.only_receipts(received, self.now)?;
         receipts.truncate(self.received_only);
         wake |= due.iter().take(self.received_only).any(|due| *due);
         Ok(Answers {

@@ -16,7 +16,6 @@ pub(crate) const BEGIN_READING: &str = "BEGIN";
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
-    pub(crate) receive_known: SqlStr,
     pub(crate) shared: Shared,
     pub(crate) record: SqlStr,
     pub(crate) keep_result: SqlStr,
@@ -56,7 +55,6 @@ pub(crate) struct Statements {
 pub(crate) struct Shared {
     pub(crate) known: String,
     pub(crate) receive: String,
-    pub(crate) receive_known: String,
     pub(crate) begin: String,
     pub(crate) settle: String,
     pub(crate) settle_processed: String,
@@ -71,7 +69,6 @@ impl Shared {
         Self {
             known: part(include_str!("sql/begin_known.sql"), &[1]),
             receive: part(include_str!("sql/receive.sql"), &[2, 3, 4]),
-            receive_known: part(include_str!("sql/receive_known.sql"), &[2]),
             begin: part(include_str!("sql/begin.sql"), &[1, 4]),
             settle: part(include_str!("sql/settle.sql"), &[5, 6, 4]),
             settle_processed: part(include_str!("sql/settle_processed.sql"), &[5, 4]),
@@ -136,7 +133,6 @@ impl Statements {
         };
         Self {
             receive: plain(include_str!("sql/receive.sql")),
-            receive_known: plain(include_str!("sql/receive_known.sql")),
             shared: Shared::new(inbox),
             record: plain(include_str!("sql/record.sql")),
             keep_result: plain(include_str!("sql/keep_result.sql")),
@@ -225,7 +221,6 @@ mod tests {
         let (known, begin) = (shared(&s.shared.known), shared(&s.shared.begin));
         for (sql, parts) in [
             (&s.receive, &[][..]),
-            (&s.receive_known, &["sqlite_autoindex_inbox_message_1"]),
             (&known, &["sqlite_autoindex_inbox_message_1"][..]),
             (
                 &begin,

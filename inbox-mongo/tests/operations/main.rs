@@ -26,7 +26,6 @@ use inbox_mongo::{
     mongodb::bson::{Document, doc, oid::ObjectId},
 };
 
-
 const LEASE: Duration = Duration::from_secs(60);
 
 fn in_order(id: &str) -> inbox_api::Message {

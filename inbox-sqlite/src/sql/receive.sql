@@ -12,5 +12,7 @@ SELECT
     m.value ->> 10, ?3, m.value ->> 7, m.value ->> 9, substr(?2, m.value ->> 8, m.value ->> 9)
 FROM json_each(?1) AS m
 WHERE true
-ON CONFLICT (handler, id) DO NOTHING
-RETURNING handler, id, seq
+-- Changes nothing, and returns the key once more for each copy that differs from what is stored.
+ON CONFLICT (handler, id) DO UPDATE SET fingerprint = fingerprint
+WHERE fingerprint <> excluded.fingerprint
+RETURNING handler, id, seq, fingerprint
