@@ -170,8 +170,8 @@ async fn take_down(connection: Connection<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Takes a step, again if another process was at it, for as long as there is time: it was preferred, or
-/// removed a table that had been seen.
+/// Takes a step, again if another process was at it, for as long as there is time: it was preferred,
+/// removed a table that had been seen, or, in a cluster, interrupted what another node was doing.
 async fn persist<T, F>(connection: Connection<'_>, step: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -180,8 +180,10 @@ where
     loop {
         let answer = step().await;
         let again = Instant::now() + BETWEEN_TRIES;
-        let disturbed = answer.as_ref().is_err_and(|error| {
-            matches!(error.kind(), ErrorKind::Conflict | ErrorKind::SchemaMissing)
+        let disturbed = answer.as_ref().is_err_and(|error| match error.kind() {
+            ErrorKind::Conflict | ErrorKind::SchemaMissing => true,
+            ErrorKind::Unavailable => connection.context.server.galera,
+            _ => false,
         });
         if !disturbed || tries >= TRIES || again >= connection.until {
             return answer;
