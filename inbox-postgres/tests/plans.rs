@@ -293,7 +293,7 @@ impl Measured {
         assert_eq!(nothing, []);
         measure!("resume", self.store.resume(&handler("h")).await.unwrap());
 
-        // Of a handler with few messages, beside one with many.
+        // Of a handler with few messages, next to one with many.
         self.next += 1;
         let quiet = message(&format!("quiet {}", self.next)).for_handler(handler("quiet"));
         let quiet = begin(&self.store, &quiet).await.lease;

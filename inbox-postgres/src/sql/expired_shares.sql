@@ -1,6 +1,6 @@
 -- How the up to `wanted` messages that have been in a final state for longest, no later than since
 -- `finished_before`, are shared out: how many there are of each handler, with content and without.
--- Of one handler, or of all that have messages; `contents` says which of the two are wanted. Whoever
+-- Of one handler, or of all that have messages; `contents` says which of the two are wanted. What
 -- looks for them then locks no more rows than those, of no more handlers than those.
 CREATE OR REPLACE FUNCTION {inbox}_expired_shares(
     final_state smallint, finished_before timestamptz, only_handler text, contents boolean[],

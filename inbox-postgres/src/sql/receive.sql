@@ -1,9 +1,9 @@
 -- Stores the messages whose keys are not known yet. `stored` are their places in the batch, counted
--- from 0; `known` those of the others, with the fingerprints that their keys were accepted with. The arrays are in order of handler and id, so that two batches with the same
--- keys wait for each other instead of deadlocking; `places` says where each message stood in the
--- batch, which is the order of acceptance. Due times and delays (in microseconds) are in order of
--- places. An array in which nothing is given may be NULL. `alone`: not within a longer transaction
--- of the caller's.
+-- from 0; `known` those of the others, with the fingerprints that their keys were accepted with. The
+-- arrays are in order of handler and id, so that two batches with the same keys wait for each other
+-- instead of deadlocking; `places` says where each message stood in the batch, which is the order of
+-- acceptance. Due times and delays (in microseconds) are in order of places. An array in which nothing
+-- is given may be NULL. `alone`: not within a longer transaction of the caller's.
 CREATE OR REPLACE FUNCTION {inbox}_receive(
     handlers text[], ids text[], kinds text[], content_types text[], ordering_keys text[],
     all_headers text[], payloads {payload}[], fingerprints bigint[], places integer[],
