@@ -70,6 +70,28 @@ async fn a_batch_that_is_not_full_is_stored_after_the_linger() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_a_linger_what_is_there_is_stored_at_once() {
+    let (_, store) = faulty().await;
+    let (sender, channel) = tokio::sync::mpsc::channel(2);
+    let (first, answer) = Submission::new(message("a"));
+    let (second, _) = Submission::new(message("b"));
+    for submission in [first, second] {
+        sender.send(submission).await.unwrap();
+    }
+    let receiver = Receiver::builder(store.clone())
+        .linger(Duration::ZERO)
+        .build();
+    let mut source = ChannelSource::new(channel);
+    let start = tokio::time::Instant::now();
+    tokio::select! {
+        ended = receiver.run(&mut source, never()) => panic!("{ended:?}"),
+        answer = answer => assert_eq!(answer.unwrap().unwrap(), Receipt::Accepted),
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(store.batches(), [["billing/a", "billing/b"]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn duplicates_and_rejections_are_told_apart_and_finished_in_order() {
     let (inbox, store) = faulty().await;
     let broker = Broker::new(inbox.clone());

@@ -1,6 +1,6 @@
 //! The loop that gathers one batch while another is being stored.
 
-use std::{panic::AssertUnwindSafe, pin::pin, sync::Mutex};
+use std::{future::ready, panic::AssertUnwindSafe, pin::pin, sync::Mutex};
 
 use futures_util::{FutureExt as _, future::OptionFuture};
 use tokio::time::{Instant, sleep_until};
@@ -35,6 +35,8 @@ pub(super) async fn run<S: Source>(
     let mut storing_now = 0;
     let mut storing_bytes = 0;
     let mut storing = pin!(OptionFuture::from(None));
+    // A timer would take a millisecond to say so.
+    let at_once = receiver.linger.is_zero();
     let mut linger_over = false;
     let mut linger = pin!(sleep_until(Instant::now()));
     let mut stopping = false;
@@ -67,7 +69,9 @@ pub(super) async fn run<S: Source>(
                 let stored: crate::Result<()> = stored;
                 stored.map_err(ReceiverError::Store)?;
             }
-            () = linger.as_mut(), if !linger_over && !gathered.is_empty() => linger_over = true,
+            () = linger.as_mut(), if !at_once && !linger_over && !gathered.is_empty() => {
+                linger_over = true;
+            }
             Some(()) = opened, if open && room => {}
             pulled = puller.next(), if open && room && shut_gate.is_none() => match pulled {
                 Ok(Some(delivery)) => {
@@ -83,6 +87,10 @@ pub(super) async fn run<S: Source>(
                 Ok(None) => supply = Supply::Ended,
                 Err(error) => supply = Supply::Failed(error),
             },
+            // Behind the source: what is there already belongs to the batch.
+            () = ready(()), if at_once && !linger_over && storing_now == 0 && !gathered.is_empty() => {
+                linger_over = true;
+            }
         }
         let open = matches!(supply, Supply::Open) && !stopping;
         let full = gathered.len() >= receiver.batch_size.min(receiver.max_unacknowledged)

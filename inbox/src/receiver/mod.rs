@@ -181,7 +181,8 @@ impl ReceiverBuilder {
     }
 
     /// How long the first delivery of a batch that is not full waits for company; 5 ms unless
-    /// set. While another batch is being stored it waits for that in any case.
+    /// set. With zero a batch is what the source has ready. While another batch is being stored it waits
+    /// for that in any case.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self
