@@ -33,8 +33,10 @@ use crate::{
     store::MongoStore,
 };
 
-/// For how long a process may set up before others take over, in microseconds.
-const LOCK_LEASE: i64 = 30_000_000;
+/// For how long a process may set up before others take over.
+const LOCK_LEASE: Duration = Duration::from_secs(10);
+/// Which part of an operation's time that is at most: those that wait for a process that died have to have time left.
+const LOCK_LEASE_PART: u32 = 3;
 /// How often the others look.
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
@@ -181,12 +183,16 @@ async fn run(database: &Database, mut command: Document, harmless: &[i32]) -> Re
     }
 }
 
-/// Takes the lock if it is free and there is something left to do, by one atomic change of the mark.
+/// Takes the lock if it is free or the holder's already, and there is something left to do, by one atomic
+/// change of the mark.
 async fn lock(database: &Database, holder: ObjectId) -> Result<bool> {
     let now = database.now();
-    let held = doc! { "by": holder, "until": { "$add": [now.clone(), LOCK_LEASE] } };
+    let lease = LOCK_LEASE.min(database.options.operation_timeout / LOCK_LEASE_PART);
+    let until = doc! { "$add": [now.clone(), lease.as_micros() as i64] };
+    let held = doc! { "by": holder, "until": until };
     // A lock that is not there sorts before any time.
-    let free = doc! { "$lte": ["$lock.until", now] };
+    let lapsed = doc! { "$lte": ["$lock.until", now] };
+    let free = doc! { "$or": [lapsed, { "$eq": ["$lock.by", holder] }] };
     let marked = database
         .meta()
         .find_one_and_update(
@@ -231,19 +237,23 @@ async fn take_steps(database: &Database) -> Result<()> {
 /// Sets up what is not there. FerretDB now and then answers with an error of its own to a collection that is
 /// made while another process makes or has just dropped it; MongoDB does not.
 async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
+    let holder = ObjectId::new();
     for _ in 1..FERRETDB_TRIES {
-        match apply(database, from_nothing_only).await {
+        match apply(database, holder, from_nothing_only).await {
             Err(error) if database.server.is_ferretdb && error.kind() == ErrorKind::Other => {
                 sleep(LOCK_POLL).await;
             }
             answer => return answer,
         }
     }
-    apply(database, from_nothing_only).await
+    apply(database, holder, from_nothing_only).await
 }
 
-async fn apply(database: &Database, from_nothing_only: bool) -> Result<Migration> {
-    let holder = ObjectId::new();
+async fn apply(
+    database: &Database,
+    holder: ObjectId,
+    from_nothing_only: bool,
+) -> Result<Migration> {
     loop {
         match find(database).await? {
             Found::Version { version, .. }

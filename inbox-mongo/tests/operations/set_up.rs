@@ -216,3 +216,39 @@ async fn one_process_at_a_time_sets_up() {
     let mark = meta.find_one(doc! { "_id": "schema" }).await.unwrap();
     assert!(!mark.unwrap().contains_key("lock"));
 }
+
+/// Others wait for a process that sets up, and have time left when it has died.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_set_up_is_taken_over_from_a_process_that_died() {
+    let Some(url) = common::shared_url() else {
+        return;
+    };
+    let mut set_ups = tokio::task::JoinSet::new();
+    let mut broken_off = 0;
+    for patience in [5, 10, 15, 20, 30, 40, 60, 80] {
+        let mut place = TestInbox::at(url.clone());
+        place.options = place.options.operation_timeout(Duration::from_secs(6));
+        let store = place.connect().await.unwrap();
+        let options = place.options.clone();
+        // A runtime that ends takes its tasks with it, as a process does.
+        let ended = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(async {
+                let dying = MongoStore::connect(options).await.unwrap();
+                let limit = Duration::from_millis(patience);
+                tokio::time::timeout(limit, dying.create()).await.is_ok()
+            })
+        });
+        let ended = tokio::task::spawn_blocking(|| ended.join().unwrap());
+        broken_off += usize::from(!ended.await.unwrap());
+        set_ups.spawn(async move {
+            store.create().await.unwrap();
+            assert!(store.exists().await.unwrap(), "after {patience} ms");
+            place
+        });
+    }
+    assert!(broken_off > 0, "every set-up had ended");
+    set_ups.join_all().await;
+}
