@@ -40,8 +40,8 @@ const LOCK_LEASE_PART: u32 = 3;
 /// How often the others look.
 const LOCK_POLL: Duration = Duration::from_millis(200);
 
-/// How often FerretDB is asked to set up.
-const FERRETDB_TRIES: u32 = 5;
+/// How often a process sets up, and how often FerretDB is asked to.
+const TRIES: u32 = 5;
 
 const NAMESPACE_EXISTS: i32 = 48;
 const NAMESPACE_NOT_FOUND: i32 = 26;
@@ -238,7 +238,7 @@ async fn take_steps(database: &Database) -> Result<()> {
 /// made while another process makes or has just dropped it; MongoDB does not.
 async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
     let holder = ObjectId::new();
-    for _ in 1..FERRETDB_TRIES {
+    for _ in 1..TRIES {
         match apply(database, holder, from_nothing_only).await {
             Err(error) if database.server.is_ferretdb && error.kind() == ErrorKind::Other => {
                 sleep(LOCK_POLL).await;
@@ -254,6 +254,7 @@ async fn apply(
     holder: ObjectId,
     from_nothing_only: bool,
 ) -> Result<Migration> {
+    let mut times = 0;
     loop {
         match find(database).await? {
             Found::Version { version, .. }
@@ -265,10 +266,16 @@ async fn apply(
                 version,
                 complete: true,
             } => {
-                return match missing_part(database).await? {
+                // The steps have looked.
+                let missing = if times > 0 {
+                    None
+                } else {
+                    missing_part(database).await?
+                };
+                return match missing {
                     Some(part) => Err(incomplete(database, part)),
                     None => Ok(Migration {
-                        from: Some(version),
+                        from: (times == 0).then_some(version),
                         to: VERSION,
                     }),
                 };
@@ -277,32 +284,24 @@ async fn apply(
             Found::Nothing => {
                 ensure(database, mark()).await?;
             }
+            Found::Version { .. } if times == TRIES => return Err(unfinished(database)),
             Found::Version { .. } => {}
         }
-        if lock(database, holder).await? {
-            break;
+        if !lock(database, holder).await? {
+            sleep(LOCK_POLL).await;
+            continue;
         }
-        sleep(LOCK_POLL).await;
+        if let Err(error) = take_steps(database).await {
+            // If this fails too, the lock runs out.
+            let _ = unlock(database, holder, Document::new()).await;
+            return Err(error);
+        }
+        // Does nothing if another process has taken over meanwhile, which is then waited for. FerretDB also misses
+        // a document of a collection that was dropped and made again.
+        let complete = doc! { "$set": { "complete": true } };
+        unlock(database, holder, complete).await?;
+        times += 1;
     }
-    if let Err(error) = take_steps(database).await {
-        // If this fails too, the lock runs out.
-        let _ = unlock(database, holder, Document::new()).await;
-        return Err(error);
-    }
-    let complete = doc! { "$set": { "complete": true } };
-    unlock(database, holder, complete).await?;
-    if find(database).await?
-        == (Found::Version {
-            version: VERSION,
-            complete: false,
-        })
-    {
-        return Err(unfinished(database));
-    }
-    Ok(Migration {
-        from: None,
-        to: VERSION,
-    })
 }
 
 /// Removes the collections, that with the mark last. From the first step on nothing is stored any more.
