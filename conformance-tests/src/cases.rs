@@ -36,6 +36,7 @@ pub(crate) mod replay;
 pub(crate) mod rescheduling;
 pub(crate) mod retention;
 pub(crate) mod retry;
+pub(crate) mod runs;
 pub(crate) mod scale;
 pub(crate) mod schema;
 pub(crate) mod selection;

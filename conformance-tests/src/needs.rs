@@ -49,6 +49,8 @@ pub enum Need {
     LargePayloads,
     /// [`Capabilities::ordering`](inbox_api::Capabilities::ordering).
     Ordering,
+    /// [`Capabilities::runs`](inbox_api::Capabilities::runs).
+    Runs,
     /// [`Capabilities::wakeups`](inbox_api::Capabilities::wakeups) other than none.
     Wakeups,
     /// Wake-ups that reach every process.
@@ -109,6 +111,7 @@ impl fmt::Display for Need {
             Self::DroppedPayloads => "the store cannot drop processed payloads",
             Self::LargePayloads => "the store's payload limit is below 16 MiB",
             Self::Ordering => "the store does not honour ordering keys",
+            Self::Runs => "the store hands out one message of an ordering key at a time",
             Self::Wakeups => "the store has no wake-ups",
             Self::WakeupsAcrossProcesses => "the store's wake-ups stay within a process",
             Self::BatchAtomicity => "the store does not store whole batches together",

@@ -78,6 +78,7 @@ type Make<T> = Box<dyn Fn() -> BoxFuture<'static, Offered<T>> + Send + Sync>;
 ///         Need::BatchAtomicity,
 ///         Need::LargePayloads,
 ///         Need::Ordering,
+///         Need::Runs,
 ///         Need::Transactions,
 ///         Need::Wakeups,
 ///         Need::WakeupsAcrossProcesses,
@@ -129,7 +130,7 @@ impl Ready {
     /// Declares what the store, or the closure, cannot do. A test that is not checked for any
     /// other reason fails and says which [`Need`] to add here. A store with
     /// [`Capabilities::minimal`](inbox_api::Capabilities::minimal) lacks [`Need::Ordering`],
-    /// [`Need::Transactions`], [`Need::Wakeups`] and [`Need::WakeupsAcrossProcesses`].
+    /// [`Need::Runs`], [`Need::Transactions`], [`Need::Wakeups`] and [`Need::WakeupsAcrossProcesses`].
     #[must_use]
     pub fn lacks(mut self, needs: impl IntoIterator<Item = Need>) -> Self {
         self.lacks.extend(needs);

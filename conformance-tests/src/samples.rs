@@ -72,6 +72,7 @@ pub fn request(limit: u32) -> ClaimRequest {
         handlers: vec![handler("h")],
         limit,
         terms: terms(),
+        run_limit: 1,
     }
 }
 

@@ -332,6 +332,7 @@ pub(crate) async fn claim(
         handlers: vec![HandlerName::new(handler)?],
         limit,
         terms: terms(length)?,
+        run_limit: 1,
     };
     let claims = Store::claim(inbox, &request).await?;
     ensure!(

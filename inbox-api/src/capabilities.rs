@@ -43,6 +43,9 @@ pub struct Capabilities {
     /// with one MUST fail as a whole, as [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
     /// before anything is stored.
     pub ordering: bool,
+    /// Whether a claim hands out several messages of an ordering key, as
+    /// [runs](crate::Store::claim#runs), to those who ask for them. Where not, all runs are of one message.
+    pub runs: bool,
     /// How far wake-ups reach.
     pub wakeups: Wakeups,
     /// What one receive stores together.
@@ -61,6 +64,7 @@ impl Capabilities {
             transactions: false,
             exclusive_transactions: false,
             ordering: false,
+            runs: false,
             wakeups: Wakeups::None,
             receive_atomicity: ReceiveAtomicity::MessageId,
             payload_limit,

@@ -62,6 +62,9 @@ pub struct ClaimRequest {
     pub handlers: Vec<HandlerName>,
     /// The most messages to take.
     pub limit: u32,
+    /// The most messages of one ordering key among them. 1 or less: one at a time, as every worker can take
+    /// them. More: [runs](Store::claim#runs), which bind the worker to their order.
+    pub run_limit: u32,
     /// For how long, and for whom.
     pub terms: LeaseTerms,
 }
@@ -79,7 +82,8 @@ pub struct CorruptRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "claimed messages stay leased until they are settled"]
 pub struct Claims {
-    /// The messages, each under its own lease, roughly in order of their due times.
+    /// The messages, each under its own lease, roughly in order of their due times; those of a
+    /// [run](Store::claim#runs) stand together, in their order.
     pub leased: Vec<Leased>,
     /// Due rows that could not be read. The store has made each of them dead, as
     /// [`AfterDead::Continue`]; they are reported once. Until then such a row holds its ordering
@@ -302,6 +306,24 @@ pub trait Store: Send + Sync + 'static {
     /// Nothing is taken of a handler that is [paused](crate::Operate::pause), be it pending or under a
     /// lease that has run out.
     ///
+    /// # Runs
+    /// With a [`run_limit`](ClaimRequest::run_limit) above 1, a store with [`Capabilities::runs`] takes
+    /// with the first message of an ordering key those that directly follow it in the order of acceptance: a
+    /// run. All of them are pending and due, and no attempt of any, the first included, has ended without an
+    /// outcome. The first message that is not so ends the run, as do `run_limit` and `limit`. Each has its own lease, and
+    /// all leases end together. As long as one of them is leased, no other message of the key is taken.
+    ///
+    /// The worker MUST keep the order: it works on a message of a run only when those before it have
+    /// ended as processed, or as dead with [`AfterDead::Continue`]. Where one ends otherwise, it hands those
+    /// behind back ([`Outcome::Release`]) in the same call of [`settle`](Self::settle). It extends the
+    /// leases of a run in one call, and when one of them is lost it leaves those behind it.
+    ///
+    /// The attempt of the first message is counted now; that of another one with the settlement of the last
+    /// one before it, or with its own. [`Leased::attempts`] has it in either case. So a worker that dies has
+    /// it counted for the message that it worked on, as far as the store was told. Those behind
+    /// are then handed out one at a time, so that the one that kills its worker is found.
+    ///
+    /// # For implementors
     /// Implementors MUST draw a new, greater token for each message; MUST NOT make workers wait
     /// for each other's rows where the database can skip them; MUST set corrupt rows aside
     /// rather than fail.
@@ -411,6 +433,7 @@ pub trait StoreExt: Store {
         self.claim(&ClaimRequest {
             handlers: vec![handler.clone()],
             limit,
+            run_limit: 1,
             terms,
         })
         .await

@@ -9,6 +9,7 @@ use crate::{queue::Queue, queues::Queues};
 pub(crate) fn claim(queues: &Queues, request: &ClaimRequest) -> Claims {
     let needed = queues.of(request.handlers.iter());
     let limit = request.limit as usize;
+    let run_limit = request.run_limit as usize;
     let leased = queues.lock(&needed, |locked, now| {
         // The longest-due message of each queue; the smallest of them is the next to take.
         let mut first: BinaryHeap<Reverse<(i64, i64, usize)>> = BinaryHeap::new();
@@ -24,7 +25,8 @@ pub(crate) fn claim(queues: &Queues, request: &ClaimRequest) -> Claims {
             && let Some(Reverse((_, seq, position))) = first.pop()
         {
             let queue = &mut locked.as_mut_slice()[position];
-            leased.extend(queue.lease(seq, &request.terms, now));
+            let most = run_limit.min(limit - leased.len());
+            leased.extend(queue.lease_run(seq, most, &request.terms, now));
             first.extend(next_of(queue, position));
         }
         leased

@@ -38,6 +38,8 @@ pub(crate) struct Entry {
     /// The last one drawn; it outlives its lease, so that a repeated settle is recognised.
     pub(crate) token: FencingToken,
     pub(crate) attempts: Attempts,
+    /// Whether the present lease is counted in them: not yet, if others of a run come first.
+    is_counted: bool,
     pub(crate) replays: u32,
     pub(crate) accepted_at: i64,
     pub(crate) due_at: i64,
@@ -62,6 +64,7 @@ impl Entry {
             standing: Standing::Pending,
             token: FencingToken::new(0),
             attempts: Attempts::default(),
+            is_counted: false,
             replays: 0,
             accepted_at: now,
             due_at: message.due().resolve(now),
@@ -94,6 +97,15 @@ impl Entry {
         }
     }
 
+    /// From when on it may be claimed when its turn comes, if it is not final.
+    pub(crate) fn claimable_at(&self) -> Option<i64> {
+        match self.standing {
+            Standing::Pending => Some(self.due_at),
+            Standing::Leased { until } => Some(until),
+            _ => None,
+        }
+    }
+
     /// Whether it is dead and holds its ordering key up.
     pub(crate) fn blocks(&self) -> bool {
         matches!(self.standing, Standing::Dead { blocks: true, .. })
@@ -104,13 +116,44 @@ impl Entry {
         matches!(self.standing, Standing::Pending | Standing::Leased { .. }) || self.blocks()
     }
 
+    /// Whether others of its ordering key may be handed out with it, or it with others, as far as past
+    /// attempts go.
+    pub(crate) fn may_be_in_run(&self) -> bool {
+        self.attempts.crashed(false) == 0
+    }
+
     /// Takes the lease, under a new token, and counts the attempt as started. The caller has
     /// made sure that the entry is claimable.
     pub(crate) fn lease(&mut self, token: FencingToken, terms: &LeaseTerms, now: i64) -> Leased {
+        self.is_counted = false;
+        self.count_start();
+        self.hold(token, terms, now)
+    }
+
+    /// Takes the lease behind others of a run. The attempt is counted later.
+    pub(crate) fn lease_behind(
+        &mut self,
+        token: FencingToken,
+        terms: &LeaseTerms,
+        now: i64,
+    ) -> Leased {
+        self.is_counted = false;
+        let mut leased = self.hold(token, terms, now);
+        leased.attempts.started = leased.attempts.started.saturating_add(1);
+        leased
+    }
+
+    /// Counts the present lease as a started attempt, once.
+    pub(crate) fn count_start(&mut self) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.attempts.started = self.attempts.started.saturating_add(1);
+        }
+    }
+
+    fn hold(&mut self, token: FencingToken, terms: &LeaseTerms, now: i64) -> Leased {
         let until = now.saturating_add(duration_micros(terms.length()));
         self.standing = Standing::Leased { until };
         self.token = token;
-        self.attempts.started = self.attempts.started.saturating_add(1);
         self.leased_at = Some(now);
         self.worker = Some(terms.worker().clone());
         Leased {
@@ -141,6 +184,7 @@ impl Entry {
         if !matches!(self.standing, Standing::Leased { .. }) {
             return Settled::Done;
         }
+        self.count_start();
         self.keep_past_attempt(outcome, now);
         match outcome {
             Outcome::Processed { result } => {

@@ -3,15 +3,19 @@
 //! An entry is taken out before it changes and put back afterwards, so each index follows from
 //! the entries alone and no transition has to know about any of them:
 //!
-//! - `due`: the pending entries whose turn it is, by due time. Entries that wait behind another
-//!   of their ordering key are not here, and so cost a claim nothing.
+//! - `claimable`: the entries whose turn it is, by the time from which they may be claimed: the due
+//!   time of a pending one, the end of a lease. Entries that wait behind another of their ordering key
+//!   are not here, and so cost a claim nothing.
 //! - `leases`: the leased entries, by the end of their lease.
 //! - `finished`: the final entries of each state, by the time at which they became final.
 //! - `with_content`: those of `finished` that have a payload or a result.
 //! - `blocking`: how many dead entries hold up their ordering key.
-//! - `lines`: for each ordering key with open entries, who is waiting and who is being served.
+//! - `lines`: for each ordering key with open entries, which are waiting and which are being served.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use inbox_api::{OrderingKey, State};
 
@@ -22,7 +26,7 @@ pub(crate) type Moment = (i64, i64);
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    due: BTreeSet<Moment>,
+    claimable: BTreeSet<Moment>,
     leases: BTreeSet<Moment>,
     finished: BTreeMap<State, BTreeSet<Moment>>,
     with_content: BTreeMap<State, BTreeSet<Moment>>,
@@ -33,24 +37,35 @@ pub(crate) struct Index {
 /// The open entries of one ordering key.
 #[derive(Debug, Default)]
 struct Line {
-    /// By sequence number; the due time of those that are pending.
+    /// By sequence number; from when on it may be claimed when its turn comes, unless it blocks the line.
     open: BTreeMap<i64, Option<i64>>,
-    /// The one that is leased. It need not be the first: a replay can put an earlier one back in
-    /// front of it.
-    leased: Option<i64>,
+    /// Those that are leased. They need not be the first: a replay can put an earlier one back in front.
+    leased: BTreeSet<i64>,
+}
+
+/// The entry of a line whose turn it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) seq: i64,
+    /// From when on it may be claimed.
+    pub(crate) at: i64,
+    pub(crate) is_leased: bool,
 }
 
 impl Line {
-    /// The only entry that may be claimed or begun.
+    /// The only entry that may be begun, and with which a claim begins, unless it blocks the line.
     fn head(&self) -> Option<i64> {
-        self.leased.or_else(|| self.open.keys().next().copied())
+        let first = || self.open.keys().next();
+        self.leased.first().or_else(first).copied()
     }
 
-    /// The head, if it is pending.
-    fn waiting_head(&self) -> Option<Moment> {
+    fn claimable_head(&self) -> Option<Head> {
         let seq = self.head()?;
-        let due_at = (*self.open.get(&seq)?)?;
-        Some((due_at, seq))
+        Some(Head {
+            seq,
+            at: (*self.open.get(&seq)?)?,
+            is_leased: self.leased.contains(&seq),
+        })
     }
 }
 
@@ -70,28 +85,29 @@ impl Index {
         self.blocking -= usize::from(entry.blocks());
         match &entry.ordering_key {
             None => {
-                if entry.standing == Standing::Pending {
-                    self.due.remove(&(entry.due_at, entry.seq));
+                if let Some(at) = entry.claimable_at() {
+                    self.claimable.remove(&(at, entry.seq));
                 }
             }
             Some(key) => {
                 if let Some(line) = self.lines.get_mut(key) {
-                    if let Some(head) = line.waiting_head() {
-                        self.due.remove(&head);
+                    if let Some(head) = line.claimable_head() {
+                        self.claimable.remove(&(head.at, head.seq));
                     }
                     line.open.remove(&entry.seq);
-                    line.leased.take_if(|leased| *leased == entry.seq);
+                    line.leased.remove(&entry.seq);
                 }
             }
         }
     }
 
-    /// Puts an entry in as it stands now. Returns the due time of the entry that is waiting at
-    /// the head of its line.
-    pub(crate) fn put(&mut self, entry: &Entry) -> Option<i64> {
-        if let Standing::Leased { until } = entry.standing {
-            self.leases.insert((until, entry.seq));
-        }
+    /// Puts an entry in as it stands now. Returns the head of its line, which is itself without an
+    /// ordering key, if that can be claimed one day.
+    pub(crate) fn put(&mut self, entry: &Entry) -> Option<Head> {
+        let is_leased = match entry.standing {
+            Standing::Leased { until } => self.leases.insert((until, entry.seq)),
+            _ => false,
+        };
         if let Some((state, at)) = entry.final_state() {
             let moment = (at, entry.seq);
             self.finished.entry(state).or_default().insert(moment);
@@ -100,31 +116,39 @@ impl Index {
             }
         }
         self.blocking += usize::from(entry.blocks());
-        let due_at = (entry.standing == Standing::Pending).then_some(entry.due_at);
+        let (seq, at) = (entry.seq, entry.claimable_at());
         let Some(key) = &entry.ordering_key else {
-            self.due.insert((due_at?, entry.seq));
-            return due_at;
+            let at = at?;
+            self.claimable.insert((at, seq));
+            return Some(Head { seq, at, is_leased });
         };
         if entry.is_open() {
             let line = self.lines.entry(key.clone()).or_default();
-            line.open.insert(entry.seq, due_at);
-            if matches!(entry.standing, Standing::Leased { .. }) {
-                line.leased = Some(entry.seq);
+            line.open.insert(seq, at);
+            if is_leased {
+                line.leased.insert(seq);
             }
         }
         self.advance(key)
     }
 
-    /// Lets the head of a line come due, and returns when. Forgets a line without open entries.
-    pub(crate) fn advance(&mut self, key: &OrderingKey) -> Option<i64> {
+    /// Lets the head of a line come, and returns it. Forgets a line without open entries.
+    pub(crate) fn advance(&mut self, key: &OrderingKey) -> Option<Head> {
         let line = self.lines.get(key)?;
         if line.open.is_empty() {
             self.lines.remove(key);
             return None;
         }
-        let head = line.waiting_head()?;
-        self.due.insert(head);
-        Some(head.0)
+        let head = line.claimable_head()?;
+        self.claimable.insert((head.at, head.seq));
+        Some(head)
+    }
+
+    /// The open entry behind this one in the line of an ordering key.
+    pub(crate) fn behind(&self, key: &OrderingKey, seq: i64) -> Option<i64> {
+        let open = &self.lines.get(key)?.open;
+        let mut behind = open.range((Bound::Excluded(seq), Bound::Unbounded));
+        behind.next().map(|(seq, _)| *seq)
     }
 
     /// Whether it is the entry's turn among those of its ordering key.
@@ -139,12 +163,8 @@ impl Index {
     /// The entry that has been claimable for longest: pending and due, or under a lease that has
     /// run out.
     pub(crate) fn first_claimable(&self, now: i64) -> Option<Moment> {
-        [self.due.first(), self.leases.first()]
-            .into_iter()
-            .flatten()
-            .min()
-            .filter(|(at, _)| *at <= now)
-            .copied()
+        let first = self.claimable.first();
+        first.filter(|(at, _)| *at <= now).copied()
     }
 
     /// How many entries are leased, those whose lease has run out included.
@@ -192,7 +212,7 @@ fn until(moments: Option<&BTreeSet<Moment>>, cutoff: i64) -> impl Iterator<Item 
 #[cfg(test)]
 impl Index {
     pub(crate) fn is_empty(&self) -> bool {
-        self.due.is_empty()
+        self.claimable.is_empty()
             && self.leases.is_empty()
             && self.finished.values().all(BTreeSet::is_empty)
             && self.with_content.values().all(BTreeSet::is_empty)

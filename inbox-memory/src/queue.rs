@@ -13,7 +13,7 @@ use inbox_api::{
 
 use crate::{
     entry::{Entry, Standing},
-    index::{Index, Moment},
+    index::{Head, Index, Moment},
 };
 
 #[derive(Debug)]
@@ -88,9 +88,9 @@ impl Queue {
         let seq = next_seq();
         self.ids.insert(message.id().clone(), seq);
         let entry = Box::new(Entry::accept(seq, message, now));
-        let due = self.index.put(&entry);
+        let head = self.index.put(&entry);
         self.entries.insert(seq, entry);
-        self.note(due, now);
+        self.note(head, now);
         Receipt::Accepted
     }
 
@@ -100,8 +100,42 @@ impl Queue {
         self.index.first_claimable(now).filter(|_| !self.is_paused)
     }
 
+    /// Leases an entry that is claimable, and up to `limit` in all with those of its ordering key that
+    /// directly follow it.
+    pub(crate) fn lease_run(
+        &mut self,
+        seq: i64,
+        limit: usize,
+        terms: &LeaseTerms,
+        now: i64,
+    ) -> Vec<Leased> {
+        let mut behind = Vec::new();
+        if let Some(first) = self.entries.get(&seq)
+            && let Some(key) = &first.ordering_key
+            && first.may_be_in_run()
+        {
+            let mut last = seq;
+            while behind.len() + 1 < limit
+                && let Some(next) = self.index.behind(key, last)
+                && let Some(entry) = self.entries.get(&next)
+                && entry.standing == Standing::Pending
+                && entry.due_at <= now
+                && entry.may_be_in_run()
+            {
+                behind.push(next);
+                last = next;
+            }
+        }
+        let mut run: Vec<_> = self.lease(seq, terms, now).into_iter().collect();
+        for seq in behind {
+            let token = self.draw_token(now);
+            run.extend(self.change(seq, now, |entry| entry.lease_behind(token, terms, now)));
+        }
+        run
+    }
+
     /// Leases an entry that is claimable.
-    pub(crate) fn lease(&mut self, seq: i64, terms: &LeaseTerms, now: i64) -> Option<Leased> {
+    fn lease(&mut self, seq: i64, terms: &LeaseTerms, now: i64) -> Option<Leased> {
         let token = self.draw_token(now);
         self.change(seq, now, |entry| entry.lease(token, terms, now))
     }
@@ -151,7 +185,7 @@ impl Queue {
             Standing::Discarded { .. } => return Some(Begun::Discarded),
             Standing::Leased { until } if until > now => return busy(until),
             Standing::Pending if entry.due_at > now => return busy(entry.due_at),
-            Standing::Pending if !self.index.is_head(entry) => return Some(Begun::Blocked),
+            _ if !self.index.is_head(entry) => return Some(Begun::Blocked),
             Standing::Leased { .. } | Standing::Pending => {}
         }
         let seq = entry.seq;
@@ -248,11 +282,11 @@ impl Queue {
         };
         self.ids.remove(&entry.key.id);
         self.index.take(&entry);
-        let due = entry
+        let head = entry
             .ordering_key
             .as_ref()
             .and_then(|key| self.index.advance(key));
-        self.note(due, now);
+        self.note(head, now);
         true
     }
 
@@ -319,14 +353,23 @@ impl Queue {
         let entry = self.entries.get_mut(&seq)?;
         self.index.take(entry);
         let answer = transition(entry);
-        let due = self.index.put(entry);
-        self.note(due, now);
+        let head = self.index.put(entry);
+        self.note(head, now);
         Some(answer)
     }
 
-    /// Takes note of an entry that is waiting from `due` on.
-    fn note(&mut self, due: Option<i64>, now: i64) {
-        self.has_news |= due.is_some_and(|due| due <= now);
+    /// Takes note of the entry whose turn it is in its line: it may be news, or be worked on from now on.
+    fn note(&mut self, head: Option<Head>, now: i64) {
+        let Some(Head { seq, at, is_leased }) = head else {
+            return;
+        };
+        if !is_leased {
+            self.has_news |= at <= now;
+        } else if at > now
+            && let Some(entry) = self.entries.get_mut(&seq)
+        {
+            entry.count_start();
+        }
     }
 
     fn draw_token(&mut self, now: i64) -> FencingToken {

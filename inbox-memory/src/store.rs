@@ -48,6 +48,7 @@ impl Store for MemoryStore {
             self.queues.options.payload_limit,
         );
         capabilities.ordering = true;
+        capabilities.runs = true;
         capabilities.wakeups = Reach::SameProcess;
         capabilities.receive_atomicity = ReceiveAtomicity::Batch;
         capabilities

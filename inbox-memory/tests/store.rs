@@ -38,6 +38,7 @@ async fn capabilities_and_schema_say_what_memory_is() {
         inbox_api::DEFAULT_PAYLOAD_LIMIT,
     );
     expected.ordering = true;
+    expected.runs = true;
     expected.wakeups = Wakeups::SameProcess;
     expected.receive_atomicity = ReceiveAtomicity::Batch;
     assert_eq!(store.capabilities(), expected);
@@ -153,6 +154,7 @@ async fn claims_are_by_time_then_by_acceptance() {
         handlers: vec![handler("h"), handler("g"), handler("h"), handler("none")],
         limit,
         terms: terms(),
+        run_limit: 1,
     };
     let ids = |claims: inbox_api::Claims| -> Vec<String> {
         let leased = claims.leased.into_iter();

@@ -290,6 +290,7 @@ impl Harness for MongoHarness {
 
     fn expected_not_checked(&self) -> Vec<Need> {
         let mut needs = vec![
+            Need::Runs,
             Need::Schema(SchemaVariant::Older),
             Need::LargePayloads,
             Need::BatchAtomicity,

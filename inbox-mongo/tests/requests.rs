@@ -76,6 +76,7 @@ fn request(limit: u32) -> ClaimRequest {
         handlers: vec![handler()],
         limit,
         terms: LeaseTerms::new(Duration::from_secs(60), worker()).unwrap(),
+        run_limit: 1,
     }
 }
 

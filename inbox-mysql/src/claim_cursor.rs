@@ -81,6 +81,7 @@ mod tests {
             handlers: vec![HandlerName::new(handler).unwrap()],
             limit,
             terms: LeaseTerms::new(Duration::from_secs(1), WorkerName::new("w").unwrap()).unwrap(),
+            run_limit: 1,
         }
     }
 

@@ -288,6 +288,7 @@ impl Harness for MySqlHarness {
         let mut needs = self.lacking.clone();
         needs.extend(Need::DISK);
         needs.extend([
+            Need::Runs,
             Need::Schema(SchemaVariant::Older),
             // Neither server has notifications.
             Need::WakeupsAcrossProcesses,

@@ -70,6 +70,7 @@ async fn work(store: MySqlStore, processed: Arc<AtomicUsize>, all: usize) {
         handlers: vec![handler("h")],
         limit: 7,
         terms: terms(),
+        run_limit: 1,
     };
     while processed.load(Ordering::Relaxed) < all {
         let claims = store.claim(&request).await.unwrap();
@@ -147,6 +148,7 @@ fn content_that_is_not_to_be_seen_yet_is_waited_for() {
                     handlers,
                     limit: 1,
                     terms: terms(),
+                    run_limit: 1,
                 };
                 store.claim(&request).await.unwrap()
             }

@@ -92,6 +92,7 @@ fn a_cluster_conforms_and_survives_a_node() {
             handlers: vec![handler("h")],
             limit: 20,
             terms: common::terms(),
+            run_limit: 1,
         };
         let mut done = 0;
         while done < 100 {

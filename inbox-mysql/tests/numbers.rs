@@ -162,6 +162,7 @@ fn work_without_its_message_is_corrupt_and_set_aside() {
             handlers: vec![common::handler("h")],
             limit: 10,
             terms: common::terms(),
+            run_limit: 1,
         };
         let mut corrupt = HashSet::new();
         let mut leased = Vec::new();

@@ -75,6 +75,7 @@ impl Measured {
             handlers: vec![handler("o")],
             limit: 4,
             terms: terms(),
+            run_limit: 1,
         };
         let leased = self.store.claim(&request).await.unwrap().leased;
         assert_eq!(leased.len(), 4);
@@ -129,6 +130,7 @@ impl Measured {
             handlers: ["other", "h", "third"].map(handler).to_vec(),
             limit: 50,
             terms: terms(),
+            run_limit: 1,
         };
         let claims = measure!("several", self.store.claim(&several).await.unwrap());
         let rest: Vec<Lease> = claims.leased.into_iter().map(|l| l.lease).collect();

@@ -168,6 +168,7 @@ fn common_request() -> inbox_api::ClaimRequest {
         handlers: vec![common::handler("h")],
         limit: 10,
         terms: common::terms(),
+        run_limit: 1,
     }
 }
 

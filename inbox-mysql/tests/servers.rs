@@ -439,6 +439,7 @@ fn common_request() -> inbox_api::ClaimRequest {
         handlers: vec![handler("h")],
         limit: 1,
         terms: common::terms(),
+        run_limit: 1,
     }
 }
 

@@ -33,6 +33,7 @@ async fn work(store: RedisStore, handler: HandlerName, stop: Arc<AtomicBool>) ->
         handlers: vec![handler],
         limit: 20,
         terms: LeaseTerms::new(Duration::from_secs(2), WorkerName::new("w").unwrap()).unwrap(),
+        run_limit: 1,
     };
     let mut settled = Vec::new();
     while !stop.load(Ordering::Relaxed) {

@@ -45,6 +45,7 @@ async fn claim(store: &RedisStore, limit: u32) -> Vec<Leased> {
         handlers: vec![handler()],
         limit,
         terms: terms(),
+        run_limit: 1,
     };
     let claims = store.claim(&request).await.unwrap();
     assert!(claims.corrupt.is_empty(), "{:?}", claims.corrupt);

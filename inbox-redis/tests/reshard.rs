@@ -42,6 +42,7 @@ async fn work(store: RedisStore, handler: HandlerName, done: Arc<Done>, stop: Ar
         handlers: vec![handler],
         limit: 20,
         terms: LeaseTerms::new(LENGTH, WorkerName::new("w").unwrap()).unwrap(),
+        run_limit: 1,
     };
     loop {
         let is_last = stop.load(Ordering::Relaxed);

@@ -181,6 +181,7 @@ pub(super) fn request(limit: u32) -> Result<ClaimRequest> {
         handlers: vec![handler()?],
         limit,
         terms: LeaseTerms::new(Duration::from_secs(3600), WorkerName::new("worker-1")?)?,
+        run_limit: 1,
     })
 }
 

@@ -178,6 +178,7 @@ pub(crate) async fn claim(cx: Context) -> CaseResult {
             handlers: vec![sent.handler().clone()],
             limit: 5,
             terms: terms(inbox.brief())?,
+            run_limit: 1,
         };
         rounds.record(drop_after(polls, Store::claim(&*inbox.store, &request)).await)?;
         runs_in_the_end(&inbox, &sent).await?;

@@ -176,6 +176,7 @@ pub(crate) async fn a_replay_of_the_dead_spares_what_was_processed(cx: Context) 
                 handlers: vec![HandlerName::new(HANDLER)?],
                 limit: 8,
                 terms: terms(LONG)?,
+                run_limit: 1,
             };
             let started = Instant::now();
             while finished.load(Ordering::Relaxed) < MESSAGES {

@@ -28,6 +28,7 @@ async fn claim(inbox: &TestInbox) -> CaseResult<inbox_api::Claims> {
         handlers: vec![inbox_api::HandlerName::new(HANDLER)?],
         limit: 10,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     Ok(Store::claim(&*inbox.store, &request).await?)
 }

@@ -113,6 +113,7 @@ impl Scene {
                     handlers: vec![first.handler().clone()],
                     limit: 10,
                     terms: self.terms.clone(),
+                    run_limit: 1,
                 };
                 Store::claim(connection, &request).await.map(drop)
             }

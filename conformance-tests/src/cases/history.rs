@@ -87,6 +87,7 @@ pub(crate) async fn errors_are_kept_in_order(cx: Context) -> CaseResult {
             handlers: vec![HandlerName::new(HANDLER)?],
             limit: 1,
             terms: LeaseTerms::new(2 * LONG, worker.clone())?,
+            run_limit: 1,
         };
         let leased = inbox.claim(&request).await?.leased;
         let lease = leased

@@ -452,6 +452,7 @@ pub(crate) async fn empty_input_is_answered(cx: Context) -> CaseResult {
         handlers: Vec::new(),
         limit: 10,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     same(
         "claim for no handlers",

@@ -138,6 +138,7 @@ pub(crate) async fn receiving_and_claiming_leave_nothing(cx: Context) -> CaseRes
         handlers: vec![sent.handler().clone()],
         limit: 2,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     dropped!(&inbox, &sent, "claim", |_| Store::claim(
         &**connection,

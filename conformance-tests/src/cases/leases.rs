@@ -286,6 +286,7 @@ pub(crate) async fn a_claim_serves_several_handlers(cx: Context) -> CaseResult {
             .collect::<Result<_, _>>()?,
         limit: 10,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     let claims = inbox_api::Store::claim(&*inbox.store, &request).await?;
     let mut claimed = ids(&claims.leased);
@@ -307,6 +308,7 @@ pub(crate) async fn a_handler_named_twice_is_one(cx: Context) -> CaseResult {
             handlers: vec![handler.clone(); 3],
             limit: 3,
             terms: terms(LONG)?,
+            run_limit: 1,
         };
         let claims = inbox_api::Store::claim(&*inbox.store, &request).await?;
         same(

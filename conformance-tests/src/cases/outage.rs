@@ -231,6 +231,7 @@ pub(crate) async fn every_operation_says_so(cx: Context) -> CaseResult {
         handlers: vec![message_of("claim").handler().clone()],
         limit: 5,
         terms: terms(60 * LONG)?,
+        run_limit: 1,
     };
     let (extended, settled) = (lease_of("extend")?, lease_of("settle")?);
     macro_rules! changes {

@@ -36,6 +36,7 @@ async fn claimed(inbox: &dyn Inbox, handlers: &[&str]) -> CaseResult<Vec<String>
             .collect::<CaseResult<_>>()?,
         limit: 10,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     Ok(ids(&Store::claim(inbox, &request).await?.leased))
 }
@@ -220,6 +221,7 @@ pub(crate) async fn a_pause_under_load_is_final(cx: Context) -> CaseResult {
                 handlers: vec![handler(HANDLER)?],
                 limit: 2,
                 terms: terms(10 * LONG)?,
+                run_limit: 1,
             };
             workers.spawn(async move {
                 while !done.load(Ordering::SeqCst) {

@@ -76,6 +76,7 @@ async fn claim_all(inbox: Arc<dyn Inbox>) -> CaseResult<Vec<Leased>> {
         handlers: vec![HandlerName::new(HANDLER)?],
         limit: SLICE,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     let (mut taken, mut idle) = (Vec::new(), 0);
     while idle < 5 {

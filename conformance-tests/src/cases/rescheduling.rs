@@ -419,6 +419,7 @@ pub(crate) async fn beside_a_claim_one_of_them_wins(cx: Context) -> CaseResult {
         handlers: vec![HandlerName::new(HANDLER)?],
         limit: 1,
         terms: terms(10 * LONG)?,
+        run_limit: 1,
     };
     for n in 0..20 {
         let sent = message(&format!("{n}"))?;

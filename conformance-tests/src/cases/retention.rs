@@ -467,6 +467,7 @@ pub(crate) async fn a_purge_beside_traffic_disturbs_nothing(cx: Context) -> Case
                     handlers: vec![message.handler().clone()],
                     limit: 5,
                     terms: crate::test_inbox::terms(LONG)?,
+                    run_limit: 1,
                 };
                 let leased = super::concurrency::persist(|| Store::claim(&*connection, &request))
                     .await?

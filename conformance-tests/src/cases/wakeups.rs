@@ -549,6 +549,7 @@ pub(crate) async fn what_a_corrupt_row_held_up_wakes(cx: Context) -> CaseResult 
         handlers: vec![HandlerName::new(HANDLER)?],
         limit: 10,
         terms: terms(LONG)?,
+        run_limit: 1,
     };
     let claims = inbox.claim(&request).await?;
     same("reported as corrupt", &claims.corrupt.len(), &1)?;

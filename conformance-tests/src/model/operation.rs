@@ -105,6 +105,7 @@ pub(super) enum Operation {
         actor: usize,
         handlers: Vec<usize>,
         limit: u32,
+        run_limit: u32,
         seconds: u64,
     },
     Settle {
@@ -261,8 +262,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     ];
     prop_oneof![
         6 => vec(sent(), 1..5).prop_map(Operation::Receive),
-        8 => (actor(), handlers, 1..5_u32, seconds()).prop_map(
-            |(actor, handlers, limit, seconds)| Operation::Claim { actor, handlers, limit, seconds }
+        8 => (actor(), handlers, 1..5_u32, 0..5_u32, seconds()).prop_map(
+            |(actor, handlers, limit, run_limit, seconds)| Operation::Claim { actor, handlers, limit, run_limit, seconds }
         ),
         8 => (actor(), vec((held(), end()), 1..4))
             .prop_map(|(actor, leases)| Operation::Settle { actor, leases }),

@@ -34,6 +34,7 @@ struct Pair {
     clock: Clock,
     offset: Offset,
     ordering: bool,
+    runs: bool,
     /// Every lease that each actor was ever given: the store's, the model's.
     held: [Vec<(Lease, Lease)>; ACTORS],
 }
@@ -54,6 +55,7 @@ pub(super) async fn run(cx: &Context, operations: &[Operation]) -> CaseResult {
     let offset = Offset::between(now(&model).await?, now(&*store.store).await?);
     let mut pair = Pair {
         ordering: store.capabilities().ordering,
+        runs: store.capabilities().runs,
         store,
         model,
         clock,
@@ -202,8 +204,12 @@ impl Pair {
                 actor,
                 handlers,
                 limit,
+                run_limit,
                 seconds,
-            } => self.claim(*actor, handlers, *limit, *seconds).await,
+            } => {
+                let limits = (*limit, *run_limit);
+                self.claim(*actor, handlers, limits, *seconds).await
+            }
             Operation::Settle { actor, leases } => self.settle(*actor, leases).await,
             Operation::Extend {
                 actor,
@@ -296,7 +302,7 @@ impl Pair {
         &mut self,
         actor: usize,
         handlers: &[usize],
-        limit: u32,
+        (limit, run_limit): (u32, u32),
         seconds: u64,
     ) -> CaseResult {
         let handlers: Result<_, _> = handlers
@@ -307,6 +313,7 @@ impl Pair {
             handlers: handlers?,
             limit,
             terms: terms(actor, seconds)?,
+            run_limit: if self.runs { run_limit } else { 1 },
         };
         let seen = Store::claim(&*self.store.store, &request).await?;
         let expected = self.model.claim(&request).await?;

@@ -63,6 +63,7 @@ impl Harness for Redb {
         vec![
             // redb locks the file, so there is one process and one store at a time.
             Need::SecondConnection,
+            Need::Runs,
             Need::WakeupsAcrossProcesses,
             Need::Transactions,
             Need::Silence,

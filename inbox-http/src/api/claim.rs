@@ -72,6 +72,7 @@ pub(super) async fn claim(
         handlers: asked.handlers,
         limit: asked.limit,
         terms: terms(asked.lease_seconds, asked.worker)?,
+        run_limit: 1,
     };
     let deadline = Instant::now() + wait;
     let mut held = take(&shared, &request).await?;

@@ -41,6 +41,7 @@ pub async fn claim(store: &RedisStore, limit: u32) -> inbox_api::Result<Vec<Leas
         handlers: vec![handler()],
         limit,
         terms: terms(),
+        run_limit: 1,
     };
     let claims = store.claim(&request).await?;
     assert!(claims.corrupt.is_empty(), "{:?}", claims.corrupt);

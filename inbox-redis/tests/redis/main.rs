@@ -55,6 +55,7 @@ async fn claim(store: &RedisStore, limit: u32) -> Vec<Leased> {
         handlers: vec![handler()],
         limit,
         terms: terms(),
+        run_limit: 1,
     };
     store.claim(&request).await.unwrap().leased
 }

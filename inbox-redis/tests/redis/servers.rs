@@ -65,6 +65,7 @@ async fn too_few_replicas_are_unavailable_with_an_unknown_effect() {
         handlers: vec![handler()],
         limit: 1,
         terms: terms(),
+        run_limit: 1,
     };
     for _ in 0..3 {
         let error = strict.claim(&request).await.unwrap_err();

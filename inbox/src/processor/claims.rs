@@ -237,6 +237,7 @@ impl Driver {
                 handlers: served().map(|served| served.name.clone()).collect(),
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
                 terms: terms.clone(),
+                run_limit: 1,
             };
             let started = Instant::now();
             let timer = Timer::start();

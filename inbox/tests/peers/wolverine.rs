@@ -65,6 +65,7 @@ impl Place {
             handlers: vec![billing(), handler("shipping")],
             limit: 100,
             terms,
+            run_limit: 1,
         };
         for leased in self.inbox.claim(&request).await.unwrap().leased {
             let outcome = Outcome::Dead {

@@ -39,6 +39,7 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
             handlers: wanted,
             limit: random.u32(1..=10),
             terms: LeaseTerms::new(length, name.clone())?,
+            run_limit: 1,
         };
         let leased = match claim(worker, &request).await? {
             Ok(leased) => leased,
