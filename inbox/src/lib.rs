@@ -155,7 +155,7 @@ pub use processor::{
     Failure, Fallback, Handler, KindOptions, LentTransaction, Middleware, Next, Processor,
     ProcessorBuilder, Rate, Remedy, Router, Summary, TransactionalBatchHandler,
     TransactionalHandler, batch_in_transaction, batch_in_transaction_fn, in_transaction,
-    in_transaction_fn, json,
+    in_transaction_fn, json, one_by_one,
 };
 pub use receiver::Receiver;
 pub use retry::RetryPolicy;

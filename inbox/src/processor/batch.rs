@@ -1,19 +1,20 @@
 //! Handlers that get several messages at a time, and what they answer.
 
-use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, ops::Deref, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::{Completion, Context, Failure, handler::Hold};
-use crate::Invalid;
+use crate::{Invalid, OrderingKey};
 
 /// Works on several messages at a time, with an answer for each.
 ///
 /// Registered with [`Router::on_batch`](crate::Router::on_batch) for a kind, or
 /// [`Router::fallback_batch_handler`](crate::Router::fallback_batch_handler) for a whole router. A batch
 /// is what one claim has brought of these, up to the router's [`Batches`], in the order in which it came.
-/// It has no more than one message of an ordering key, since stores hand out one at a time.
+/// It has no more than one message of an ordering key, unless the router asks for
+/// [runs](Batches::runs).
 ///
 /// Each message ends as if it had been handled by itself: what a
 /// [`Handler`](crate::Handler) promises of retries, [rules for errors](crate::Router::classify), dead
@@ -184,17 +185,50 @@ enum Given {
 }
 
 impl Answers {
-    /// One for each message, if there are as many.
-    pub(super) fn for_each(self, messages: usize) -> Result<Vec<Answer>, Failure> {
-        match self.0 {
-            Given::AllCompleted => Ok(vec![Ok(Completion::default()); messages]),
-            Given::Each(answers) if answers.len() == messages => Ok(answers),
+    /// One for each message, if there are as many. What is answered behind a failure of the same
+    /// ordering key does not count.
+    pub(super) fn for_each(self, batch: &Batch) -> Result<Vec<Answer>, Failure> {
+        let messages = batch.len();
+        let answers = match self.0 {
+            Given::AllCompleted => return Ok(vec![Ok(Completion::default()); messages]),
+            Given::Each(answers) if answers.len() == messages => answers,
             // Which of them are for which messages is not known.
-            Given::Each(answers) => Err(Failure::retry(format!(
-                "the batch handler gave {} answers for {messages} messages",
-                answers.len()
-            ))),
+            Given::Each(answers) => {
+                return Err(Failure::retry(format!(
+                    "the batch handler gave {} answers for {messages} messages",
+                    answers.len()
+                )));
+            }
+        };
+        let mut held_up = HeldUp::default();
+        let in_order = |(context, answer)| held_up.judge(context, answer);
+        Ok(batch.iter().zip(answers).map(in_order).collect())
+    }
+}
+
+/// The ordering keys of which a message has not succeeded: those behind it are not to be worked on.
+#[derive(Default)]
+pub(super) struct HeldUp(HashSet<OrderingKey>);
+
+impl HeldUp {
+    pub(super) fn holds(&self, context: &Context) -> bool {
+        let key = context.message().ordering_key();
+        key.is_some_and(|key| self.0.contains(key))
+    }
+
+    /// The answer that counts for the message, when those before it were judged.
+    pub(super) fn judge(&mut self, context: &Context, answer: Answer) -> Answer {
+        if self.holds(context) {
+            return Err(Failure::not_reached());
         }
+        if answer.is_err() {
+            self.hold(context);
+        }
+        answer
+    }
+
+    pub(super) fn hold(&mut self, context: &Context) {
+        self.0.extend(context.message().ordering_key().cloned());
     }
 }
 
@@ -230,6 +264,10 @@ pub struct Batches {
     pub(super) messages: usize,
     pub(super) at_once: usize,
     pub(super) linger: Duration,
+    /// The most messages of an ordering key.
+    pub(super) run: usize,
+    /// Whether a batch has messages of one ordering key only.
+    pub(super) is_by_key: bool,
 }
 
 impl Default for Batches {
@@ -250,7 +288,40 @@ impl Batches {
             messages,
             at_once: 2,
             linger: Duration::ZERO,
+            run: 1,
+            is_by_key: false,
         }
+    }
+
+    /// Batches of one ordering key, at most so many messages each, in the order of acceptance; two batches at a
+    /// time. Messages without one are in batches of their own. The rules are those of [`runs`](Self::runs).
+    ///
+    /// A claim takes as many messages as a batch may have. Where no key has as many, it brings several batches, which
+    /// then run at once.
+    #[must_use]
+    pub fn of_one_key(messages: usize) -> Self {
+        Self {
+            is_by_key: true,
+            ..Self::up_to(messages).runs(messages)
+        }
+    }
+
+    /// Lets a batch have up to so many messages of an ordering key, in the order of acceptance and next to each
+    /// other, where the store hands them out ([`Capabilities::runs`](crate::Capabilities::runs); otherwise one at
+    /// a time). Default: 1. For ordering keys with much to do: a claim and a settlement then serve several messages of each.
+    ///
+    /// The handler has to keep the order, and has to stop with a key where one of its messages fails: whatever is
+    /// answered behind that does not count, and these messages are handed back untouched
+    /// ([`Failure::not_reached`] says so too). [`one_by_one`](crate::one_by_one) makes such a handler of one for single
+    /// messages. A batch that fails as a whole runs again in halves as usual, the earlier half first, and
+    /// what is behind a failure is not run.
+    ///
+    /// A worker that dies has an attempt counted for the first message of each key that was not settled;
+    /// all that it held then comes one by one.
+    #[must_use]
+    pub fn runs(mut self, messages: usize) -> Self {
+        self.run = messages;
+        self
     }
 
     /// Sets how many batches run at a time: nothing is claimed for the router while as many do.
@@ -280,12 +351,13 @@ impl Batches {
     pub(super) fn check(&self) -> Result<(), Invalid> {
         let day = Duration::from_secs(24 * 60 * 60);
         let is_in_range = |number: usize| (1..=65_536).contains(&number);
-        if is_in_range(self.messages) && is_in_range(self.at_once) && self.linger <= day {
+        let numbers = [self.messages, self.at_once, self.run];
+        if numbers.into_iter().all(is_in_range) && self.linger <= day {
             return Ok(());
         }
         Err(Invalid::OutOfRange {
             what: "batches",
-            expected: "between 1 and 65536 messages, as many at once, and a time up to a day",
+            expected: "between 1 and 65536 messages, runs as long, as many at once, and a time up to a day",
         })
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{
     Batch, Completion, Context, Failure, Handler,
-    batch::Answer,
+    batch::{Answer, HeldUp},
     batch_run::{BatchRun, timed_out},
     task::panic_text,
 };
@@ -53,6 +53,7 @@ struct Progress {
     is_in_batch: bool,
     /// How its chain has ended, until that is told.
     ended: Option<Answer>,
+    has_succeeded: bool,
     is_told: bool,
 }
 
@@ -65,6 +66,7 @@ struct Members<'m> {
 impl Members<'_> {
     fn chain_ended(&mut self, place: usize, ended: Answer) {
         if let Some(one) = self.progress.get_mut(place) {
+            one.has_succeeded = ended.is_ok();
             one.ended = Some(ended);
         }
         self.tell(place);
@@ -79,6 +81,30 @@ impl Members<'_> {
             }
         }
         self.tell(place);
+    }
+
+    /// Which messages the batch has: those whose chains have joined it, unless one before them in their ordering
+    /// key has not.
+    fn join(&mut self, batch: &Batch) -> Vec<usize> {
+        let mut places = Vec::new();
+        let mut held_up = HeldUp::default();
+        for (place, (one, context)) in self.progress.iter_mut().zip(batch).enumerate() {
+            if held_up.holds(context) {
+                if let Some(joined) = one.joined.take() {
+                    // A chain that has dropped it has its own answer.
+                    let _ = joined.send(Err(Failure::not_reached()));
+                }
+                continue;
+            }
+            let joined = one.joined.as_ref();
+            one.is_in_batch = joined.is_some_and(|joined| !joined.is_closed());
+            if one.is_in_batch {
+                places.push(place);
+            } else if !one.has_succeeded {
+                held_up.hold(context);
+            }
+        }
+        places
     }
 
     /// Tells how a message ends, when neither its chain nor the batch works on it any more.
@@ -150,16 +176,7 @@ pub(super) async fn run(
         }
     }
 
-    let mut places = Vec::new();
-    for (place, one) in lock(&members).progress.iter_mut().enumerate() {
-        one.is_in_batch = one
-            .joined
-            .as_ref()
-            .is_some_and(|joined| !joined.is_closed());
-        if one.is_in_batch {
-            places.push(place);
-        }
-    }
+    let places = lock(&members).join(batch);
     if !places.is_empty() {
         let part = batch.part(&places);
         let mut answered = |place: usize, answer| {

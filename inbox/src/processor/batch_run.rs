@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     Batch, BatchHandler, Completion, Config, Context, Failure, Remedy, Served,
-    batch::Answer,
+    batch::{Answer, HeldUp},
     batch_middleware,
     blocking::Watched,
     handler::Hold,
@@ -32,8 +32,10 @@ pub(super) async fn run(
 ) {
     let now = Instant::now();
     let (mut places, mut contexts) = (Vec::new(), Vec::new());
+    let mut held_up = HeldUp::default();
     for (place, (context, expires)) in members.into_iter().enumerate() {
-        if now >= expires || context.is_cancelled() {
+        if now >= expires || context.is_cancelled() || held_up.holds(&context) {
+            held_up.hold(&context);
             // As for a single message.
             ends(place, End::Outcome(Outcome::Release));
         } else {
@@ -76,14 +78,23 @@ impl BatchRun<'_> {
         batch: &Batch,
         answer: &mut (dyn FnMut(usize, Answer) + Send),
     ) {
+        let mut held_up = HeldUp::default();
+        let mut answer = |held_up: &mut HeldUp, place: usize, given: Answer| {
+            if let Some(context) = batch.get(place) {
+                answer(place, held_up.judge(context, given));
+            }
+        };
         let mut search = Search::default();
         // The last one is the next to run.
         let mut parts: Vec<Vec<usize>> = vec![(0..batch.len()).collect()];
         while let Some(part) = parts.pop() {
             let mut left = Vec::with_capacity(part.len());
             for place in part {
-                match batch.get(place).and_then(end_before_run) {
-                    Some(over) => answer(place, over),
+                match batch
+                    .get(place)
+                    .and_then(|one| end_before_run(one, &held_up))
+                {
+                    Some(over) => answer(&mut held_up, place, over),
                     None => left.push(place),
                 }
             }
@@ -92,8 +103,16 @@ impl BatchRun<'_> {
                 let is_last = |place: &usize| batch.get(*place).is_some_and(|c| self.is_last(c));
                 let rest: Vec<_> = part.extract_if(.., |place| !is_last(place)).collect();
                 for place in rest {
-                    answer(place, Err(failure.clone()));
+                    answer(&mut held_up, place, Err(failure.clone()));
                 }
+                // Those that are left may be behind them.
+                part.retain(|place| {
+                    let is_held_up = batch.get(*place).is_some_and(|one| held_up.holds(one));
+                    if is_held_up {
+                        answer(&mut held_up, *place, Err(Failure::not_reached()));
+                    }
+                    !is_held_up
+                });
             }
             if part.is_empty() {
                 continue;
@@ -102,7 +121,7 @@ impl BatchRun<'_> {
                 Ok(answers) => {
                     search.works();
                     for (place, given) in part.into_iter().zip(answers) {
-                        answer(place, given);
+                        answer(&mut held_up, place, given);
                     }
                     continue;
                 }
@@ -111,7 +130,7 @@ impl BatchRun<'_> {
             if part.len() == 1 || !failure.may_be_of_one_message() {
                 search.failed(&failure);
                 for place in part {
-                    answer(place, Err(failure.clone()));
+                    answer(&mut held_up, place, Err(failure.clone()));
                 }
                 continue;
             }
@@ -139,7 +158,7 @@ impl BatchRun<'_> {
         // Whatever transaction there was has ended with the handler's future.
         batch.set_hold(Hold::Lease);
         match caught {
-            Some(Ok(ended)) => ended?.for_each(batch.len()),
+            Some(Ok(ended)) => ended?.for_each(batch),
             Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
             None => Err(timed_out()),
         }
@@ -152,9 +171,12 @@ impl BatchRun<'_> {
 }
 
 /// The answer for a message that is not to be run again, if it is not.
-fn end_before_run(context: &Context) -> Option<Answer> {
+fn end_before_run(context: &Context, held_up: &HeldUp) -> Option<Answer> {
     if context.is_held_by(Hold::Settled) {
         return Some(Ok(Completion::already_settled()));
+    }
+    if held_up.holds(context) {
+        return Some(Err(Failure::not_reached()));
     }
     let is_cancelled = context.is_cancelled();
     is_cancelled.then(|| Err(Failure::retry("cancelled while running")))

@@ -5,20 +5,20 @@
 //! so that it never takes more of one than it has room for. Thus routers take turns, and one whose
 //! handlers are slow waits for its own slots only, while an idle processor asks for all in one go.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    Context, Failure,
+    Context, Failure, Served,
     driver::Driver,
     lane::{Isolation, Lane},
     table::{Phase, Renewed},
 };
 use crate::{
-    AfterDead, ClaimRequest, Claims, Leased, Outcome, Result, Settlement, Store as _,
+    AfterDead, ClaimRequest, Claims, Leased, OrderingKey, Outcome, Result, Settlement, Store as _,
     backoff::through_an_outage,
     expiry::expired,
     hooks::{Call, Teller},
@@ -189,7 +189,8 @@ impl Driver {
             let served = self.config.served.get(index);
             served.map(|served| served.terms.length())
         };
-        let lease = lease_of(leader);
+        let run_of = |index: usize| self.config.served.get(index).map(Served::run_limit);
+        let (lease, run) = (lease_of(leader), run_of(leader));
         // A look for work takes in all that have nothing, however little room they have.
         let is_look = |index: usize, lane: &Lane| lane.is_idle() && self.table.held_for(index) == 0;
         let is_first_looking = is_look(leader, first);
@@ -198,6 +199,7 @@ impl Driver {
                 || (first.is_unserved && !lane.is_unserved)
                 || lane.isolation != Isolation::None
                 || lease_of(index) != lease
+                || run_of(index) != run
             {
                 continue;
             }
@@ -236,8 +238,8 @@ impl Driver {
             let request = ClaimRequest {
                 handlers: served().map(|served| served.name.clone()).collect(),
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
+                run_limit: served().next().map_or(1, Served::run_limit),
                 terms: terms.clone(),
-                run_limit: 1,
             };
             let started = Instant::now();
             let timer = Timer::start();
@@ -470,8 +472,15 @@ impl Driver {
         let leased = self.adopt(leased, expires);
         self.look_at_claim(&leased, asked, expires);
         let alone = self.isolate(&leased, asked);
+        // The ordering keys of this claim, and whether all of theirs so far run.
+        let mut runs: HashMap<(Option<usize>, OrderingKey), bool> = HashMap::new();
         for leased in leased {
             let index = self.config.place(leased.message.handler());
+            let key = leased.message.ordering_key();
+            let key = key.map(|key| (index, key.clone()));
+            let before = key.as_ref().and_then(|key| runs.get(key)).copied();
+            let is_in_order =
+                before.is_none_or(|all_run| all_run && self.may_follow(&leased.message, index));
             let end = self.end_without_run(&leased, lease);
             let is_spent = end.is_some();
             let is_suspect = self.is_suspect(&leased);
@@ -488,6 +497,8 @@ impl Driver {
             let mut has_no_room = false;
             let phase = match lane {
                 _ if is_spent || fallback.is_some() => Phase::Ended,
+                // What was claimed with it comes first.
+                _ if !is_in_order => Phase::Ended,
                 // A suspect is to be run now, and all else of its handler handed back for it.
                 Some((index, lane)) if alone.contains(&index) => {
                     let is_first = lane.isolation == Isolation::Alone;
@@ -515,6 +526,9 @@ impl Driver {
                 }
                 None => Phase::Ended,
             };
+            if let Some(key) = key {
+                runs.insert(key, phase == Phase::Running);
+            }
             let outcome = end.unwrap_or(Outcome::Release);
             let slot = self.admit(context, index, lease, expires, phase);
             if phase == Phase::Held {

@@ -63,6 +63,7 @@ enum Cause {
     LeaseLost,
     Conflict,
     Interrupted,
+    NotReached,
 }
 
 impl Failure {
@@ -138,6 +139,17 @@ impl Failure {
         Self::new(Cause::Interrupted, error)
     }
 
+    /// The message was not worked on, since one before it in its ordering key has not succeeded: it is handed
+    /// back, which costs it no attempt. For what a [`BatchHandler`](crate::BatchHandler) gets in
+    /// [runs](crate::Batches::runs).
+    #[must_use]
+    pub fn not_reached() -> Self {
+        Self::new(
+            Cause::NotReached,
+            "a message before it in its ordering key has not succeeded",
+        )
+    }
+
     /// Whether this is [`interrupted`](Self::interrupted).
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
@@ -150,7 +162,9 @@ impl Failure {
         match self.cause {
             Cause::Error => None,
             Cause::Decided(remedy) => Some(remedy),
-            Cause::LeaseLost | Cause::Conflict | Cause::Interrupted => Some(Remedy::Retry),
+            Cause::LeaseLost | Cause::Conflict | Cause::Interrupted | Cause::NotReached => {
+                Some(Remedy::Retry)
+            }
         }
     }
 
@@ -206,7 +220,9 @@ impl Failure {
     pub(super) fn is_retry(&self) -> bool {
         !matches!(
             self.cause,
-            Cause::LeaseLost | Cause::Decided(Remedy::Dead | Remedy::Defer(_) | Remedy::Pause(_))
+            Cause::LeaseLost
+                | Cause::NotReached
+                | Cause::Decided(Remedy::Dead | Remedy::Defer(_) | Remedy::Pause(_))
         )
     }
 
@@ -222,6 +238,10 @@ impl Failure {
         self.cause == Cause::LeaseLost
     }
 
+    pub(super) fn is_not_reached(&self) -> bool {
+        self.cause == Cause::NotReached
+    }
+
     pub(super) fn is_conflict(&self) -> bool {
         self.cause == Cause::Conflict
     }
@@ -230,7 +250,9 @@ impl Failure {
     pub(super) fn into_parts(self) -> (Option<Remedy>, String) {
         let remedy = match self.cause {
             Cause::Decided(remedy) => Some(remedy),
-            Cause::Error | Cause::Conflict | Cause::Interrupted => Some(Remedy::Retry),
+            Cause::Error | Cause::Conflict | Cause::Interrupted | Cause::NotReached => {
+                Some(Remedy::Retry)
+            }
             Cause::LeaseLost => None,
         };
         (remedy, self.text)

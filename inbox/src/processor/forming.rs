@@ -17,7 +17,7 @@ use super::{
     table::{InBatch, Phase},
     task,
 };
-use crate::Leased;
+use crate::{Leased, Message, OrderingKey};
 
 /// Batches whose messages are started, and whose handlers are about to be.
 #[derive(Default)]
@@ -31,11 +31,44 @@ struct Part {
     is_again: bool,
     /// Its message has crashed a worker before.
     is_alone: bool,
+    /// Whether all have the ordering key of the first, or none.
+    is_by_key: bool,
+    /// Those of its messages.
+    keys: HashSet<Option<OrderingKey>>,
     slots: Vec<usize>,
     mark: Arc<InBatch>,
 }
 
+impl Part {
+    /// Whether it may have one more of this handler's.
+    fn takes(&self, lane: usize, handler: &Arc<dyn BatchHandler>, most: usize) -> bool {
+        self.lane == lane
+            && std::ptr::addr_eq(Arc::as_ptr(&self.handler), Arc::as_ptr(handler))
+            && self.slots.len() < most
+    }
+
+    fn has_run(&self, lane: usize, key: Option<&OrderingKey>) -> bool {
+        self.lane == lane && key.is_some() && self.keys.contains(&key.cloned())
+    }
+}
+
 impl Driver {
+    /// Whether the message, which was claimed behind others of its ordering key, can be run behind them: in
+    /// their batch.
+    pub(super) fn may_follow(&self, message: &Message, lane: Option<usize>) -> bool {
+        let served = lane.and_then(|lane| Some((lane, self.config.served.get(lane)?)));
+        let room = lane.and_then(|lane| self.lanes.get(lane));
+        let (Some((lane, served)), Some(room)) = (served, room) else {
+            return false;
+        };
+        let Route::Batch(handler) = served.router.route(message.kind()) else {
+            return false;
+        };
+        let mut parts = self.forming.0.iter();
+        let part = parts.find(|part| part.has_run(lane, message.ordering_key()));
+        part.is_some_and(|part| part.takes(lane, handler, room.batch_size()))
+    }
+
     /// Puts the started message in a slot into a batch, if its handler takes batches.
     pub(super) fn joins_batch(&mut self, index: usize) -> bool {
         let Some(slot) = self.table.get_mut(index) else {
@@ -56,16 +89,21 @@ impl Driver {
         };
         let is_again = attempts.started > 1;
         let is_alone = attempts.crashed(true) > 0;
-        let mut parts = self.forming.0.iter_mut();
-        let part = parts.find(|part| {
-            part.lane == lane
-                && std::ptr::addr_eq(Arc::as_ptr(&part.handler), Arc::as_ptr(handler))
-                && part.is_again == is_again
-                && !(part.is_alone || is_alone)
-                && part.slots.len() < room.batch_size()
-        });
+        let key = message.ordering_key();
+        let forming = &mut self.forming.0;
+        let part = match forming.iter_mut().position(|part| part.has_run(lane, key)) {
+            // Behind others of a run.
+            Some(place) => forming.get_mut(place),
+            None => forming.iter_mut().find(|part| {
+                part.takes(lane, handler, room.batch_size())
+                    && part.is_again == is_again
+                    && !(part.is_alone || is_alone)
+                    && (!part.is_by_key || part.keys.contains(&key.cloned()))
+            }),
+        };
         if let Some(part) = part {
             slot.batch = Some(part.mark.clone());
+            part.keys.insert(key.cloned());
             part.slots.push(index);
             return true;
         }
@@ -77,6 +115,8 @@ impl Driver {
             handler: handler.clone(),
             is_again,
             is_alone,
+            is_by_key: room.is_by_key(),
+            keys: HashSet::from([key.cloned()]),
             slots: vec![index],
             mark,
         });

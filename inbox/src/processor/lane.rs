@@ -118,6 +118,11 @@ impl Lane {
         self.batches.map_or(1, |batches| batches.messages)
     }
 
+    /// Whether batches are of one ordering key.
+    pub(super) fn is_by_key(&self) -> bool {
+        self.batches.is_some_and(|batches| batches.is_by_key)
+    }
+
     /// Whether another batch may run.
     pub(super) fn has_room_for_batch(&self) -> bool {
         self.batches

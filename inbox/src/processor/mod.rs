@@ -19,6 +19,7 @@ mod leases;
 mod look_ahead;
 mod middleware;
 mod monitor;
+mod one_by_one;
 mod outcomes;
 mod rate;
 mod rehearsal;
@@ -52,6 +53,7 @@ pub use failure::{Failure, Remedy};
 pub use handler::{Completion, Context, Handler};
 pub use json::json;
 pub use middleware::{Middleware, Next};
+pub use one_by_one::one_by_one;
 pub use rate::Rate;
 pub use router::{Fallback, KindOptions, Router};
 pub(crate) use task::panic_text;
@@ -169,6 +171,12 @@ struct Served {
 }
 
 impl Served {
+    /// How many messages of an ordering key a claim may take.
+    fn run_limit(&self) -> u32 {
+        let run = self.batches.map_or(1, |batches| batches.run);
+        u32::try_from(run).unwrap_or(u32::MAX)
+    }
+
     /// How long a handler may run on a message.
     fn timeout(&self, message: &Message) -> Option<Duration> {
         self.router.timeout_of(message).or(self.timeout)

@@ -230,6 +230,9 @@ pub(super) fn end(served: &Served, context: &Context, result: Result<Completion,
         Err(failure) => catch_unwind(AssertUnwindSafe(|| served.router.decide(failure)))
             .unwrap_or_else(|panic| Failure::retry(panic_text(&*panic))),
     };
+    if failure.is_not_reached() {
+        return End::Outcome(Outcome::Release);
+    }
     if !context.is_cut_short() {
         return match failure.is_interrupted() {
             true => End::Interrupted(failure),

@@ -9,7 +9,7 @@ use tokio::{sync::Mutex, time::sleep};
 
 use super::{
     Answers, Batch, BatchHandler, Completion, Context, Failure, Handler,
-    batch::Answer,
+    batch::{Answer, HeldUp},
     handler::{Completed, Hold},
     task::panic_text,
 };
@@ -127,7 +127,8 @@ where
                         }
                     }
                     let mut place = 0..;
-                    left.retain(|_| place.next().is_none_or(|place| !lost.contains(&place)));
+                    let is_left = |_: &usize| place.next().is_none_or(|p| !lost.contains(&p));
+                    keep_in_order(batch, &mut left, &mut answers, is_left);
                     continue;
                 }
                 Err(failure) => failure,
@@ -136,7 +137,7 @@ where
             let pause = pauses.next().filter(|_| failure.is_conflict());
             let is_cancelled = |place: &usize| batch.get(*place).is_some_and(Context::is_cancelled);
             if left.len() > 1 && left.iter().any(is_cancelled) {
-                left.retain(|place| !is_cancelled(place));
+                keep_in_order(batch, &mut left, &mut answers, |place| !is_cancelled(place));
                 continue;
             }
             let Some(pause) = pause else {
@@ -148,7 +149,9 @@ where
             );
             tokio::select! {
                 biased;
-                () = part.cancelled() => left.retain(|place| !is_cancelled(place)),
+                () = part.cancelled() => {
+                    keep_in_order(batch, &mut left, &mut answers, |place| !is_cancelled(place));
+                }
                 () = sleep(pause) => {}
             }
         }
@@ -304,7 +307,7 @@ where
                 return Err(cancelled());
             }
         };
-        let answers = answers.for_each(batch.len())?;
+        let answers = answers.for_each(batch)?;
         let (mut places, mut settlements) = (Vec::new(), Vec::new());
         for (place, (context, answer)) in batch.iter().zip(&answers).enumerate() {
             let Ok(completion) = answer else { continue };
@@ -379,6 +382,30 @@ where
         }
         Ok(lost)
     }
+}
+
+/// Leaves those out that are not to be worked on, and those behind them in their ordering keys.
+fn keep_in_order(
+    batch: &Batch,
+    left: &mut Vec<usize>,
+    answers: &mut [Answer],
+    mut is_left: impl FnMut(&usize) -> bool,
+) {
+    let mut held_up = HeldUp::default();
+    left.retain(|place| {
+        let is_left = is_left(place);
+        let Some(context) = batch.get(*place) else {
+            return false;
+        };
+        if held_up.holds(context) {
+            set(answers, *place, Err(Failure::not_reached()));
+            return false;
+        }
+        if !is_left {
+            held_up.hold(context);
+        }
+        is_left
+    });
 }
 
 fn set(answers: &mut [Answer], place: usize, answer: Answer) {

@@ -14,6 +14,7 @@ mod processor_support;
 mod answers;
 mod around;
 mod leases;
+mod runs;
 mod transactions;
 
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,312 @@
+//! Runs: several messages of an ordering key in one batch, in their order.
+
+use std::{collections::HashMap, time::Duration};
+
+use inbox::{
+    Batch, Batches, Completion, Context, Failure, Middleware, Next, RetryPolicy, State, one_by_one,
+};
+
+use super::*;
+
+/// Messages of several kinds and keys: `k-0`, `l-0`, `k-1`, ….
+fn interleaved(keys: &[&str], count: usize) -> Vec<Message> {
+    let of = |n| {
+        keys.iter()
+            .map(move |key| in_order(format!("{key}-{n}"), key))
+    };
+    (0..count).flat_map(of).collect()
+}
+
+/// Tries again at once.
+fn at_once() -> RetryPolicy {
+    RetryPolicy::default()
+        .with_max_attempts(1000)
+        .with_delays(Duration::ZERO, Duration::ZERO)
+}
+
+fn of_key<'i>(ids: &'i [String], key: &'i str) -> Vec<&'i str> {
+    let ids = ids.iter().map(String::as_str);
+    ids.filter(|id| id.starts_with(key)).collect()
+}
+
+fn numbered(key: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(|n| format!("{key}-{n}")).collect()
+}
+
+fn seen(runs: &Runs) -> impl Fn(Batch) -> std::future::Ready<Result<(), Failure>> + use<> {
+    let seen = runs.clone();
+    move |batch| {
+        seen.add(&batch);
+        std::future::ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_has_runs_in_their_order() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 10)).await;
+    let router = router(seen(&runs)).batches(Batches::up_to(100).runs(7));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!(summary.processed, 20);
+    assert_eq!(runs.sizes(), [14, 6]);
+    for key in ["k", "l"] {
+        assert_eq!(of_key(&runs.all().concat(), key), numbered(key, 0..10));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_can_be_of_one_key() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 3)).await;
+    spy.receive_all((0..4).map(message)).await;
+    let router = router(seen(&runs)).batches(Batches::of_one_key(100));
+    until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    let free: Vec<_> = (0..4).map(|n| n.to_string()).collect();
+    let expected = [numbered("k", 0..3), numbered("l", 0..3), free];
+    assert_eq!(runs.all(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_runs_a_key_has_one_message_at_a_time() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k"], 3)).await;
+    until_idle_by_a_paused_clock(processor(&spy, router(seen(&runs)))).await;
+    assert_eq!(runs.sizes(), [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_a_failure_is_handed_back() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 4)).await;
+    let seen = runs.clone();
+    let handler = move |batch: Batch| {
+        seen.add(&batch);
+        let answer = |context: &Context| match context.message().id().as_str() {
+            "k-1" if context.attempts().started == 1 => Err(Failure::retry("not yet")),
+            _ => Ok(()),
+        };
+        let answers: Vec<_> = batch.iter().map(answer).collect();
+        async move { Ok::<_, Failure>(answers) }
+    };
+    let router = router(handler)
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once());
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (8, 1));
+    // What was answered behind the failure has not counted.
+    let all = runs.all();
+    assert_eq!(all[0].len(), 8);
+    let (again, behind): (Vec<_>, Vec<_>) =
+        all[1..].concat().into_iter().partition(|id| id == "k-1");
+    assert_eq!(again, ["k-1"]);
+    assert_eq!(behind, ["k-2", "k-3"]);
+    let tries = [("k-0", 1), ("k-1", 2), ("k-2", 1), ("k-3", 1), ("l-3", 1)];
+    for (id, started) in tries {
+        let record = spy.record(id).await;
+        assert_eq!(
+            (record.state, record.attempts.started),
+            (State::Processed, started),
+            "{id}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_fails_as_a_whole_keeps_the_order() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k"], 8)).await;
+    let seen = runs.clone();
+    let handler = move |batch: Batch| {
+        let is_poisoned = batch
+            .iter()
+            .any(|c| c.message().id().as_str() == "k-2" && c.attempts().started == 1);
+        if !is_poisoned {
+            seen.add(&batch);
+        }
+        async move {
+            match is_poisoned {
+                true => Err(Failure::retry("all of it")),
+                false => Ok(()),
+            }
+        }
+    };
+    let router = router(handler)
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once());
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (8, 1));
+    assert_eq!(runs.all().concat(), numbered("k", 0..8));
+    assert_eq!(spy.record("k-5").await.attempts.started, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_of_a_run_lets_the_rest_come_again() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k"], 4)).await;
+    let seen = runs.clone();
+    let handler = move |batch: Batch| {
+        seen.add(&batch);
+        let answer = |context: &Context| match context.message().id().as_str() {
+            "k-1" => Err(Failure::dead("never")),
+            _ => Ok(()),
+        };
+        let answers: Vec<_> = batch.iter().map(answer).collect();
+        async move { Ok::<_, Failure>(answers) }
+    };
+    let router = router(handler).batches(Batches::of_one_key(100));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.dead), (3, 1));
+    assert_eq!(runs.all(), [numbered("k", 0..4), numbered("k", 2..4)]);
+}
+
+/// Two handlers of a router cannot share a batch.
+#[tokio::test(start_paused = true)]
+async fn another_kind_ends_a_run() {
+    let (spy, runs) = (spy(), Runs::default());
+    let mut messages = interleaved(&["k"], 6);
+    for message in messages.iter_mut().skip(2).step_by(3) {
+        *message = inbox::Message::new(
+            message.handler().clone(),
+            message.id().clone(),
+            inbox::Kind::new("order.paid").unwrap(),
+            "",
+        )
+        .with_ordering_key(message.ordering_key().unwrap().clone());
+    }
+    spy.receive_all(messages).await;
+    let single = runs.clone();
+    let router = router(seen(&runs))
+        .on("order.paid", move |context: Context| {
+            single.add(&Batch::new(vec![context]));
+            std::future::ready(Ok::<_, Failure>(()))
+        })
+        .batches(Batches::up_to(100).runs(100));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!(summary.processed, 6);
+    assert_eq!(runs.all().concat(), numbered("k", 0..6));
+    assert_eq!(runs.sizes(), [2, 1, 2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_by_one_runs_a_handler_for_single_messages() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 5)).await;
+    let seen = runs.clone();
+    let handler = one_by_one(move |context: Context| {
+        let seen = seen.clone();
+        async move {
+            let id = context.message().id().to_string();
+            let is_first = context.attempts().started == 1;
+            assert!(!(id == "k-1" && is_first), "not the first time");
+            if id == "l-3" && is_first {
+                return Err(Failure::retry("later"));
+            }
+            seen.add(&Batch::new(vec![context]));
+            Ok(Completion::with_result(id))
+        }
+    });
+    let router = router(handler)
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once());
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (10, 2));
+    for key in ["k", "l"] {
+        assert_eq!(of_key(&runs.all().concat(), key), numbered(key, 0..5));
+    }
+    assert_eq!(spy.record("k-4").await.result.unwrap(), "k-4");
+    assert_eq!(spy.record("k-1").await.attempts.started, 2);
+    assert_eq!(spy.record("k-2").await.attempts.started, 1);
+}
+
+/// Fails the second message of the key before its batch.
+struct Gate;
+
+#[async_trait::async_trait]
+impl Middleware for Gate {
+    async fn handle(&self, context: &Context, next: Next) -> Result<Completion, Failure> {
+        if context.message().id().as_str() == "k-1" && context.attempts().started == 1 {
+            return Err(Failure::retry("not at the first time"));
+        }
+        next.run(context).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn middleware_that_fails_a_message_holds_those_behind() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 3)).await;
+    let router = router(seen(&runs))
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once())
+        .middleware(Gate);
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (6, 1));
+    for key in ["k", "l"] {
+        assert_eq!(of_key(&runs.all().concat(), key), numbered(key, 0..3));
+    }
+}
+
+/// Retries, dead letters, defects of the whole and time-outs, at random: the handlers of a key see its
+/// messages in their order, and none twice in a row that succeeded.
+#[tokio::test(start_paused = true)]
+async fn order_holds_whatever_handlers_do() {
+    for seed in 0..24 {
+        let (spy, runs) = (spy(), Runs::default());
+        let keys = ["a", "b", "c", "d", "e"];
+        spy.receive_all(interleaved(&keys, 30)).await;
+        let random = Arc::new(Mutex::new(fastrand::Rng::with_seed(seed)));
+        let seen = runs.clone();
+        let handler = move |batch: Batch| {
+            let (seen, random) = (seen.clone(), random.clone());
+            async move {
+                let roll = random.lock().unwrap().u32(0..10);
+                match roll {
+                    0 => return Err(Failure::retry("all of it")),
+                    1 => panic!("all of it"),
+                    2 => tokio::time::sleep(Duration::from_secs(30)).await,
+                    _ => {}
+                }
+                let mut cut = std::collections::HashSet::new();
+                let mut answers = Vec::new();
+                let mut done = Vec::new();
+                for context in &batch {
+                    let key = context.message().ordering_key().cloned();
+                    let roll = random.lock().unwrap().u32(0..20);
+                    let answer = match roll {
+                        0 => Err(Failure::retry("one of it")),
+                        1 => Err(Failure::defer(Duration::ZERO, "one of it")),
+                        _ => Ok(()),
+                    };
+                    if answer.is_ok() && !cut.contains(&key) {
+                        done.push(context.clone());
+                    } else {
+                        cut.insert(key);
+                    }
+                    answers.push(answer);
+                }
+                if !done.is_empty() {
+                    seen.add(&Batch::new(done));
+                }
+                Ok(answers)
+            }
+        };
+        let router = router(handler)
+            .batches(match seed % 3 {
+                0 => Batches::up_to(40).runs(8),
+                1 => Batches::of_one_key(12),
+                _ => Batches::up_to(100).runs(3).at_once(4),
+            })
+            .retry(at_once())
+            .timeout(Duration::from_secs(10));
+        let processor = processor(&spy, router);
+        let summary = until_idle_by_a_paused_clock(processor).await;
+        assert_eq!(summary.processed, 150, "seed {seed}");
+        let mut last: HashMap<String, usize> = HashMap::new();
+        for id in runs.all().concat() {
+            let (key, number) = id.split_once('-').unwrap();
+            let next = last.entry(key.to_owned()).or_default();
+            assert_eq!(number.parse::<usize>().unwrap(), *next, "seed {seed}: {id}");
+            *next += 1;
+        }
+    }
+}
