@@ -1,10 +1,16 @@
-//! Ordering keys: none, many, a few, and a single one, which lets one message run at a time.
+//! Ordering keys: none, many, a few, and a single one, which lets one message run at a time, or with runs one
+//! batch.
+
+use std::convert::Infallible;
 
 use anyhow::Result;
-use inbox::OrderingKey;
+use inbox::{Batch, Batches, OrderingKey, Router};
 
 use super::{Bench, Runs, drain, work};
-use crate::{maker::Maker, target::Slot};
+use crate::{
+    maker::Maker,
+    target::{Slot, handler},
+};
 
 /// Messages that share a key where there are many keys.
 const EACH: u64 = 10;
@@ -12,20 +18,32 @@ const FEW: u64 = 16;
 /// Messages that are handed out one behind the other take a round trip or more each, so there are
 /// that many times fewer of them.
 const FEWER: u64 = 50;
+const RUN: usize = 64;
+
+/// Handlers that do nothing, for batches with runs.
+fn in_runs(batch: u32, run: usize) -> Result<Router> {
+    let idle = |_: Batch| async { Ok::<_, Infallible>(()) };
+    Ok(Router::new(handler()?)
+        .fallback_batch_handler(idle)
+        .batches(Batches::up_to(batch as usize).runs(run)))
+}
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let all = bench.options.messages;
     let few = (all / FEWER * 10).clamp(FEW, all);
     let one = (all / FEWER).max(1);
-    for (step, number, keys) in [
-        ("no ordering keys".to_owned(), all, None),
+    for (step, number, keys, run) in [
+        ("no ordering keys".to_owned(), all, None, 1),
         (
             format!("{EACH} messages a key"),
             all,
             Some(all.div_ceil(EACH)),
+            1,
         ),
-        (format!("{FEW} keys"), few, Some(FEW)),
-        ("one key".to_owned(), one, Some(1)),
+        (format!("{FEW} keys"), few, Some(FEW), 1),
+        (format!("{FEW} keys, runs of {RUN}"), all, Some(FEW), RUN),
+        ("one key".to_owned(), one, Some(1), 1),
+        (format!("one key, runs of {RUN}"), few, Some(1), RUN),
     ] {
         bench.report.adjust("messages", number);
         let mut runs = Runs::default();
@@ -45,7 +63,11 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
             }
             work::prefill_with(&inbox, &messages).await?;
             bench.site.rest().await?;
-            let time = drain::drain(&inbox, bench.shape.batch, drain::idle()?, number).await?;
+            let router = match run {
+                1 => drain::idle()?,
+                _ => in_runs(bench.shape.batch, run)?,
+            };
+            let time = drain::drain(&inbox, bench.shape.batch, router, number).await?;
             runs.add(number, time);
             inbox.close().await;
         }
