@@ -1,4 +1,5 @@
-//! Claiming: what has been due for longest, and then the leases on it, in one transaction.
+//! Claiming: what has been due for longest, with its run where runs are asked for, and then the leases on
+//! it, in one transaction.
 
 use std::{collections::HashSet, sync::atomic::Ordering};
 
@@ -68,20 +69,37 @@ async fn lease_due(
     let statements = &database.statements;
     let handlers: HashSet<_> = request.handlers.iter().map(AsRef::as_ref).collect();
     let handlers: Vec<&str> = handlers.into_iter().collect();
-    let returned = sqlx::query(statements.claim.clone())
+    let with_runs = request.run_limit > 1;
+    let text = if with_runs {
+        &statements.claim_runs
+    } else {
+        &statements.claim
+    };
+    let mut query = sqlx::query(text.clone())
         .bind(json(&handlers)?)
         .bind(now)
-        .bind(i64::from(request.limit))
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(failed)?;
+        .bind(i64::from(request.limit));
+    if with_runs {
+        query = query.bind(i64::from(request.run_limit));
+    }
+    let returned = query.fetch_all(&mut *connection).await.map_err(failed)?;
 
     let inbox = database.options.inbox.as_str();
     let until = now.saturating_add(duration_micros(request.terms.length()));
     let mut claims = Claims::default();
     let (mut good, mut bad) = (Vec::with_capacity(returned.len()), Vec::new());
+    // The first of the run in which a row could not be read: the rest is left to another claim.
+    let mut cut = None;
     for row in &returned {
         let seq = rows::seq(row).map_err(failed)?;
+        let first = if with_runs {
+            rows::first_of_run(row).map_err(failed)?
+        } else {
+            seq
+        };
+        if cut == Some(first) {
+            continue;
+        }
         match rows::read_candidate(row) {
             Ok(found) => {
                 good.push(seq);
@@ -98,6 +116,7 @@ async fn lease_due(
                 });
             }
             Err(reason) => {
+                cut = Some(first);
                 tracing::error!(inbox, seq, %reason, "corrupt message set aside");
                 bad.push((seq, format!("corrupt: {reason}")));
                 claims.corrupt.push(rows::corrupt_row(inbox, seq, reason));

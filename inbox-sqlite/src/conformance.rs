@@ -130,7 +130,6 @@ impl Harness for SqliteHarness {
 
     fn expected_not_checked(&self) -> Vec<Need> {
         vec![
-            Need::Runs,
             Need::Schema(SchemaVariant::Older),
             // There is no network, and what is written below SQLite cannot be seen from here.
             Need::Silence,

@@ -101,7 +101,12 @@ pub(crate) fn seq_and_token(row: &SqliteRow) -> sqlx::Result<(i64, i64)> {
     Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
-/// A row of `claim.sql`, before its lease is written.
+/// The number of the first message of the run that a row of `claim_runs.sql` belongs to.
+pub(crate) fn first_of_run(row: &SqliteRow) -> sqlx::Result<i64> {
+    row.try_get(13)
+}
+
+/// A row of `claim.sql` or `claim_runs.sql`, before its lease is written.
 pub(crate) struct Candidate {
     pub(crate) message: Message,
     pub(crate) token: i64,

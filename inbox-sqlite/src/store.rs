@@ -266,6 +266,7 @@ impl Store for SqliteStore {
         capabilities.transactions = true;
         capabilities.exclusive_transactions = true;
         capabilities.ordering = true;
+        capabilities.runs = true;
         capabilities.wakeups = Wakeups::EveryProcess;
         capabilities.receive_atomicity = ReceiveAtomicity::Batch;
         capabilities

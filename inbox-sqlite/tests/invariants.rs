@@ -71,16 +71,21 @@ async fn each_contradiction_is_found() {
         ),
         (
             "UPDATE inbox_state SET claimable = 0 WHERE seq = 1",
-            "leased and not claimable",
+            "unordered, unfinished and not claimable",
+        ),
+        (
+            "UPDATE inbox_state SET state = 1, lease_until = visible_at, started = started + 1
+             WHERE seq IN (3, 4)",
+            "leased behind another one and counted as an attempt",
         ),
         (
             "UPDATE inbox_state SET visible_at = visible_at + 1 WHERE seq = 1",
             "leased and hidden until another time than the end of the lease",
         ),
         (
-            "UPDATE inbox_state SET state = 1, lease_until = visible_at, claimable = 1
+            "UPDATE inbox_state SET state = 1, lease_until = visible_at, claimable = seq = 4
              WHERE seq IN (3, 4)",
-            "a key with two leased messages",
+            "a key whose earliest leased message is not the one that can be claimed",
         ),
         (
             "UPDATE inbox_state SET claimable = 1 WHERE seq IN (3, 4)",

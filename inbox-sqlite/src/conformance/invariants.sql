@@ -8,7 +8,8 @@ ordered AS (
 ),
 keys AS (
     SELECT handler, ordering_key, sum(state = 1) AS leased, sum(claimable) AS claimable,
-        min(seq) FILTER (WHERE open) AS head, min(seq) FILTER (WHERE claimable = 1) AS front
+        min(seq) FILTER (WHERE open) AS head, min(seq) FILTER (WHERE claimable = 1) AS front,
+        min(seq) FILTER (WHERE state = 1) AS leader
     FROM ordered
     GROUP BY handler, ordering_key
 ),
@@ -29,12 +30,14 @@ SELECT rule || ': ' || n FROM (
     SELECT 'unordered, unfinished and not claimable', count(*) FROM {inbox}_state
     WHERE ordering_key IS NULL AND state < 2 AND claimable = 0
     UNION ALL
-    SELECT 'leased and not claimable', count(*) FROM {inbox}_state WHERE state = 1 AND claimable = 0
+    SELECT 'leased behind another one and counted as an attempt', count(*) FROM {inbox}_state
+    WHERE state = 1 AND claimable = 0 AND started > finished
     UNION ALL
     SELECT 'leased and hidden until another time than the end of the lease', count(*)
     FROM {inbox}_state WHERE state = 1 AND visible_at <> lease_until
     UNION ALL
-    SELECT 'a key with two leased messages', count(*) FROM keys WHERE leased > 1
+    SELECT 'a key whose earliest leased message is not the one that can be claimed', count(*) FROM keys
+    WHERE leased > 0 AND front IS NOT leader
     UNION ALL
     SELECT 'a key with two messages that can be claimed', count(*) FROM keys WHERE claimable > 1
     UNION ALL

@@ -9,10 +9,10 @@ SELECT
     AND (
         SELECT count(*) FROM sqlite_master
         WHERE type = 'index' AND lower(name) IN (
-            '{inbox}_claim', '{inbox}_leased', '{inbox}_open', '{inbox}_head', '{inbox}_final',
-            '{inbox}_dead', '{inbox}_blocking'
+            '{inbox}_claim', '{inbox}_leased', '{inbox}_open', '{inbox}_run', '{inbox}_head',
+            '{inbox}_final', '{inbox}_dead', '{inbox}_blocking'
         )
-    ) = 7
+    ) = 8
     AND (
         SELECT count(*) FROM sqlite_master
         WHERE type = 'trigger' AND lower(name) IN (

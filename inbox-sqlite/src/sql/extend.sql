@@ -1,6 +1,8 @@
--- ?1 leases as JSON arrays of sequence number and token, ?2 lease end.
+-- ?1 leases as JSON arrays of sequence number and token, ?2 lease end. The first of a run may have become
+-- so when its lease had run out: it is worked on from now on.
 UPDATE {inbox}_state
-SET lease_until = ?2, visible_at = ?2
+SET lease_until = ?2, visible_at = ?2,
+    started = max(started, finished + claimable)
 FROM (SELECT value ->> 0 AS row, value ->> 1 AS held FROM json_each(?1)) AS j
 WHERE seq = j.row AND token = j.held AND state = 1
 RETURNING seq, token

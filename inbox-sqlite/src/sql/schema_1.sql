@@ -24,8 +24,11 @@ CREATE TABLE {inbox}_state (
     claimable INTEGER NOT NULL CHECK (claimable IN (0, 1)),
     visible_at INTEGER NOT NULL,
     due_at INTEGER NOT NULL,
+    -- The end of the lease, also of the last one of a message that was put back.
     lease_until INTEGER,
     token INTEGER NOT NULL DEFAULT 0,
+    -- Attempts. Of one that is leased, as many started as finished: the present one is not counted yet, since
+    -- others of a run come first, or came first when the lease ran out.
     started INTEGER NOT NULL DEFAULT 0 CHECK (started >= 0),
     finished INTEGER NOT NULL DEFAULT 0 CHECK (finished >= 0),
     replays INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
@@ -40,7 +43,7 @@ CREATE TABLE {inbox}_state (
     -- Attempts that ended with an error, the oldest first, as a JSON array.
     history TEXT,
     CHECK (claimable = 0 OR state < 2),
-    CHECK ((state = 1) = (lease_until IS NOT NULL)),
+    CHECK (state <> 1 OR lease_until IS NOT NULL),
     CHECK ((state >= 2) = (finished_at IS NOT NULL)),
     CHECK (blocks = 0 OR (state = 3 AND ordering_key IS NOT NULL))
 ) STRICT;
@@ -57,7 +60,12 @@ CREATE INDEX {inbox}_leased ON {inbox}_state (handler, lease_until)
 CREATE INDEX {inbox}_open ON {inbox}_state (handler, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND (state < 2 OR blocks = 1);
 
--- At most one message of an ordering key can be claimed or leased at any time.
+-- Those of a run behind the first, the earliest first.
+CREATE INDEX {inbox}_run ON {inbox}_state (handler, ordering_key, seq)
+    WHERE claimable = 0 AND state = 1;
+
+-- At most one message of an ordering key can be claimed at any time. The others that are leased are behind
+-- it.
 CREATE UNIQUE INDEX {inbox}_head ON {inbox}_state (handler, ordering_key)
     WHERE ordering_key IS NOT NULL AND claimable = 1;
 

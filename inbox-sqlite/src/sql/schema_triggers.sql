@@ -27,28 +27,50 @@ BEGIN
     ON CONFLICT (handler, state) DO UPDATE SET n = n + 1;
 END;
 
--- Whatever ends a lease, replays or discards: the earliest open message of its ordering key
--- becomes the one that can be claimed, unless one is leased.
+-- Whatever ends a lease, replays or discards: of an ordering key, the earliest leased message or else the
+-- earliest open one becomes the one that can be claimed. A lease that has not run out when its turn comes
+-- counts as a started attempt from then on. The end of a lease behind another one changes none of that.
 CREATE TRIGGER {inbox}_reheaded AFTER UPDATE OF state ON {inbox}_state
-WHEN NEW.ordering_key IS NOT NULL AND NEW.state <> 1
+WHEN NEW.ordering_key IS NOT NULL AND NEW.state <> 1 AND (OLD.claimable = 1 OR OLD.state <> 1)
 BEGIN
     UPDATE {inbox}_state SET claimable = 0
-    WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+    WHERE (NEW.state = 0 OR NEW.blocks = 1)
+      AND handler = NEW.handler AND ordering_key = NEW.ordering_key
       AND ordering_key IS NOT NULL AND claimable = 1 AND state = 0
-      AND seq > (
-          SELECT seq FROM {inbox}_state
-          WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
-            AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
-          ORDER BY seq LIMIT 1
+      AND (
+          seq > (
+              SELECT seq FROM {inbox}_state
+              WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+                AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+              ORDER BY seq LIMIT 1
+          )
+          OR EXISTS (
+              SELECT 1 FROM {inbox}_state
+              WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+                AND claimable = 0 AND state = 1
+          )
       );
-    UPDATE {inbox}_state SET claimable = 1
-    WHERE seq = (
-          SELECT seq FROM {inbox}_state
-          WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
-            AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
-          ORDER BY seq LIMIT 1
+    UPDATE {inbox}_state
+    SET claimable = 1,
+        started = iif(
+            state = 1 AND lease_until > coalesce(NEW.finished_at, NEW.lease_until),
+            max(started, finished + 1), started
+        )
+    WHERE seq = coalesce(
+          (
+              SELECT seq FROM {inbox}_state
+              WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+                AND claimable = 0 AND state = 1
+              ORDER BY seq LIMIT 1
+          ),
+          (
+              SELECT seq FROM {inbox}_state
+              WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
+                AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+              ORDER BY seq LIMIT 1
+          )
       )
-      AND state = 0
+      AND state < 2
       AND NOT EXISTS (
           SELECT 1 FROM {inbox}_state
           WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
@@ -62,13 +84,21 @@ BEGIN
     -- An unfinished message of its ordering key has gone, or a dead one that blocked it.
     UPDATE {inbox}_state SET claimable = 1
     WHERE (OLD.state < 2 OR OLD.blocks = 1)
-      AND seq = (
-          SELECT seq FROM {inbox}_state
-          WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
-            AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
-          ORDER BY seq LIMIT 1
+      AND seq = coalesce(
+          (
+              SELECT seq FROM {inbox}_state
+              WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
+                AND claimable = 0 AND state = 1
+              ORDER BY seq LIMIT 1
+          ),
+          (
+              SELECT seq FROM {inbox}_state
+              WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
+                AND ordering_key IS NOT NULL AND (state < 2 OR blocks = 1)
+              ORDER BY seq LIMIT 1
+          )
       )
-      AND state = 0
+      AND state < 2
       AND NOT EXISTS (
           SELECT 1 FROM {inbox}_state
           WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key

@@ -1,11 +1,12 @@
--- ?1 settlements as JSON arrays, ?2 all results one after the other, ?3 now.
+-- ?1 settlements as JSON arrays, ?2 all results one after the other, ?3 now. An attempt that is not counted
+-- yet (see schema_1.sql) is counted first.
 UPDATE {inbox}_state
 SET state = j.new_state,
-    claimable = j.new_state = 0,
-    lease_until = NULL,
+    claimable = claimable AND j.new_state = 0,
+    lease_until = iif(j.new_state = 0, ?3, NULL),
     due_at = coalesce(j.due, due_at),
     visible_at = coalesce(j.due, due_at),
-    started = max(started - 1 + j.finishes, 0),
+    started = started + (started = finished) - 1 + j.finishes,
     finished = finished + j.finishes,
     finished_at = iif(j.new_state = 0, NULL, ?3),
     last_error = coalesce(j.error, last_error),
@@ -21,8 +22,9 @@ SET state = j.new_state,
             END,
             '$[#]',
             json_object(
-                'attempt', started, 'replays', replays, 'worker', worker, 'leased_at', leased_at,
-                'ended_at', ?3, 'end', j.past_end, 'error', substr(j.error, 1, j.past_characters)
+                'attempt', started + (started = finished), 'replays', replays, 'worker', worker,
+                'leased_at', leased_at, 'ended_at', ?3, 'end', j.past_end,
+                'error', substr(j.error, 1, j.past_characters)
             )
         )
     END
