@@ -1,5 +1,5 @@
--- ?1 leases as JSON arrays of sequence number and token, ?2 lease end. The first of a run may have become
--- so when its lease had run out: it is worked on from now on.
+-- ?1 leases as JSON arrays of sequence number and token, ?2 lease end. One whose turn in its run came when
+-- its lease had run out is counted as an attempt now.
 UPDATE {inbox}_state
 SET lease_until = ?2, visible_at = ?2,
     started = max(started, finished + claimable)

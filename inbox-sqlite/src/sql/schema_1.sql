@@ -27,8 +27,8 @@ CREATE TABLE {inbox}_state (
     -- The end of the lease, also of the last one of a message that was put back.
     lease_until INTEGER,
     token INTEGER NOT NULL DEFAULT 0,
-    -- Attempts. Of one that is leased, as many started as finished: the present one is not counted yet, since
-    -- others of a run come first, or came first when the lease ran out.
+    -- Attempts. As long as a leased message has no more started than finished, the present one is not counted:
+    -- others of its run come first, or did when the lease ran out.
     started INTEGER NOT NULL DEFAULT 0 CHECK (started >= 0),
     finished INTEGER NOT NULL DEFAULT 0 CHECK (finished >= 0),
     replays INTEGER NOT NULL DEFAULT 0 CHECK (replays >= 0),
@@ -60,7 +60,7 @@ CREATE INDEX {inbox}_leased ON {inbox}_state (handler, lease_until)
 CREATE INDEX {inbox}_open ON {inbox}_state (handler, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND (state < 2 OR blocks = 1);
 
--- Those of a run behind the first, the earliest first.
+-- Those of each run that are behind the first, which is the earliest leased one of its ordering key.
 CREATE INDEX {inbox}_run ON {inbox}_state (handler, ordering_key, seq)
     WHERE claimable = 0 AND state = 1;
 

@@ -6,7 +6,7 @@ SET state = j.new_state,
     lease_until = iif(j.new_state = 0, ?3, NULL),
     due_at = coalesce(j.due, due_at),
     visible_at = coalesce(j.due, due_at),
-    started = started + (started = finished) - 1 + j.finishes,
+    started = started + (started <= finished) - 1 + j.finishes,
     finished = finished + j.finishes,
     finished_at = iif(j.new_state = 0, NULL, ?3),
     last_error = coalesce(j.error, last_error),
@@ -22,7 +22,7 @@ SET state = j.new_state,
             END,
             '$[#]',
             json_object(
-                'attempt', started + (started = finished), 'replays', replays, 'worker', worker,
+                'attempt', started + (started <= finished), 'replays', replays, 'worker', worker,
                 'leased_at', leased_at, 'ended_at', ?3, 'end', j.past_end,
                 'error', substr(j.error, 1, j.past_characters)
             )

@@ -3,7 +3,7 @@
 -- ?2 now.
 UPDATE {inbox}_state
 SET state = 2, claimable = 0, lease_until = NULL, visible_at = due_at,
-    started = started + (started = finished), finished = finished + 1, finished_at = ?2,
+    started = started + (started <= finished), finished = finished + 1, finished_at = ?2,
     blocks = 0, result = NULL
 FROM (SELECT value ->> 0 AS row, value ->> 1 AS held FROM json_each(?1)) AS j
 WHERE seq = j.row AND token = j.held AND state = 1
