@@ -69,13 +69,17 @@ async fn claim_rows(
         let seen: sqlx::Result<Vec<Seen>> = answer.iter().map(read_look).collect();
         cursor.learn(handlers, &look, &seen.map_err(before)?);
     }
+    let count = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     let arguments = handlers_since(handlers, &cursor.since(handlers))
-        .with(i32::try_from(request.limit).unwrap_or(i32::MAX))
+        .with(count(request.limit))
         .with(micros(request.terms.length()))
-        .with(request.terms.worker().as_str())
-        .finish()?;
-    let text = &database.statements.claim;
-    let answer = database.run(On::Pool, text, arguments).await?;
+        .with(request.terms.worker().as_str());
+    let statements = &database.statements;
+    let (text, arguments) = match request.run_limit.min(request.limit) {
+        0 | 1 => (&statements.claim, arguments),
+        run => (&statements.claim_runs, arguments.with(count(run))),
+    };
+    let answer = database.run(On::Pool, text, arguments.finish()?).await?;
     cursor.count_taken(handlers, answer.len());
     Ok(answer)
 }

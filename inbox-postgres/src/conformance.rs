@@ -258,7 +258,7 @@ impl Harness for PostgresHarness {
     }
 
     fn expected_not_checked(&self) -> Vec<Need> {
-        let mut needs = vec![Need::Runs, Need::Schema(SchemaVariant::Older)];
+        let mut needs = vec![Need::Schema(SchemaVariant::Older)];
         needs.extend(Need::DISK);
         if self.servers.is_none() {
             needs.extend([Need::Outage, Need::Restart]);

@@ -32,6 +32,7 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("receive", include_str!("sql/receive.sql")),
     ("claim_cursor", include_str!("sql/claim_cursor.sql")),
     ("claim", include_str!("sql/claim.sql")),
+    ("claim_runs", include_str!("sql/claim_runs.sql")),
     ("settle", include_str!("sql/settle.sql")),
     ("settle_one", include_str!("sql/settle_one.sql")),
     ("extend", include_str!("sql/extend.sql")),

@@ -159,7 +159,8 @@
 //! - `inbox_ordering` has a row for each ordering key with unfinished messages. What adds or
 //!   finishes one of them locks that row first; then the earliest unfinished message, and no other
 //!   one, is marked claimable. Messages that wait for their key are in no index that a claim reads.
-//!   Claims take no such lock and never wait.
+//!   Claims take no such lock and never wait. Of a run that is leased, the first message is claimable
+//!   (once the lease has run out) and the others are marked as behind it, until their turn comes.
 //! - `inbox_tally` holds counts: each operation adds one row per handler, and now and then the rows
 //!   are summed up. A counter that is updated in place would make all writers wait for each other
 //!   until their commits are on disk.

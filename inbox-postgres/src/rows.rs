@@ -116,7 +116,7 @@ fn has_message(row: &PgRow) -> Decoded<()> {
         .ok_or_else(|| "its message is missing".into())
 }
 
-/// A row of `claim.sql`.
+/// A row of `claim.sql` or `claim_runs.sql`.
 pub(crate) fn read_leased(row: &PgRow) -> Decoded<Leased> {
     has_message(row)?;
     let message = Message::new(

@@ -11,6 +11,7 @@ pub(crate) struct Statements {
     pub(crate) receive: SqlStr,
     pub(crate) claim_cursor: SqlStr,
     pub(crate) claim: SqlStr,
+    pub(crate) claim_runs: SqlStr,
     pub(crate) settle: SqlStr,
     pub(crate) settle_one: SqlStr,
     pub(crate) settle_locked: SqlStr,
@@ -96,6 +97,7 @@ impl Statements {
             )),
             claim_cursor: statement("SELECT * FROM {inbox}_claim_cursor($1, $2, $3)"),
             claim: statement("SELECT * FROM {inbox}_claim($1, $2, $3, $4, $5, $6)"),
+            claim_runs: statement("SELECT * FROM {inbox}_claim_runs($1, $2, $3, $4, $5, $6, $7)"),
             settle: statement(
                 "SELECT * FROM {inbox}_settle(
                     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13

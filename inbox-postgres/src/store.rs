@@ -157,6 +157,7 @@ impl Store for PostgresStore {
         capabilities.multi_process = true;
         capabilities.transactions = true;
         capabilities.ordering = true;
+        capabilities.runs = true;
         if options.notifications {
             capabilities.wakeups = Wakeups::EveryProcess;
         }

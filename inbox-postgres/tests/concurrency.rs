@@ -15,8 +15,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, Due, Extended, Filter, Message, Operate as _, Outcome, PurgeRequest, Receipt,
-    Settled, Settlement, Slice, State, Store as _,
+    AfterDead, ClaimRequest, Due, Extended, Filter, Leased, Message, Operate as _, Outcome,
+    PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_postgres::PostgresStore;
 
@@ -26,7 +26,8 @@ const MESSAGES: usize = 1200;
 #[derive(Default)]
 struct Held {
     keys: HashSet<String>,
-    ordering_keys: HashSet<String>,
+    /// By which claim, and how many.
+    ordering_keys: HashMap<String, ((usize, usize), usize)>,
     /// In which order each ordering key's messages were processed.
     processed: HashMap<String, Vec<usize>>,
     ids: HashMap<String, Vec<String>>,
@@ -40,13 +41,15 @@ struct Scene {
 }
 
 impl Scene {
-    fn take(&self, message: &Message) {
+    fn take(&self, message: &Message, claim: (usize, usize)) {
         let mut held = lock(&self.held);
         let id = message.id().to_string();
         assert!(held.keys.insert(id.clone()), "{id} is held twice");
         if let Some(key) = message.ordering_key() {
-            let first = held.ordering_keys.insert(key.to_string());
-            assert!(first, "two messages of {key} are held");
+            let of_key = held.ordering_keys.entry(key.to_string());
+            let (holder, count) = of_key.or_insert((claim, 0));
+            assert_eq!(*holder, claim, "{key} is held by two claims");
+            *count += 1;
         }
     }
 
@@ -54,9 +57,25 @@ impl Scene {
         let mut held = lock(&self.held);
         held.keys.remove(message.id().as_str());
         if let Some(key) = message.ordering_key() {
-            held.ordering_keys.remove(key.as_str());
+            let key = key.to_string();
+            if let Some((_, count)) = held.ordering_keys.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    held.ordering_keys.remove(&key);
+                }
+            }
         }
     }
+}
+
+async fn claim_runs(store: &PostgresStore, limit: u32, run_limit: u32) -> Vec<Leased> {
+    let request = ClaimRequest {
+        run_limit,
+        ..request(limit)
+    };
+    let claims = store.claim(&request).await.unwrap();
+    assert_eq!(claims.corrupt, []);
+    claims.leased
 }
 
 fn sent(n: usize) -> Message {
@@ -87,13 +106,15 @@ async fn work(store: PostgresStore, worker: usize, scene: Arc<Scene>) {
     let mut round = worker;
     while !scene.over.load(Ordering::Relaxed) {
         round += 1;
-        let leased = claim(&store, 25).await;
+        // Every other worker takes one at a time.
+        let run_limit = if worker.is_multiple_of(2) { 6 } else { 1 };
+        let leased = claim_runs(&store, 25, run_limit).await;
         if leased.is_empty() {
             tokio::time::sleep(Duration::from_millis(2)).await;
             continue;
         }
         for leased in &leased {
-            scene.take(&leased.message);
+            scene.take(&leased.message, (worker, round));
         }
         if round.is_multiple_of(3) {
             let mut leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
@@ -102,12 +123,15 @@ async fn work(store: PostgresStore, worker: usize, scene: Arc<Scene>) {
                 assert!(matches!(answer, Extended::Until(_)));
             }
         }
+        let mut cut = HashSet::new();
         let mut settlements: Vec<(Message, Settlement)> = leased
             .into_iter()
             .enumerate()
             .map(|(n, leased)| {
+                let key = leased.message.ordering_key().cloned();
                 // What was replayed once is not played with again, so that this ends.
                 let outcome = match (n + round) % 8 {
+                    _ if key.is_some() && cut.contains(&key) => Outcome::Release,
                     0 => Outcome::Release,
                     1 if leased.attempts.started < 3 => retry(Duration::ZERO),
                     2 if leased.attempts.started == 1 => dead(AfterDead::Block),
@@ -115,6 +139,16 @@ async fn work(store: PostgresStore, worker: usize, scene: Arc<Scene>) {
                     4 => defer(Duration::ZERO),
                     _ => processed(),
                 };
+                if !matches!(
+                    outcome,
+                    Outcome::Processed { .. }
+                        | Outcome::Dead {
+                            after: AfterDead::Continue,
+                            ..
+                        }
+                ) {
+                    cut.insert(key);
+                }
                 let settlement = Settlement {
                     lease: leased.lease,
                     outcome,
@@ -303,7 +337,8 @@ async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
     assert_eq!(deadlocks, 0);
 }
 
-/// Eight workers, each in its own process, and ordering keys only: each key in order.
+/// Eight workers, each in its own process, and ordering keys only: each key in order, whether workers
+/// take one of a key at a time or several.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn eight_processes_keep_every_ordering_key_in_order() {
     let Some(Ready { place, store }) = ready().await else {
@@ -318,12 +353,12 @@ async fn eight_processes_keep_every_ordering_key_in_order() {
         over: AtomicBool::new(false),
     });
     let mut tasks = Vec::new();
-    for _ in 0..8 {
+    for n in 0..8 {
         let (store, scene) = (place.other().await, Arc::clone(&scene));
         tasks.push(tokio::spawn(async move {
             while scene.processed.load(Ordering::Relaxed) < 600 {
-                for leased in claim(&store, 4).await {
-                    scene.take(&leased.message);
+                for leased in claim_runs(&store, 4, [1, 3][n % 2]).await {
+                    scene.take(&leased.message, (n, 0));
                     let n: usize = leased.message.id().as_str().parse().unwrap();
                     let key = leased.message.ordering_key().unwrap().to_string();
                     lock(&scene.held).processed.entry(key).or_default().push(n);

@@ -84,24 +84,33 @@ async fn each_contradiction_is_found() {
         ),
         (
             "UPDATE {schema}.inbox_work SET claimable = false WHERE seq = <1>",
-            "leased and not claimable",
+            "leased, and neither claimable nor behind others of a run",
+        ),
+        (
+            "UPDATE {schema}.inbox_work SET behind = true WHERE seq = <a2>",
+            "behind others of a run, and not leased",
+        ),
+        (
+            "UPDATE {schema}.inbox_work SET state = 1, behind = true, late = false WHERE seq = <a1>",
+            "behind others of a run, claimable, and not late",
         ),
         (
             "UPDATE {schema}.inbox_work SET late = true WHERE seq = <1>",
-            "late, but not claimable or not pending",
+            "late, but not claimable, or neither pending nor behind others of a run",
         ),
         (
             "UPDATE {schema}.inbox_work SET blocks = true WHERE seq = <2>",
             "a block without an ordering key or a death",
         ),
         (
-            "UPDATE {schema}.inbox_work SET state = 1 WHERE seq IN (<a1>, <a2>)",
-            "a key with two leased messages",
+            "UPDATE {schema}.inbox_work SET state = 1, claimable = seq = <a2>, behind = true
+             WHERE seq IN (<a1>, <a2>)",
+            "a key of which not just the first leased message can be claimed",
         ),
         (
             "UPDATE {schema}.inbox_work SET state = state + (seq = <a1>)::int, claimable = true
              WHERE seq IN (<a1>, <a2>)",
-            "a key whose leased message is not the only one that can be claimed",
+            "a key of which not just the first leased message can be claimed",
         ),
         (
             "UPDATE {schema}.inbox_work SET claimable = seq = <a2> WHERE seq IN (<a1>, <a2>)",

@@ -12,8 +12,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use common::*;
 use inbox_api::{
-    AfterDead, ClaimRequest, Due, Edit, Filter, Key, Lease, Message, Operate as _, Page,
-    PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
+    AfterDead, ClaimRequest, Due, Edit, Filter, Key, Lease, LeaseTerms, Message, Operate as _,
+    Page, PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgPool, postgres::PgPoolOptions};
@@ -23,6 +23,18 @@ const MANY: i64 = 100_000;
 
 /// The tables that grow with the backlog or the history. The tally does not, and is read whole.
 const GROWING: &str = "('inbox_message', 'inbox_work', 'inbox_done', 'inbox_ordering')";
+
+/// Longer than this takes on a slow machine: what a statement removes stays in the indexes here, and
+/// would be in the way of claims from then on.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Of the handler `h`, under long leases.
+fn long(limit: u32) -> ClaimRequest {
+    ClaimRequest {
+        terms: LeaseTerms::new(LONG, worker()).unwrap(),
+        ..request(limit)
+    }
+}
 
 /// A store with one connection, whose plans are made once.
 struct Measured {
@@ -104,8 +116,9 @@ impl Measured {
     }
 
     async fn claimed(&self, limit: u32) -> Vec<Lease> {
-        claim(&self.store, limit)
-            .await
+        let claims = self.store.claim(&long(limit)).await.unwrap();
+        claims
+            .leased
             .into_iter()
             .map(|leased| leased.lease)
             .collect()
@@ -122,6 +135,57 @@ impl Measured {
         let _ = self.store.settle(&settlements).await.unwrap();
     }
 
+    /// Says what has been read since `before`.
+    async fn note(
+        &self,
+        name: &'static str,
+        all: &mut BTreeMap<&'static str, Reads>,
+        before: &mut Reads,
+    ) {
+        let after = self.counters().await;
+        all.insert(
+            name,
+            Reads {
+                whole_tables: after.whole_tables - before.whole_tables,
+                rows: after.rows - before.rows,
+            },
+        );
+        *before = after;
+    }
+
+    /// Of an ordering key with a few unfinished messages, or with many.
+    async fn runs(&mut self, all: &mut BTreeMap<&'static str, Reads>, before: &mut Reads) {
+        let batch: Vec<Message> = (0..20)
+            .map(|_| {
+                self.next += 1;
+                ordered(&format!("run {}", self.next), "long").for_handler(handler("runs"))
+            })
+            .collect();
+        self.store.receive(&batch).await.unwrap();
+        self.note("receive of a long ordering key", all, before)
+            .await;
+        let request = ClaimRequest {
+            handlers: vec![handler("runs")],
+            run_limit: 10,
+            ..long(50)
+        };
+        let claims = self.store.claim(&request).await.unwrap();
+        self.note("claim a run", all, before).await;
+        let leases: Vec<Lease> = claims.leased.into_iter().map(|l| l.lease).collect();
+        assert_eq!(leases.len(), 10);
+        self.settle_as(&leases[..1], &processed()).await;
+        self.note("settle the first of a run", all, before).await;
+        self.settle_as(&leases[1..2], &retry(Duration::ZERO)).await;
+        self.note("settle the next of a run", all, before).await;
+        self.store.statistics().await.unwrap();
+        self.note("statistics with a run", all, before).await;
+        self.settle_as(&leases[2..9], &processed()).await;
+        self.note("settle most of a run", all, before).await;
+        self.settle_as(&leases[9..], &inbox_api::Outcome::Release)
+            .await;
+        self.note("settle the rest of a run", all, before).await;
+    }
+
     /// Runs every operation once and says what each has read.
     async fn everything(&mut self) -> BTreeMap<&'static str, Reads> {
         let mut all = BTreeMap::new();
@@ -129,15 +193,7 @@ impl Measured {
         macro_rules! measure {
             ($name:literal, $operation:expr) => {{
                 let answer = $operation;
-                let after = self.counters().await;
-                all.insert(
-                    $name,
-                    Reads {
-                        whole_tables: after.whole_tables - before.whole_tables,
-                        rows: after.rows - before.rows,
-                    },
-                );
-                before = after;
+                self.note($name, &mut all, &mut before).await;
                 answer
             }};
         }
@@ -159,7 +215,7 @@ impl Measured {
         );
         let leases = measure!("claim", self.claimed(100).await);
         assert_eq!(leases.len(), 100);
-        measure!("extend", self.store.extend(&leases, LEASE).await.unwrap());
+        measure!("extend", self.store.extend(&leases, LONG).await.unwrap());
         measure!(
             "settle processed",
             self.settle_as(&leases[..40], &processed()).await
@@ -187,7 +243,7 @@ impl Measured {
         measure!("settle again", self.settle_as(&leases, &processed()).await);
         let several = ClaimRequest {
             handlers: ["other", "h", "third"].map(handler).to_vec(),
-            ..request(50)
+            ..long(50)
         };
         let claims = measure!(
             "claim for several handlers",
@@ -195,6 +251,7 @@ impl Measured {
         );
         let rest: Vec<Lease> = claims.leased.into_iter().map(|l| l.lease).collect();
         measure!("settle in order", self.settle_as(&rest, &processed()).await);
+        self.runs(&mut all, &mut before).await;
         let new = self.fresh(1).remove(0);
         measure!("begin new", begin(&self.store, &new).await);
         let _ = measure!(
@@ -349,6 +406,11 @@ impl Measured {
                 SELECT 100000000 + n, now() - interval '1 hour', 0, 'h', 'many ' || n, 'k',
                     CASE WHEN n > {MANY} * 2 THEN 'many ' || n % 100 END, '{{}}', 'x'
                 FROM generate_series(1, {MANY} * 3) AS n;
+                INSERT INTO {{schema}}.inbox_message
+                    (seq, accepted_at, fingerprint, handler, id, kind, ordering_key, headers, payload)
+                SELECT 100000000 + n, now() - interval '1 hour', 0, 'runs', 'many ' || n, 'k', 'long',
+                    '{{}}', 'x'
+                FROM generate_series({MANY} * 3 + 1, {MANY} * 4) AS n;
                 SELECT setval('{{schema}}.inbox_seq', 200000000);
 
                 INSERT INTO {{schema}}.inbox_done
@@ -379,9 +441,16 @@ impl Measured {
                     n <= {MANY} * 2 + 100, false, 'h', 'many ' || n % 100
                 FROM generate_series({MANY} * 2 + 1, {MANY} * 3) AS n;
 
+                -- Pending behind a few of their ordering key.
+                INSERT INTO {{schema}}.inbox_work
+                    (seq, visible_at, due_at, token, started, finished, replays, state, claimable,
+                    blocks, handler, ordering_key)
+                SELECT 100000000 + n, now(), now(), 0, 0, 0, 0, 0, false, false, 'runs', 'long'
+                FROM generate_series({MANY} * 3 + 1, {MANY} * 4) AS n;
+
                 INSERT INTO {{schema}}.inbox_tally
                     (handler, pending, processed, dead, discarded)
-                VALUES ('h', {MANY} * 2 - {MANY} / 50, {MANY} - {MANY} / 10, {MANY} / 50,
+                VALUES ('runs', {MANY}, 0, 0, 0), ('h', {MANY} * 2 - {MANY} / 50, {MANY} - {MANY} / 10, {MANY} / 50,
                     {MANY} / 10)
                 "#
             ))

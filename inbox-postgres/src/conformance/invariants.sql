@@ -14,6 +14,7 @@ keys AS (
         count(*) FILTER (WHERE claimable) AS claimable,
         min(seq) FILTER (WHERE open) AS head,
         min(seq) FILTER (WHERE claimable) AS current,
+        min(seq) FILTER (WHERE state = 1) AS first_leased,
         (array_agg(state ORDER BY seq) FILTER (WHERE open))[1] AS head_state
     FROM ordered
     GROUP BY handler, ordering_key
@@ -68,18 +69,23 @@ SELECT rule || ': ' || n FROM (
     FROM work
     WHERE (ordering_key IS NULL AND state < 2 AND NOT claimable) OR (state > 2 AND claimable)
     UNION ALL
-    SELECT 'leased and not claimable', count(*) FROM work WHERE state = 1 AND NOT claimable
+    SELECT 'leased, and neither claimable nor behind others of a run', count(*)
+    FROM work WHERE state = 1 AND NOT claimable AND NOT behind
     UNION ALL
-    SELECT 'late, but not claimable or not pending', count(*)
-    FROM work WHERE late AND (state <> 0 OR NOT claimable)
+    SELECT 'behind others of a run, and not leased', count(*)
+    FROM work WHERE behind AND (state <> 1 OR ordering_key IS NULL)
+    UNION ALL
+    SELECT 'behind others of a run, claimable, and not late', count(*)
+    FROM work WHERE behind AND claimable AND NOT late
+    UNION ALL
+    SELECT 'late, but not claimable, or neither pending nor behind others of a run', count(*)
+    FROM work WHERE late AND (NOT claimable OR (state <> 0 AND NOT behind))
     UNION ALL
     SELECT 'a block without an ordering key or a death', count(*) FROM work
     WHERE blocks AND (ordering_key IS NULL OR state <> 3)
     UNION ALL
-    SELECT 'a key with two leased messages', count(*) FROM keys WHERE leased > 1
-    UNION ALL
-    SELECT 'a key whose leased message is not the only one that can be claimed', count(*)
-    FROM keys WHERE leased = 1 AND claimable <> 1
+    SELECT 'a key of which not just the first leased message can be claimed', count(*)
+    FROM keys WHERE leased > 0 AND (claimable <> 1 OR current <> first_leased)
     UNION ALL
     SELECT 'a key whose earliest unfinished message cannot be claimed', count(*)
     FROM keys

@@ -1,4 +1,4 @@
-//! Pausing handlers: `claim.sql` takes nothing of those that have a row.
+//! Pausing handlers: claims take nothing of those that have a row.
 
 use inbox_api::{HandlerName, Result};
 use sqlx::{Row as _, postgres::PgArguments};

@@ -120,8 +120,9 @@ BEGIN
                 until := instant + lease * interval '1 microsecond';
                 stamp := (extract(epoch FROM instant) * 1000000)::bigint;
                 UPDATE {inbox}_work AS w
-                SET state = 1, late = false, visible_at = until, token = greatest(w.token + 1, stamp),
-                    started = w.started + 1, leased_at = instant, worker = holder
+                SET state = 1, late = false, behind = false, visible_at = until,
+                    token = greatest(w.token + 1, stamp), started = w.started + 1,
+                    leased_at = instant, worker = holder
                 WHERE w.seq = found_seq
                 RETURNING w.token, w.started, w.finished
                 INTO new_token, attempts_started, attempts_finished;

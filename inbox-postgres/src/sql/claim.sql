@@ -100,7 +100,7 @@ BEGIN
             ORDER BY visible_at, seq LIMIT missing
         ), leased AS (
             UPDATE {inbox}_work AS w
-            SET state = 1, late = false, visible_at = lease_end,
+            SET state = 1, late = false, behind = false, visible_at = lease_end,
                 token = greatest(w.token + 1, stamp), started = w.started + 1, leased_at = instant,
                 worker = holder
             FROM chosen AS c

@@ -1,7 +1,8 @@
 -- Makes leases run for `lease` microseconds from now. Returns the places, counted from 1, of those
 -- that stood, and the new end. A row that another transaction holds is passed over, since the others
 -- must not run out meanwhile: `kept` are the places of those whose lease has not, `kept_until` their
--- ends.
+-- ends. The first of what is left of a run may have become that when its lease had run out: now its
+-- attempt counts.
 CREATE OR REPLACE FUNCTION {inbox}_extend(
     seqs bigint[], tokens bigint[], lease bigint,
     OUT extended bigint[], OUT lease_until timestamptz,
@@ -24,7 +25,9 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ) AS w
     ), moved AS (
-        UPDATE {inbox}_work SET visible_at = lease_until
+        UPDATE {inbox}_work
+        SET visible_at = lease_until, late = false, behind = behind AND NOT claimable,
+            started = started + (behind AND claimable)::integer
         WHERE seq = ANY (ARRAY(SELECT seq FROM held))
     )
     SELECT array_agg(place) INTO extended FROM held;

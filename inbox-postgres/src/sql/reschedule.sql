@@ -45,7 +45,7 @@ BEGIN
     ), moved AS (
         -- Not late: it is due no earlier than now.
         UPDATE {inbox}_work AS w
-        SET state = 0, late = false, visible_at = due, due_at = due,
+        SET state = 0, late = false, behind = false, visible_at = due, due_at = due,
             token = CASE WHEN w.state = 1 THEN greatest(w.token + 1, stamp) ELSE w.token END
         WHERE w.seq = ANY (ARRAY(SELECT seq FROM waiting))
     ), counted AS (

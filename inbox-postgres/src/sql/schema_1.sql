@@ -47,11 +47,15 @@ CREATE TABLE {inbox}_work (
     finished integer NOT NULL,
     replays integer NOT NULL,
     state smallint NOT NULL,
-    -- Not held up by an earlier message of its ordering key; true for leased ones.
+    -- Its turn has come: no other message of its ordering key is before it. Of a run that is leased, the
+    -- first only.
     claimable boolean NOT NULL,
-    -- Pending, and became claimable after it was due: released, or next of its ordering key. Others
-    -- become claimable no later than they are due, which is what `claim_cursor.sql` rests on.
+    -- Became claimable after it was due, or after its lease had run out: released, or next of its
+    -- ordering key. Others become claimable no later than that, which is what `claim_cursor.sql` rests on.
     late boolean NOT NULL DEFAULT false,
+    -- Leased behind others of its run, and the attempt is not counted yet. The first of a run is so if its
+    -- turn came when its lease had run out.
+    behind boolean NOT NULL DEFAULT false,
     -- Dead, and later messages of its ordering key wait for an operator.
     blocks boolean NOT NULL,
     -- False: dead, and its payload was dropped since.
@@ -74,7 +78,7 @@ CREATE INDEX {prefix}_late ON {inbox}_work (handler, visible_at, seq) WHERE late
 CREATE INDEX {prefix}_open ON {inbox}_work (handler, ordering_key, seq)
     WHERE ordering_key IS NOT NULL AND (state < 2 OR blocks);
 
--- At most one message of an ordering key can be claimed or leased at any time.
+-- At most one message of an ordering key can be claimed at any time.
 CREATE UNIQUE INDEX {prefix}_head ON {inbox}_work (handler, ordering_key)
     WHERE ordering_key IS NOT NULL AND claimable;
 
@@ -83,8 +87,10 @@ CREATE INDEX {prefix}_dead ON {inbox}_work (seq) WHERE state = 3;
 CREATE INDEX {prefix}_perished ON {inbox}_work (handler, content, finished_at, seq)
     WHERE state = 3;
 
--- Dead letters that hold up their ordering key, to be counted by themselves.
-CREATE INDEX {prefix}_blocking ON {inbox}_work (handler) WHERE blocks;
+-- What there is little of, to be counted or found by itself: dead letters that hold up their ordering
+-- key, and what is leased behind others of its run.
+CREATE INDEX {prefix}_special ON {inbox}_work (handler, behind, ordering_key, seq)
+    WHERE blocks OR behind;
 
 -- The messages that are finished. States: 2 processed, 4 discarded.
 CREATE TABLE {inbox}_done (

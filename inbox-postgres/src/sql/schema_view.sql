@@ -25,7 +25,8 @@ SELECT
     coalesce(w.finished_at, d.finished_at) AS finished_at,
     coalesce(w.last_error, d.last_error) AS last_error,
     m.ordering_key,
-    w.state < 2 AND NOT w.claimable AS waits_for_ordering_key,
+    w.state < 2 AND NOT w.claimable AND (w.state = 0 OR w.visible_at <= {inbox}_now())
+        AS waits_for_ordering_key,
     coalesce(w.blocks, false) AS blocks_ordering_key,
     m.content_type, m.headers, {payload_bytes} AS payload_bytes, m.seq,
     coalesce(w.history, d.history) AS history

@@ -1,6 +1,8 @@
 -- Ends leases. The arrays are in order of numbers, which is the one order in which rows are
 -- locked. Outcomes: -1 deferral and 1 retry, both after a delay (in microseconds), 0 release,
--- 2 processed, 3 dead. Those up to 0 take the start of the attempt back.
+-- 2 processed, 3 dead. Those up to 0 take the start of the attempt back. What is leased behind
+-- others of its run has none counted so far, and has it now. In which order the caller settles several
+-- does not matter: what comes next of an ordering key follows from what is left.
 -- `applied` are the places, counted from 1, of the leases that stood; `repeated` those of leases
 -- that were settled before and not claimed since. `short_errors` are what the histories keep of the
 -- errors; NULL where it is all of them. `alone`: not within a longer transaction of the
@@ -49,7 +51,8 @@ BEGIN
                 WITH ORDINALITY AS g (seq, token, result, place)
             WHERE w.seq = ANY (ARRAY[g.seq]) AND w.token = g.token AND w.state = 1
             RETURNING g.place, g.result, w.seq, w.handler, w.due_at, w.leased_at, w.token,
-                w.started, w.finished, w.replays, w.worker, w.last_error, w.history
+                w.started + w.behind::integer AS started, w.finished, w.replays, w.worker,
+                w.last_error, w.history
         ), finished AS (
             INSERT INTO {inbox}_done (
                 seq, due_at, leased_at, finished_at, token, started, finished, replays, state,
@@ -73,7 +76,8 @@ BEGIN
                 AS g (seq, token, outcome, delay, error, short_error, blocks, result, place)
             CROSS JOIN LATERAL (
                 SELECT w.seq, w.handler, w.ordering_key, w.due_at, w.leased_at, w.token,
-                    w.started, w.finished, w.replays, w.worker, w.last_error, w.history
+                    w.started + w.behind::integer AS started, w.finished, w.replays, w.worker,
+                    w.last_error, w.history, w.claimable
                 FROM {inbox}_work AS w
                 WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
                 FOR UPDATE
@@ -94,8 +98,9 @@ BEGIN
         ), kept AS (
             UPDATE {inbox}_work AS w
             SET state = CASE WHEN h.outcome = 3 THEN 3 ELSE 0 END,
-                claimable = h.outcome < 2,
-                late = h.outcome = 0,
+                claimable = h.outcome < 2 AND h.claimable,
+                late = h.outcome = 0 AND h.claimable,
+                behind = false,
                 blocks = h.outcome = 3 AND h.blocks AND h.ordering_key IS NOT NULL,
                 due_at = due.at,
                 visible_at = due.at,

@@ -1,5 +1,5 @@
 -- Counts by handler, and the message that has been due for longest. `lost`: leases that have run
--- out, which count as pending.
+-- out, which count as pending. What is leased is claimable and not late, or behind.
 CREATE OR REPLACE FUNCTION {inbox}_statistics()
 RETURNS TABLE (
     handler text, pending bigint, leased bigint, processed bigint, dead bigint,
@@ -25,12 +25,18 @@ BEGIN
         HAVING sum(t.pending + t.leased + t.processed + t.dead + t.discarded) > 0
     ) AS c
     CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM {inbox}_work AS w
-        WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
-          AND w.visible_at <= current
+        SELECT (
+            SELECT count(*) FROM {inbox}_work AS w
+            WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
+              AND w.visible_at <= current
+        ) + (
+            SELECT count(*) FROM {inbox}_work AS w
+            WHERE w.handler = c.handler AND w.behind AND w.visible_at <= current
+        ) AS n
     ) AS lost
     CROSS JOIN LATERAL (
-        SELECT count(*) AS n FROM {inbox}_work AS w WHERE w.handler = c.handler AND w.blocks
+        SELECT count(*) AS n FROM {inbox}_work AS w
+        WHERE w.handler = c.handler AND w.blocks AND NOT w.behind
     ) AS blocking
     LEFT JOIN LATERAL (
         SELECT first.visible_at, m.accepted_at
