@@ -24,7 +24,7 @@ SELECT * FROM (
         SELECT s.* FROM {inbox}_done AS s
         WHERE $1 <> 3 AND s.state = $1 AND s.handler = g.handler AND s.content = g.content
           AND s.finished_at <= clock.instant - $2 * interval '1 microsecond'
-        ORDER BY s.finished_at, s.seq LIMIT g.share
+        ORDER BY s.finished_at LIMIT g.share
     ) AS s
     CROSS JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m
 ) AS found

@@ -25,20 +25,20 @@ BEGIN
         CROSS JOIN unnest(contents) AS c (content)
         CROSS JOIN LATERAL (
             (
-                SELECT w.finished_at, w.seq FROM {inbox}_work AS w
+                SELECT w.finished_at FROM {inbox}_work AS w
                 WHERE final_state = 3 AND w.state = 3 AND w.handler = h.handler
                   AND w.content = c.content AND w.finished_at <= finished_before
-                ORDER BY w.finished_at, w.seq LIMIT wanted
+                ORDER BY w.finished_at LIMIT wanted
             )
             UNION ALL
             (
-                SELECT d.finished_at, d.seq FROM {inbox}_done AS d
+                SELECT d.finished_at FROM {inbox}_done AS d
                 WHERE final_state <> 3 AND d.state = final_state AND d.handler = h.handler
                   AND d.content = c.content AND d.finished_at <= finished_before
-                ORDER BY d.finished_at, d.seq LIMIT wanted
+                ORDER BY d.finished_at LIMIT wanted
             )
         ) AS old
-        ORDER BY old.finished_at, old.seq LIMIT wanted
+        ORDER BY old.finished_at LIMIT wanted
     ) AS first
     GROUP BY first.handler, first.content;
 END

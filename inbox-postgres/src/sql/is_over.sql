@@ -39,7 +39,7 @@ BEGIN
                  CROSS JOIN LATERAL (
                      SELECT d.finished_at FROM %1$s AS d
                      WHERE d.handler = $1 AND d.state = $2 AND d.content = c.content
-                     ORDER BY d.finished_at DESC, d.seq DESC LIMIT 1
+                     ORDER BY d.finished_at DESC LIMIT 1
                  ) AS last
              )',
             part

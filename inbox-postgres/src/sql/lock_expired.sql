@@ -30,7 +30,7 @@ BEGIN
             SELECT d.seq FROM {inbox}_done AS d
             WHERE d.state = final_state AND d.handler = g.handler AND d.content = g.content
               AND d.finished_at <= finished_before
-            ORDER BY d.finished_at, d.seq LIMIT g.share
+            ORDER BY d.finished_at LIMIT g.share
             FOR UPDATE SKIP LOCKED
         ) AS d;
     END IF;

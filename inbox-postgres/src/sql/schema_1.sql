@@ -117,8 +117,9 @@ PARTITION BY RANGE (seq)
 ;
 
 -- Retention: of each handler the longest finished first. With and without content apart, so that
--- dropping payloads does not step over what it has dropped before.
-CREATE INDEX {prefix}_expired ON {inbox}_done (handler, state, content, finished_at, seq);
+-- dropping payloads does not step over what it has dropped before. Those of one settlement have the
+-- same time, and no order among each other: without their numbers they share an entry.
+CREATE INDEX {prefix}_expired ON {inbox}_done (handler, state, content, finished_at);
 CREATE INDEX {prefix}_discarded ON {inbox}_done (seq) WHERE state = 4;
 
 -- A row for each ordering key that has unfinished messages. What adds or removes one of them
