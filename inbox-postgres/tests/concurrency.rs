@@ -15,8 +15,8 @@ use std::{
 
 use common::*;
 use inbox_api::{
-    AfterDead, ClaimRequest, Due, Extended, Filter, Leased, Message, Operate as _, Outcome,
-    PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
+    AfterDead, ClaimRequest, Due, Extended, Filter, LeaseTerms, Leased, Message, Operate as _,
+    Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_postgres::PostgresStore;
 
@@ -381,6 +381,95 @@ async fn eight_processes_keep_every_ordering_key_in_order() {
     for (key, order) in processed {
         assert_eq!(order.len(), 50, "{key}");
         assert!(order.is_sorted(), "{key}: {order:?}");
+    }
+    check_consistent(&Ready { place, store }).await;
+}
+
+/// Workers that die with a run, are slow, or settle in whatever order.
+async fn work_badly(store: PostgresStore, over: Arc<AtomicBool>) {
+    let length = Duration::from_millis(20);
+    while !over.load(Ordering::Relaxed) {
+        let request = ClaimRequest {
+            terms: LeaseTerms::new(length, worker()).unwrap(),
+            run_limit: fastrand::u32(1..8),
+            ..request(fastrand::u32(1..20))
+        };
+        let mut leased = store.claim(&request).await.unwrap().leased;
+        let is_slow = fastrand::u8(..) < 60;
+        if is_slow {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(..40))).await;
+        }
+        if fastrand::bool() {
+            let leases: Vec<_> = leased.iter().map(|l| l.lease.clone()).collect();
+            let some = fastrand::usize(..=leases.len());
+            let _ = store.extend(&leases[some..], length).await.unwrap();
+        }
+        fastrand::shuffle(&mut leased);
+        leased.truncate(fastrand::usize(..=leased.len()));
+        let settlements: Vec<_> = leased
+            .into_iter()
+            .map(|leased| Settlement {
+                lease: leased.lease,
+                outcome: match fastrand::u8(..8) {
+                    0 => Outcome::Release,
+                    1 => retry(Duration::from_millis(1)),
+                    2 => dead(AfterDead::Block),
+                    3 => defer(Duration::ZERO),
+                    _ => processed(),
+                },
+            })
+            .collect();
+        for some in settlements.chunks(fastrand::usize(1..5)) {
+            let _ = store.settle(some).await.unwrap();
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Leases run out in front of and behind others, and whatever is left comes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn workers_that_die_with_their_runs_leave_no_key_stuck() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    const SENT: usize = 300;
+    let over = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let store = place.other().await;
+        tasks.push(tokio::spawn(work_badly(store, Arc::clone(&over))));
+    }
+    let batch: Vec<Message> = (0..SENT)
+        .map(|n| ordered(&n.to_string(), &format!("key {}", n % 7)))
+        .collect();
+    for some in batch.chunks(30) {
+        store.receive(some).await.unwrap();
+    }
+    let started = std::time::Instant::now();
+    let all = Filter::default();
+    let slice = Slice {
+        after: None,
+        limit: 50,
+    };
+    loop {
+        store.replay_slice(&all, &slice).await.unwrap();
+        let statistics = store.statistics().await.unwrap();
+        assert_eq!(place.broken_rules().await, [""; 0]);
+        if statistics.count(State::Processed) == SENT as u64 {
+            break;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(120),
+            "{statistics:?}"
+        );
+        for task in &tasks {
+            assert!(!task.is_finished(), "a task failed");
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
     }
     check_consistent(&Ready { place, store }).await;
 }
