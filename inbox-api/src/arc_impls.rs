@@ -60,6 +60,10 @@ impl<S: Schema + ?Sized> Schema for Arc<S> {
         (**self).expected_version()
     }
 
+    fn works_from(&self) -> u32 {
+        (**self).works_from()
+    }
+
     async fn version(&self) -> Result<Option<u32>> {
         (**self).version().await
     }

@@ -11,6 +11,8 @@ pub struct Migration {
     pub from: Option<u32>,
     /// The version now.
     pub to: u32,
+    /// The oldest version whose builds may go on working with the inbox as it is now.
+    pub works_from: u32,
 }
 
 /// The schema of an inbox: tables and indexes, or whatever the database has in their place.
@@ -39,6 +41,13 @@ pub trait Schema: Send + Sync {
 
     /// The version that this build sets up and works with.
     fn expected_version(&self) -> u32;
+
+    /// The oldest version whose builds may work with what this build sets up: workers of such a build may
+    /// stay while an inbox is migrated, and after it. A build works with a newer inbox that says so, and
+    /// refuses any other newer one.
+    fn works_from(&self) -> u32 {
+        self.expected_version()
+    }
 
     /// The version of the inbox that is there, or `None` when there is none.
     async fn version(&self) -> Result<Option<u32>>;

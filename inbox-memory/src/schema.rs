@@ -46,6 +46,7 @@ impl Schema for MemoryStore {
             .map(|_| Migration {
                 from: Some(VERSION),
                 to: VERSION,
+                works_from: VERSION,
             })
             .map_err(|error| error.in_operation("migrate"))
     }

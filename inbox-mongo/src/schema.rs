@@ -277,6 +277,7 @@ async fn apply(
                     None => Ok(Migration {
                         from: (times == 0).then_some(version),
                         to: VERSION,
+                        works_from: VERSION,
                     }),
                 };
             }

@@ -132,7 +132,11 @@ async fn apply(connection: Connection<'_>) -> Result<Migration> {
             procedures::install(session, options, connection.context.procedures()).await?;
         }
         unlock(session, lock).await?;
-        Ok(Migration { from, to })
+        Ok(Migration {
+            from,
+            to,
+            works_from: OLDEST,
+        })
     };
     let migration = connection.in_time(Effect::Unknown, work).await?;
     guard.give_back();

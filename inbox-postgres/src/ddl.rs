@@ -13,7 +13,7 @@ pub(crate) const STEPS: &[&str] = &[include_str!("sql/schema_1.sql")];
 pub(crate) const REVISION: u32 = 1;
 
 /// The oldest version whose builds work with the tables and functions that this build makes.
-const WORKS_FROM: u32 = 1;
+pub(crate) const WORKS_FROM: u32 = 1;
 
 pub(crate) const MARKER: &str = "inbox.postgres";
 

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::{
     connection::{Database, READ_COMMITTED},
     connection_guard::ConnectionGuard,
-    ddl::{self, REVISION, STEPS, record_version, routines, version_of},
+    ddl::{self, REVISION, STEPS, WORKS_FROM, record_version, routines, version_of},
     error::{before, failed, in_operation},
     names::Names,
     shape::{exists_query, missing_part, other_texts},
@@ -67,6 +67,7 @@ async fn apply(
             return Ok(Migration {
                 from: Some(standing.version),
                 to: standing.version,
+                works_from: standing.works_from,
             });
         }
         Found::Inbox(Standing { version, .. })
@@ -118,7 +119,15 @@ async fn apply(
         return Err(loaded_in_part(names, &what));
     }
     transaction.commit().await.map_err(failed)?;
-    Ok(Migration { from: version, to })
+    let works_from = match from {
+        Some(standing) if !replaces => standing.works_from,
+        _ => WORKS_FROM,
+    };
+    Ok(Migration {
+        from: version,
+        to,
+        works_from,
+    })
 }
 
 async fn has_schema(connection: &mut PgConnection, names: &Names) -> sqlx::Result<bool> {
@@ -285,6 +294,10 @@ impl Schema for PostgresStore {
 
     fn expected_version(&self) -> u32 {
         version_of(STEPS)
+    }
+
+    fn works_from(&self) -> u32 {
+        WORKS_FROM
     }
 
     fn exists_query(&self) -> String {

@@ -197,7 +197,11 @@ async fn migrate(connection: &Connection) -> Result<Migration> {
         _ => None,
     };
     set_up(connection).await?;
-    Ok(Migration { from, to: VERSION })
+    Ok(Migration {
+        from,
+        to: VERSION,
+        works_from: VERSION,
+    })
 }
 
 impl RedisOptions {

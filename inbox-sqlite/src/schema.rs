@@ -147,6 +147,7 @@ async fn apply(
             return Ok(Migration {
                 from: Some(marked.version),
                 to: marked.version,
+                works_from: marked.works_from,
             });
         }
         Found::Marked(marked)
@@ -199,6 +200,7 @@ async fn apply(
     Ok(Migration {
         from: found.map(|found| found.version),
         to,
+        works_from: now.works_from,
     })
 }
 
@@ -312,6 +314,10 @@ impl Schema for SqliteStore {
 
     fn expected_version(&self) -> u32 {
         version_of(STEPS)
+    }
+
+    fn works_from(&self) -> u32 {
+        WORKS_FROM
     }
 
     async fn version(&self) -> Result<Option<u32>> {

@@ -63,6 +63,7 @@ pub(crate) async fn setting_up_twice_changes_nothing(cx: Context) -> CaseResult 
     let expected = Migration {
         from: Some(inbox.expected_version()),
         to: inbox.expected_version(),
+        works_from: inbox.works_from(),
     };
     same("migrate", &inbox.migrate().await?, &expected)?;
     inbox.has_state(sent.key(), State::Processed).await?;
@@ -113,6 +114,7 @@ pub(crate) async fn migrate_sets_up(cx: Context) -> CaseResult {
     let expected = Migration {
         from: None,
         to: inbox.expected_version(),
+        works_from: inbox.works_from(),
     };
     same("migrate", &inbox.migrate().await?, &expected)?;
     same("exists", &inbox.exists().await?, &true)?;
@@ -164,6 +166,7 @@ pub(crate) async fn an_older_inbox_is_migrated(cx: Context) -> CaseResult {
     let expected = Migration {
         from: found,
         to: inbox.expected_version(),
+        works_from: inbox.works_from(),
     };
     same("migrate", &inbox.migrate().await?, &expected)?;
     same("exists", &inbox.exists().await?, &true)?;

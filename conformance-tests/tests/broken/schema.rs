@@ -147,7 +147,11 @@ impl Condition {
         if mistake == Mistake::MigrationHidesWhatWas {
             from = Some(VERSION);
         }
-        Ok(Migration { from, to: VERSION })
+        Ok(Migration {
+            from,
+            to: VERSION,
+            works_from: VERSION,
+        })
     }
 
     /// Makes the place empty, unless it is not this build's to touch.

@@ -197,7 +197,11 @@ impl<D: Defect> Schema for Broken<D> {
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        let nothing = Migration { from: None, to: 0 };
+        let nothing = Migration {
+            from: None,
+            to: 0,
+            works_from: 0,
+        };
         let migrate = async || self.condition.migrate(&self.defect).await;
         self.set_up("migrate", nothing, migrate).await
     }

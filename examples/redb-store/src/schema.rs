@@ -119,7 +119,12 @@ impl Schema for RedbStore {
             if is_changed {
                 set_up(transaction)?;
             }
-            Ok((Migration { from, to: VERSION }, is_changed))
+            let migration = Migration {
+                from,
+                to: VERSION,
+                works_from: VERSION,
+            };
+            Ok((migration, is_changed))
         };
         self.inner()
             .set_up(migrate)

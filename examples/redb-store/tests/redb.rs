@@ -135,7 +135,8 @@ async fn an_inbox_of_version_1_is_migrated_with_its_messages() {
         store.migrate().await.unwrap(),
         Migration {
             from: Some(1),
-            to: 2
+            to: 2,
+            works_from: 2,
         }
     );
     assert_eq!(counts_by_state(&store).await, counts);

@@ -23,7 +23,7 @@ pub(crate) enum SchemaCommand {
     Create,
     /// Bring the inbox to this version, or set it up
     Migrate,
-    /// Print the version of the inbox
+    /// Print the version of the inbox and, where this build has another one, which workers may stay
     Version,
     /// Remove the inbox with all that is in it
     Drop {
@@ -99,30 +99,40 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
             let from = migration
                 .from
                 .map_or_else(|| "nothing".to_owned(), |v| format!("version {v}"));
-            let to = migration.to;
+            let (to, works_from) = (migration.to, migration.works_from);
             if global.json {
-                output::json(&json!({ "from": migration.from, "to": to }))?;
+                output::json(
+                    &json!({ "from": migration.from, "to": to, "works_from": works_from }),
+                )?;
             } else if migration.from == Some(to) {
                 say(global, &format!("already at version {to}"))?;
             } else {
-                say(global, &format!("from {from} to version {to}"))?;
+                let stay = may_stay(works_from);
+                say(global, &format!("from {from} to version {to}; {stay}"))?;
             }
         }
         SchemaCommand::Version => {
-            let (found, expected) = match connect(&without_creating(url)).await {
+            let (found, build) = match connect(&without_creating(url)).await {
                 Ok(store) => (
                     waiting(url, store.version()).await?,
-                    Some(store.expected_version()),
+                    Some((store.expected_version(), store.works_from())),
                 ),
                 Err(e) if missing(&e) => (None, None),
                 Err(e) => return Err(e),
             };
+            let (expected, works_from) = build.unzip();
             if global.json {
-                output::json(&json!({ "version": found, "expected": expected }))?;
+                let build =
+                    json!({ "version": found, "expected": expected, "works_from": works_from });
+                output::json(&build)?;
             } else {
-                match found {
-                    Some(found) => output::line(found.to_string())?,
-                    None => output::line("none")?,
+                match (found, build) {
+                    (Some(found), Some((expected, works_from))) if found < expected => {
+                        let stay = may_stay(works_from);
+                        output::line(format!("{found}, this build's is {expected}; {stay}"))?;
+                    }
+                    (Some(found), _) => output::line(found.to_string())?,
+                    (None, _) => output::line("none")?,
                 }
             }
             return Ok(if found.is_some() && found == expected {
@@ -133,6 +143,11 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
         }
     }
     Ok(Exit::Ok)
+}
+
+/// Which workers go on while an inbox is migrated, and after it.
+fn may_stay(works_from: u32) -> String {
+    format!("workers of builds from version {works_from} on may stay")
 }
 
 fn missing(error: &anyhow::Error) -> bool {
