@@ -51,9 +51,9 @@ async fn ready(State(readiness): State<Arc<Readiness>>) -> Answer {
 }
 
 async fn ask(store: &dyn Inbox) -> Answer {
-    match timeout(PATIENCE, store.version()).await {
-        Ok(Ok(Some(version))) if version == store.expected_version() => (StatusCode::OK, "ready\n"),
-        Ok(Ok(_)) => (StatusCode::SERVICE_UNAVAILABLE, "the inbox is not set up\n"),
+    match timeout(PATIENCE, store.exists()).await {
+        Ok(Ok(true)) => (StatusCode::OK, "ready\n"),
+        Ok(Ok(false)) => (StatusCode::SERVICE_UNAVAILABLE, "the inbox is not set up\n"),
         Ok(Err(_)) | Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the store is unavailable\n",
