@@ -260,7 +260,7 @@ impl Harness for MySqlHarness {
         let sql = match variant {
             SchemaVariant::Missing => "DO 0",
             SchemaVariant::Incomplete => "ALTER TABLE {work} DROP INDEX claim",
-            SchemaVariant::Newer => "UPDATE {meta} SET version = 4711, oldest = 4711",
+            SchemaVariant::Newer => "UPDATE {meta} SET version = 4711, works_from = 4711",
             SchemaVariant::Foreign => "CREATE TABLE {message} (id VARCHAR(9), note TEXT)",
             // The first version is the only one so far.
             SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),

@@ -20,6 +20,14 @@ pub(crate) const SEVERAL_ROWS: u16 = 1242;
 /// Of a wait for a lock that timed out.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 
+/// Of a column or an index that is there already, or that is to be dropped and is not there.
+const ALREADY_CHANGED: [u16; 3] = [1060, 1061, 1091];
+
+/// Whether a change of a table was made before.
+pub(crate) fn is_done_already(error: &sqlx::Error) -> bool {
+    number(error).is_some_and(|number| ALREADY_CHANGED.contains(&number))
+}
+
 /// The server's error number, when the error is the server's.
 pub(crate) fn number(error: &sqlx::Error) -> Option<u16> {
     let error = error.as_database_error()?;

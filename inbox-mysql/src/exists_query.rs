@@ -1,7 +1,7 @@
 //! What people whose databases are changed by a review run to see whether a complete inbox is there.
 
 use crate::{
-    installed_schema::{MARKER, VERSION, expected},
+    installed_schema::{MARKER, STEPS, VERSION, expected},
     options::MySqlOptions,
     statement::Statement,
     statements::{Names, in_database},
@@ -20,7 +20,7 @@ impl MySqlOptions {
         });
         let mark = Names::new(self).expand(&format!(
             "SELECT EXISTS (SELECT 1 FROM {{meta}} WHERE marker = '{MARKER}' \
-             AND (version = {VERSION} OR (version > {VERSION} AND oldest <= {VERSION})))"
+             AND (version = {VERSION} OR (version > {VERSION} AND works_from <= {VERSION})))"
         ));
         let values = [
             ("number", lines.len().to_string()),
@@ -39,7 +39,7 @@ impl MySqlOptions {
     /// A line for each table, each column and each column of an index.
     fn expected_lines(&self) -> Vec<String> {
         let mut found = Vec::new();
-        for (table, lines) in expected(self) {
+        for (table, lines) in expected(self, STEPS) {
             let table = format!("{}_{table}", self.inbox);
             for line in lines {
                 match line

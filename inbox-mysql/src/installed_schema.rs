@@ -12,10 +12,17 @@ use crate::{
     statements::{Names, in_database},
 };
 
-pub(crate) const VERSION: u32 = 1;
-/// The oldest build, by its version, that works with what this one sets up. A newer one that only adds
+/// Step n brings an inbox from version n to n + 1. Never changed once released, but for comments. DDL commits by
+/// itself here, so whatever a step does is harmless when repeated: `CREATE TABLE IF NOT EXISTS`; an `ALTER
+/// TABLE` that the server refuses because it has been made; an `UPDATE` that does not find its rows again.
+///
+/// What the tables are like is read from the steps, so they are written by line: `CREATE` and `ALTER TABLE`
+/// name one table, and each further line says one thing of it (see `read_line`).
+pub(crate) const STEPS: &[&str] = &[include_str!("sql/schema_1.sql")];
+pub(crate) const VERSION: u32 = version_of(STEPS);
+/// The oldest version whose builds work with what this one sets up. A newer one that only adds
 /// what older ones can do without leaves it as it is, so that they go on working.
-pub(crate) const OLDEST: u32 = 1;
+pub(crate) const WORKS_FROM: u32 = 1;
 pub(crate) const MARKER: &str = "inbox.mysql";
 /// Begins the lines of an index's columns; no column's name does.
 const INDEX_PART: &str = "(part)";
@@ -29,36 +36,80 @@ pub(crate) enum Found {
     /// Some tables as this build makes them, without a mark: a set-up that did not come to its
     /// end. DDL is not transactional here.
     Unfinished,
-    /// Of this version, for builds from `oldest` on.
-    Version {
-        version: u32,
-        oldest: u32,
-    },
+    Marked(Marked),
     Foreign,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Marked {
+    pub(crate) version: u32,
+    /// The oldest version whose builds work with it.
+    pub(crate) works_from: u32,
+}
+
+impl Marked {
+    /// Whether a build of that version works with it.
+    pub(crate) fn suits(self, build: u32) -> bool {
+        self.version == build || (self.version > build && self.works_from <= build)
+    }
+}
+
+/// The version that `steps` make.
+pub(crate) const fn version_of(steps: &[&str]) -> u32 {
+    steps.len() as u32
 }
 
 /// Columns, indexes and engine of each table, a line for each.
 pub(crate) type Tables = BTreeMap<String, BTreeSet<String>>;
 
-/// The tables that the statements of `schema_1.sql` make, read from the statements themselves, so
-/// that there is no second description of them.
-pub(crate) fn expected(options: &MySqlOptions) -> Tables {
+/// The tables that `steps` make, read from the statements themselves, so that there is no second
+/// description of them.
+pub(crate) fn expected(options: &MySqlOptions, steps: &[&str]) -> Tables {
     let mut tables = Tables::new();
-    let text = include_str!("sql/schema_1.sql");
-    for table in TABLES {
-        let start = format!("CREATE TABLE IF NOT EXISTS {{{table}}} (\n");
-        let body = text.split_once(&start).map_or("", |(_, rest)| rest);
-        let body = body.split_once("\n)").map_or("", |(body, _)| body);
-        let mut lines: BTreeSet<String> = body
-            .lines()
-            .map(|line| line.trim().trim_end_matches(','))
-            .filter(|line| !line.starts_with("--"))
-            .map(|line| expected_line(line, options.payload_type))
-            .collect();
-        lines.insert("engine innodb".into());
-        tables.insert(table.into(), lines);
+    let mut lines = None;
+    for line in steps.iter().flat_map(|step| step.lines()).map(str::trim) {
+        let made = line.strip_prefix("CREATE TABLE IF NOT EXISTS {");
+        let named = made.or_else(|| line.strip_prefix("ALTER TABLE {"));
+        if let Some((table, _)) = named.and_then(|rest| rest.split_once('}')) {
+            let table = tables.entry(table.to_owned()).or_default();
+            if made.is_some() {
+                table.insert("engine innodb".to_owned());
+            }
+            lines = Some(table);
+        } else if let Some(lines) = &mut lines
+            && !line.starts_with("--")
+            && !line.starts_with(')')
+        {
+            read_line(
+                line.trim_end_matches([',', ';']),
+                options.payload_type,
+                lines,
+            );
+        }
+        if line.ends_with(';') {
+            lines = None;
+        }
     }
     tables
+}
+
+/// What a line of a statement says of its table.
+fn read_line(line: &str, payload: PayloadType, lines: &mut BTreeSet<String>) {
+    let mut forget = |begins: &[String]| {
+        lines.retain(|line| !begins.iter().any(|begin| line.starts_with(begin)));
+    };
+    let mut added = line.strip_prefix("ADD ").unwrap_or(line);
+    added = added.strip_prefix("COLUMN ").unwrap_or(added);
+    if let Some(column) = line.strip_prefix("DROP COLUMN ") {
+        return forget(&[format!("{column} ")]);
+    } else if let Some(index) = line.strip_prefix("DROP KEY ") {
+        return forget(&[format!("index {index} ("), format!("unique {index} (")]);
+    } else if let Some(column) = line.strip_prefix("MODIFY COLUMN ") {
+        let name = column.split(' ').next().unwrap_or_default();
+        forget(&[format!("{name} ")]);
+        added = column;
+    }
+    lines.insert(expected_line(added, payload));
 }
 
 fn expected_line(line: &str, payload: PayloadType) -> String {
@@ -76,6 +127,8 @@ fn expected_line(line: &str, payload: PayloadType) -> String {
         PayloadType::LongBlob => "longblob",
         PayloadType::Json => "json",
     };
+    // Defaults do not show.
+    let line = line.split_once(" DEFAULT ").map_or(line, |(line, _)| line);
     line.to_ascii_lowercase()
         .replace("{payload_type}", payload_type)
 }
@@ -200,10 +253,11 @@ pub(crate) fn difference<'a>(expected: &'a Tables, present: &Tables) -> Option<(
 async fn present_at_rest(
     connection: &mut MySqlConnection,
     options: &MySqlOptions,
+    steps: &[&str],
 ) -> sqlx::Result<Tables> {
     let mut last = present(connection, options).await?;
     for _ in 0..LOOKS {
-        if last.is_empty() || difference(&expected(options), &last).is_none() {
+        if last.is_empty() || difference(&expected(options, steps), &last).is_none() {
             break;
         }
         tokio::time::sleep(BETWEEN_LOOKS).await;
@@ -219,8 +273,9 @@ async fn present_at_rest(
 pub(crate) async fn find(
     connection: &mut MySqlConnection,
     options: &MySqlOptions,
+    steps: &[&str],
 ) -> sqlx::Result<(Found, Tables)> {
-    let present = present_at_rest(connection, options).await?;
+    let present = present_at_rest(connection, options, steps).await?;
     if present.is_empty() {
         return Ok((Found::Nothing, present));
     }
@@ -228,12 +283,13 @@ pub(crate) async fn find(
         let columns = [
             "marker varbinary(32) not null",
             "version bigint not null",
-            "oldest bigint not null",
+            "works_from bigint not null",
         ];
         if !columns.iter().all(|column| meta.contains(*column)) {
             return Ok((Found::Foreign, present));
         }
-        let sql = Names::new(options).expand("SELECT marker, version, oldest FROM {meta} LIMIT 1");
+        let sql =
+            Names::new(options).expand("SELECT marker, version, works_from FROM {meta} LIMIT 1");
         let row = sqlx::raw_sql(AssertSqlSafe(sql))
             .fetch_optional(connection)
             .await?;
@@ -241,26 +297,29 @@ pub(crate) async fn find(
             let marker: &[u8] = row.try_get_unchecked(0)?;
             let number = |column: usize| row.try_get_unchecked::<i64, _>(column);
             let found = match (u32::try_from(number(1)?), u32::try_from(number(2)?)) {
-                (Ok(version), Ok(oldest)) if marker == MARKER.as_bytes() => {
-                    Found::Version { version, oldest }
+                (Ok(version), Ok(works_from)) if marker == MARKER.as_bytes() => {
+                    Found::Marked(Marked {
+                        version,
+                        works_from,
+                    })
                 }
                 _ => Found::Foreign,
             };
             return Ok((found, present));
         }
     }
-    let mut those_there = expected(options);
-    those_there.retain(|table, _| present.contains_key(table));
-    let found = match difference(&those_there, &present) {
-        None => Found::Unfinished,
-        Some(_) => Found::Foreign,
+    // As far as a set-up has come.
+    let is_unfinished = (1..=steps.len()).any(|taken| {
+        let mut those_there = expected(options, steps.get(..taken).unwrap_or_default());
+        those_there.retain(|table, _| present.contains_key(table));
+        difference(&those_there, &present).is_none()
+    });
+    let found = if is_unfinished {
+        Found::Unfinished
+    } else {
+        Found::Foreign
     };
     Ok((found, present))
-}
-
-/// Whether this build works with tables of that version, for builds from `oldest` on.
-pub(crate) fn works_with(version: u32, oldest: u32) -> bool {
-    version == VERSION || (version > VERSION && oldest <= VERSION)
 }
 
 pub(crate) fn wrong_version(inbox: &InboxName, found: u32) -> Error {
@@ -309,15 +368,15 @@ pub(crate) async fn check_version(
     options: &MySqlOptions,
 ) -> Result<()> {
     let inbox = &options.inbox;
-    let (found, present) = find(connection, options).await.map_err(before)?;
+    let (found, present) = find(connection, options, STEPS).await.map_err(before)?;
     match found {
-        Found::Version { version, oldest } if works_with(version, oldest) => {
-            match difference(&expected(options), &present) {
+        Found::Marked(marked) if marked.suits(VERSION) => {
+            match difference(&expected(options, STEPS), &present) {
                 None => Ok(()),
-                Some((table, line)) => Err(incomplete(inbox, version, table, line)),
+                Some((table, line)) => Err(incomplete(inbox, marked.version, table, line)),
             }
         }
-        Found::Version { version, .. } => Err(wrong_version(inbox, version)),
+        Found::Marked(marked) => Err(wrong_version(inbox, marked.version)),
         Found::Foreign => Err(foreign(inbox)),
         Found::Nothing | Found::Unfinished => Err(Error::new(
             ErrorKind::SchemaMissing,

@@ -134,8 +134,8 @@
 //!   now and then an operation sums some of them up.
 //! - `inbox_paused` names the handlers of which nothing is claimed. A claim looks there by key, in the
 //!   statement that selects.
-//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and that of the
-//!   oldest build that works with it.
+//! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and the
+//!   oldest version whose builds work with it.
 //!
 //! A claim takes messages from the front of an index and so leaves removed entries there, which
 //! InnoDB clears away later: MariaDB about once a second. A claim would have to step over them, at

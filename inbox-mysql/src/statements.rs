@@ -72,7 +72,6 @@ macro_rules! statements {
         /// The statements of one inbox, most by the names of their files.
         #[derive(Debug)]
         pub(crate) struct Statements {
-            pub(crate) schema: File,
             pub(crate) receive: Template,
             /// What is done with the messages that a receive has stored: when it is one, when they are
             /// several, and when they are listed.
@@ -95,7 +94,6 @@ macro_rules! statements {
                 let receive = file(include_str!("sql/receive.sql"));
                 let queue = include_str!("sql/receive_queue.sql");
                 Self {
-                    schema: file(include_str!("sql/schema_1.sql")),
                     receive: receive.into_iter().next().unwrap_or_default(),
                     one: OfStored::new(&names, OfStored::ONE),
                     several: OfStored::new(&names, OfStored::SEVERAL),

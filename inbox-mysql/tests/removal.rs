@@ -59,8 +59,8 @@ fn the_query_tells_what_exists_tells() {
                     "RENAME TABLE elsewhere TO inbox_paused",
                 ),
                 (
-                    "UPDATE inbox_meta SET version = 99, oldest = 99",
-                    "UPDATE inbox_meta SET version = 1, oldest = 1",
+                    "UPDATE inbox_meta SET version = 99, works_from = 99",
+                    "UPDATE inbox_meta SET version = 1, works_from = 1",
                 ),
                 (
                     "UPDATE inbox_meta SET marker = 'x'",
@@ -73,7 +73,7 @@ fn the_query_tells_what_exists_tells() {
                 agree(&inbox, &store, true, &format!("{what}, {back}")).await;
             }
             inbox
-                .run("UPDATE inbox_meta SET version = 99, oldest = 1")
+                .run("UPDATE inbox_meta SET version = 99, works_from = 1")
                 .await
                 .unwrap();
             agree(&inbox, &store, true, &format!("{what}, a newer one")).await;

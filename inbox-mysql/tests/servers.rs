@@ -537,7 +537,10 @@ fn a_newer_inbox_is_used_as_far_as_it_allows() {
         for leased in claim(&older, 10).await {
             settle(&older, &leased.lease, processed()).await;
         }
-        inbox.run("UPDATE inbox_meta SET oldest = 2").await.unwrap();
+        inbox
+            .run("UPDATE inbox_meta SET works_from = 2")
+            .await
+            .unwrap();
         // Who is at work goes on; who starts is refused.
         accept(&store, &[message("3")]).await;
         for operation in ["exists", "create", "migrate", "receive"] {

@@ -129,12 +129,12 @@ CREATE TABLE IF NOT EXISTS {paused} (
     PRIMARY KEY (handler)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
--- Marks the tables as an inbox's. Its row is written last. Oldest: the oldest build, by its version,
--- that works with these tables.
+-- Marks the tables as an inbox's. Its row is written last. Works from: the oldest version whose builds work
+-- with these tables.
 CREATE TABLE IF NOT EXISTS {meta} (
     only_row TINYINT NOT NULL,
     marker VARBINARY(32) NOT NULL,
     version BIGINT NOT NULL,
-    oldest BIGINT NOT NULL,
+    works_from BIGINT NOT NULL,
     PRIMARY KEY (only_row)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
