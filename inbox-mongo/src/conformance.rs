@@ -245,7 +245,7 @@ impl Harness for MongoHarness {
             }
             SchemaVariant::Newer => Some(doc! {
                 "update": "inbox_meta",
-                "updates": [{ "q": { "_id": "schema" }, "u": { "$set": { "version": 4711 } } }],
+                "updates": [{ "q": { "_id": "schema" }, "u": { "$set": { "version": 4711, "worksFrom": 4711 } } }],
                 "writeConcern": { "w": "majority" },
             }),
             SchemaVariant::Foreign => Some(doc! {

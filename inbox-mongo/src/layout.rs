@@ -8,7 +8,15 @@ use mongodb::bson::{Document, doc};
 
 use crate::sessions::write_concern_document;
 
-pub(crate) const VERSION: u32 = 1;
+/// The commands that bring an inbox from version n to n + 1, which must do no harm when repeated. What is only
+/// new (an index, a document) needs no step: it is made as in an inbox that is not there. Never changed once
+/// released.
+pub(crate) type Step = fn(&InboxName) -> Vec<Document>;
+pub(crate) const STEPS: &[Step] = &[];
+/// Of this layout, which a new inbox has from the start.
+pub(crate) const VERSION: u32 = version_of(STEPS);
+/// The oldest version whose builds work with this layout. Raised by a step that they would not work with.
+pub(crate) const WORKS_FROM: u32 = 1;
 pub(crate) const MARKER: &str = "inbox.mongo";
 /// The `_id` of the document with the version.
 pub(crate) const SCHEMA: &str = "schema";
@@ -21,6 +29,11 @@ pub(crate) const CLAIM_INDEX: &str = "claim";
 pub(crate) const SEQUENCE_INDEX: &str = "sequence";
 pub(crate) const STANDING_INDEX: &str = "standing";
 pub(crate) const ORDERING_INDEX: &str = "ordering";
+
+/// The version that `steps` make.
+pub(crate) const fn version_of(steps: &[Step]) -> u32 {
+    1 + steps.len() as u32
+}
 
 pub(crate) fn messages(inbox: &InboxName) -> String {
     format!("{inbox}_message")
@@ -135,7 +148,13 @@ pub(crate) fn paused() -> Document {
 
 /// Of an inbox that is being set up.
 pub(crate) fn mark() -> Document {
-    doc! { "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": false }
+    doc! {
+        "_id": SCHEMA,
+        "marker": MARKER,
+        "version": i64::from(VERSION),
+        "worksFrom": i64::from(WORKS_FROM),
+        "complete": false,
+    }
 }
 
 /// The mark comes first and says only at the end that the inbox is complete, as `create` does it, so
@@ -169,8 +188,13 @@ fn write_commands(text: &mut String, database: &str, commands: impl Iterator<Ite
 
 /// What is looked at to see whether an inbox is complete: no one command does.
 pub(crate) fn exists_query(database: &str, inbox: &InboxName) -> String {
+    let version = i64::from(VERSION);
     let complete = doc! {
-        "_id": SCHEMA, "marker": MARKER, "version": i64::from(VERSION), "complete": true,
+        "_id": SCHEMA,
+        "marker": MARKER,
+        "version": { "$gte": version },
+        "worksFrom": { "$lte": version },
+        "complete": true,
     };
     let own = doc! { "_id": { "$in": [sequence().get("_id"), paused().get("_id")] } };
     let commands = [
@@ -180,8 +204,8 @@ pub(crate) fn exists_query(database: &str, inbox: &InboxName) -> String {
         doc! { "listIndexes": messages(inbox) },
     ];
     let mut text = format!(
-        "// For mongosh. A complete inbox of version {VERSION} is there if the first command finds one\n\
-         // document and the second one two, and if the third one finds the collection with the\n\
+        "// For mongosh. A complete inbox of version {VERSION}, or one that it works with, is there if the first\n\
+         // command finds one document and the second one two, and if the third one finds the collection with the\n\
          // validator, and the fourth one each index, as the DDL makes them.\n"
     );
     write_commands(&mut text, database, commands.into_iter());

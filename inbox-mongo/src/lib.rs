@@ -148,7 +148,7 @@
 //!   neither may contain: compared byte for byte and unique on every topology, in whatever state the
 //!   message is. That decides *accept once*, in the insert itself. What became of the newest ten attempts
 //!   that failed is an array in the document.
-//! - `inbox_meta` has the version of the schema, the counter of sequence numbers, and counts.
+//! - `inbox_meta` has the version of the schema and the oldest one whose builds work with it, the counter of sequence numbers, and counts.
 //!
 //! | operation | requests, whatever the batch | with ordering keys |
 //! |---|---|---|

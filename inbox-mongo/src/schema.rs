@@ -20,13 +20,15 @@ use mongodb::{
 };
 use tokio::time::sleep;
 
-use self::version::{Found, find, find_meta, foreign, incomplete, unfinished, wrong_version};
+use self::version::{
+    Found, Marked, find, find_meta, foreign, incomplete, read_mark, unfinished, wrong_version,
+};
 use crate::{
     connection::Database,
     error::{DUPLICATE_KEY, before, code, failed, in_reply},
     layout::{
-        self, PAUSED, SCHEMA, VERSION, create_indexes, create_messages, indexes, mark, messages,
-        meta, paused, sequence, validator,
+        self, PAUSED, SCHEMA, STEPS, Step, VERSION, WORKS_FROM, create_indexes, create_messages,
+        indexes, mark, messages, meta, paused, sequence, validator, version_of,
     },
     rows::number,
     sessions::{write_concern, write_concern_document},
@@ -47,6 +49,7 @@ const NAMESPACE_EXISTS: i32 = 48;
 const NAMESPACE_NOT_FOUND: i32 = 26;
 /// An index of that name or of those keys is there with other options.
 const INDEX_CONFLICTS: [i32; 3] = [67, 85, 86];
+const INDEX_NOT_FOUND: i32 = 27;
 
 /// `1`, `1_i64` and `1.0` are the same to the server.
 fn plain(value: &Bson) -> Bson {
@@ -184,8 +187,8 @@ async fn run(database: &Database, mut command: Document, harmless: &[i32]) -> Re
 }
 
 /// Takes the lock if it is free or the holder's already, and there is something left to do, by one atomic
-/// change of the mark.
-async fn lock(database: &Database, holder: ObjectId) -> Result<bool> {
+/// change of the mark. Answers what is marked, if the lock was taken.
+async fn lock(database: &Database, holder: ObjectId, to: u32) -> Result<Option<Marked>> {
     let now = database.now();
     let lease = LOCK_LEASE.min(database.options.operation_timeout / LOCK_LEASE_PART);
     let until = doc! { "$add": [now.clone(), lease.as_micros() as i64] };
@@ -196,17 +199,21 @@ async fn lock(database: &Database, holder: ObjectId) -> Result<bool> {
     let marked = database
         .meta()
         .find_one_and_update(
-            doc! { "_id": SCHEMA, "complete": false },
+            doc! { "_id": SCHEMA, "version": { "$lte": to }, "$or": [
+                { "complete": false },
+                { "version": { "$lt": to } },
+            ] },
             vec![doc! { "$set": { "lock": { "$cond": [free, held, "$lock"] } } }],
         )
         .return_document(ReturnDocument::After)
         .write_concern(write_concern())
         .await
         .map_err(failed)?;
-    let lock = marked
-        .as_ref()
-        .and_then(|mark| mark.get_document("lock").ok());
-    Ok(lock.and_then(|lock| lock.get_object_id("by").ok()) == Some(holder))
+    let is_ours = |mark: &Document| {
+        let lock = mark.get_document("lock").ok();
+        lock.and_then(|lock| lock.get_object_id("by").ok()) == Some(holder)
+    };
+    Ok(marked.filter(is_ours).as_ref().and_then(read_mark))
 }
 
 /// Changes the mark, unless the lock has been taken over.
@@ -221,9 +228,13 @@ async fn unlock(database: &Database, holder: ObjectId, mut change: Document) -> 
     Ok(())
 }
 
-/// Does the steps, all of which may have been done before.
-async fn take_steps(database: &Database) -> Result<()> {
+/// Takes these steps, and makes what is not there. All of it may have been done before.
+async fn take_steps(database: &Database, steps: &[Step]) -> Result<()> {
     let inbox = &database.options.inbox;
+    for command in steps.iter().flat_map(|step| step(inbox)) {
+        let harmless = [NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, INDEX_NOT_FOUND];
+        run(database, command, &harmless).await?;
+    }
     run(database, create_messages(inbox), &[NAMESPACE_EXISTS]).await?;
     run(database, create_indexes(inbox), &INDEX_CONFLICTS).await?;
     ensure(database, sequence()).await?;
@@ -236,38 +247,33 @@ async fn take_steps(database: &Database) -> Result<()> {
 
 /// Sets up what is not there. FerretDB now and then answers with an error of its own to a collection that is
 /// made while another process makes or has just dropped it; MongoDB does not.
-async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
+async fn set_up(database: &Database, steps: &[Step], from_nothing_only: bool) -> Result<Migration> {
     let holder = ObjectId::new();
     for _ in 1..TRIES {
-        match apply(database, holder, from_nothing_only).await {
+        match apply(database, holder, steps, from_nothing_only).await {
             Err(error) if database.server.is_ferretdb && error.kind() == ErrorKind::Other => {
                 sleep(LOCK_POLL).await;
             }
             answer => return answer,
         }
     }
-    apply(database, holder, from_nothing_only).await
+    apply(database, holder, steps, from_nothing_only).await
 }
 
 async fn apply(
     database: &Database,
     holder: ObjectId,
+    steps: &[Step],
     from_nothing_only: bool,
 ) -> Result<Migration> {
+    let to = version_of(steps);
+    let mut from = None;
     let mut times = 0;
     loop {
         match find(database).await? {
-            Found::Version { version, .. }
-                if version > VERSION || (version < VERSION && from_nothing_only) =>
-            {
-                return Err(wrong_version(database, version));
-            }
-            Found::Version {
-                version,
-                complete: true,
-            } => {
-                // The steps have looked.
-                let missing = if times > 0 {
+            Found::Marked(marked) if marked.complete && marked.suits(to) => {
+                // The steps have looked; and what a newer build makes of its parts, this one does not know.
+                let missing = if times > 0 || marked.version != VERSION {
                     None
                 } else {
                     missing_part(database).await?
@@ -275,32 +281,45 @@ async fn apply(
                 return match missing {
                     Some(part) => Err(incomplete(database, part)),
                     None => Ok(Migration {
-                        from: (times == 0).then_some(version),
-                        to: VERSION,
-                        works_from: VERSION,
+                        from: if times > 0 {
+                            from
+                        } else {
+                            Some(marked.version)
+                        },
+                        to: marked.version,
+                        works_from: marked.works_from,
                     }),
                 };
+            }
+            Found::Marked(marked)
+                if marked.version > to || (marked.version < to && from_nothing_only) =>
+            {
+                return Err(wrong_version(database, marked.version));
             }
             Found::Foreign => return Err(foreign(database)),
             Found::Nothing => {
                 ensure(database, mark()).await?;
             }
-            Found::Version { .. } if times == TRIES => return Err(unfinished(database)),
-            Found::Version { .. } => {}
+            Found::Marked(_) if times == TRIES => return Err(unfinished(database)),
+            Found::Marked(_) => {}
         }
-        if !lock(database, holder).await? {
+        let Some(locked) = lock(database, holder, to).await? else {
             sleep(LOCK_POLL).await;
             continue;
-        }
-        if let Err(error) = take_steps(database).await {
+        };
+        from = locked.complete.then_some(locked.version);
+        // A new inbox has the layout of this build from the start.
+        let done = usize::try_from(locked.version).map_or(usize::MAX, |version| version.max(1) - 1);
+        if let Err(error) = take_steps(database, steps.get(done..).unwrap_or_default()).await {
             // If this fails too, the lock runs out.
             let _ = unlock(database, holder, Document::new()).await;
             return Err(error);
         }
         // Does nothing if another process has taken over meanwhile, which is then waited for. FerretDB also misses
         // a document of a collection that was dropped and made again.
-        let complete = doc! { "$set": { "complete": true } };
-        unlock(database, holder, complete).await?;
+        let (version, works_from) = (i64::from(to), i64::from(WORKS_FROM));
+        let done = doc! { "complete": true, "version": version, "worksFrom": works_from };
+        unlock(database, holder, doc! { "$set": done }).await?;
         times += 1;
     }
 }
@@ -310,10 +329,10 @@ async fn remove(database: &Database) -> Result<()> {
     match find(database).await? {
         Found::Nothing => return Ok(()),
         Found::Foreign => return Err(foreign(database)),
-        Found::Version { version, .. } if version > VERSION => {
-            return Err(wrong_version(database, version));
+        Found::Marked(marked) if marked.version > VERSION => {
+            return Err(wrong_version(database, marked.version));
         }
-        Found::Version { .. } => {}
+        Found::Marked(_) => {}
     }
     let inbox = &database.options.inbox;
     let statements = [
@@ -338,13 +357,17 @@ async fn exists(database: &Database) -> Result<bool> {
     match find(database).await? {
         Found::Nothing => return Ok(false),
         Found::Foreign => return Err(foreign(database)),
-        Found::Version { version, .. } if version > VERSION => {
-            return Err(wrong_version(database, version));
+        // What a newer build makes of its parts, this one does not know.
+        Found::Marked(marked) if marked.version > VERSION && marked.suits(VERSION) => {
+            return Ok(marked.complete);
         }
-        Found::Version { version, complete } if version < VERSION || !complete => {
+        Found::Marked(marked) if marked.version > VERSION => {
+            return Err(wrong_version(database, marked.version));
+        }
+        Found::Marked(marked) if marked.version < VERSION || !marked.complete => {
             return Ok(false);
         }
-        Found::Version { .. } => {}
+        Found::Marked(_) => {}
     }
     let Some(part) = missing_part(database).await? else {
         return Ok(true);
@@ -357,7 +380,7 @@ async fn exists(database: &Database) -> Result<bool> {
 async fn version(database: &Database) -> Result<Option<u32>> {
     match find(database).await? {
         Found::Nothing => Ok(None),
-        Found::Version { version, .. } => Ok(Some(version)),
+        Found::Marked(marked) => Ok(Some(marked.version)),
         Found::Foreign => Err(foreign(database)),
     }
 }
@@ -376,6 +399,10 @@ impl Schema for MongoStore {
         VERSION
     }
 
+    fn works_from(&self) -> u32 {
+        WORKS_FROM
+    }
+
     async fn version(&self) -> Result<Option<u32>> {
         let look = |database: Arc<Database>| async move { version(&database).await };
         let version = self.database.task(look).await;
@@ -390,13 +417,14 @@ impl Schema for MongoStore {
 
     async fn create(&self) -> Result<()> {
         let create =
-            |database: Arc<Database>| async move { set_up(&database, true).await.map(drop) };
+            |database: Arc<Database>| async move { set_up(&database, STEPS, true).await.map(drop) };
         let created = self.database.task(create).await;
         created.map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        let migrate = |database: Arc<Database>| async move { set_up(&database, false).await };
+        let migrate =
+            |database: Arc<Database>| async move { set_up(&database, STEPS, false).await };
         let migrated = self.database.task(migrate).await;
         migrated.map_err(|error| error.in_operation("migrate"))
     }
@@ -412,7 +440,120 @@ impl Schema for MongoStore {
 
 #[cfg(test)]
 mod tests {
+    use inbox_api::{HandlerName, InboxName, Kind, Message, MessageId, Receipt, StoreExt as _};
+    use test_servers::{Kind as ServerKind, Server, find, require_or_skip};
+
     use super::*;
+    use crate::MongoOptions;
+
+    fn add_novelty(inbox: &InboxName) -> Vec<Document> {
+        let index = doc! { "name": "novelty", "key": { "novelty": 1 } };
+        let novel = doc! { "q": {}, "u": { "$set": { "novelty": 1_i64 } }, "multi": true };
+        vec![
+            doc! { "createIndexes": messages(inbox), "indexes": [index] },
+            doc! { "update": messages(inbox), "updates": [novel] },
+        ]
+    }
+
+    fn drop_what_is_not_there(inbox: &InboxName) -> Vec<Document> {
+        vec![doc! { "dropIndexes": messages(inbox), "index": "never" }]
+    }
+
+    fn fail(_: &InboxName) -> Vec<Document> {
+        vec![doc! { "noSuchCommand": 1 }]
+    }
+
+    const LONGER: &[Step] = &[add_novelty, drop_what_is_not_there];
+
+    async fn start() -> Option<Server> {
+        let found = tokio::task::spawn_blocking(|| match find(ServerKind::Mongodb) {
+            Ok(server) => Ok(Some(server)),
+            Err(_) => require_or_skip(ServerKind::Ferretdb),
+        });
+        found.await.unwrap().unwrap()
+    }
+
+    async fn connect(server: &Server, database: &str) -> MongoStore {
+        let options = MongoOptions::from_url(server.url()).unwrap();
+        let random = ObjectId::new();
+        let options = options.database(format!("{database}_{random}"));
+        MongoStore::connect(options).await.unwrap()
+    }
+
+    fn message() -> Message {
+        let handler = HandlerName::new("h").unwrap();
+        let id = MessageId::new("1").unwrap();
+        Message::new(handler, id, Kind::new("k").unwrap(), "payload")
+    }
+
+    #[tokio::test]
+    async fn an_older_inbox_is_upgraded_once_and_keeps_its_messages() {
+        let Some(server) = start().await else { return };
+        let store = connect(&server, "longer").await;
+        store.create().await.unwrap();
+        let _ = store.receive_one(&message()).await.unwrap();
+        let database = &store.database;
+
+        // Creating does not upgrade: that is another decision.
+        let error = set_up(database, LONGER, true).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+
+        // Two at once: one upgrades, the other finds it done.
+        let upgrade = || set_up(database, LONGER, false);
+        let (one, other) = tokio::join!(upgrade(), upgrade());
+        let mut from = [one.unwrap().from, other.unwrap().from];
+        from.sort_unstable();
+        assert_eq!(from, [Some(1), Some(3)]);
+
+        // This build goes on with it, and sets up nothing; the message is still there.
+        let restarted = MongoStore::connect(database.options.clone()).await.unwrap();
+        for store in [&store, &restarted] {
+            assert!(store.exists().await.unwrap());
+            store.create().await.unwrap();
+            let migration = store.migrate().await.unwrap();
+            let expected = Migration {
+                from: Some(3),
+                to: 3,
+                works_from: 1,
+            };
+            assert_eq!(migration, expected);
+            let receipt = store.receive_one(&message()).await.unwrap();
+            assert_eq!(receipt, Receipt::Duplicate { differs: false });
+        }
+
+        // It refuses one that it cannot work with, and names both versions.
+        let works_from = doc! { "$set": { "worksFrom": 2_i64 } };
+        let mark = database.meta();
+        let changed = mark.update_one(doc! { "_id": SCHEMA }, works_from).await;
+        changed.unwrap();
+        let restarted = MongoStore::connect(database.options.clone()).await.unwrap();
+        for error in [
+            restarted.create().await.unwrap_err(),
+            restarted.exists().await.unwrap_err(),
+            restarted.receive_one(&message()).await.unwrap_err(),
+        ] {
+            let both = "version 3, this build works with 1";
+            assert!(error.context().contains(both), "{error}");
+        }
+        database.handle().drop().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_step_that_fails_leaves_the_old_version() {
+        let Some(server) = start().await else { return };
+        let store = connect(&server, "failing").await;
+        store.create().await.unwrap();
+        let database = &store.database;
+        let failing: &[Step] = &[add_novelty, fail];
+        set_up(database, failing, false).await.unwrap_err();
+        assert_eq!(store.version().await.unwrap(), Some(1));
+        assert!(store.exists().await.unwrap());
+        let receipt = store.receive_one(&message()).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+        let migration = set_up(database, LONGER, false).await.unwrap();
+        assert_eq!((migration.from, migration.to), (Some(1), 3));
+        database.handle().drop().await.unwrap();
+    }
 
     #[test]
     fn indexes_are_compared_by_what_they_do() {

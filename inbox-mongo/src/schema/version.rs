@@ -59,8 +59,23 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
-    Version { version: u32, complete: bool },
+    Marked(Marked),
     Foreign,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marked {
+    pub(super) version: u32,
+    /// The oldest version whose builds work with it.
+    pub(super) works_from: u32,
+    pub(super) complete: bool,
+}
+
+impl Marked {
+    /// Whether a build of that version works with it.
+    pub(super) fn suits(self, build: u32) -> bool {
+        self.version == build || (self.version > build && self.works_from <= build)
+    }
 }
 
 /// A document of the inbox's own, or of another application with a collection of that name.
@@ -74,21 +89,18 @@ pub(super) async fn find_meta(database: &Database, filter: Document) -> Result<O
         .map_err(before)
 }
 
-async fn read_mark(database: &Database) -> Result<Option<Document>> {
+async fn find_mark(database: &Database) -> Result<Option<Document>> {
     find_meta(database, doc! { "_id": SCHEMA }).await
 }
 
-fn read_version(mark: &Document) -> Found {
-    let version = number(mark, "version").and_then(|version| version.try_into().ok());
-    match version {
-        Some(version) if mark.get_str("marker").is_ok_and(|found| found == MARKER) => {
-            Found::Version {
-                version,
-                complete: mark.get_bool("complete").unwrap_or(false),
-            }
-        }
-        _ => Found::Foreign,
-    }
+pub(super) fn read_mark(mark: &Document) -> Option<Marked> {
+    let read = |field| number(mark, field).and_then(|number| u32::try_from(number).ok());
+    mark.get_str("marker").ok().filter(|m| *m == MARKER)?;
+    Some(Marked {
+        version: read("version")?,
+        works_from: read("worksFrom")?,
+        complete: mark.get_bool("complete").unwrap_or(false),
+    })
 }
 
 pub(super) async fn find(database: &Database) -> Result<Found> {
@@ -98,8 +110,8 @@ pub(super) async fn find(database: &Database) -> Result<Found> {
     ];
     // The looks are of different moments: another process may set up or remove the inbox between them.
     for _ in 0..LOOKS {
-        if let Some(mark) = read_mark(database).await? {
-            return Ok(read_version(&mark));
+        if let Some(mark) = find_mark(database).await? {
+            return Ok(read_mark(&mark).map_or(Found::Foreign, Found::Marked));
         }
         let present = database
             .handle()
@@ -114,8 +126,9 @@ pub(super) async fn find(database: &Database) -> Result<Found> {
         }
         sleep(BETWEEN_LOOKS).await;
     }
-    let mark = read_mark(database).await?;
-    Ok(mark.map_or(Found::Foreign, |mark| read_version(&mark)))
+    let mark = find_mark(database).await?;
+    let marked = mark.as_ref().and_then(read_mark);
+    Ok(marked.map_or(Found::Foreign, Found::Marked))
 }
 
 pub(super) fn wrong_version(database: &Database, found: u32) -> Error {
@@ -171,13 +184,13 @@ pub(super) fn unfinished(database: &Database) -> Error {
 /// cheap enough for the first use of every store.
 async fn check_version(database: &Database) -> Result<()> {
     match find(database).await? {
-        Found::Version { version, complete } if version == VERSION => {
-            if !complete {
+        Found::Marked(marked) if marked.suits(VERSION) => {
+            if !marked.complete {
                 return Err(unfinished(database));
             }
             check_shards(database).await
         }
-        Found::Version { version, .. } => Err(wrong_version(database, version)),
+        Found::Marked(marked) => Err(wrong_version(database, marked.version)),
         Found::Foreign => Err(foreign(database)),
         Found::Nothing => Err(Error::new(
             ErrorKind::SchemaMissing,
@@ -196,21 +209,27 @@ mod tests {
 
     #[test]
     fn marks_tell_versions_from_foreign_documents() {
-        let found = |mark: Document| read_version(&mark);
+        let marked = read_mark(&mark()).unwrap();
+        assert!(marked.suits(VERSION) && !marked.complete);
+        for foreign in [
+            doc! { "_id": "schema", "version": 1, "worksFrom": 1 },
+            doc! { "marker": MARKER, "version": 1 },
+            doc! { "marker": MARKER, "version": -1, "worksFrom": 1 },
+        ] {
+            assert_eq!(read_mark(&foreign), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_suits_builds_from_the_one_that_it_names() {
+        let newer = Marked {
+            version: 4,
+            works_from: 3,
+            complete: true,
+        };
         assert_eq!(
-            found(mark()),
-            Found::Version {
-                version: VERSION,
-                complete: false
-            }
-        );
-        assert_eq!(
-            found(doc! { "_id": "schema", "version": 1 }),
-            Found::Foreign
-        );
-        assert_eq!(
-            found(doc! { "marker": MARKER, "version": -1 }),
-            Found::Foreign
+            [2, 3, 4, 5].map(|build| newer.suits(build)),
+            [false, true, true, false]
         );
     }
 }

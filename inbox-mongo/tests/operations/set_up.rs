@@ -164,7 +164,7 @@ async fn a_set_up_that_broke_off_is_completed() {
     let store = place.connect().await.unwrap();
     place
         .run(doc! { "insert": "inbox_meta", "documents": [{
-            "_id": "schema", "marker": "inbox.mongo", "version": 1, "complete": false,
+            "_id": "schema", "marker": "inbox.mongo", "version": 1, "worksFrom": 1, "complete": false,
         }] })
         .await
         .unwrap();
@@ -188,7 +188,7 @@ async fn one_process_at_a_time_sets_up() {
     // As a process leaves it that was killed in the middle, with two seconds left of its lock.
     place
         .run(doc! { "insert": "inbox_meta", "documents": [{
-            "_id": "schema", "marker": "inbox.mongo", "version": 1, "complete": false,
+            "_id": "schema", "marker": "inbox.mongo", "version": 1, "worksFrom": 1, "complete": false,
         }] })
         .await
         .unwrap();
