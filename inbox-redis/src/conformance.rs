@@ -237,6 +237,7 @@ impl Harness for RedisHarness {
                 for shard in layout.all() {
                     let mut command = redis::cmd("HSET");
                     command.arg(layout.meta(shard)).arg("version").arg(4711);
+                    command.arg("works_from").arg(4711);
                     inbox.ask(shard, &command).await?;
                 }
             }

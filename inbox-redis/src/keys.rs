@@ -2,8 +2,12 @@
 
 use inbox_api::{HandlerName, InboxName, Key, Message};
 
-/// The version of the layout of keys, which every shard's marker has.
-pub(crate) const VERSION: u32 = 1;
+/// The scripts of migrations: step n brings a shard from version n to n + 1. Never changed once released.
+pub(crate) const STEPS: &[&str] = &[];
+/// The version of the layout of keys, which every shard's marker has. New shards are made in the newest.
+pub(crate) const VERSION: u32 = 1 + STEPS.len() as u32;
+/// The oldest version whose builds work with this layout. Raised by a step that they would not work with.
+pub(crate) const WORKS_FROM: u32 = 1;
 
 /// How many keys a shard has in addition to those of its handlers.
 pub(crate) const SHARD_KEYS: usize = 13;

@@ -116,7 +116,7 @@
 //!
 //! | key | type | holds |
 //! |---|---|---|
-//! | `{inbox:0}:meta` | hash | the marker: version, number of shards, which shard; the last number drawn, and in which life of the server; which handlers are paused; of which moments payloads have been dropped |
+//! | `{inbox:0}:meta` | hash | the marker: version, the oldest version whose builds work with it, number of shards, which shard; the last number drawn, and in which life of the server; which handlers are paused; of which moments payloads have been dropped |
 //! | `…:ids` | hash | field → its number, when it is in a run; else where it stands, its number, times, token, attempts, worker |
 //! | `…:runs` | sorted set | for each run by its first number: where it stands, as in `ids` |
 //! | `…:blobs` | hash | a run's first number → its messages, until their payloads are dropped |

@@ -1,16 +1,16 @@
 //! Setting up: a marker in every shard, which every script looks at before it does anything.
 
 use async_trait::async_trait;
-use inbox_api::{Error, ErrorKind, InboxName, Migration, Result, Schema};
+use inbox_api::{Error, ErrorKind, HandlerName, InboxName, Migration, Result, Schema};
 use redis::Value;
 
 use crate::{
     connection::Connection,
-    keys::{Layout, VERSION},
+    keys::{Layout, VERSION, WORKS_FROM},
     operate::statistics::read_handlers,
     options::RedisOptions,
     reply::{self, Reply, Taker, Unexpected},
-    scripts,
+    scripts::{self, STEPS, Script},
     store::RedisStore,
 };
 
@@ -21,10 +21,21 @@ enum Standing {
     Foreign(String),
     /// A marker without all of its parts.
     Incomplete,
-    Inbox {
-        version: u32,
-        shards: u32,
-    },
+    Made,
+    Inbox(Marked),
+}
+
+#[derive(Clone, Copy)]
+struct Marked {
+    version: u32,
+    /// The oldest version whose builds work with it.
+    works_from: u32,
+    shards: u32,
+}
+
+/// The version that `steps` make.
+fn version_of(steps: &[Script]) -> u32 {
+    u32::try_from(steps.len()).map_or(u32::MAX, |steps| steps.saturating_add(1))
 }
 
 fn read_standing(answer: Value) -> Reply<Standing> {
@@ -37,17 +48,15 @@ fn read_standing(answer: Value) -> Reply<Standing> {
             Standing::Foreign(reply::text(&kind)?.unwrap_or("unknown").to_owned())
         }
         "incomplete" => Standing::Incomplete,
-        "made" => Standing::Inbox {
-            version: VERSION,
-            shards: 0,
-        },
+        "made" => Standing::Made,
         "found" => {
             let mut number =
                 || -> Reply<u32> { u32::try_from(answer.number()?).map_err(|_| Unexpected) };
-            Standing::Inbox {
+            Standing::Inbox(Marked {
                 version: number()?,
+                works_from: number()?,
                 shards: number()?,
-            }
+            })
         }
         _ => return Err(Unexpected),
     })
@@ -59,7 +68,8 @@ fn ddl(inbox: &InboxName, shards: u16) -> String {
     for shard in layout.all().rev() {
         let [meta, ..] = layout.shard_keys(shard);
         text.push_str(&format!(
-            "HSET {meta} inbox inbox-redis version {VERSION} shards {shards} shard {shard}\n"
+            "HSET {meta} inbox inbox-redis version {VERSION} works_from {WORKS_FROM} shards {shards} \
+             shard {shard}\n"
         ));
     }
     text.push_str(
@@ -76,12 +86,14 @@ fn ddl(inbox: &InboxName, shards: u16) -> String {
 fn exists_query(inbox: &InboxName, shards: u16) -> String {
     let layout = Layout::new(inbox, shards);
     let mut text = format!(
-        "# A complete inbox of version {VERSION} is there if each of these answers the line behind it.\n"
+        "# A complete inbox of version {VERSION} is there if each of these answers the line behind it; one of \
+         a newer version can be\n# used if each says that it works from {VERSION} or an earlier one.\n"
     );
     for shard in layout.all() {
         let meta = layout.meta(shard);
         text.push_str(&format!(
-            "HMGET {meta} inbox version shards shard  # inbox-redis {VERSION} {shards} {shard}\n"
+            "HMGET {meta} inbox version works_from shards shard  # inbox-redis {VERSION} {WORKS_FROM} \
+             {shards} {shard}\n"
         ));
     }
     text
@@ -119,65 +131,143 @@ fn foreign_error(connection: &Connection, kind: &str) -> Error {
     ))
 }
 
-fn other_version(connection: &Connection, version: u32, shards: u32) -> Error {
+fn other_version(connection: &Connection, found: Marked) -> Error {
+    let Marked {
+        version, shards, ..
+    } = found;
+    let inbox = &connection.options.inbox;
     let expected = connection.layout().shards();
-    wrong(if version == VERSION {
+    wrong(if shards != u32::from(expected) {
         format!(
-            "found an inbox of version {version} in {shards} shards; this client expects \
-                     {expected} shards (set shards to {shards})"
+            "the inbox {inbox} has schema version {version} in {shards} shards; this client, of version \
+             {VERSION}, expects {expected} shards (set shards to {shards})"
         )
     } else {
-        format!("found an inbox of version {version}; this build expects {VERSION}")
+        let what = if version > VERSION {
+            "use a newer build"
+        } else {
+            "migrate it"
+        };
+        format!(
+            "the inbox {inbox} has schema version {version}, this build works with {VERSION}: {what}"
+        )
     })
 }
 
-/// Whether it is complete and ours. The marker of the first shard is written last, so
-/// without it nothing has begun to be used.
-fn judge(connection: &Connection, all: &[Standing]) -> Result<bool> {
+/// Whether it is complete, and of version `to` or a newer one that suits it. The marker of the first shard is
+/// written last, so without it nothing has begun to be used.
+fn judge(connection: &Connection, all: &[Standing], to: u32) -> Result<bool> {
     let mut complete = true;
     for standing in all {
         match standing {
             Standing::Nothing | Standing::Incomplete => complete = false,
             Standing::Foreign(kind) => return Err(foreign_error(connection, kind)),
-            Standing::Inbox { version, shards }
-                if *version != VERSION || *shards != u32::from(connection.layout().shards()) =>
+            Standing::Inbox(found)
+                if found.shards != u32::from(connection.layout().shards())
+                    || (found.version > to && found.works_from > to) =>
             {
-                return Err(other_version(connection, *version, *shards));
+                return Err(other_version(connection, *found));
             }
-            Standing::Inbox { .. } => {}
+            Standing::Inbox(found) => complete &= found.version >= to,
+            Standing::Made => {}
         }
     }
     Ok(complete)
 }
 
-async fn set_up(connection: &Connection) -> Result<()> {
-    let all = look_all(connection).await?;
-    if judge(connection, &all)? {
-        return Ok(());
-    }
-    let begun = !matches!(all.first(), Some(Standing::Nothing) | None);
-    if begun || all.iter().any(|one| matches!(one, Standing::Incomplete)) {
+async fn exists(connection: &Connection) -> Result<bool> {
+    judge(connection, &look_all(connection).await?, VERSION)
+}
+
+/// Sets up what is not there. With `upgrade`, also brings an older inbox to the version that `steps` make.
+async fn set_up(
+    connection: &Connection,
+    steps: &'static [Script],
+    upgrade: bool,
+) -> Result<Migration> {
+    let to = version_of(steps);
+    let mut all = look_all(connection).await?;
+    let mut complete = judge(connection, &all, to)?;
+    let is_begun = |all: &[Standing]| {
+        !matches!(all.first(), Some(Standing::Nothing) | None)
+            || all.iter().any(|one| matches!(one, Standing::Incomplete))
+    };
+    if !complete && is_begun(&all) {
         // Others may be about to complete it: what counts is how it stands now.
-        let now = look_all(connection).await?;
-        if judge(connection, &now)? {
-            return Ok(());
+        all = look_all(connection).await?;
+        complete = judge(connection, &all, to)?;
+    }
+    let marked: Vec<Marked> = all
+        .iter()
+        .filter_map(|one| match one {
+            Standing::Inbox(found) => Some(*found),
+            _ => None,
+        })
+        .collect();
+    // Of shards between two versions, the oldest counts.
+    match marked.iter().min_by_key(|found| found.version) {
+        Some(found) if complete => {
+            return Ok(Migration {
+                from: Some(found.version),
+                to: found.version,
+                works_from: found.works_from,
+            });
         }
-        return Err(wrong(format!(
-            "found an incomplete inbox, a shard of which has lost its marker; this build \
-                     expects version {VERSION} in {} shards",
-            connection.layout().shards()
-        )));
+        Some(found) if marked.len() == all.len() && !upgrade => {
+            return Err(other_version(connection, *found));
+        }
+        Some(found) if marked.len() == all.len() => {
+            // The first shard, which says the inbox's version, comes last.
+            for shard in connection.layout().all().rev() {
+                upgrade_shard(connection, shard, steps).await?;
+            }
+            return Ok(Migration {
+                from: Some(found.version),
+                to,
+                works_from: WORKS_FROM,
+            });
+        }
+        _ if is_begun(&all) => {
+            return Err(wrong(format!(
+                "found an incomplete inbox, a shard of which has lost its marker; this build \
+                 expects version {VERSION} in {} shards",
+                connection.layout().shards()
+            )));
+        }
+        _ => {}
     }
     for shard in connection.layout().all().rev() {
-        match look(connection, true, shard).await? {
-            Standing::Foreign(kind) => return Err(foreign_error(connection, &kind)),
-            Standing::Inbox { version, shards }
-                if version != VERSION
-                    || (shards != 0 && shards != u32::from(connection.layout().shards())) =>
-            {
-                return Err(other_version(connection, version, shards));
+        // Another process may have been quicker.
+        judge(connection, &[look(connection, true, shard).await?], to)?;
+    }
+    Ok(Migration {
+        from: None,
+        to,
+        works_from: WORKS_FROM,
+    })
+}
+
+/// Takes the steps that a shard has not had, each in as many calls as it asks for.
+async fn upgrade_shard(
+    connection: &Connection,
+    shard: u16,
+    steps: &'static [Script],
+) -> Result<()> {
+    let version = match look(connection, false, shard).await? {
+        Standing::Inbox(found) => found.version,
+        _ => 0,
+    };
+    if version >= version_of(steps) {
+        return Ok(());
+    }
+    let handlers = find_handlers(connection, shard).await?;
+    for (step, makes) in steps.iter().zip(2..) {
+        while makes > version {
+            let call = connection.caller.step_call(step, makes, shard, &handlers);
+            let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
+            if reply::text(&answer.next()?)? != Some("more") {
+                break;
             }
-            _ => {}
         }
     }
     Ok(())
@@ -185,23 +275,10 @@ async fn set_up(connection: &Connection) -> Result<()> {
 
 async fn version(connection: &Connection) -> Result<Option<u32>> {
     match look(connection, false, 0).await? {
-        Standing::Nothing | Standing::Incomplete => Ok(None),
+        Standing::Nothing | Standing::Incomplete | Standing::Made => Ok(None),
         Standing::Foreign(kind) => Err(foreign_error(connection, &kind)),
-        Standing::Inbox { version, .. } => Ok(Some(version)),
+        Standing::Inbox(found) => Ok(Some(found.version)),
     }
-}
-
-async fn migrate(connection: &Connection) -> Result<Migration> {
-    let from = match look(connection, false, 0).await? {
-        Standing::Inbox { version, .. } => Some(version),
-        _ => None,
-    };
-    set_up(connection).await?;
-    Ok(Migration {
-        from,
-        to: VERSION,
-        works_from: VERSION,
-    })
 }
 
 impl RedisOptions {
@@ -218,30 +295,39 @@ impl RedisOptions {
     }
 }
 
+/// The handlers that a shard has counts of; none where there is no inbox.
+async fn find_handlers(connection: &Connection, shard: u16) -> Result<Vec<HandlerName>> {
+    let call = connection.caller.remove_call(false, shard, &[]);
+    let mut answer = Taker::of(connection.run(call).await?)?;
+    let what = answer.next()?;
+    match reply::text(&what)?.ok_or(Unexpected)? {
+        "ready" => Ok(read_handlers(answer.list()?)),
+        "missing" => Ok(Vec::new()),
+        "found" => {
+            let version = u32::try_from(answer.number()?).map_err(|_| Unexpected)?;
+            Err(other_version(
+                connection,
+                Marked {
+                    version,
+                    works_from: version,
+                    shards: u32::from(connection.layout().shards()),
+                },
+            ))
+        }
+        _ => {
+            let kind = answer.next()?;
+            let kind = reply::text(&kind)?.unwrap_or("key");
+            Err(foreign_error(connection, kind))
+        }
+    }
+}
+
 async fn remove(connection: &Connection) -> Result<()> {
     for shard in connection.layout().all() {
-        let call = connection.caller.remove_call(false, shard, &[]);
-        let mut answer = Taker::of(connection.run(call).await?)?;
-        let what = answer.next()?;
-        match reply::text(&what)?.ok_or(Unexpected)? {
-            "ready" => {
-                let handlers = read_handlers(answer.list()?);
-                // Not confirmed, which takes a write of the marker that is gone.
-                connection
-                    .run(connection.caller.remove_call(true, shard, &handlers))
-                    .await?;
-            }
-            "missing" => {}
-            "found" => {
-                let version = u32::try_from(answer.number()?).map_err(|_| Unexpected)?;
-                return Err(other_version(connection, version, 0));
-            }
-            _ => {
-                let kind = answer.next()?;
-                let kind = reply::text(&kind)?.unwrap_or("key");
-                return Err(foreign_error(connection, kind));
-            }
-        }
+        let handlers = find_handlers(connection, shard).await?;
+        // Not confirmed, which takes a write of the marker that is gone.
+        let call = connection.caller.remove_call(true, shard, &handlers);
+        connection.run(call).await?;
     }
     Ok(())
 }
@@ -260,28 +346,162 @@ impl Schema for RedisStore {
         VERSION
     }
 
+    fn works_from(&self) -> u32 {
+        WORKS_FROM
+    }
+
     async fn version(&self) -> Result<Option<u32>> {
         let version = version(&self.connection).await;
         version.map_err(|error| error.in_operation("version"))
     }
 
     async fn exists(&self) -> Result<bool> {
-        let exists = async { judge(&self.connection, &look_all(&self.connection).await?) };
-        exists.await.map_err(|error| error.in_operation("exists"))
+        let exists = exists(&self.connection).await;
+        exists.map_err(|error| error.in_operation("exists"))
     }
 
     async fn create(&self) -> Result<()> {
-        let created = set_up(&self.connection).await;
+        let created = set_up(&self.connection, &STEPS, false).await.map(drop);
         created.map_err(|error| error.in_operation("create"))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        let migrated = migrate(&self.connection).await;
+        let migrated = set_up(&self.connection, &STEPS, true).await;
         migrated.map_err(|error| error.in_operation("migrate"))
     }
 
     async fn remove(&self) -> Result<()> {
         let removed = remove(&self.connection).await;
         removed.map_err(|error| error.in_operation("remove"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use inbox_api::{Key, Kind, Message, MessageId, Receipt, Store as _};
+    use test_servers::{Server, find_own, or_skip};
+
+    use super::*;
+
+    static LONGER: LazyLock<Vec<Script>> = LazyLock::new(|| {
+        vec![
+            Script::step("return redis.call('HINCRBY', meta, 'calls', 1) < 3"),
+            Script::step("redis.call('HSET', meta, 'keys', #KEYS)"),
+        ]
+    });
+    static FAILING: LazyLock<Vec<Script>> = LazyLock::new(|| {
+        vec![Script::step(
+            "redis.call('HSET', meta, 'half', 1)\nerror('no luck')",
+        )]
+    });
+
+    async fn start() -> Option<Server> {
+        let kind = test_servers::Kind::Redis;
+        let found = tokio::task::spawn_blocking(move || find_own(kind, &[]));
+        or_skip(kind, found.await.unwrap()).unwrap()
+    }
+
+    async fn connect(server: &Server, shards: u16) -> RedisStore {
+        let options = RedisOptions::from_url(server.url()).unwrap();
+        let options = options
+            .inbox_name(InboxName::new(format!("of_{shards}")).unwrap())
+            .shards(shards)
+            .unwrap();
+        RedisStore::connect(options).await.unwrap()
+    }
+
+    fn message(id: &str) -> Message {
+        let handler = HandlerName::new("h").unwrap();
+        let id = MessageId::new(id).unwrap();
+        Message::new(handler, id, Kind::new("k").unwrap(), "payload")
+    }
+
+    /// Sets a field of every shard's marker.
+    async fn mark(server: &Server, store: &RedisStore, field: &str, value: u32) {
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+        let layout = store.connection.layout();
+        for shard in layout.all() {
+            let mut set = redis::cmd("HSET");
+            set.arg(layout.meta(shard)).arg(field).arg(value);
+            let _: Value = set.query_async(&mut raw).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_older_inbox_is_upgraded_once_and_keeps_its_messages() {
+        let Some(server) = start().await else { return };
+        for shards in [1, 3] {
+            let store = connect(&server, shards).await;
+            store.create().await.unwrap();
+            let sent: Vec<Message> = (0..9).map(|n| message(&n.to_string())).collect();
+            let _ = store.receive(&sent).await.unwrap();
+
+            // Creating does not upgrade: that is another decision.
+            let error = set_up(&store.connection, &LONGER, false).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+
+            // Two at once.
+            let other = connect(&server, shards).await;
+            let (one, two) = tokio::join!(
+                set_up(&store.connection, &LONGER, true),
+                set_up(&other.connection, &LONGER, true)
+            );
+            for migration in [one.unwrap(), two.unwrap()] {
+                assert_eq!((migration.to, migration.works_from), (3, 1));
+            }
+            let again = set_up(&store.connection, &LONGER, true).await.unwrap();
+            assert_eq!((again.from, again.to), (Some(3), 3));
+
+            // This build goes on with it, and sets up nothing; the messages are still there.
+            assert!(other.exists().await.unwrap());
+            other.create().await.unwrap();
+            let migration = other.migrate().await.unwrap();
+            assert_eq!((migration.from, migration.to), (Some(3), 3));
+            let receipts = other.receive(&sent).await.unwrap();
+            let duplicate = Receipt::Duplicate { differs: false };
+            assert!(receipts.iter().all(|receipt| *receipt == duplicate));
+
+            // It refuses one that it cannot work with, and names both versions.
+            mark(&server, &store, "works_from", 2).await;
+            for error in [
+                store.create().await.unwrap_err(),
+                store.exists().await.unwrap_err(),
+            ] {
+                let both = "version 3, this build works with 1";
+                assert!(error.context().contains(both), "{error}");
+            }
+            let error = store.receive(&sent).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_migration_leaves_what_works_and_is_completed() {
+        let Some(server) = start().await else { return };
+        let store = connect(&server, 2).await;
+        store.create().await.unwrap();
+        set_up(&store.connection, &FAILING, true).await.unwrap_err();
+        assert_eq!(store.version().await.unwrap(), Some(1));
+        assert!(store.exists().await.unwrap());
+
+        // The last shard has its steps, the first one does not.
+        upgrade_shard(&store.connection, 1, &LONGER).await.unwrap();
+        assert_eq!(store.version().await.unwrap(), Some(1));
+        let sent: Vec<Message> = (0..9).map(|n| message(&n.to_string())).collect();
+        let receipts = store.receive(&sent).await.unwrap();
+        assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
+        let migration = set_up(&store.connection, &LONGER, true).await.unwrap();
+        assert_eq!((migration.from, migration.to), (Some(1), 3));
+        assert_eq!(store.version().await.unwrap(), Some(3));
+        let key = Key::new(sent[0].handler().clone(), sent[0].id().clone());
+        assert!(
+            inbox_api::Operate::get(&store, &key)
+                .await
+                .unwrap()
+                .is_some()
+        );
     }
 }

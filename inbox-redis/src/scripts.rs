@@ -1,6 +1,6 @@
 //! The scripts, and how a call of one is put together.
 
-use std::{collections::BTreeSet, sync::LazyLock};
+use std::{borrow::Cow, collections::BTreeSet, sync::LazyLock};
 
 use inbox_api::ClockOffset;
 use inbox_api::HandlerName;
@@ -8,27 +8,36 @@ use redis::{Cmd, ToRedisArgs};
 
 use crate::{
     clocks::{Clocks, Moment},
-    keys::{HANDLER_KEYS, Layout, VERSION},
+    keys::{self, HANDLER_KEYS, Layout, VERSION, WORKS_FROM},
 };
 
 /// A script with the digest under which servers know it.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
-    pub(crate) text: &'static str,
+    pub(crate) text: Cow<'static, str>,
     pub(crate) digest: String,
     /// Whether it can change anything.
     pub(crate) writes: bool,
 }
 
 impl Script {
-    fn new(name: &'static str, text: &'static str) -> Self {
+    fn new(name: &'static str, text: impl Into<Cow<'static, str>>) -> Self {
+        let text = text.into();
         Self {
             name,
-            text,
-            digest: redis::Script::new(text).get_hash().to_owned(),
+            digest: redis::Script::new(&text).get_hash().to_owned(),
             writes: !text.starts_with("#!lua flags=no-writes"),
+            text,
         }
+    }
+
+    /// A step of a migration that does this.
+    pub(crate) fn step(text: &str) -> Self {
+        let begin = include_str!("lua/schema_step_begin.lua");
+        let end = include_str!("lua/schema_step_end.lua");
+        let text = format!("#!lua flags=allow-oom\n{begin}{text}\n{end}");
+        Self::new("a step of a migration", text)
     }
 }
 
@@ -138,6 +147,10 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| {
     Script::new("schema_remove.lua", text)
 });
 
+/// The steps of migrations.
+pub(crate) static STEPS: LazyLock<Vec<Script>> =
+    LazyLock::new(|| keys::STEPS.iter().copied().map(Script::step).collect());
+
 /// Makes a write for others to wait for, which a full server must allow.
 pub(crate) static CONFIRM: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!("#!lua flags=allow-oom\n", include_str!("lua/confirm.lua"));
@@ -231,24 +244,47 @@ impl Caller {
         }
     }
 
-    /// The script that removes a shard with these handlers' keys, or only looks which handlers it has.
-    pub(crate) fn remove_call(&self, remove: bool, shard: u16, handlers: &[HandlerName]) -> Call {
+    /// The script of a step that brings a shard with these handlers to `version`.
+    pub(crate) fn step_call(
+        &self,
+        script: &'static Script,
+        version: u32,
+        shard: u16,
+        handlers: &[HandlerName],
+    ) -> Call {
+        let mut call = self.begin_schema_call(script, shard, handlers);
+        call.arg(version).arg(WORKS_FROM);
+        call
+    }
+
+    /// A script with all keys of a shard.
+    fn begin_schema_call(
+        &self,
+        script: &'static Script,
+        shard: u16,
+        handlers: &[HandlerName],
+    ) -> Call {
         let keys = self.layout.shard_keys(shard);
-        let mut command = Cmd::new();
+        let mut command = redis::cmd("EVALSHA");
         command
-            .arg("EVALSHA")
-            .arg(&REMOVE.digest)
+            .arg(&script.digest)
             .arg(keys.len() + HANDLER_KEYS * handlers.len())
             .arg(&keys);
         for handler in handlers {
             command.arg(&self.layout.handler_keys(shard, handler));
         }
-        command.arg(u8::from(remove)).arg(VERSION);
         Call {
-            script: &REMOVE,
+            script,
             shard,
             command,
         }
+    }
+
+    /// The script that removes a shard with these handlers' keys, or only looks which handlers it has.
+    pub(crate) fn remove_call(&self, remove: bool, shard: u16, handlers: &[HandlerName]) -> Call {
+        let mut call = self.begin_schema_call(&REMOVE, shard, handlers);
+        call.arg(u8::from(remove)).arg(VERSION);
+        call
     }
 
     /// The set-up script, which asks nothing of what it finds.
@@ -258,21 +294,12 @@ impl Caller {
         } else {
             (&LOOK, "look")
         };
-        let keys = self.layout.shard_keys(shard);
-        let mut command = Cmd::new();
-        command
-            .arg("EVALSHA")
-            .arg(&script.digest)
-            .arg(keys.len())
-            .arg(&keys)
-            .arg(what)
+        let mut call = self.begin_schema_call(script, shard, &[]);
+        call.arg(what)
             .arg(VERSION)
+            .arg(WORKS_FROM)
             .arg(self.layout.shards())
             .arg(shard);
-        Call {
-            script,
-            shard,
-            command,
-        }
+        call
     }
 }

@@ -151,7 +151,7 @@ impl Servers {
                         Err(error) if is_no_script(&error) && loads < LOADS => {
                             loads += 1;
                             let mut load = redis::cmd("SCRIPT");
-                            load.arg("LOAD").arg(script.text);
+                            load.arg("LOAD").arg(&*script.text);
                             match node.send(&load, false, until).await {
                                 Ok(value) => {
                                     value.extract_error().map_err(error::before)?;

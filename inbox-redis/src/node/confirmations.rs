@@ -252,7 +252,7 @@ impl Node {
                 break;
             }
             let mut again = Pipeline::new();
-            again.cmd("SCRIPT").arg("LOAD").arg(CONFIRM.text);
+            again.cmd("SCRIPT").arg("LOAD").arg(&*CONFIRM.text);
             self.add_waiting(&mut again, sent);
             behind = match self.send_sure(connection, &again, until).await {
                 Ok(mut values) if !values.is_empty() => values.split_off(1),

@@ -13,11 +13,14 @@ local function has_flag(s, flag)
   return math.floor(s.flags / flag) % 2 == 1
 end
 
-local marker = call('HMGET', meta, 'version', 'shards', 'shard', 'finished_at')
+local marker = call('HMGET', meta, 'version', 'shards', 'shard', 'finished_at', 'works_from')
 if not marker[1] then
   return redis.error_reply('INBOXMISSING ' .. call('EXISTS', ids, log))
 end
-if marker[1] ~= ARGV[1] or marker[2] ~= ARGV[2] or marker[3] ~= ARGV[3] then
+-- A newer layout may allow builds of this version.
+local suits = marker[1] == ARGV[1] or ((tonumber(marker[1]) or 0) > tonumber(ARGV[1])
+  and (tonumber(marker[5]) or math.huge) <= tonumber(ARGV[1]))
+if not suits or marker[2] ~= ARGV[2] or marker[3] ~= ARGV[3] then
   return redis.error_reply('INBOXVERSION ' .. marker[1] .. ' ' .. tostring(marker[2]) .. ' ' .. tostring(marker[3]))
 end
 local clock = call('TIME')
