@@ -9,12 +9,15 @@
     reason = "for tests, which fail by panicking"
 )]
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use inbox_api::{
-    AfterDead, Begun, ClaimRequest, HandlerName, Key, Kind, Lease, LeaseTerms, Leased, Message,
-    MessageId, Operate, OrderingKey, Outcome, Receipt, Record, Settled, Store, StoreExt as _,
-    WorkerName,
+    AfterDead, Begun, ClaimRequest, HandlerName, Inbox, Key, Kind, Lease, LeaseTerms, Leased,
+    Message, MessageId, Operate, OrderingKey, Outcome, Receipt, Record, Result, Settled, State,
+    Store, StoreExt as _, WorkerName,
 };
 
 /// How long the leases of [`terms`] last: 30 seconds.
@@ -171,4 +174,60 @@ pub async fn get<S: Operate + ?Sized>(store: &S, id: &str) -> Record {
 #[must_use]
 pub fn ids(leased: &[Leased]) -> Vec<&str> {
     leased.iter().map(|l| l.message.id().as_str()).collect()
+}
+
+/// What a worker does that meets a conflict or an outage: it tries again.
+async fn persist<T, F: Future<Output = Result<T>>>(operation: impl Fn() -> F) -> T {
+    loop {
+        match operation().await {
+            Err(error) if error.is_retryable() => tokio::time::sleep(LEASE / 1000).await,
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
+/// Receives, claims and settles messages of the handler `h` for as long as `change` takes, and until all
+/// are processed. For changes under an inbox that is at work, such as a migration.
+///
+/// # Panics
+/// When an operation fails otherwise than with what workers try again, or a message is not processed in
+/// one attempt, though no lease ran out.
+pub async fn work_during<T>(inbox: &dyn Inbox, change: impl Future<Output = T>) -> T {
+    let is_over = AtomicBool::new(false);
+    let all = request(100);
+    let work = async {
+        let mut sent = 0;
+        loop {
+            let is_last = is_over.load(Ordering::Relaxed);
+            let id = |n: u64| format!("traffic {}", sent + n);
+            let mut batch: Vec<Message> = (0..4).map(|n| message(&id(n))).collect();
+            batch.extend((4..6).map(|n| ordered(&id(n), "traffic")));
+            sent += 6;
+            persist(|| inbox.receive(&batch)).await;
+            loop {
+                let leased = persist(|| inbox.claim(&all)).await.leased;
+                for leased in &leased {
+                    assert_eq!(leased.attempts.started, 1, "{leased:?}");
+                    let settled = persist(|| inbox.settle_one(&leased.lease, processed())).await;
+                    assert_eq!(settled, Settled::Done);
+                }
+                if leased.is_empty() {
+                    break;
+                }
+            }
+            if is_last {
+                return sent;
+            }
+        }
+    };
+    let change = async {
+        let changed = change.await;
+        is_over.store(true, Ordering::Relaxed);
+        changed
+    };
+    let (sent, changed) = tokio::join!(work, change);
+    let statistics = inbox.statistics().await.unwrap();
+    let done = statistics.count(State::Processed);
+    assert!(done >= sent, "{done} of {sent} are processed");
+    changed
 }

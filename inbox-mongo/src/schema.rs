@@ -440,6 +440,7 @@ impl Schema for MongoStore {
 
 #[cfg(test)]
 mod tests {
+    use conformance_tests::samples::work_during;
     use inbox_api::{HandlerName, InboxName, Kind, Message, MessageId, Receipt, StoreExt as _};
     use test_servers::{Kind as ServerKind, Server, find, require_or_skip};
 
@@ -498,9 +499,10 @@ mod tests {
         let error = set_up(database, LONGER, true).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaVersion);
 
-        // Two at once: one upgrades, the other finds it done.
+        // Two at once, while a worker is busy: one upgrades, the other finds it done.
         let upgrade = || set_up(database, LONGER, false);
-        let (one, other) = tokio::join!(upgrade(), upgrade());
+        let upgrades = async { tokio::join!(upgrade(), upgrade()) };
+        let (one, other) = work_during(&store, upgrades).await;
         let mut from = [one.unwrap().from, other.unwrap().from];
         from.sort_unstable();
         assert_eq!(from, [Some(1), Some(3)]);

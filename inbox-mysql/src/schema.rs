@@ -352,6 +352,7 @@ async fn take_lock(session: &mut MySqlConnection, lock: &str, seconds: u64) -> R
 
 #[cfg(test)]
 mod tests {
+    use conformance_tests::samples::work_during;
     use inbox_api::{HandlerName, InboxName, Kind, Message, MessageId, Receipt, StoreExt as _};
     use sqlx::ConnectOptions as _;
     use test_servers::{Kind as ServerKind, Server, require_or_skip};
@@ -413,9 +414,10 @@ mod tests {
             let created = set_up(store.connection(), LONGER, Apply::FromNothing).await;
             assert_eq!(created.unwrap_err().kind(), ErrorKind::SchemaVersion);
 
-            // Two at once: one upgrades, the other finds it done.
+            // Two at once, while a worker is busy: one upgrades, the other finds it done.
             let upgrade = || set_up(store.connection(), LONGER, Apply::Upgrade);
-            let (one, other) = tokio::join!(upgrade(), upgrade());
+            let upgrades = async { tokio::join!(upgrade(), upgrade()) };
+            let (one, other) = work_during(&store, upgrades).await;
             let mut from = [one.unwrap().from, other.unwrap().from];
             from.sort_unstable();
             assert_eq!(from, [Some(1), Some(3)]);

@@ -333,3 +333,65 @@ impl Schema for PostgresStore {
         removed.map_err(in_operation("remove"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use conformance_tests::samples::work_during;
+    use inbox_api::{Operate as _, State, Store as _};
+    use test_servers::{Kind, require_or_skip};
+
+    use super::*;
+    use crate::{PostgresOptions, conformance::TestSchema};
+
+    const LONGER: &[&str] = &[
+        STEPS[0],
+        "ALTER TABLE {inbox}_work ADD COLUMN priority integer NOT NULL DEFAULT 0;",
+        "CREATE INDEX {prefix}_priority ON {inbox}_work (priority);
+         UPDATE {inbox}_work SET priority = 1 WHERE state = 0;",
+    ];
+
+    const FAILING: &[&str] = &[STEPS[0], LONGER[1], "SELECT nothing FROM {inbox}_work;"];
+
+    #[tokio::test]
+    async fn an_older_inbox_is_upgraded_once_while_its_workers_are_busy() {
+        let found = tokio::task::spawn_blocking(|| require_or_skip(Kind::Postgres));
+        let Some(server) = found.await.unwrap().unwrap() else {
+            return;
+        };
+        let options = PostgresOptions::from_url(server.url()).unwrap();
+        let schema = TestSchema::fresh(options.connection());
+        let store = PostgresStore::connect(schema.inbox_options(&options))
+            .await
+            .unwrap();
+        store.create().await.unwrap();
+        let database = &store.inner.database;
+        let migrate = |steps: &'static [&'static str], from_nothing_only| {
+            in_transaction(database, async move |connection| {
+                apply(connection, &database.names, steps, from_nothing_only).await
+            })
+        };
+        // Creating does not upgrade: that is another decision.
+        let error = migrate(LONGER, true).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+        // A step that fails leaves the old version.
+        migrate(FAILING, false).await.unwrap_err();
+        assert_eq!(store.version().await.unwrap(), Some(1));
+
+        // Two at once: one upgrades, the other finds it done.
+        let upgrades = async { tokio::join!(migrate(LONGER, false), migrate(LONGER, false)) };
+        let (one, other) = work_during(&store, upgrades).await;
+        let mut from = [one.unwrap().from, other.unwrap().from];
+        from.sort_unstable();
+        assert_eq!(from, [Some(1), Some(3)]);
+
+        // This build goes on with it.
+        assert!(store.exists().await.unwrap());
+        let migration = store.migrate().await.unwrap();
+        assert_eq!((migration.to, migration.works_from), (3, 1));
+        work_during(&store, async {}).await;
+        let statistics = store.statistics().await.unwrap();
+        assert_eq!(statistics.count(State::Dead), 0);
+        store.close().await;
+        schema.remove().await.unwrap();
+    }
+}

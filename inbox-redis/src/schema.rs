@@ -380,6 +380,7 @@ impl Schema for RedisStore {
 mod tests {
     use std::sync::LazyLock;
 
+    use conformance_tests::samples::work_during;
     use inbox_api::{Key, Kind, Message, MessageId, Receipt, Store as _};
     use test_servers::{Server, find_own, or_skip};
 
@@ -443,12 +444,15 @@ mod tests {
             let error = set_up(&store.connection, &LONGER, false).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::SchemaVersion);
 
-            // Two at once.
+            // Two at once, while a worker is busy.
             let other = connect(&server, shards).await;
-            let (one, two) = tokio::join!(
-                set_up(&store.connection, &LONGER, true),
-                set_up(&other.connection, &LONGER, true)
-            );
+            let upgrades = async {
+                tokio::join!(
+                    set_up(&store.connection, &LONGER, true),
+                    set_up(&other.connection, &LONGER, true)
+                )
+            };
+            let (one, two) = work_during(&store, upgrades).await;
             for migration in [one.unwrap(), two.unwrap()] {
                 assert_eq!((migration.to, migration.works_from), (3, 1));
             }

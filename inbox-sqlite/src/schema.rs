@@ -357,6 +357,7 @@ impl Schema for SqliteStore {
 mod tests {
     use std::time::Duration;
 
+    use conformance_tests::samples::work_during;
     use inbox_api::{Clock, HandlerName, Key, Kind, Message, MessageId, Operate, Store};
     use sqlx::ConnectOptions as _;
 
@@ -402,7 +403,7 @@ mod tests {
         );
         drop(connection);
 
-        // Two at once, on two connections: one upgrades, the other finds it done.
+        // Two at once, on two connections, while a worker is busy: one upgrades, the other finds it done.
         let upgrade = async || {
             let options = store.database.options.writer();
             let options = options.busy_timeout(Duration::from_secs(60));
@@ -411,7 +412,8 @@ mod tests {
             connection.close().await.unwrap();
             migration.unwrap().from
         };
-        let (one, other) = tokio::join!(upgrade(), upgrade());
+        let upgrades = async { tokio::join!(upgrade(), upgrade()) };
+        let (one, other) = work_during(&store, upgrades).await;
         let mut from = [one, other];
         from.sort_unstable();
         assert_eq!(from, [Some(1), Some(3)]);
