@@ -128,6 +128,17 @@ pub trait Fixture: Send + Sync + 'static {
         Err(Unable::NotOffered(Need::Invariants))
     }
 
+    /// Keeps all that is stored, as a file of the store's source, from which
+    /// [`SchemaVariant::Kept`] is made from then on. So later builds show that they read what this one
+    /// has written. Asked for by a run of the case `schema::a_kept_inbox_answers_as_it_did` with
+    /// `INBOX_CONFORMANCE_KEEP=1` in the environment: for each version of the layout, before its release.
+    ///
+    /// # Errors
+    /// [`Unable::NotOffered`] unless overridden.
+    async fn keep(&self) -> Offered<()> {
+        Err(Unable::NotOffered(Need::Schema(SchemaVariant::Kept)))
+    }
+
     /// Spoils the stored row of `key` with the database's own means.
     ///
     /// # Errors

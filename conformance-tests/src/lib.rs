@@ -64,6 +64,7 @@
 //! | [`Fixture::advance_clock`] | time, ages and lag; every case that waits becomes quick; the model |
 //! | [`Fixture::second_connection`] | several processes on one inbox; half of the tasks in the concurrent cases use it |
 //! | [`Harness::schema_variant`] | setting up where there is nothing, less, something older, newer or foreign |
+//! | [`Fixture::keep`] | makes the inboxes that later builds have to read, as [`SchemaVariant::Kept`] |
 //! | [`Fixture::check_invariants`] | after every case, that what the store keeps in several places agrees |
 //! | [`Fixture::corrupt`] | rows that cannot be read |
 //! | [`ServerControl::begin_outage`] | outages that must not pass for duplicates |
@@ -141,6 +142,7 @@ mod check;
 #[cfg(unix)]
 pub mod crash;
 mod harness;
+mod kept;
 mod memory;
 mod model;
 mod needs;

@@ -69,7 +69,9 @@ impl Need {
         Self::Schema(SchemaVariant::Incomplete),
         Self::Schema(SchemaVariant::Older),
         Self::Schema(SchemaVariant::Newer),
+        Self::Schema(SchemaVariant::Suitable),
         Self::Schema(SchemaVariant::Foreign),
+        Self::Schema(SchemaVariant::Kept),
         Self::Invariants,
         Self::CorruptRows,
         Self::Outage,
@@ -94,7 +96,11 @@ impl fmt::Display for Need {
             Self::Schema(SchemaVariant::Incomplete) => "the harness makes no incomplete inbox",
             Self::Schema(SchemaVariant::Older) => "the harness makes no older inbox",
             Self::Schema(SchemaVariant::Newer) => "the harness makes no newer inbox",
+            Self::Schema(SchemaVariant::Suitable) => {
+                "the harness makes no newer inbox that allows this build"
+            }
             Self::Schema(SchemaVariant::Foreign) => "the harness makes no place with foreign data",
+            Self::Schema(SchemaVariant::Kept) => "the harness has kept no inbox",
             Self::Invariants => "the harness cannot check the store's own tables",
             Self::CorruptRows => "the harness cannot corrupt a row",
             Self::Outage => "the harness cannot make the store unreachable",
@@ -184,10 +190,14 @@ pub enum SchemaVariant {
     Incomplete,
     /// An inbox of an earlier version.
     Older,
-    /// An inbox of a later version than this build knows.
+    /// An inbox of a later version than this build knows, for newer builds only.
     Newer,
+    /// An inbox of a later version, which says that this build may work with it.
+    Suitable,
     /// Something of the same name that is not an inbox.
     Foreign,
+    /// What [`Fixture::keep`](crate::Fixture::keep) has kept of an inbox of the expected version.
+    Kept,
 }
 
 /// What to spoil in a stored row, behind the store's back.

@@ -76,6 +76,10 @@ impl Fixture for Watched {
         self.fixture.check_invariants().await
     }
 
+    async fn keep(&self) -> Offered<()> {
+        self.fixture.keep().await
+    }
+
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
         self.fixture.advance_clock(by).await
     }

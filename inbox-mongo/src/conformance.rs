@@ -20,7 +20,7 @@ use inbox_api::{
 };
 use mongodb::{
     Database,
-    bson::{Document, doc},
+    bson::{Bson, Document, doc},
     error::ErrorKind as Driver,
     options::{ConnectionString, DatabaseOptions, HostInfo, ReadConcern, ServerAddress, Tls},
 };
@@ -28,15 +28,20 @@ use mongodb::{
 use crate::{
     connection::connect,
     error::before,
+    layout::{create_indexes, create_messages, messages, meta},
     options::{DEFAULT_DATABASE, MongoOptions},
     rows::identifier,
-    sessions::write_concern,
+    sessions::{write_concern, write_concern_document},
     store::MongoStore,
     transactional::MongoTransaction,
 };
 
 /// Numbers the databases of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What an inbox of this version has kept: the commands that make it, one in a line.
+const KEPT: &str = include_str!("../fixtures/1/inbox.jsonl");
+const KEPT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/inbox.jsonl");
 
 /// How long an operation looks for a server that a case has taken away.
 const AWAY: Duration = Duration::from_secs(2);
@@ -238,16 +243,20 @@ impl Harness for MongoHarness {
     }
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        let mark = |change: Document| {
+            doc! {
+                "update": "inbox_meta",
+                "updates": [{ "q": { "_id": "schema" }, "u": { "$set": change } }],
+                "writeConcern": { "w": "majority" },
+            }
+        };
         let command = match variant {
-            SchemaVariant::Missing => None,
+            SchemaVariant::Missing | SchemaVariant::Kept => None,
             SchemaVariant::Incomplete => {
                 Some(doc! { "dropIndexes": "inbox_message", "index": "claim" })
             }
-            SchemaVariant::Newer => Some(doc! {
-                "update": "inbox_meta",
-                "updates": [{ "q": { "_id": "schema" }, "u": { "$set": { "version": 4711, "worksFrom": 4711 } } }],
-                "writeConcern": { "w": "majority" },
-            }),
+            SchemaVariant::Newer => Some(mark(doc! { "version": 4711, "worksFrom": 4711 })),
+            SchemaVariant::Suitable => Some(mark(doc! { "version": 4711 })),
             SchemaVariant::Foreign => Some(doc! {
                 "insert": "inbox_message", "documents": [{ "_id": "x", "note": "not an inbox" }],
                 "writeConcern": { "w": "majority" },
@@ -256,7 +265,11 @@ impl Harness for MongoHarness {
             SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
         };
         let inbox = self.make(&Settings::default(), None).await?;
-        if matches!(variant, SchemaVariant::Incomplete | SchemaVariant::Newer) {
+        if variant == SchemaVariant::Kept {
+            inbox.load(KEPT).await.map_err(Unable::failed)?;
+        }
+        use SchemaVariant::{Foreign, Kept, Missing};
+        if !matches!(variant, Missing | Foreign | Kept) {
             inbox.store.create().await?;
         }
         if let Some(command) = command {
@@ -331,6 +344,60 @@ impl TestInbox {
     fn name(&self) -> &str {
         self.direct.database.as_deref().unwrap_or(DEFAULT_DATABASE)
     }
+
+    /// All of the inbox as commands, one in a line.
+    async fn dump(&self) -> Result<String, BoxError> {
+        let database = raw_database(&self.direct).await?;
+        let inbox = InboxName::default();
+        let mut commands = vec![create_messages(&inbox), create_indexes(&inbox)];
+        for name in [messages(&inbox), meta(&inbox)] {
+            let mut documents = database.collection::<Document>(&name).find(doc! {}).await?;
+            while documents.advance().await? {
+                let document = documents.deserialize_current()?;
+                commands.push(doc! { "insert": &name, "documents": [document] });
+            }
+        }
+        let lines = commands.into_iter().map(|command| {
+            let command = with_types(Bson::from(command));
+            serde_json::to_string(&command).map(|line| line + "\n")
+        });
+        Ok(lines.collect::<serde_json::Result<_>>()?)
+    }
+
+    async fn load(&self, commands: &str) -> Result<(), BoxError> {
+        let database = raw_database(&self.direct).await?;
+        for line in commands.lines() {
+            let mut command: Document = serde_json::from_str(line)?;
+            command.insert("writeConcern", write_concern_document());
+            database.run_command(command).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers and bytes as documents that name their types, which JSON does not tell apart.
+fn with_types(value: Bson) -> Bson {
+    match value {
+        Bson::Int64(number) => doc! { "$numberLong": number.to_string() }.into(),
+        // Shown as `Binary(0x0, BASE64)`.
+        Bson::Binary(bytes) => {
+            let shown = bytes.to_string();
+            let base64 = shown.rsplit(' ').next().unwrap_or_default();
+            let base64 = base64.trim_end_matches(')');
+            doc! { "$binary": { "base64": base64, "subType": "00" } }.into()
+        }
+        Bson::Int32(number) => doc! { "$numberInt": number.to_string() }.into(),
+        Bson::Array(values) => values
+            .into_iter()
+            .map(with_types)
+            .collect::<Vec<_>>()
+            .into(),
+        Bson::Document(document) => {
+            let typed = |(name, value)| (name, with_types(value));
+            Bson::Document(document.into_iter().map(typed).collect())
+        }
+        other => other,
+    }
 }
 
 impl Drop for TestInbox {
@@ -358,6 +425,12 @@ impl Fixture for TestInbox {
 
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
         self.offset.advance(by);
+        Ok(())
+    }
+
+    async fn keep(&self) -> Offered<()> {
+        let text = self.dump().await.map_err(Unable::Failed)?;
+        std::fs::write(KEPT_FILE, text)?;
         Ok(())
     }
 

@@ -41,9 +41,16 @@ use sqlx::{
 
 pub use self::effects::Effects;
 use crate::{
-    MySqlOptions, MySqlStore, procedures,
+    MySqlOptions, MySqlStore, PayloadType,
+    options::TABLES,
+    procedures,
     statements::{Names, in_database},
 };
+
+/// What an inbox of this version has kept, with this in place of its name.
+const KEPT: &str = include_str!("../fixtures/1/inbox.sql");
+const KEPT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/inbox.sql");
+const KEPT_NAME: &str = "kept_inbox";
 
 /// What an operation may take in a case that takes the server away for longer than that.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -257,19 +264,26 @@ impl Harness for MySqlHarness {
     }
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        if variant == SchemaVariant::Kept && self.options.payload_type != PayloadType::LongBlob {
+            return Err(Unable::NotOffered(Need::Schema(variant)));
+        }
         let sql = match variant {
+            SchemaVariant::Kept => KEPT,
             SchemaVariant::Missing => "DO 0",
             SchemaVariant::Incomplete => "ALTER TABLE {work} DROP INDEX claim",
             SchemaVariant::Newer => "UPDATE {meta} SET version = 4711, works_from = 4711",
+            SchemaVariant::Suitable => "UPDATE {meta} SET version = 4711",
             SchemaVariant::Foreign => "CREATE TABLE {message} (id VARCHAR(9), note TEXT)",
             // The first version is the only one so far.
             SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
         };
         let inbox = self.connect(&Settings::default()).await?;
-        if matches!(variant, SchemaVariant::Incomplete | SchemaVariant::Newer) {
+        use SchemaVariant::{Foreign, Kept, Missing};
+        if !matches!(variant, Missing | Foreign | Kept) {
             inbox.set_up().await?;
         }
-        let spoilt = run(&inbox.options, sql).await;
+        let sql = sql.replace(KEPT_NAME, inbox.options.inbox.as_str());
+        let spoilt = run(&inbox.options, &sql).await;
         spoilt.map_err(Unable::failed)?;
         Ok(Box::new(inbox))
     }
@@ -293,6 +307,9 @@ impl Harness for MySqlHarness {
             // Neither server has notifications.
             Need::WakeupsAcrossProcesses,
         ]);
+        if self.options.payload_type != PayloadType::LongBlob {
+            needs.push(Need::Schema(SchemaVariant::Kept));
+        }
         if self.servers.is_none() {
             needs.extend([Need::Outage, Need::Restart]);
         }
@@ -342,6 +359,49 @@ async fn drop_tables(inboxes: &[MySqlOptions]) -> sqlx::Result<()> {
         procedures::drop_all(&mut connection, options).await?;
     }
     connection.close().await
+}
+
+/// All of an inbox as statements.
+async fn dump(options: &MySqlOptions) -> sqlx::Result<String> {
+    let mut connection = connect(options).await?;
+    let mut text = options.ddl();
+    for table in TABLES.into_iter().filter(|table| *table != "meta") {
+        let sql = format!(
+            "SELECT CAST(column_name AS BINARY), data_type IN ('bigint', 'tinyint')
+             FROM information_schema.columns WHERE {} AND table_name = '{}_{table}'
+             ORDER BY ordinal_position",
+            in_database(options),
+            options.inbox
+        );
+        let (mut columns, mut values) = (Vec::new(), Vec::new());
+        for row in sqlx::raw_sql(AssertSqlSafe(sql))
+            .fetch_all(&mut connection)
+            .await?
+        {
+            let column: &[u8] = row.try_get_unchecked(0)?;
+            let column = String::from_utf8_lossy(column).into_owned();
+            values.push(match row.try_get_unchecked(1)? {
+                true => format!("COALESCE({column}, 'NULL')"),
+                false => format!("COALESCE(CONCAT('X''', HEX({column}), ''''), 'NULL')"),
+            });
+            columns.push(column);
+        }
+        let (columns, values) = (columns.join(", "), values.join(", "));
+        let name = options.table(table);
+        let sql = format!(
+            "SELECT CAST(CONCAT_WS(', ', {values}) AS BINARY) FROM {name} ORDER BY {columns}"
+        );
+        for row in sqlx::raw_sql(AssertSqlSafe(sql))
+            .fetch_all(&mut connection)
+            .await?
+        {
+            let row: &[u8] = row.try_get_unchecked(0)?;
+            let row = String::from_utf8_lossy(row);
+            text += &format!("INSERT INTO {name} ({columns}) VALUES ({row});\n");
+        }
+    }
+    connection.close().await?;
+    Ok(text.replace(options.inbox.as_str(), KEPT_NAME))
 }
 
 /// What does not agree in the tables of an inbox, with the number of rows.
@@ -408,6 +468,12 @@ impl Fixture for TestInbox {
 
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
         self.clock.advance(by);
+        Ok(())
+    }
+
+    async fn keep(&self) -> Offered<()> {
+        let text = dump(&self.options).await.map_err(Unable::failed)?;
+        std::fs::write(KEPT_FILE, text)?;
         Ok(())
     }
 

@@ -35,7 +35,19 @@ use sqlx::{
 };
 
 pub use self::{effects::Effects, test_schema::TestSchema};
-use crate::{options::PostgresOptions, store::PostgresStore};
+use crate::{PayloadType, options::PostgresOptions, store::PostgresStore};
+
+/// What inboxes of this version have kept, plain and in partitions, with this in place of their schema's
+/// name.
+const KEPT: [&str; 2] = [
+    include_str!("../fixtures/1/plain.sql"),
+    include_str!("../fixtures/1/partitions.sql"),
+];
+const KEPT_FILES: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/plain.sql"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/partitions.sql"),
+];
+const KEPT_SCHEMA: &str = "kept_schema";
 
 /// How long a case waits for a connection to a server that it takes away.
 const SHORT_WAIT: Duration = Duration::from_secs(2);
@@ -220,12 +232,17 @@ impl Harness for PostgresHarness {
     }
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        if variant == SchemaVariant::Kept && self.options.payload_type != PayloadType::Bytea {
+            return Err(Unable::NotOffered(Need::Schema(variant)));
+        }
         let sql = match variant {
+            SchemaVariant::Kept => KEPT[usize::from(self.options.partitions.is_some())],
             SchemaVariant::Missing => "SELECT 1",
             SchemaVariant::Incomplete => "DROP INDEX {schema}.inbox_claim",
             SchemaVariant::Newer => {
                 "UPDATE {schema}.inbox_meta SET version = 4711, works_from = 4711"
             }
+            SchemaVariant::Suitable => "UPDATE {schema}.inbox_meta SET version = 4711",
             SchemaVariant::Foreign => {
                 "CREATE SCHEMA {schema}; CREATE TABLE {schema}.inbox_message (id text, note text)"
             }
@@ -233,10 +250,12 @@ impl Harness for PostgresHarness {
             SchemaVariant::Older => return Err(Unable::NotOffered(Need::Schema(variant))),
         };
         let place = self.place(&Settings::default()).await?;
-        if matches!(variant, SchemaVariant::Incomplete | SchemaVariant::Newer) {
+        use SchemaVariant::{Foreign, Kept, Missing};
+        if !matches!(variant, Missing | Foreign | Kept) {
             place.store.create().await?;
         }
-        place.schema.run(sql).await.map_err(Unable::failed)?;
+        let sql = sql.replace(KEPT_SCHEMA, &place.schema.name.to_string());
+        place.schema.run(&sql).await.map_err(Unable::failed)?;
         Ok(Box::new(place))
     }
 
@@ -260,6 +279,9 @@ impl Harness for PostgresHarness {
     fn expected_not_checked(&self) -> Vec<Need> {
         let mut needs = vec![Need::Schema(SchemaVariant::Older)];
         needs.extend(Need::DISK);
+        if self.options.payload_type != PayloadType::Bytea {
+            needs.push(Need::Schema(SchemaVariant::Kept));
+        }
         if self.servers.is_none() {
             needs.extend([Need::Outage, Need::Restart]);
         }
@@ -285,6 +307,36 @@ struct OneSchema {
     schemas: Option<Arc<Schemas>>,
 }
 
+impl OneSchema {
+    /// Statements that put the rows back, and the sequence behind them. The mark is made with the tables.
+    async fn dump_rows(&self) -> sqlx::Result<String> {
+        let tables = "SELECT relname::text FROM pg_catalog.pg_class
+            WHERE relnamespace = '{schema}'::regnamespace
+              AND relname LIKE 'inbox\\_%' AND relname <> 'inbox_meta'
+              AND relkind IN ('r', 'p') AND NOT relispartition
+            ORDER BY relname";
+        let mut text = String::new();
+        for table in self.schema.column::<String>(tables).await? {
+            let rows =
+                format!("SELECT COALESCE(json_agg(t), '[]')::text FROM {{schema}}.{table} AS t");
+            let rows: Vec<String> = self.schema.column(&rows).await?;
+            text += &format!(
+                "DELETE FROM {{schema}}.{table};\n\
+                 INSERT INTO {{schema}}.{table} SELECT * FROM \
+                 json_populate_recordset(NULL::{{schema}}.{table}, $kept${}$kept$);\n",
+                rows.concat().replace(", \n ", ",\n")
+            );
+        }
+        let sequence =
+            "SELECT format('setval(%L, %s, %L)', '{schema}.inbox_seq', last_value, is_called)
+            FROM {schema}.inbox_seq";
+        let sequence: Vec<String> = self.schema.column(sequence).await?;
+        let sequence = sequence.concat();
+        let sequence = sequence.replace(&format!("\"{}\"", self.schema.name), "{schema}");
+        Ok(text + &format!("SELECT {sequence};\n"))
+    }
+}
+
 #[async_trait]
 impl Fixture for OneSchema {
     fn inbox(&self) -> Arc<dyn Inbox> {
@@ -300,6 +352,15 @@ impl Fixture for OneSchema {
             return Ok(());
         }
         self.schema.advance(by).await.map_err(Unable::failed)
+    }
+
+    async fn keep(&self) -> Offered<()> {
+        let rows = self.dump_rows().await.map_err(Unable::failed)?;
+        let ddl = self.options.ddl();
+        let ddl = ddl.replace(&self.schema.name.to_string(), KEPT_SCHEMA);
+        let file = KEPT_FILES[usize::from(self.options.partitions.is_some())];
+        std::fs::write(file, ddl + &rows)?;
+        Ok(())
     }
 
     async fn second_connection(&self) -> Offered<Arc<dyn Inbox>> {

@@ -35,6 +35,14 @@ static PREFIX: LazyLock<String> = LazyLock::new(|| {
 /// Numbers the inboxes of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
+/// What inboxes of this version in so many shards have kept: a line for each key, with its shard and what
+/// `DUMP` gives of it.
+const KEPT: [(u16, &str); 2] = [
+    (1, include_str!("../fixtures/1/1_shards.txt")),
+    (5, include_str!("../fixtures/1/5_shards.txt")),
+];
+const KEPT_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1");
+
 /// How long the harness's own commands may take: the server may be busy with another case.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often they are tried, since the server may just have been restarted.
@@ -161,6 +169,11 @@ impl RedisHarness {
         })
     }
 
+    fn kept(&self) -> Option<&'static str> {
+        let same = |(shards, _): &&(u16, &str)| *shards == self.options.shards;
+        KEPT.iter().find(same).map(|(_, text)| *text)
+    }
+
     /// A cluster's nodes name themselves, past the proxy, and TLS asks who is there.
     fn can_be_silenced(&self) -> bool {
         !self.options.cluster && !self.options.tls
@@ -226,18 +239,25 @@ impl Harness for RedisHarness {
         let last = layout.shards() - 1;
         match variant {
             SchemaVariant::Missing | SchemaVariant::Older => {}
+            SchemaVariant::Kept => {
+                let kept = self.kept();
+                let kept = kept.ok_or(Unable::NotOffered(Need::Schema(variant)))?;
+                inbox.load(kept).await?;
+            }
             SchemaVariant::Incomplete => {
                 inbox.store.create().await?;
                 let mut command = redis::cmd("HDEL");
                 command.arg(layout.meta(last)).arg("shards");
                 inbox.ask(last, &command).await?;
             }
-            SchemaVariant::Newer => {
+            SchemaVariant::Newer | SchemaVariant::Suitable => {
                 inbox.store.create().await?;
                 for shard in layout.all() {
                     let mut command = redis::cmd("HSET");
                     command.arg(layout.meta(shard)).arg("version").arg(4711);
-                    command.arg("works_from").arg(4711);
+                    if variant == SchemaVariant::Newer {
+                        command.arg("works_from").arg(4711);
+                    }
                     inbox.ask(shard, &command).await?;
                 }
             }
@@ -281,12 +301,17 @@ impl Harness for RedisHarness {
         if !self.can_be_silenced() {
             needs.push(Need::Silence);
         }
+        if self.kept().is_none() {
+            needs.push(Need::Schema(SchemaVariant::Kept));
+        }
         if !self.is_privileged {
             needs.extend([
                 Need::CorruptRows,
                 Need::Invariants,
                 Need::Schema(SchemaVariant::Incomplete),
                 Need::Schema(SchemaVariant::Newer),
+                Need::Schema(SchemaVariant::Suitable),
+                Need::Schema(SchemaVariant::Kept),
                 Need::Schema(SchemaVariant::Foreign),
             ]);
         }
@@ -354,6 +379,45 @@ impl TestInbox {
         answer.map_err(Unable::failed)
     }
 
+    async fn dump(&self) -> Offered<String> {
+        let mut lines = Vec::new();
+        for shard in self.layout().all() {
+            let tag = self.layout().tag(shard);
+            let keys = self
+                .ask(shard, redis::cmd("KEYS").arg(format!("{tag}:*")))
+                .await?;
+            let keys: Vec<String> = redis::from_redis_value(keys).map_err(Unable::failed)?;
+            for key in keys {
+                let dumped = self.ask(shard, redis::cmd("DUMP").arg(&key)).await?;
+                let dumped: Vec<u8> = redis::from_redis_value(dumped).map_err(Unable::failed)?;
+                let hex: String = dumped.iter().map(|byte| format!("{byte:02x}")).collect();
+                let name = key.trim_start_matches(&tag);
+                lines.push(format!("{shard} {hex} {name}\n"));
+            }
+        }
+        lines.sort();
+        Ok(lines.concat())
+    }
+
+    async fn load(&self, kept: &str) -> Offered<()> {
+        for line in kept.lines() {
+            let parse = || {
+                let mut parts = line.splitn(3, ' ');
+                let shard: u16 = parts.next()?.parse().ok()?;
+                let hex = parts.next()?;
+                let byte = |n| u8::from_str_radix(hex.get(n..n + 2)?, 16).ok();
+                let dumped: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
+                Some((shard, dumped?, parts.next()?))
+            };
+            let (shard, dumped, name) =
+                parse().ok_or_else(|| Unable::failed("a line is broken"))?;
+            let mut restore = redis::cmd("RESTORE");
+            let key = format!("{}{name}", self.layout().tag(shard));
+            self.ask(shard, restore.arg(key).arg(0).arg(dumped)).await?;
+        }
+        Ok(())
+    }
+
     /// Spoils the headers in a message's body, if it is in this shard: in its own body or in
     /// its run's.
     async fn spoil_body(
@@ -411,6 +475,15 @@ impl Fixture for TestInbox {
 
     async fn advance_clock(&self, by: Duration) -> Offered<()> {
         self.offset.advance(by);
+        Ok(())
+    }
+
+    async fn keep(&self) -> Offered<()> {
+        let shards = self.layout().shards();
+        std::fs::write(
+            format!("{KEPT_FOLDER}/{shards}_shards.txt"),
+            self.dump().await?,
+        )?;
         Ok(())
     }
 

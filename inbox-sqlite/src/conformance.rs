@@ -16,12 +16,19 @@ use conformance_tests::{
     Restart, SchemaVariant, ServerControl, Settings, Transactions, Unable,
 };
 use inbox_api::{Clock, Inbox, InboxName, Key, Result, Schema as _, Store as _};
-use sqlx::{Connection as _, Sqlite, SqliteConnection, Transaction, sqlite::SqliteConnectOptions};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Sqlite, SqliteConnection, Transaction,
+    sqlite::SqliteConnectOptions,
+};
 
 use crate::{options::SqliteOptions, statements::expand, store::SqliteStore};
 
 /// Numbers the files of this process.
 static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// What an inbox of this version has kept.
+const KEPT: &str = include_str!("../fixtures/1/inbox.sql");
+const KEPT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/inbox.sql");
 
 /// What an operation may take in a case that takes the file away for longer than that.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -108,11 +115,14 @@ impl Harness for SqliteHarness {
             return Err(Unable::NotOffered(Need::Schema(variant)));
         }
         let inbox = self.connect(&Settings::default()).await?;
-        if matches!(variant, SchemaVariant::Incomplete | SchemaVariant::Newer) {
+        use SchemaVariant::{Foreign, Kept, Missing};
+        if !matches!(variant, Missing | Foreign | Kept) {
             inbox.store().create().await?;
         }
         match variant {
             SchemaVariant::Missing | SchemaVariant::Older => {}
+            SchemaVariant::Kept => inbox.run(KEPT).await?,
+            SchemaVariant::Suitable => inbox.run("UPDATE {inbox}_meta SET version = 4711").await?,
             SchemaVariant::Incomplete => inbox.run("DROP INDEX {inbox}_claim").await?,
             SchemaVariant::Newer => {
                 inbox
@@ -151,6 +161,39 @@ pub async fn contradictions(path: &Path, inbox: &InboxName) -> sqlx::Result<Vec<
         .await?;
     connection.close().await?;
     Ok(found)
+}
+
+/// All of an inbox as statements, tables and rows before what would change these.
+async fn dump(path: &Path, inbox: &InboxName) -> sqlx::Result<String> {
+    let mut connection = open(path).await?;
+    let mut text = String::new();
+    let objects = "SELECT type, name, sql FROM sqlite_master
+        WHERE substr(tbl_name, 1, length(?1)) = ?1 AND sql IS NOT NULL
+        ORDER BY type <> 'table', rowid";
+    let prefix = format!("{inbox}_");
+    let objects: Vec<(String, String, String)> = sqlx::query_as(objects)
+        .bind(&prefix)
+        .fetch_all(&mut connection)
+        .await?;
+    for (kind, name, sql) in objects {
+        text += &format!("{sql};\n");
+        if kind == "table" {
+            let columns = "SELECT group_concat('quote(' || name || ')', ' || '', '' || ')
+                FROM pragma_table_info(?)";
+            let columns: String = sqlx::query_scalar(columns)
+                .bind(&name)
+                .fetch_one(&mut connection)
+                .await?;
+            let rows =
+                format!("SELECT 'INSERT INTO {name} VALUES (' || {columns} || ');' FROM {name}");
+            let rows: Vec<String> = sqlx::query_scalar(AssertSqlSafe(rows))
+                .fetch_all(&mut connection)
+                .await?;
+            text += &(rows.join("\n") + "\n");
+        }
+    }
+    connection.close().await?;
+    Ok(text.replace(&prefix, "{inbox}_"))
 }
 
 /// A connection as a tool of SQLite's has it.
@@ -222,6 +265,13 @@ impl Fixture for TestInbox {
         contradictions(self.options.path(), &self.options.inbox)
             .await
             .map_err(Unable::failed)
+    }
+
+    async fn keep(&self) -> Offered<()> {
+        let text = dump(self.options.path(), &self.options.inbox).await;
+        let text = text.map_err(Unable::failed)?;
+        fs::write(KEPT_FILE, text)?;
+        Ok(())
     }
 
     async fn corrupt(&self, key: &Key, corruption: Corruption) -> Offered<()> {

@@ -4,9 +4,13 @@ use inbox_api::{ErrorKind, Inbox, Message, Migration, State, StoreExt};
 
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
+    kept,
     needs::SchemaVariant,
     test_inbox::{Context, TestInbox, message, numbered, processed},
 };
+
+/// Set in the environment to keep an inbox of this version rather than look at the one that is kept.
+const KEEP: &str = "INBOX_CONFORMANCE_KEEP";
 
 /// It does what an inbox does.
 async fn works(inbox: &TestInbox, message: &Message) -> CaseResult {
@@ -170,7 +174,35 @@ pub(crate) async fn an_older_inbox_is_migrated(cx: Context) -> CaseResult {
     };
     same("migrate", &inbox.migrate().await?, &expected)?;
     same("exists", &inbox.exists().await?, &true)?;
+    if kept::is_filled(&*inbox).await? {
+        kept::check(&inbox).await?;
+    }
     works(&inbox, &message("new")?).await
+}
+
+/// Defect: a change of the layout without a step that brings it about.
+pub(crate) async fn a_kept_inbox_answers_as_it_did(cx: Context) -> CaseResult {
+    if std::env::var_os(KEEP).is_some() {
+        let inbox = cx.fresh().await?;
+        kept::fill(&*inbox).await?;
+        return Ok(inbox.fixture.keep().await?);
+    }
+    let inbox = cx.variant(SchemaVariant::Kept).await?;
+    let expected = inbox.expected_version();
+    same("version", &inbox.version().await?, &Some(expected))?;
+    ensure!(
+        inbox.exists().await?,
+        "the layout is not that of the inbox of version {expected} which is kept: if that version was \
+         released, add a step that brings about the change; then keep an inbox of the new version \
+         (run this case once with {KEEP}=1)"
+    );
+    let expected = Migration {
+        from: Some(expected),
+        to: expected,
+        works_from: inbox.works_from(),
+    };
+    same("migrate", &inbox.migrate().await?, &expected)?;
+    kept::check(&inbox).await
 }
 
 /// Defect: a wrong version is accepted silently.
@@ -198,6 +230,31 @@ pub(crate) async fn a_newer_inbox_is_refused(cx: Context) -> CaseResult {
         &inbox.version().await?,
         &Some(found),
     )
+}
+
+/// Defect: a worker that is started again during an upgrade refuses what its neighbours work with.
+pub(crate) async fn a_newer_inbox_that_allows_it_is_used(cx: Context) -> CaseResult {
+    let inbox = cx.variant(SchemaVariant::Suitable).await?;
+    same("exists", &inbox.exists().await?, &true)?;
+    let (expected, found) = (inbox.expected_version(), inbox.version().await?);
+    let Some(found) = found.filter(|found| *found > expected) else {
+        return Err(Unmet::Failed(format!(
+            "version: expected more than {expected}, saw {found:?}"
+        )));
+    };
+    inbox.create().await?;
+    let migration = inbox.migrate().await?;
+    same(
+        "migrate",
+        &(migration.from, migration.to),
+        &(Some(found), found),
+    )?;
+    ensure!(
+        migration.works_from <= expected,
+        "migrate: expected builds from {expected} or earlier on to be allowed, saw {migration:?}"
+    );
+    works(&inbox, &message("1")?).await?;
+    same("version afterwards", &inbox.version().await?, &Some(found))
 }
 
 pub(crate) async fn something_foreign_is_refused(cx: Context) -> CaseResult {

@@ -23,11 +23,15 @@ pub(crate) enum Mistake {
     CreateTakesAnything,
     CreateFailsTheSecondTime,
     CreateLosesARace,
+    /// Works with its own version alone, whatever a newer inbox allows.
+    RefusesWhatIsNewer,
     /// Takes a newer inbox for one of its own version.
     MigratesDown,
     MigrationHidesWhatWas,
     MigrateNeedsAnInbox,
     VersionsAreNotNamed,
+    /// Takes what it has stored itself, in an earlier build of the same version, for incomplete.
+    ChangesTheLayout,
     ForeignIsTaken,
     /// There is nothing to run, and nothing is said.
     NoStatements,
@@ -76,7 +80,8 @@ impl Condition {
     pub(crate) fn check(&self, defect: &impl Defect, operation: &'static str) -> Result<()> {
         let mistake = defect.at_set_up();
         match self.variant() {
-            None | Some(SchemaVariant::Incomplete) => Ok(()),
+            None | Some(SchemaVariant::Incomplete | SchemaVariant::Kept) => Ok(()),
+            Some(SchemaVariant::Suitable) if mistake != Mistake::RefusesWhatIsNewer => Ok(()),
             Some(SchemaVariant::Missing) if mistake == Mistake::SetsUpOnReceive => Ok(()),
             Some(SchemaVariant::Missing) if mistake == Mistake::MissingIsAway => {
                 Err(refused(operation, ErrorKind::Unavailable, "no such table"))
@@ -101,14 +106,18 @@ impl Condition {
             let text = "no such table";
             return Err(refused("exists", ErrorKind::SchemaMissing, text));
         }
-        Ok(self.variant().is_none() || mistake == Mistake::AlwaysExists)
+        match self.variant() {
+            None => Ok(true),
+            Some(SchemaVariant::Suitable) => Ok(mistake != Mistake::RefusesWhatIsNewer),
+            Some(_) => Ok(mistake == Mistake::AlwaysExists),
+        }
     }
 
     pub(crate) fn version(&self) -> Option<u32> {
         match self.variant() {
-            None | Some(SchemaVariant::Incomplete) => Some(VERSION),
+            None | Some(SchemaVariant::Incomplete | SchemaVariant::Kept) => Some(VERSION),
             Some(SchemaVariant::Older) => Some(VERSION - 1),
-            Some(SchemaVariant::Newer) => Some(VERSION + 1),
+            Some(SchemaVariant::Newer | SchemaVariant::Suitable) => Some(VERSION + 1),
             Some(SchemaVariant::Missing | SchemaVariant::Foreign) => None,
         }
     }
@@ -120,6 +129,9 @@ impl Condition {
             None if mistake == Mistake::CreateFailsTheSecondTime => {
                 let text = "the table exists already";
                 return Err(refused("create", ErrorKind::Other, text));
+            }
+            Some(SchemaVariant::Suitable) if mistake != Mistake::RefusesWhatIsNewer => {
+                return Ok(());
             }
             None | Some(SchemaVariant::Missing) => {}
             Some(SchemaVariant::Foreign) if mistake == Mistake::ForeignIsTaken => {}
@@ -137,6 +149,13 @@ impl Condition {
             Some(SchemaVariant::Missing) if mistake == Mistake::MigrateNeedsAnInbox => {
                 let text = "there is nothing to migrate";
                 return Err(refused("migrate", ErrorKind::SchemaMissing, text));
+            }
+            Some(SchemaVariant::Suitable) if mistake != Mistake::RefusesWhatIsNewer => {
+                return Ok(Migration {
+                    from,
+                    to: VERSION + 1,
+                    works_from: VERSION,
+                });
             }
             None | Some(SchemaVariant::Missing | SchemaVariant::Older) => {}
             Some(SchemaVariant::Newer) if mistake == Mistake::MigratesDown => {}

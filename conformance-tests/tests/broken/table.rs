@@ -509,6 +509,10 @@ macro_rules! table {
                     => "schema::many_can_set_up_at_once",
                 set_up_migrates_down: broken::schema::SetsUp(broken::schema::Mistake::MigratesDown)
                     => "schema::a_newer_inbox_is_refused",
+                set_up_changes_the_layout: broken::schema::SetsUp(broken::schema::Mistake::ChangesTheLayout)
+                    => "schema::a_kept_inbox_answers_as_it_did",
+                set_up_refuses_what_is_newer: broken::schema::SetsUp(broken::schema::Mistake::RefusesWhatIsNewer)
+                    => "schema::a_newer_inbox_that_allows_it_is_used",
                 set_up_versions_are_not_named: broken::schema::SetsUp(broken::schema::Mistake::VersionsAreNotNamed)
                     => "schema::a_newer_inbox_is_refused",
                 set_up_migration_hides_what_was: broken::schema::SetsUp(broken::schema::Mistake::MigrationHidesWhatWas)

@@ -16,7 +16,12 @@ use conformance_tests::{
 use inbox_api::{Clock, DEFAULT_PAYLOAD_LIMIT, Inbox, Key};
 use inbox_memory::{MemoryOptions, MemoryStore};
 
-use super::{Broken, Defect, corrupting::Corrupt, schema::Condition, skewed};
+use super::{
+    Broken, Defect,
+    corrupting::Corrupt,
+    schema::{Condition, Mistake},
+    skewed,
+};
 
 /// Makes fresh stores with the defect that the function makes.
 pub(crate) struct Workshop<D: Defect> {
@@ -35,6 +40,10 @@ impl<D: Defect> Harness for Workshop<D> {
     }
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
+        let changes = (self.defect)().at_set_up() == Mistake::ChangesTheLayout;
+        if variant == SchemaVariant::Kept && !changes {
+            return Err(Unable::NotOffered(Need::Schema(variant)));
+        }
         let condition = Condition::of(Some(variant));
         Ok(Box::new(self.server(&Settings::default(), condition)))
     }
@@ -45,6 +54,8 @@ impl<D: Defect> Harness for Workshop<D> {
             Need::Silence,
             Need::PowerLoss,
             Need::OutageAmidWrites,
+            // Memory keeps nothing.
+            Need::Schema(SchemaVariant::Kept),
         ];
         if (self.defect)().in_transactions().is_none() {
             lacking.push(Need::Transactions);

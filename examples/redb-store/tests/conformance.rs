@@ -46,6 +46,9 @@ impl Harness for Redb {
 
     async fn schema_variant(&self, variant: SchemaVariant) -> Offered<Box<dyn Fixture>> {
         let inbox = TestInbox::new(&Settings::default())?;
+        if matches!(variant, SchemaVariant::Suitable | SchemaVariant::Kept) {
+            return Err(Unable::NotOffered(Need::Schema(variant)));
+        }
         if !matches!(variant, SchemaVariant::Missing | SchemaVariant::Foreign) {
             inbox.store().create().await?;
         }
@@ -64,6 +67,10 @@ impl Harness for Redb {
             // redb locks the file, so there is one process and one store at a time.
             Need::SecondConnection,
             Need::Runs,
+            // No build works with any version but its own.
+            Need::Schema(SchemaVariant::Suitable),
+            // Its test of migrations makes what an earlier build would have kept.
+            Need::Schema(SchemaVariant::Kept),
             Need::WakeupsAcrossProcesses,
             Need::Transactions,
             Need::Silence,
@@ -74,7 +81,7 @@ impl Harness for Redb {
 fn spoil(database: &Database, variant: SchemaVariant) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     match variant {
-        SchemaVariant::Missing => {}
+        SchemaVariant::Missing | SchemaVariant::Suitable | SchemaVariant::Kept => {}
         SchemaVariant::Incomplete => {
             transaction.delete_table(PAUSED)?;
         }

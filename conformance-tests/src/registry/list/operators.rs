@@ -205,8 +205,12 @@ macro_rules! operators {
             an_incomplete_inbox_is_refused:
                 "exists is true only for a complete inbox; create refuses an incomplete one.",
             an_older_inbox_is_migrated: "An older inbox is refused by create and upgraded by migrate.",
+            a_kept_inbox_answers_as_it_did:
+                "What an earlier build of this version has stored means the same to this one.",
             a_newer_inbox_is_refused:
                 "A newer inbox is refused with an error that names both versions.",
+            a_newer_inbox_that_allows_it_is_used:
+                "A newer inbox that says that this build may work with it is used, and left as it is.",
             something_foreign_is_refused: "What is not an inbox is refused.",
         }
         corrupt (corrupt) {
