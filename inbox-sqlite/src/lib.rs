@@ -117,7 +117,7 @@
 //!   key, and the head of each ordering key. A partial index over them, in order of due times and
 //!   ends of leases, is all that a claim reads; a blocked message is not in it. A unique partial
 //!   index makes two heads of one key impossible.
-//! - A [run](inbox_api::Store::claim#runs) is read from an index of the open messages of each ordering key.
+//! - A [run](inbox_api::Store::claim) is read from an index of the open messages of each ordering key.
 //!   Those behind its first are leased and not `claimable`; an index of them alone, empty where nobody
 //!   asks for runs, gives the next one when the first is settled.
 //! - `inbox_count` holds the number of messages by handler and state, so that statistics count only
