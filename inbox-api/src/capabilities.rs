@@ -44,7 +44,7 @@ pub struct Capabilities {
     /// before anything is stored.
     pub ordering: bool,
     /// Whether a claim hands out several messages of an ordering key, as
-    /// [runs](crate::Store::claim#runs), to those who ask for them. Where not, all runs are of one message.
+    /// [runs](crate::Store::claim), to those who ask for them. Where not, all runs are of one message.
     pub runs: bool,
     /// How far wake-ups reach.
     pub wakeups: Wakeups,

@@ -47,7 +47,7 @@ impl fmt::Display for FencingToken {
 
 /// How often a message was tried since it was accepted or last replayed.
 ///
-/// Claiming starts an attempt (but see [runs](crate::Store::claim#runs)); processed, retry and dead finish it; release and defer take the start
+/// Claiming starts an attempt (but see [runs](crate::Store::claim)); processed, retry and dead finish it; release and defer take the start
 /// back.
 /// Attempts that were started and never finished are crashes (or lost leases).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]

@@ -63,7 +63,7 @@ pub struct ClaimRequest {
     /// The most messages to take.
     pub limit: u32,
     /// The most messages of one ordering key among them. 1 or less: one at a time, as every worker can take
-    /// them. More: [runs](Store::claim#runs), which bind the worker to their order.
+    /// them. More: [runs](Store::claim), which bind the worker to their order.
     pub run_limit: u32,
     /// For how long, and for whom.
     pub terms: LeaseTerms,
@@ -83,7 +83,7 @@ pub struct CorruptRow {
 #[must_use = "claimed messages stay leased until they are settled"]
 pub struct Claims {
     /// The messages, each under its own lease, roughly in order of their due times; those of a
-    /// [run](Store::claim#runs) stand together, in their order.
+    /// [run](Store::claim) stand together, in their order.
     pub leased: Vec<Leased>,
     /// Due rows that could not be read. The store has made each of them dead, as
     /// [`AfterDead::Continue`]; they are reported once. Until then such a row holds its ordering
