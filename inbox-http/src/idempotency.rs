@@ -22,7 +22,8 @@
 //! # What is the same
 //! A **key** is a structured-field string (`"8e03978e"`); a bare token is taken too, and is the same key.
 //! It counts for one method, route and [caller](IdempotencyLayer::caller). The route is axum's matched
-//! path (`/orders/{id}`) where there is one, and the path otherwise.
+//! path (`/orders/{id}`) where there is one, and the path otherwise, as in fallbacks and nested services. Paths
+//! are whole, as the client sent them, within nested routers too.
 //!
 //! A **request** is the same when method, path, query and body are, byte for byte, and the
 //! [headers](IdempotencyLayer::fingerprint_headers) that count, or what is chosen
@@ -196,7 +197,7 @@ impl<U: Unit> IdempotencyLayer<U> {
     }
 
     /// Sets what is demanded of one method on one route, whatever holds for the method elsewhere.
-    /// `route` is axum's, such as `/orders/{id}`, or a path.
+    /// `route` is axum's, such as `/orders/{id}`, or a path; with what nesting has put before it.
     #[must_use]
     pub fn route(self, method: Method, route: impl Into<String>, demand: Demand) -> Self {
         self.set(|settings| {

@@ -59,6 +59,7 @@ mod body;
 pub mod idempotency;
 pub mod problem;
 mod telemetry;
+mod uri;
 pub mod webhooks;
 
 pub use body::{BoxError, ReplyBody};

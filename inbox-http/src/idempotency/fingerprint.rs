@@ -5,6 +5,7 @@ use http::{header, request::Parts};
 use sha2::{Digest as _, Sha256};
 
 use super::{key::IdempotencyKey, settings::Settings};
+use crate::uri;
 
 /// A digest of parts, each with its length, so that none runs into the next one.
 struct Digest(Sha256);
@@ -24,13 +25,13 @@ impl Digest {
     }
 }
 
-/// The route of a request: axum's, where the router has said it.
+/// The route of a request: axum's, where the router has said it, and the whole path elsewhere.
 pub(super) fn route(parts: &Parts) -> &str {
     #[cfg(feature = "axum")]
     if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
         return matched.as_str();
     }
-    parts.uri.path()
+    uri::sent(parts).path()
 }
 
 /// The message id of a key: of its method, route and caller too, and of one length however long it is.
@@ -54,8 +55,9 @@ pub(super) fn fingerprint(settings: &Settings, parts: &Parts, body: &Bytes) -> S
         return digest.hex();
     }
     digest.part(parts.method.as_str().as_bytes());
-    digest.part(parts.uri.path().as_bytes());
-    digest.part(parts.uri.query().unwrap_or_default().as_bytes());
+    let uri = uri::sent(parts);
+    digest.part(uri.path().as_bytes());
+    digest.part(uri.query().unwrap_or_default().as_bytes());
     // Nobody said who calls: a key must not show one user another's response.
     let credentials = settings.caller.is_none().then_some(header::AUTHORIZATION);
     for name in credentials.iter().chain(&settings.fingerprint_headers) {

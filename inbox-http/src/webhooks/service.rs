@@ -22,7 +22,7 @@ use super::{
     events::{Events, content_type},
     verify::Delivery,
 };
-use crate::{body::read, telemetry};
+use crate::{body::read, telemetry, uri};
 
 /// Receives webhooks on the paths of a [`WebhookReceiver`]. Always ready. Cloning is cheap.
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl WebhookService {
         }
         let body = read(body, receiver.body_limit, receiver.read_timeout).await?;
         let delivery = Delivery {
-            uri: &parts.uri,
+            uri: uri::sent(&parts),
             headers: &parts.headers,
             body: &body,
         };

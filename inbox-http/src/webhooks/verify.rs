@@ -12,7 +12,7 @@ use inbox::Invalid;
 /// A request to an endpoint, read whole.
 #[derive(Clone, Copy)]
 pub struct Delivery<'a> {
-    /// Its URI, as the server sees it.
+    /// Its URI, as the client sent it, within a nested router too.
     pub uri: &'a Uri,
     /// Its headers.
     pub headers: &'a HeaderMap,

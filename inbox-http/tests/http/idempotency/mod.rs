@@ -2,6 +2,7 @@
 
 mod bodies;
 mod failures;
+mod nested;
 mod rules;
 mod transactions;
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use axum::Router;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{HeaderName, Method};
 use inbox::{BacklogGate, HandlerName, Kind, Message, MessageId, StoreExt as _};
 use inbox_http::{
@@ -26,6 +27,7 @@ on_each_store!(
     nothing_is_stored_of_what_is_refused,
     secrets_are_changed_without_a_gap,
     every_provider_is_taken,
+    twilio_signs_the_whole_address_of_a_nested_endpoint,
     while_the_gate_is_shut_nothing_comes_in,
     a_store_that_is_away_is_said_to_be,
     requests_at_the_same_time_are_stored_together,
@@ -328,6 +330,39 @@ async fn every_provider_is_taken<P: Place>(place: P) {
         messages[4].headers.get("x-shopify-shop-domain"),
         Some("a.myshopify.com")
     );
+}
+
+async fn twilio_signs_the_whole_address_of_a_nested_endpoint<P: Place>(place: P) {
+    let receiver = || {
+        let provider = Provider::twilio([SECRET], "https://hooks.example.com").unwrap();
+        let endpoint = Endpoint::new(provider, ["calls"]).unwrap();
+        let receiver = WebhookReceiver::new(place.inbox());
+        receiver.endpoint("/twilio", endpoint).unwrap()
+    };
+    let app = Router::new()
+        .nest("/hooks", receiver().into_router())
+        .nest_service("/service", receiver().into_service());
+    let site = Site::serve(app).await;
+    for prefix in ["/hooks", "/service", ""] {
+        let signed = format!("https://hooks.example.com{prefix}/twilio?a=1From{prefix}");
+        let mac = <hmac::Hmac<sha1::Sha1> as hmac::KeyInit>::new_from_slice(SECRET.as_bytes());
+        let mac = hmac::Mac::chain_update(mac.unwrap(), signed);
+        let signature = BASE64.encode(hmac::Mac::finalize(mac).into_bytes());
+        let headers = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("x-twilio-signature", &signature),
+        ];
+        let sent = if prefix.is_empty() { "/hooks" } else { prefix };
+        let answer = site
+            .post(
+                &format!("{sent}/twilio?a=1"),
+                &headers,
+                format!("From={prefix}"),
+            )
+            .await;
+        let expected = if prefix.is_empty() { 401 } else { 202 };
+        assert_eq!(answer.status, expected, "{prefix}");
+    }
 }
 
 async fn while_the_gate_is_shut_nothing_comes_in<P: Place>(place: P) {
