@@ -12,7 +12,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor},
 };
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 /// Why a field has no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +79,7 @@ impl<'a> Document<'a> {
     }
 
     /// The text of a field, by name, or by [JSON pointer](https://www.rfc-editor.org/rfc/rfc6901) if
-    /// `field` begins with a slash. Numbers and booleans count as their text; null as absent.
+    /// `field` begins with a slash. Numbers and booleans count as their text, as it stands there; null as absent.
     ///
     /// # Errors
     /// [`FieldError`]; it names the field, and repeats nothing of the document.
@@ -87,9 +87,8 @@ impl<'a> Document<'a> {
         let Some(found) = find(self.0, field)? else {
             return Ok(None);
         };
-        let found: Value = serde_json::from_str(found.get()).map_err(NotJson::from)?;
-        match scalar(&found) {
-            None if found.is_null() => Ok(None),
+        match scalar(found)? {
+            None if found.get() == "null" => Ok(None),
             None => Err(FieldError::NotAText(field.into())),
             text => Ok(text),
         }
@@ -189,13 +188,15 @@ fn find<'a>(value: &'a RawValue, field: &str) -> Result<Option<&'a RawValue>, Fi
     Ok(Some(found))
 }
 
-pub(crate) fn scalar(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(flag) => Some(flag.to_string()),
-        Value::Null | Value::Array(_) | Value::Object(_) => None,
-    }
+/// The text of what is neither an object nor an array nor null. That of a number as it stands: two
+/// that differ may be one as floats.
+pub(crate) fn scalar(value: &RawValue) -> Result<Option<String>, NotJson> {
+    let text = value.get();
+    Ok(match text.as_bytes().first() {
+        Some(b'"') => Some(serde_json::from_str(text)?),
+        Some(b'{' | b'[' | b'n') => None,
+        _ => Some(text.into()),
+    })
 }
 
 #[cfg(test)]
@@ -223,6 +224,31 @@ mod tests {
         assert!(document.text("/o/id").is_err());
         assert!(document.text("free").is_err());
         assert_eq!(document.text("x"), Ok(None));
+    }
+
+    #[test]
+    fn numbers_that_differ_have_texts_that_differ() {
+        let json = br#"{"n": [12345678901234567890123, 12345678901234567890124, 0.1,
+            0.10000000000000000001, 18446744073709551616, 1e400, -7, 7.50 ], "s": " \u00e4 "}"#;
+        let document = Document::parse(json).unwrap();
+        let text = |field: &str| document.text(field).unwrap().unwrap();
+        let numbers = (0..8).map(|index| text(&format!("/n/{index}")));
+        assert_eq!(
+            numbers.collect::<Vec<_>>(),
+            [
+                "12345678901234567890123",
+                "12345678901234567890124",
+                "0.1",
+                "0.10000000000000000001",
+                "18446744073709551616",
+                "1e400",
+                "-7",
+                "7.50",
+            ]
+        );
+        assert_eq!(text("s"), " \u{e4} ");
+        let problem = document.text("n").unwrap_err();
+        assert_eq!(problem, FieldError::NotAText("n".into()));
     }
 
     #[test]

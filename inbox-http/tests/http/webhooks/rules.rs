@@ -27,6 +27,7 @@ on_each_store!(
     nothing_is_stored_of_what_is_refused,
     secrets_are_changed_without_a_gap,
     every_provider_is_taken,
+    ids_that_are_long_numbers_are_apart,
     twilio_signs_the_whole_address_of_a_nested_endpoint,
     while_the_gate_is_shut_nothing_comes_in,
     a_store_that_is_away_is_said_to_be,
@@ -330,6 +331,32 @@ async fn every_provider_is_taken<P: Place>(place: P) {
         messages[4].headers.get("x-shopify-shop-domain"),
         Some("a.myshopify.com")
     );
+}
+
+async fn ids_that_are_long_numbers_are_apart<P: Place>(place: P) {
+    let endpoint = Endpoint::new(Provider::stripe([SECRET]).unwrap(), ["h"]).unwrap();
+    let receiver = WebhookReceiver::new(place.inbox());
+    let receiver = receiver
+        .endpoint("/", endpoint.ordering_field("of"))
+        .unwrap();
+    let site = Site::serve(receiver.into_router()).await;
+    let now = seconds_now();
+    for id in ["12345678901234567890123", "12345678901234567890124", "7"] {
+        let body = format!(r#"{{"id":{id},"type":"t","of":{id}}}"#);
+        let signature = hex_signature(SECRET, &format!("{now}.{body}"));
+        let headers = [
+            ("content-type", "application/json"),
+            ("stripe-signature", &format!("t={now},v1={signature}")),
+        ];
+        for status in [202, 200] {
+            let answer = site.post("/", &headers, body.clone()).await;
+            assert_eq!(answer.status, status, "{id}");
+        }
+        let messages = place.messages().await;
+        let message = messages.last().unwrap();
+        assert_eq!(message.key.id.as_str(), id);
+        assert_eq!(message.ordering_key.as_ref().unwrap().as_str(), id);
+    }
 }
 
 async fn twilio_signs_the_whole_address_of_a_nested_endpoint<P: Place>(place: P) {
