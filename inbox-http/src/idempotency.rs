@@ -27,8 +27,12 @@
 //!
 //! A **request** is the same when method, path, query and body are, byte for byte, and the
 //! [headers](IdempotencyLayer::fingerprint_headers) that count, or what is chosen
-//! [instead](IdempotencyLayer::fingerprint). Without a caller function the header `Authorization` counts as
-//! well, so that one user's key never gets another's response: it gets 422. Of all that, a SHA-256 is kept.
+//! [instead](IdempotencyLayer::fingerprint). Of all that, a SHA-256 is kept.
+//!
+//! Without a [caller](IdempotencyLayer::caller) the header `Authorization` counts in either case: another user's key
+//! gets 422 rather than the other user's response. It is the only one. `Cookie` does not count, since cookies change
+//! between tries, nor do headers such as `X-Api-Key`: where users are told apart by those, set a caller, or
+//! one who repeats another's request and key gets that one's response.
 //!
 //! # What is kept
 //! Responses of any status but 5xx, 408, 425 and 429, which say *try again*: after those the next copy runs.
@@ -206,7 +210,7 @@ impl<U: Unit> IdempotencyLayer<U> {
     }
 
     /// Sets who calls: a user, a tenant, an API key. One caller's keys are not another's. `None`
-    /// is a caller of its kind, too.
+    /// is a caller of its kind, too. The header `Authorization` does not count any more then.
     ///
     /// What it answers must stay the same over a client's retries: not a token that is renewed.
     #[must_use]
@@ -221,7 +225,9 @@ impl<U: Unit> IdempotencyLayer<U> {
     }
 
     /// Sets what makes two requests the same, in place of method, path, query, headers and body. Its
-    /// SHA-256 is kept.
+    /// SHA-256 is kept. Without a [`caller`](Self::caller) the header `Authorization` counts as well.
+    ///
+    /// Within a nested axum router the URI has lost its beginning; the extension `OriginalUri` is whole.
     #[must_use]
     pub fn fingerprint(
         self,

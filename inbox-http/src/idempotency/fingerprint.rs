@@ -1,7 +1,7 @@
 //! What a key counts for, and what makes two requests the same.
 
 use bytes::Bytes;
-use http::{header, request::Parts};
+use http::{HeaderName, header, request::Parts};
 use sha2::{Digest as _, Sha256};
 
 use super::{key::IdempotencyKey, settings::Settings};
@@ -18,6 +18,17 @@ impl Digest {
     fn part(&mut self, part: &[u8]) {
         self.0.update((part.len() as u64).to_be_bytes());
         self.0.update(part);
+    }
+
+    fn headers<'a>(&mut self, parts: &Parts, names: impl IntoIterator<Item = &'a HeaderName>) {
+        for name in names {
+            self.part(name.as_str().as_bytes());
+            let values = parts.headers.get_all(name);
+            self.part(&values.iter().count().to_be_bytes());
+            for value in values {
+                self.part(value.as_bytes());
+            }
+        }
     }
 
     fn hex(self) -> String {
@@ -50,24 +61,19 @@ pub(super) fn scope(settings: &Settings, parts: &Parts, key: &IdempotencyKey) ->
 /// The fingerprint of a request.
 pub(super) fn fingerprint(settings: &Settings, parts: &Parts, body: &Bytes) -> String {
     let mut digest = Digest::new();
+    // Nobody said who calls: a key must not show one user another's response.
+    let credentials = settings.caller.is_none().then_some(header::AUTHORIZATION);
     if let Some(fingerprint) = &settings.fingerprint {
         digest.part(&fingerprint(parts, body));
+        digest.headers(parts, &credentials);
         return digest.hex();
     }
     digest.part(parts.method.as_str().as_bytes());
     let uri = uri::sent(parts);
     digest.part(uri.path().as_bytes());
     digest.part(uri.query().unwrap_or_default().as_bytes());
-    // Nobody said who calls: a key must not show one user another's response.
-    let credentials = settings.caller.is_none().then_some(header::AUTHORIZATION);
-    for name in credentials.iter().chain(&settings.fingerprint_headers) {
-        digest.part(name.as_str().as_bytes());
-        let values = parts.headers.get_all(name);
-        digest.part(&values.iter().count().to_be_bytes());
-        for value in values {
-            digest.part(value.as_bytes());
-        }
-    }
+    digest.headers(parts, &credentials);
+    digest.headers(parts, &settings.fingerprint_headers);
     digest.part(body);
     digest.hex()
 }

@@ -131,6 +131,25 @@ async fn another_request_with_the_key_is_refused<P: Place>(place: P) {
         site.with_key("/rough", "k", "b1").await.problem(),
         "key-reused"
     );
+    // Who asks counts all the same, unless there is a caller.
+    let as_user = async |site: &Site, user: &str| {
+        let headers = [("idempotency-key", "u"), ("authorization", user)];
+        site.post("/rough", &headers, "a").await
+    };
+    let first = as_user(&site, "Bearer a").await;
+    assert_eq!(as_user(&site, "Bearer a").await.body, first.body);
+    assert_eq!(as_user(&site, "Bearer b").await.problem(), "key-reused");
+    assert_eq!(
+        site.with_key("/rough", "u", "a").await.problem(),
+        "key-reused"
+    );
+    let layer = super::layer(place.inbox())
+        .fingerprint(|_, body| body.to_vec())
+        .caller(|_| Some("one".into()));
+    let app = Router::new().route("/rough", counting(&runs)).layer(layer);
+    let site = Site::serve(app).await;
+    let first = as_user(&site, "Bearer a").await;
+    assert_eq!(as_user(&site, "Bearer b").await.body, first.body);
 }
 
 async fn a_key_is_demanded_where_the_layer_says_so<P: Place>(place: P) {
