@@ -44,7 +44,8 @@
 //!
 //! # How often it runs
 //! The service runs in a task of the present Tokio runtime. A client that disconnects neither
-//! cancels it nor leaves the key busy: its retry gets the answer. The lease is renewed meanwhile. After a
+//! cancels it nor leaves the key busy: its retry gets the answer. A copy that only [waits](OnConflict::Wait) goes with
+//! its client, and does not run. The lease is renewed meanwhile. After a
 //! panic or a status that is not kept, the next copy runs at once; when the process dies, it runs
 //! when the lease has run out, and effects that were made before can be made again. Where that must
 //! not be, and effects are writes to the store's own database, use

@@ -75,7 +75,7 @@ type Classify = Arc<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
 
 /// Who settles a message that was handled.
 #[derive(Clone, Copy)]
-pub(crate) enum Settler {
+enum Settler {
     Consumer,
     Handler,
 }
@@ -93,6 +93,7 @@ pub struct InlineConsumer {
     after_dead: AfterDead,
     on_duplicate: OnDuplicate,
     on_busy: OnBusy,
+    gone: Option<CancellationToken>,
     classify: Vec<Classify>,
     hooks: Option<Arc<dyn Hooks>>,
     memory: Memory,
@@ -117,6 +118,7 @@ impl InlineConsumer {
             after_dead: AfterDead::default(),
             on_duplicate: OnDuplicate::default(),
             on_busy: OnBusy::Wait(Duration::from_secs(10)),
+            gone: None,
             classify: Vec::new(),
             hooks: None,
             memory: Memory::default(),
@@ -189,6 +191,17 @@ impl InlineConsumer {
     #[must_use]
     pub fn on_busy(mut self, policy: OnBusy) -> Self {
         self.on_busy = policy;
+        self
+    }
+
+    /// Sets what is cancelled when the caller has gone: then a busy message is not waited for any longer,
+    /// and counts as busy. A handler that has begun goes on.
+    ///
+    /// For callers who may leave, each with a token and a clone of the consumer.
+    /// [`InboxLayer`](crate::InboxLayer) sets its own.
+    #[must_use]
+    pub fn caller_gone(mut self, gone: CancellationToken) -> Self {
+        self.gone = Some(gone);
         self
     }
 
@@ -269,8 +282,7 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
         let settler = Settler::Consumer;
-        self.consume_for(message, None, settler, handler, describe)
-            .await
+        self.consume_for(message, settler, handler, describe).await
     }
 
     /// [`consume_with`](Self::consume_with) for a handler that settles its message by itself, as with
@@ -293,15 +305,12 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
         let settler = Settler::Handler;
-        self.consume_for(message, None, settler, handler, describe)
-            .await
+        self.consume_for(message, settler, handler, describe).await
     }
 
-    /// For a caller who may go: when `gone` is cancelled, a busy message is not waited for any longer.
-    pub(crate) async fn consume_for<F, Fut, E>(
+    async fn consume_for<F, Fut, E>(
         &self,
         message: &Message,
-        gone: Option<&CancellationToken>,
         settler: Settler,
         handler: F,
         describe: impl FnOnce(&E) -> Failure,
@@ -310,7 +319,7 @@ impl InlineConsumer {
         F: FnOnce(Leased) -> Fut,
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
-        let answer = self.begin_and_run(message, gone, settler, handler, describe);
+        let answer = self.begin_and_run(message, settler, handler, describe);
         let answer = answer.await;
         answer::tell(message, &answer);
         answer
@@ -319,7 +328,6 @@ impl InlineConsumer {
     async fn begin_and_run<F, Fut, E>(
         &self,
         message: &Message,
-        gone: Option<&CancellationToken>,
         settler: Settler,
         handler: F,
         describe: impl FnOnce(&E) -> Failure,
@@ -329,7 +337,7 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
         let _under_way = self.under_way.begin();
-        let leased = match self.begin(message, gone).await? {
+        let leased = match self.begin(message).await? {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
             Begun::Busy { until } if self.on_busy == OnBusy::Skip => {
@@ -380,11 +388,7 @@ impl InlineConsumer {
     }
 
     /// Asks the store until the answer is final or the patience for busy messages is used up.
-    async fn begin<E>(
-        &self,
-        message: &Message,
-        gone: Option<&CancellationToken>,
-    ) -> Result<Begun, ConsumeError<E>> {
+    async fn begin<E>(&self, message: &Message) -> Result<Begun, ConsumeError<E>> {
         let patience = match self.on_busy {
             OnBusy::Wait(limit) => limit,
             OnBusy::Error | OnBusy::Skip => Duration::ZERO,
@@ -407,7 +411,7 @@ impl InlineConsumer {
                 return Ok(begun);
             }
             let pause = tokio::time::sleep(pauses.next().unwrap_or_default().min(left));
-            let leaves = OptionFuture::from(gone.map(CancellationToken::cancelled));
+            let leaves = OptionFuture::from(self.gone.as_ref().map(CancellationToken::cancelled));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Err(ConsumeError::Stopped),

@@ -112,7 +112,7 @@ use tracing::Instrument as _;
 
 use crate::{
     Error, ErrorKind, Message,
-    inline::{Cause, ConsumeError, Consumed, InlineConsumer, Settler},
+    inline::{Cause, ConsumeError, Consumed, InlineConsumer},
 };
 
 /// Translates between a service's requests and responses and the inbox.
@@ -352,8 +352,9 @@ impl<X> InboxLayer<X> {
         // In its own task: what has begun goes on when the client disconnects and this future
         // is dropped. Only the wait for another copy ends then.
         let gone = CancellationToken::new();
-        let _leaves = gone.clone().drop_guard();
-        let (consumer, exchange) = (self.consumer.clone(), self.exchange.clone());
+        let consumer = self.consumer.clone().caller_gone(gone.clone());
+        let _leaves = gone.drop_guard();
+        let exchange = self.exchange.clone();
         let task = async move {
             let mut response = None;
             let slot = &mut response;
@@ -367,9 +368,7 @@ impl<X> InboxLayer<X> {
                 }
             };
             let describe = |failure: &Failure<_>| crate::Failure::from(format!("{failure:#}"));
-            let consumed =
-                consumer.consume_for(&message, Some(&gone), Settler::Consumer, run, describe);
-            let consumed = consumed.await;
+            let consumed = consumer.consume_with(&message, run, describe).await;
             if let Err(ConsumeError::Unrecorded(error)) = &consumed {
                 let error = error.as_ref().map(ToString::to_string);
                 let key = message.key();

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use inbox::{
-    Error, Kind, Leased, Message, MessageId,
+    CancellationToken, Error, Kind, Leased, Message, MessageId,
     inline::{Cause, ConsumeError, Consumed},
 };
 use tower_service::Service;
@@ -193,8 +193,12 @@ impl<U: Unit> IdempotencyLayer<U> {
         })?;
         parts.extensions.insert(key);
         let request = Request::from_parts(parts, B::from(body));
-        // In a task: what has begun goes on when the client leaves and this future is dropped.
-        let layer = self.clone();
+        // In a task: what has begun goes on when the client leaves and this future is dropped. Only the
+        // wait for another copy ends then.
+        let gone = CancellationToken::new();
+        let mut layer = self.clone();
+        layer.consumer = layer.consumer.caller_gone(gone.clone());
+        let _leaves = gone.drop_guard();
         let task = async move { layer.run(inner, request, message, fingerprint).await };
         let task = tokio::spawn(task.in_current_span());
         task.await.unwrap_or_else(|error| {

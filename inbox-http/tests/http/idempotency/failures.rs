@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Router, routing::post};
+use axum::{Router, http::StatusCode, routing::post};
+use inbox_http::idempotency::OnConflict;
 use tokio::sync::Notify;
 
 use super::{Runs, layer};
@@ -13,6 +14,7 @@ use crate::{
 
 on_each_store!(
     a_client_that_leaves_neither_cancels_nor_blocks,
+    a_copy_that_waits_goes_with_its_client,
     a_lease_is_renewed_while_the_handler_runs,
     after_a_panic_the_next_one_runs,
     a_store_that_is_away_lets_nothing_through,
@@ -46,6 +48,42 @@ async fn a_client_that_leaves_neither_cancels_nor_blocks<P: Place>(place: P) {
     until(async || site.with_key("/", "k", "").await.is_replay()).await;
     assert_eq!(site.with_key("/", "k", "").await.text(), "run 1");
     assert_eq!(runs.so_far(), 1);
+}
+
+/// The first one fails, so that a copy could run next.
+async fn a_copy_that_waits_goes_with_its_client<P: Place>(place: P) {
+    let (runs, gate) = (Runs::default(), Arc::new(Notify::new()));
+    let handler = {
+        let (runs, gate) = (runs.clone(), gate.clone());
+        move || async move {
+            if runs.count() == 1 {
+                gate.notified().await;
+                return StatusCode::INTERNAL_SERVER_ERROR;
+            }
+            StatusCode::OK
+        }
+    };
+    let layer = layer(place.inbox()).on_conflict(OnConflict::Wait(Duration::from_secs(60)));
+    let app = Router::new().route("/", post(handler)).layer(layer);
+    let site = Site::serve(app).await;
+    let first = async { site.with_key("/", "k", "").await };
+    let leaving = async {
+        until(async || runs.so_far() == 1).await;
+        let copies = (0..3).map(|_| site.with_key("/", "k", ""));
+        let copies = futures_util::future::join_all(copies);
+        let left = tokio::time::timeout(Duration::from_millis(500), copies).await;
+        assert!(left.is_err(), "{left:?}");
+        // The server notices.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        gate.notify_one();
+    };
+    let (first, ()) = tokio::join!(first, leaving);
+    assert_eq!(first.status, 500);
+    // Those who wait look again within a second.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(runs.so_far(), 1);
+    let next = site.with_key("/", "k", "").await;
+    assert_eq!((next.status.as_u16(), next.is_replay()), (200, false));
 }
 
 async fn a_lease_is_renewed_while_the_handler_runs<P: Place>(place: P) {
