@@ -9,6 +9,7 @@
 //! | a new event | 202, when the store has it for every handler |
 //! | an event that the store has | 200 |
 //! | a batch of CloudEvents | 202, or 200 when all are known, with a JSON array that has an answer for each; 207 when some are refused, 422 when all are |
+//! | a batch of more than 10,000 events | 413 `batch-too-large` |
 //! | to a path without an endpoint | 404 `unknown-endpoint` |
 //! | other than POST | 405 `method-not-allowed` |
 //! | of another content type | 415 `wrong-content-type` |

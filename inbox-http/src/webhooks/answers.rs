@@ -12,6 +12,9 @@ use crate::{body::ReadError, problem::Problem};
 /// How soon a provider should come again while the backlog is over its limit, or the store is away, in seconds.
 const LATER: u64 = 5;
 
+/// The most events in one batch. A larger one would not be stored before the answer is due, however often it came.
+pub(super) const MAX_BATCH: usize = 10_000;
+
 /// Why nothing of a request was stored, or may not have been.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -21,6 +24,7 @@ pub(super) enum Refusal {
     WrongContentType,
     Body(ReadError),
     NotVerified(VerifyError),
+    BatchTooLarge,
     NotAnEvent(String),
     Refused(String),
     Unavailable,
@@ -79,6 +83,12 @@ impl Refusal {
                 new(StatusCode::UNAUTHORIZED, code, "Not verified")
                     .detail(error.to_string())
                     .header(header::WWW_AUTHENTICATE, challenge)
+            }
+            Self::BatchTooLarge => {
+                let title = "The batch has too many events";
+                new(StatusCode::PAYLOAD_TOO_LARGE, "batch-too-large", title)
+                    .detail(format!("a batch may have up to {MAX_BATCH} events"))
+                    .member("limit", MAX_BATCH)
             }
             Self::NotAnEvent(detail) => new(
                 StatusCode::UNPROCESSABLE_ENTITY,

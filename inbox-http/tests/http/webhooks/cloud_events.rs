@@ -10,6 +10,7 @@ use crate::{
 on_each_store!(
     events_come_in_every_layout,
     a_batch_has_an_answer_for_each_event,
+    a_batch_that_is_too_large_is_refused_as_a_whole,
     tokens_are_checked,
 );
 
@@ -131,6 +132,27 @@ async fn a_batch_has_an_answer_for_each_event<P: Place>(place: P) {
     let no_array = site.post("/events", &[header], "{}").await;
     assert_eq!(no_array.problem(), "not-an-event");
     assert_eq!(place.messages().await.len(), 3);
+}
+
+async fn a_batch_that_is_too_large_is_refused_as_a_whole<P: Place>(place: P) {
+    let site = site(&place).await;
+    let batch = async |number: usize| {
+        let body = format!("[{}]", vec!["{}"; number].join(","));
+        let header = ("content-type", "application/cloudevents-batch+json");
+        site.post("/events", &[header], body).await
+    };
+    let refused = batch(10_001).await;
+    assert_eq!(refused.status, 413);
+    assert_eq!(refused.problem(), "batch-too-large");
+    assert_eq!(refused.json()["limit"], 10_000);
+    assert_eq!(
+        refused.json()["detail"],
+        "a batch may have up to 10000 events"
+    );
+    // None of these is an event, but that is said of each.
+    let each = batch(10_000).await;
+    assert_eq!(each.status, 422);
+    assert_eq!(each.json().as_array().unwrap().len(), 10_000);
 }
 
 async fn tokens_are_checked<P: Place>(place: P) {
