@@ -6,7 +6,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use inbox::{ClaimRequest, HandlerName, Result, Settled, Store as _, WorkerName};
+use inbox::{ClaimRequest, HandlerName, Leased, Result, Settled, Store as _, WorkerName};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -18,8 +18,11 @@ use super::{
     wire::{LeasedView, seconds, terms},
 };
 
-/// The most messages in one answer, each of which may have a payload of the store's limit.
+/// The most messages in one answer.
 const MAX_CLAIM: u32 = 100;
+
+/// The most bytes of payload in one answer, unless the first message alone has more.
+const MAX_BYTES: usize = 32 * 1024 * 1024;
 
 /// The longest wait: what proxies leave a request without an answer.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -132,6 +135,9 @@ async fn take(shared: &Arc<Shared>, request: &ClaimRequest) -> Result<Held, Prob
         let spent: Vec<_> = leased
             .extract_if(.., |leased| store.is_spent(leased))
             .collect();
+        // What is too much for one answer is handed back as if it had not been claimed.
+        let beyond = leased.split_off(fitting(&leased));
+        drop(store.hold(beyond));
         let held = store.hold(leased);
         for leased in spent {
             let key = &leased.lease.key;
@@ -145,4 +151,75 @@ async fn take(shared: &Arc<Shared>, request: &ClaimRequest) -> Result<Held, Prob
         Ok(held)
     };
     shared.without_caller(claiming).await
+}
+
+/// How many of these go into one answer: as many as its bytes allow, and one at least.
+fn fitting(leased: &[Leased]) -> usize {
+    let mut bytes = 0;
+    let fits = |leased: &&Leased| {
+        bytes += leased.message.payload().len();
+        bytes <= MAX_BYTES
+    };
+    let number = leased.iter().take_while(fits).count();
+    number.max(1).min(leased.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{
+        Router,
+        body::{Body, to_bytes},
+        http::{Request, header},
+    };
+    use inbox::{Key, Kind, Message, MessageId, State, StoreExt as _};
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::api::{Api, Token};
+
+    const TOKEN: &str = "a-token-of-16-characters";
+
+    async fn claim(router: &Router) -> Vec<String> {
+        let request = Request::post("/v1/claim")
+            .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(r#"{"handlers":["h"],"limit":10}"#))
+            .unwrap();
+        let response = router.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let messages = answer["messages"].as_array().unwrap().iter();
+        let id = |message: &serde_json::Value| message["id"].as_str().unwrap().to_owned();
+        messages.map(id).collect()
+    }
+
+    #[tokio::test]
+    async fn an_answer_has_a_limit_of_bytes() {
+        let store = inbox::connect("memory://").await.unwrap();
+        store.create().await.unwrap();
+        let handler = HandlerName::new("h").unwrap();
+        for id in ["1", "2", "3", "4"] {
+            let (id, kind) = (MessageId::new(id).unwrap(), Kind::new("k").unwrap());
+            let message = Message::new(handler.clone(), id, kind, vec![0; 12 * 1024 * 1024]);
+            store.receive_one(&message).await.unwrap();
+        }
+        let token = Token::new(TOKEN).unwrap();
+        let api = Api::builder(store.clone()).token(token).build();
+        let router = api.router();
+        assert_eq!(claim(&router).await, ["1", "2"]);
+        api.finish().await;
+        // Handed back, as if it had not been claimed.
+        for (id, state, attempts) in [
+            ("2", State::Leased, 1),
+            ("3", State::Pending, 0),
+            ("4", State::Pending, 0),
+        ] {
+            let key = Key::new(handler.clone(), MessageId::new(id).unwrap());
+            let record = store.get(&key).await.unwrap().unwrap();
+            assert_eq!((record.state, record.attempts.started), (state, attempts));
+        }
+        assert_eq!(claim(&router).await, ["3", "4"]);
+        assert!(claim(&router).await.is_empty());
+    }
 }
