@@ -10,7 +10,7 @@ mod support;
 use std::{
     io::{BufRead as _, BufReader, Read, Write},
     net::TcpListener,
-    process::Stdio,
+    process::{Command, Stdio},
     sync::Arc,
     thread,
     time::Duration,
@@ -105,6 +105,40 @@ fn exit_code_65_is_dead_at_once() {
         .exits(4);
     assert_eq!(place.read("log"), "x\n");
     assert_eq!(place.stats().dead, 1);
+}
+
+#[test]
+fn a_lack_of_files_costs_no_attempt() {
+    let place = Place::new();
+    place.file("in.ndjson", events(60));
+    place.inbox(&["ingest", "in.ndjson"]).exits(0);
+    // Each command takes three files, so that there are not enough for all at once.
+    let inbox = place.command(&[
+        "process",
+        "--drain",
+        "--concurrency",
+        "60",
+        "--max-attempts",
+        "1",
+        "--",
+        "sleep",
+        "0.5",
+    ]);
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n 80; exec \"$@\"", "sh"])
+        .arg(inbox.get_program())
+        .args(inbox.get_args())
+        .envs(
+            inbox
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .current_dir(place.path("."))
+        .output()
+        .unwrap();
+    finish(output).exits(0).complains("cannot run the command");
+    let stats = place.stats();
+    assert_eq!((stats.processed, stats.dead), (60, 0));
 }
 
 #[test]

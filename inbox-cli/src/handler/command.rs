@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    io,
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -12,7 +13,7 @@ use std::{
 use anyhow::{Result, bail};
 use async_trait::async_trait;
 use inbox::{Completion, Context, Failure, Handler};
-use nix::sys::signal::Signal;
+use nix::{errno::Errno, sys::signal::Signal};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
@@ -30,6 +31,9 @@ const KEPT_ERROR: usize = 1024;
 
 /// How long to wait for the end of standard error once the command itself has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How long no command is started after there was no process, file or memory to be had for one.
+const LACKING: Duration = Duration::from_secs(2);
 
 /// Runs a command for each message.
 #[derive(Debug)]
@@ -72,9 +76,7 @@ impl Handler for Run {
             // Its own group: Ctrl-C is for us, who let running commands finish.
             .process_group(0);
         command.envs(variables(super::facts(context.leased())));
-        let mut child = command
-            .spawn()
-            .map_err(|e| Failure::retry(format!("cannot run the command: {e}")))?;
+        let mut child = command.spawn().map_err(|e| not_started(&e))?;
         // Dropped with this future, at a time-out for one.
         let group = Group::led_by(&child);
         let payload = context.message().payload().clone();
@@ -120,6 +122,17 @@ impl Handler for Run {
         } else {
             Failure::retry(reason)
         })
+    }
+}
+
+/// A lack of processes, files or memory is this process's trouble: it costs no message an attempt.
+fn not_started(error: &io::Error) -> Failure {
+    let reason = format!("cannot run the command: {error}");
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EAGAIN | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => {
+            Failure::pause(LACKING, reason)
+        }
+        _ => Failure::retry(reason),
     }
 }
 
