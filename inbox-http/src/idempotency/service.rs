@@ -251,8 +251,11 @@ impl<U: Unit> IdempotencyLayer<U> {
             };
             match answered {
                 Ok((answered, kept)) => {
-                    let result = kept.encode();
                     let mark = || Kept::without_response(&fingerprint, kept.status).encode();
+                    let mut result = kept.encode();
+                    if result.len() > self.store.capabilities().payload_limit {
+                        result = mark();
+                    }
                     let completing =
                         self.unit
                             .complete(opened, &leased.lease, result.clone(), mark);

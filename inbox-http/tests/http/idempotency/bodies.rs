@@ -9,6 +9,10 @@ use axum::{
     routing::post,
 };
 use futures_util::{StreamExt as _, stream};
+use inbox::{
+    Schema as _,
+    sqlite::{SqliteOptions, SqliteStore},
+};
 use tokio::sync::mpsc;
 
 use super::{Runs, layer};
@@ -107,6 +111,25 @@ async fn a_response_over_the_limit_passes_and_is_not_replayed<P: Place>(place: P
         );
     }
     assert_eq!(runs.so_far(), 2);
+}
+
+/// The store's own limit, which is below the layer's.
+#[tokio::test]
+async fn a_response_over_the_stores_limit_is_still_one_to_its_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("inbox.db")).payload_limit(1000);
+    let store = SqliteStore::connect(options).await.unwrap();
+    store.create().await.unwrap();
+    let app = Router::new()
+        .route("/", post(|| async { "x".repeat(1001) }))
+        .layer(layer(std::sync::Arc::new(store)));
+    let site = Site::serve(app).await;
+    assert_eq!(site.with_key("/", "k", "").await.body.len(), 1001);
+    let again = site.with_key("/", "k", "").await;
+    assert_eq!(again.problem(), "response-not-kept");
+    assert_eq!(again.json()["original-status"], 200);
+    let other = site.with_key("/", "k", "other").await;
+    assert_eq!(other.problem(), "key-reused");
 }
 
 /// Its beginning reaches the client before it has an end.
