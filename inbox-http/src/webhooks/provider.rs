@@ -168,12 +168,22 @@ impl Provider {
     /// event's source and id; its attributes are headers of the message.
     ///
     /// # Errors
-    /// As [`github`](Self::github).
+    /// As [`github`](Self::github), and when a token cannot stand in a header.
     pub fn cloud_events<T: AsRef<[u8]>>(
         tokens: impl IntoIterator<Item = T>,
     ) -> Result<Self, Invalid> {
-        let tokens = Bearer(Secrets::new(tokens)?);
-        Ok(Self::new("cloudevents", tokens).reading_cloud_events())
+        let tokens = Secrets::new(tokens)?;
+        let can_be_sent = |token: &[u8]| {
+            let is_ascii = token.iter().all(|byte| matches!(byte, b' '..=b'~'));
+            is_ascii && token.trim_ascii() == token
+        };
+        if !tokens.iter().all(can_be_sent) {
+            return Err(Invalid::Malformed {
+                what: "bearer token",
+                expected: "visible ASCII characters, without spaces around them",
+            });
+        }
+        Ok(Self::new("cloudevents", Bearer(tokens)).reading_cloud_events())
     }
 
     /// The same from anybody, for a network that lets nobody else in.

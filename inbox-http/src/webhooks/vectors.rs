@@ -177,6 +177,11 @@ fn a_provider_without_a_secret_cannot_be_made() {
     assert!(Provider::github(none).is_err());
     assert!(Provider::github([""]).is_err());
     assert!(Provider::cloud_events([""]).is_err());
+    for never_sent in [" a", "a ", "a\n", " ", "a\tb", "\u{e4}"] {
+        let made = Provider::cloud_events(["a", never_sent]);
+        assert!(made.is_err(), "{never_sent:?}");
+    }
+    assert!(Provider::cloud_events(["a b"]).is_ok());
     assert!(Provider::twilio(["a", ""], "https://a.example").is_err());
 }
 
