@@ -89,9 +89,10 @@ impl Kept {
 
     /// Reads what [`encode`](Self::encode) wrote; `None` when it is anything else.
     pub(super) fn decode(text: &Bytes) -> Option<Self> {
-        let lines = text.iter().filter(|byte| **byte == b'\n').count();
-        // Headers are counted in the body as well, for want of knowing where it begins; within reason.
-        let mut fields = vec![httparse::EMPTY_HEADER; lines.min(4096)];
+        let end = text.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+        let head = text.get(..end)?;
+        let lines = head.iter().filter(|byte| **byte == b'\n').count();
+        let mut fields = vec![httparse::EMPTY_HEADER; lines];
         let mut response = httparse::Response::new(&mut fields);
         let httparse::Status::Complete(head) = response.parse(text).ok()? else {
             return None;
@@ -99,7 +100,8 @@ impl Kept {
         let mut headers = HeaderMap::with_capacity(response.headers.len());
         for field in response.headers.iter() {
             let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
-            headers.append(name, HeaderValue::from_bytes(field.value).ok()?);
+            let value = HeaderValue::from_bytes(field.value).ok()?;
+            headers.try_append(name, value).ok()?;
         }
         let fingerprint = headers.remove(FINGERPRINT)?;
         let is_kept = headers.remove(NOT_KEPT).is_none();
@@ -177,6 +179,19 @@ mod tests {
         let kept = Kept::of(&settings(), "f", StatusCode::OK, &headers, Bytes::new());
         let back = Kept::decode(&kept.encode()).unwrap();
         assert_eq!(back.headers.keys().collect::<Vec<_>>(), [header::ETAG]);
+    }
+
+    #[test]
+    fn a_response_may_have_many_headers_and_lines() {
+        let mut headers = HeaderMap::new();
+        for number in 0..20_000 {
+            let name = HeaderName::try_from(format!("x-{number}")).unwrap();
+            headers.insert(name, HeaderValue::from_static(""));
+        }
+        let body = Bytes::from("\r\n".repeat(10_000));
+        let kept = Kept::of(&settings(), "f", StatusCode::OK, &headers, body.clone());
+        let back = Kept::decode(&kept.encode()).unwrap();
+        assert_eq!((back.headers, back.body), (headers, Some(body)));
     }
 
     #[test]
