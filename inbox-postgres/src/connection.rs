@@ -146,7 +146,13 @@ impl Database {
         let prepared = self.options.prepared_statements;
         let query = sqlx::query_with(sql.clone(), arguments).persistent(prepared && persistent);
         let answer = if prepared && !self.stricter.load(Ordering::Relaxed) {
-            query.fetch_all(connection).await
+            let answer = query.fetch_all(&mut *connection).await;
+            if let Err(sqlx::Error::Database(_)) = answer {
+                // The server tells an error first and rolls back then. What comes next, on another
+                // connection, must not meet the locks of this one. If this fails, the connection is given up.
+                let _ = connection.ping().await;
+            }
+            answer
         } else {
             // To say at which isolation level it runs. And without prepared statements, the driver
             // sends a statement and its arguments in two steps, between which a pooler may change
