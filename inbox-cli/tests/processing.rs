@@ -10,7 +10,7 @@ mod support;
 use std::{
     io::{BufRead as _, BufReader, Read, Write},
     net::TcpListener,
-    process::{Command, Stdio},
+    process::Stdio,
     sync::Arc,
     thread,
     time::Duration,
@@ -113,29 +113,15 @@ fn a_lack_of_files_costs_no_attempt() {
     place.file("in.ndjson", events(60));
     place.inbox(&["ingest", "in.ndjson"]).exits(0);
     // Each command takes three files, so that there are not enough for all at once.
-    let inbox = place.command(&[
-        "process",
-        "--drain",
-        "--concurrency",
-        "60",
-        "--max-attempts",
-        "1",
-        "--",
-        "sleep",
-        "0.5",
-    ]);
-    let output = Command::new("sh")
-        .args(["-c", "ulimit -n 80; exec \"$@\"", "sh"])
-        .arg(inbox.get_program())
-        .args(inbox.get_args())
-        .envs(
-            inbox
-                .get_envs()
-                .filter_map(|(name, value)| Some((name, value?))),
-        )
-        .current_dir(place.path("."))
-        .output()
-        .unwrap();
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .arg("-c")
+        .arg(format!(
+            "ulimit -n 80; {} process --drain --concurrency 60 --max-attempts 1 -- sleep 0.5",
+            env!("CARGO_BIN_EXE_inbox")
+        ))
+        .current_dir(place.path(""));
+    let output = limited.output().unwrap();
     finish(output).exits(0).complains("cannot run the command");
     let stats = place.stats();
     assert_eq!((stats.processed, stats.dead), (60, 0));

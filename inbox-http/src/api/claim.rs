@@ -201,8 +201,8 @@ mod tests {
         let handler = HandlerName::new("h").unwrap();
         for id in ["1", "2", "3", "4"] {
             let (id, kind) = (MessageId::new(id).unwrap(), Kind::new("k").unwrap());
-            let message = Message::new(handler.clone(), id, kind, vec![0; 12 * 1024 * 1024]);
-            store.receive_one(&message).await.unwrap();
+            let message = Message::new(handler.clone(), id, kind, vec![0_u8; 12 * 1024 * 1024]);
+            let _ = store.receive_one(&message).await.unwrap();
         }
         let token = Token::new(TOKEN).unwrap();
         let api = Api::builder(store.clone()).token(token).build();
