@@ -526,8 +526,8 @@ mod tests {
         // It refuses one that it cannot work with, and names both versions.
         let works_from = doc! { "$set": { "worksFrom": 2_i64 } };
         let mark = database.meta();
-        let changed = mark.update_one(doc! { "_id": SCHEMA }, works_from).await;
-        changed.unwrap();
+        let change = mark.update_one(doc! { "_id": SCHEMA }, works_from);
+        change.write_concern(write_concern()).await.unwrap();
         let restarted = MongoStore::connect(database.options.clone()).await.unwrap();
         for error in [
             restarted.create().await.unwrap_err(),

@@ -33,13 +33,21 @@ struct Database {
     set: bool,
 }
 
+/// How long a transaction may be open, in seconds: so long keep those of killed workers their messages,
+/// while the run waits for them.
+const LIFETIME: u64 = 5;
+
 /// The server to harm, if there is one.
 fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
+    let lifetime = format!("transactionLifetimeLimitSeconds={LIFETIME}");
+    let arguments = ["--setParameter", lifetime.as_str()];
     if set {
-        or_skip(Kind::MongodbSet, find_own(Kind::MongodbSet, &[]))
-    } else {
-        Ok(common::own_server())
+        return or_skip(Kind::MongodbSet, find_own(Kind::MongodbSet, &arguments));
     }
+    Ok(match find_own(Kind::Mongodb, &arguments) {
+        Ok(server) => Some(server),
+        Err(_) => common::own_server(),
+    })
 }
 
 #[async_trait]
@@ -68,7 +76,9 @@ impl Target for Database {
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
         let separator = if address.contains('?') { '&' } else { '?' };
         let url = format!("{address}{separator}serverSelectionTimeoutMS=2000");
-        let options = MongoOptions::from_url(&url)?.database(DATABASE);
+        let options = MongoOptions::from_url(&url)?
+            .database(DATABASE)
+            .transaction_lifetime(Duration::from_secs(LIFETIME));
         // The server may just be restarting.
         let mut tries = 0;
         let store = loop {
