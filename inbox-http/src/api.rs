@@ -224,8 +224,9 @@ impl ApiBuilder {
         self
     }
 
-    /// Sets what ends the claims that wait: they are answered at once, with no messages. A server
-    /// that waits for its requests at its end needs it.
+    /// Sets what ends the claims that wait: they are answered at once, with no messages. Those that
+    /// come later are too, after a second at most. A server that waits for its requests at its end
+    /// needs it.
     #[must_use]
     pub fn shutdown(mut self, shutdown: CancellationToken) -> Self {
         self.shutdown = shutdown;

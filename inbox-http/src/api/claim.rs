@@ -31,6 +31,10 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// the last one, then less and less often.
 const POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
+/// How long a claim waits at most that comes after the shutdown, for nothing: its worker may ask
+/// again at once.
+const ENDING: Duration = Duration::from_secs(1);
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClaimIn {
@@ -78,10 +82,17 @@ pub(super) async fn claim(
         run_limit: 1,
     };
     let deadline = Instant::now() + wait;
-    let mut held = take(&shared, &request).await?;
-    if held.is_empty() && !wait.is_zero() {
-        held = wait_and_take(&shared, &request, deadline).await?;
-    }
+    let held = if shared.shutdown.is_cancelled() {
+        sleep(wait.min(ENDING)).await;
+        shared.hold(Vec::new())
+    } else {
+        let held = take(&shared, &request).await?;
+        if held.is_empty() && !wait.is_zero() {
+            wait_and_take(&shared, &request, deadline).await?
+        } else {
+            held
+        }
+    };
     let view = |leased| LeasedView::new(leased, asked.base64);
     let messages = held.leased().iter().map(view).collect();
     let bytes = json(&ClaimOut { messages })?;

@@ -17,7 +17,7 @@ use inbox::{
     AfterDead, Error, Leased, Outcome, Result, Settled, Settlement, Store as _, StoreExt as _,
 };
 use serde::Serialize;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     Shared,
@@ -126,7 +126,13 @@ impl Shared {
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T, Problem> {
-        match self.under_way.spawn(work).await {
+        let (sender, done) = oneshot::channel();
+        self.under_way.spawn(async move {
+            // What nobody waits for is dropped here, so that its leases are on their way back
+            // before this ends.
+            let _ = sender.send(work.await);
+        });
+        match done.await {
             Ok(done) => Ok(done?),
             Err(_) => Err(Problem::new(ProblemType::Failed, "the work did not end")),
         }

@@ -10,9 +10,9 @@ use axum::{
     response::Response,
 };
 use inbox::{
-    Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Inbox, Key, Kind, Lease,
-    LeaseTerms, Message, MessageId, Receipt, Record, Result, Settled, Settlement, State, Store,
-    StoreExt as _, Subscription,
+    Begun, CancellationToken, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Inbox,
+    Key, Kind, Lease, LeaseTerms, Message, MessageId, Receipt, Record, Result, Settled, Settlement,
+    State, Store, StoreExt as _, Subscription,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -55,6 +55,7 @@ impl Store for Slow {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        tokio::time::sleep(Duration::from_millis(10)).await;
         self.store.settle(settlements).await
     }
 
@@ -82,6 +83,7 @@ struct Scene {
     slow: Arc<Slow>,
     api: Api,
     router: Router,
+    shutdown: CancellationToken,
 }
 
 fn name<T: TryFrom<&'static str, Error = inbox::Invalid>>(text: &'static str) -> T {
@@ -91,32 +93,44 @@ fn name<T: TryFrom<&'static str, Error = inbox::Invalid>>(text: &'static str) ->
 impl Scene {
     /// With one message.
     async fn new() -> Self {
+        let scene = Self::without_message().await;
+        scene.receive().await;
+        scene
+    }
+
+    async fn without_message() -> Self {
         let store = inbox::connect("memory://").await.unwrap();
         store.create().await.unwrap();
-        let message = Message::new(
-            name::<HandlerName>("h"),
-            name::<MessageId>("1"),
-            name::<Kind>("k"),
-            "{}",
-        );
-        assert_eq!(
-            store.receive_one(&message).await.unwrap(),
-            Receipt::Accepted
-        );
         let slow = Arc::new(Slow {
             store: Arc::clone(&store),
             has_done: Notify::new(),
             may_answer: Notify::new(),
         });
         let token = Token::new(TOKEN).unwrap();
-        let api = Api::builder(Arc::clone(&slow)).token(token).build();
+        let shutdown = CancellationToken::new();
+        let api = Api::builder(Arc::clone(&slow))
+            .token(token)
+            .shutdown(shutdown.clone())
+            .build();
         let router = api.router();
         Self {
             store,
             slow,
             api,
             router,
+            shutdown,
         }
+    }
+
+    async fn receive(&self) {
+        let message = Message::new(
+            name::<HandlerName>("h"),
+            name::<MessageId>("1"),
+            name::<Kind>("k"),
+            "{}",
+        );
+        let receipt = self.store.receive_one(&message).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
     }
 
     async fn post(&self, path: &str, body: &'static str) -> Response {
@@ -231,26 +245,66 @@ async fn an_answer_that_is_sent_keeps_its_leases() {
     }
 }
 
-#[tokio::test]
-async fn a_shutdown_ends_claims_that_wait() {
-    let store = inbox::connect("memory://").await.unwrap();
-    store.create().await.unwrap();
-    let shutdown = inbox::CancellationToken::new();
-    let token = Token::new(TOKEN).unwrap();
-    let api = Api::builder(store)
-        .token(token)
-        .shutdown(shutdown.clone())
-        .build();
-    let request = Request::post("/v1/claim")
-        .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(Body::from(r#"{"handlers":["h"],"wait_seconds":60}"#))
-        .unwrap();
-    let mut waiting = tokio::spawn(api.router().oneshot(request));
-    let early = tokio::time::timeout(Duration::from_millis(50), &mut waiting).await;
-    assert!(early.is_err(), "it does not wait");
-    shutdown.cancel();
-    let response = waiting.await.unwrap().unwrap();
+async fn is_empty(response: Response) {
+    assert_eq!(response.status(), 200);
     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
     assert_eq!(bytes, r#"{"messages":[]}"#);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_claims_that_wait() {
+    let scene = Scene::without_message().await;
+    let (path, body) = REQUESTS[0];
+    let waiting = scene.post(path, body);
+    tokio::pin!(waiting);
+    let answering = async {
+        loop {
+            scene.slow.has_done.notified().await;
+            scene.slow.may_answer.notify_one();
+        }
+    };
+    tokio::select! {
+        _ = &mut waiting => panic!("it does not wait"),
+        () = answering => {}
+        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    }
+    scene.shutdown.cancel();
+    is_empty(waiting.await).await;
+}
+
+#[tokio::test]
+async fn what_a_claim_takes_while_a_shutdown_ends_it_is_handed_back() {
+    let scene = Scene::without_message().await;
+    let (path, body) = REQUESTS[0];
+    let waiting = scene.post(path, body);
+    tokio::pin!(waiting);
+    // Finds nothing, and looks again at once, since it waits.
+    tokio::select! {
+        _ = &mut waiting => panic!("answered"),
+        () = scene.slow.has_done.notified() => scene.receive().await,
+    }
+    scene.slow.may_answer.notify_one();
+    tokio::select! {
+        _ = &mut waiting => panic!("answered"),
+        () = scene.slow.has_done.notified() => {}
+    }
+    assert_eq!(scene.record().await.state, State::Leased);
+    scene.shutdown.cancel();
+    is_empty(waiting.await).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), scene.api.finish()).await;
+    assert!(early.is_err(), "it has not waited for the store");
+    scene.slow.may_answer.notify_one();
+    scene.is_untouched().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_comes_after_a_shutdown_takes_nothing() {
+    let scene = Scene::new().await;
+    scene.shutdown.cancel();
+    for body in [r#"{"handlers":["h"]}"#, REQUESTS[0].1] {
+        let asked = tokio::time::Instant::now();
+        is_empty(scene.post("/v1/claim", body).await).await;
+        assert!(asked.elapsed() < Duration::from_secs(30));
+    }
+    scene.is_untouched().await;
 }
