@@ -144,7 +144,10 @@ enum Unkept<E> {
     Status(StatusCode),
     Service(E),
     BrokenResponse,
+    /// The store could not be asked for a transaction, or has to be asked again.
     Store(Error),
+    /// The transaction cannot be committed, and the next attempt's may fare no better.
+    Uncommitted(Error),
 }
 
 impl<E: fmt::Display> fmt::Display for Unkept<E> {
@@ -154,7 +157,7 @@ impl<E: fmt::Display> fmt::Display for Unkept<E> {
             Self::Status(status) => write!(f, "status {}", status.as_u16()),
             Self::Service(error) => error.fmt(f),
             Self::BrokenResponse => f.write_str("the response's body broke off"),
-            Self::Store(error) => error.fmt(f),
+            Self::Store(error) | Self::Uncommitted(error) => error.fmt(f),
         }
     }
 }
@@ -259,7 +262,13 @@ impl<U: Unit> IdempotencyLayer<U> {
                     let completing =
                         self.unit
                             .complete(opened, &leased.lease, result.clone(), mark);
-                    completing.await.map_err(Unkept::Store)?;
+                    completing.await.map_err(|error| {
+                        if error.is_retryable() {
+                            Unkept::Store(error)
+                        } else {
+                            Unkept::Uncommitted(error)
+                        }
+                    })?;
                     *slot = Some(answered);
                     Ok(Some(result))
                 }
@@ -350,6 +359,10 @@ impl<U: Unit> IdempotencyLayer<U> {
             Err(ConsumeError::Store(error) | ConsumeError::Handler(Unkept::Store(error))) => {
                 tracing::warn!(%error, "request not let through, or not committed");
                 Refusal::Unavailable
+            }
+            Err(ConsumeError::Handler(Unkept::Uncommitted(error))) => {
+                tracing::error!(%error, "request failed: its transaction cannot be committed");
+                Refusal::Failed
             }
             Err(ConsumeError::Stopped) => Refusal::Unavailable,
             Err(ConsumeError::Panicked(panic)) => {

@@ -148,6 +148,10 @@ impl MongoDb {
         let client = Client::with_uri_str(&self.url).await.unwrap();
         client.database(&self.database).collection("effects")
     }
+
+    pub(crate) async fn clear(&self) {
+        self.collection().await.delete_many(doc! {}).await.unwrap();
+    }
 }
 
 impl Place for MongoDb {

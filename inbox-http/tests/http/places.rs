@@ -183,6 +183,13 @@ impl Postgres {
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
+
+    /// Does this to the table of effects.
+    pub(crate) async fn change(&self, before: &str, after: &str) {
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        let change = format!("{before} \"{}\".effects {after}", self.schema);
+        connection.execute(AssertSqlSafe(change)).await.unwrap();
+    }
 }
 
 impl Drop for Postgres {

@@ -7,9 +7,9 @@ use inbox_http::{IdempotencyLayer, idempotency::Tx};
 
 use super::Runs;
 use crate::{
-    more_places::on_ferretdb,
-    places::{Place, on_store},
-    server::Site,
+    more_places::{MongoDb, on_ferretdb},
+    places::{Place, Postgres, on_store},
+    server::{Answer, Site},
 };
 
 macro_rules! on_stores {
@@ -121,6 +121,58 @@ async fn of_many_copies_at_once_one_has_effects<P: Place>(place: P) {
     }
 }
 
+/// Books the same place with each key, and answers 409 where it is taken, or 201.
+async fn taken<P: Place>(place: &P) -> Site {
+    let effect = format!("{}/1", place.schema());
+    let handler = move |mut tx: Tx<P::Store>| async move {
+        match P::write(&mut tx, &effect).await {
+            Ok(()) => StatusCode::CREATED,
+            Err(_) => StatusCode::CONFLICT,
+        }
+    };
+    let layer = IdempotencyLayer::in_transaction(place.store(), "bookings").unwrap();
+    let app = Router::new().route("/", post(handler)).route_layer(layer);
+    let site = Site::serve(app).await;
+    assert_eq!(site.with_key("/", "first", "").await.status, 201);
+    site
+}
+
+fn told(answer: &Answer) -> (u16, String) {
+    (answer.status.as_u16(), answer.problem())
+}
+
+#[tokio::test]
+async fn on_postgresql_a_request_whose_statement_failed_has_failed() {
+    let Some(place) = Postgres::make().await else {
+        return;
+    };
+    place.change("ALTER TABLE", "ADD UNIQUE (id)").await;
+    let site = taken(&place).await;
+    for _ in 0..2 {
+        let answer = site.with_key("/", "second", "").await;
+        assert_eq!(told(&answer), (500, "failed".to_owned()));
+    }
+    place.change("DELETE FROM", "").await;
+    assert_eq!(site.with_key("/", "second", "").await.status, 201);
+    assert_eq!(place.effects().await, ["1"]);
+}
+
+/// Its server may not tell this from a conflict with another transaction.
+#[tokio::test]
+async fn on_mongodb_a_request_whose_write_failed_is_not_kept() {
+    let Some(place) = MongoDb::make().await else {
+        return;
+    };
+    let site = taken(&place).await;
+    for _ in 0..2 {
+        let answer = site.with_key("/", "second", "").await;
+        assert!(answer.status.is_server_error(), "{answer:?}");
+    }
+    place.clear().await;
+    assert_eq!(site.with_key("/", "second", "").await.status, 201);
+    assert_eq!(place.effects().await, ["1"]);
+}
+
 /// As in a task that outlives the request.
 async fn a_transaction_that_is_kept_is_rolled_back<P: Place>(place: P) {
     type Kept<P> = Arc<Mutex<Option<Tx<<P as Place>::Store>>>>;
@@ -143,7 +195,7 @@ async fn a_transaction_that_is_kept_is_rolled_back<P: Place>(place: P) {
         drop(kept.lock().unwrap().take());
     };
     let (answer, ()) = tokio::join!(answer, ends);
-    assert_ne!(answer.status, 200);
+    assert_eq!(told(&answer), (500, "failed".to_owned()));
     assert!(place.effects().await.is_empty());
 }
 
