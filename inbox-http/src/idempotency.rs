@@ -15,6 +15,7 @@
 //! | while the store is away | 503 `store-unavailable` with `Retry-After`; the service is not called |
 //! | for a response that was too large to be kept, or a stream | 410 `response-not-kept` |
 //! | whose service panicked, or broke its response off | 500 `failed`; the next copy runs |
+//! | whose transaction cannot be committed | 500 `failed`, nothing is kept, and the next copy runs; 503 where the store asks for another try |
 //! | whose message an operator discarded or made dead | 409 `key-closed` |
 //!
 //! Errors are problem documents (RFC 9457) with a member `code`.
@@ -24,6 +25,9 @@
 //! It counts for one method, route and [caller](IdempotencyLayer::caller). The route is axum's matched
 //! path (`/orders/{id}`) where there is one, and the path otherwise, as in fallbacks and nested services. Paths
 //! are whole, as the client sent them, within nested routers too.
+//!
+//! A request that is corrected after a 400 or 422 is another one, and needs a new key: with the old one it
+//! gets 422 `key-reused`.
 //!
 //! A **request** is the same when method, path, query and body are, byte for byte, and the
 //! [headers](IdempotencyLayer::fingerprint_headers) that count, or what is chosen
@@ -36,11 +40,33 @@
 //!
 //! # What is kept
 //! Responses of any status but 5xx, 408, 425 and 429, which say *try again*: after those the next copy runs.
+//! A 400, 401 or 404 is kept like a 201; [`keep_status`](IdempotencyLayer::keep_status) says otherwise.
 //! Of the headers all but those of the connection, `Date`, `Set-Cookie` and `Content-Length` (which follows from the body). A body
 //! is read whole before the client gets it. One that is longer than
 //! [`response_limit`](IdempotencyLayer::response_limit), takes longer than 30 seconds, or is
 //! `text/event-stream`, goes on to the client as it comes; it is recorded that the request is done, and copies
 //! get 410. Trailers are not kept. Bodies of requests are read whole before the service is called.
+//!
+//! # Where to put it
+//! With axum, by `route_layer`. By `layer` it covers paths without a route, too: they demand a key, and their
+//! 404 is kept. A method that a route does not have is answered 405 behind either; that is kept, and counts for
+//! this method only.
+//!
+//! Authentication goes outside, that is, into a `layer` that is added after this one: inside, a 401 would be
+//! kept for the key. What it finds out is in the request's extensions then, for
+//! [`caller`](IdempotencyLayer::caller) to see.
+//!
+//! ```
+//! # use axum::{Router, extract::Request, middleware::{self, Next}, response::Response, routing::post};
+//! # async fn pay() {}
+//! # async fn authenticate(request: Request, next: Next) -> Response { next.run(request).await }
+//! # fn app(layer: inbox_http::IdempotencyLayer) -> Router {
+//! Router::new()
+//!     .route("/payments", post(pay))
+//!     .route_layer(layer)
+//!     .layer(middleware::from_fn(authenticate)) // runs first
+//! # }
+//! ```
 //!
 //! # How often it runs
 //! The service runs in a task of the present Tokio runtime. A client that disconnects neither
@@ -123,9 +149,17 @@ where
     /// it writes commits together with the response that is kept, or not at all: exactly once,
     /// whatever crashes.
     ///
-    /// A response whose status is not kept rolls back, and so does a panic. The transaction
-    /// is open while the service runs, and occupies a connection. Where the database gives it up in favour of
-    /// another one, the answer is 503 with `Retry-After`.
+    /// **A response that is kept commits, a 4xx too.** What the handler wrote before it refused is durable
+    /// then. To undo that, roll back to a savepoint, or answer a status that is not kept: such a response rolls
+    /// back, and so does a panic.
+    ///
+    /// The transaction is open while the service runs, and occupies a connection. Where the database gives it up
+    /// in favour of another one, the answer is 503 with `Retry-After`.
+    ///
+    /// **On PostgreSQL a statement that fails dooms its transaction**: the response cannot be kept either, and the
+    /// client gets 500 `failed`, whatever the handler answers. Where a failure is expected, as a row that is
+    /// there already, use `ON CONFLICT` or a savepoint. On MongoDB a write that fails does the same; its server
+    /// may call that a conflict, and the answer is 503 then: look before you write.
     ///
     /// ```
     /// # mod example {
@@ -143,7 +177,34 @@ where
     ///
     /// fn app(store: &SqliteStore) -> Result<Router, inbox::Invalid> {
     ///     let layer = IdempotencyLayer::in_transaction(store.clone(), "bookings")?;
-    ///     Ok(Router::new().route("/bookings/{seat}", post(book)).layer(layer))
+    ///     Ok(Router::new().route("/bookings/{seat}", post(book)).route_layer(layer))
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// The same on PostgreSQL, with a 409 that is kept:
+    ///
+    /// ```
+    /// # mod example {
+    /// use axum::{Router, extract::Path, http::StatusCode, routing::post};
+    /// use inbox::Schema as _; // `migrate` of a store by its own type
+    /// use inbox::postgres::{PostgresOptions, PostgresStore, sqlx};
+    /// use inbox_http::{IdempotencyLayer, idempotency::Tx};
+    ///
+    /// async fn book(Path(seat): Path<i32>, mut tx: Tx<PostgresStore>) -> StatusCode {
+    ///     let insert = "INSERT INTO booking (seat) VALUES ($1) ON CONFLICT DO NOTHING";
+    ///     match sqlx::query(insert).bind(seat).execute(&mut **tx).await {
+    ///         Ok(done) if done.rows_affected() == 0 => StatusCode::CONFLICT,
+    ///         Ok(_) => StatusCode::CREATED,
+    ///         Err(_) => StatusCode::INTERNAL_SERVER_ERROR, // rolls back
+    ///     }
+    /// }
+    ///
+    /// async fn app(url: &str) -> Result<Router, inbox::Error> {
+    ///     let store = PostgresStore::connect(PostgresOptions::from_url(url)?).await?;
+    ///     store.migrate().await?;
+    ///     let layer = IdempotencyLayer::in_transaction(store, "bookings")?;
+    ///     Ok(Router::new().route("/bookings/{seat}", post(book)).route_layer(layer))
     /// }
     /// # }
     /// ```
@@ -259,7 +320,8 @@ impl<U: Unit> IdempotencyLayer<U> {
         self.set(|settings| settings.keep_header = Arc::new(keep))
     }
 
-    /// Sets the longest body of a request with a key, in bytes; 2 MiB unless set.
+    /// Sets the longest body of a request with a key, in bytes; 2 MiB unless set. axum's extractors have a
+    /// limit of their own, also 2 MB: to take more, raise `DefaultBodyLimit` too.
     #[must_use]
     pub fn request_limit(self, bytes: usize) -> Self {
         self.set(|settings| settings.request_limit = bytes)
@@ -295,6 +357,10 @@ impl<U: Unit> IdempotencyLayer<U> {
 
     /// Sets the length of the lease, after which the key of a process that died is free; 30 seconds
     /// unless set. It is renewed while the service runs.
+    ///
+    /// Until it ends, copies get 409 `in-progress`: choose what clients may be made to wait after a crash. One
+    /// that is shorter than the store may be away, or the process may stall, lets a copy run while the first
+    /// one still does.
     ///
     /// Sets [`on_conflict`](Self::on_conflict) back to refusing, so call this first.
     ///

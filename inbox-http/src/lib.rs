@@ -16,10 +16,26 @@
 //! let store = inbox::connect("memory://").await?;
 //! store.migrate().await?;
 //! let layer = IdempotencyLayer::new(store, "payments")?;
-//! let app = Router::new().route("/payments", post(pay)).layer(layer.clone());
+//! let app = Router::new().route("/payments", post(pay)).route_layer(layer.clone());
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
 //! axum::serve(listener, app).await?;
 //! layer.drain(std::time::Duration::from_secs(20)).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Responses and webhooks are kept until something deletes them: run a [`Janitor`](inbox::Janitor) next to the
+//! server. Requests that failed for good need its [`give_up_after`](inbox::JanitorBuilder::give_up_after) as well.
+//!
+//! ```
+//! # async fn run(
+//! #     store: std::sync::Arc<dyn inbox::Inbox>,
+//! #     shutdown: inbox::CancellationToken,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
+//! let week = std::time::Duration::from_secs(7 * 24 * 60 * 60);
+//! let janitor = inbox::Janitor::builder(store).keep_processed(week).build()?;
+//! let cleaning = tokio::spawn(async move { janitor.run(shutdown).await });
+//! # cleaning.await?;
 //! # Ok(())
 //! # }
 //! ```

@@ -10,13 +10,16 @@
 //! | an event that the store has | 200 |
 //! | a batch of CloudEvents | 202, or 200 when all are known, with a JSON array that has an answer for each; 207 when some are refused, 422 when all are |
 //! | a batch of more than 10,000 events | 413 `batch-too-large` |
-//! | to a path without an endpoint | 404 `unknown-endpoint` |
+//! | to a path without an endpoint | 404 `unknown-endpoint` of the [service](WebhookReceiver::into_service); of a [router](WebhookReceiver::into_router) the application's own 404 |
 //! | other than POST | 405 `method-not-allowed` |
 //! | of another content type | 415 `wrong-content-type` |
 //! | over the limit, too slow, or cut off | 413 `too-large`, 408 `too-slow`, 400 `broken` |
 //! | without a signature, with a wrong one, with a time out of tolerance | 401 `signature-missing`, `wrong-signature`, `out-of-time` |
 //! | signed, and no event, or refused by the store | 422 `not-an-event`, `refused` |
 //! | while the [gate](WebhookReceiver::backlog_gate) is shut, or the store is away | 503 `backlog-full`, `store-unavailable`, with `Retry-After` |
+//!
+//! A body is stored as it came. **At GitHub, choose the content type `application/json`**: a form is taken too, but
+//! is a form then to handlers, and its event is one text in it, in which no ordering field is found.
 //!
 //! Errors are problem documents (RFC 9457) with a member `code`; whatever is answered with one was not stored, but for
 //! `store-unavailable`, of which it is not known, and `refused`, which may be about one of several handlers. The provider
@@ -121,7 +124,7 @@ impl WebhookReceiver {
     }
 
     /// Sets the longest body, in bytes; 2 MiB unless set. GitHub's are up to 25 MB. Keep it below the
-    /// store's payload limit.
+    /// store's payload limit: above that the store refuses the event, with 422.
     #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.body_limit = bytes;

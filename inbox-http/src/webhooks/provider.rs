@@ -65,7 +65,8 @@ impl Provider {
             .kind([Place::Field("type".into()), Place::Fixed("webhook")]))
     }
 
-    /// GitHub: `X-Hub-Signature-256`; the id is the delivery's, the kind the event (`push`).
+    /// GitHub: `X-Hub-Signature-256`; the id is the delivery's, the kind the event (`push`). Choose the content
+    /// type `application/json` there.
     ///
     /// # Errors
     /// [`Invalid`] when there is no secret, or one is empty; so with the others.

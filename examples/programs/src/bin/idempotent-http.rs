@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let layer = IdempotencyLayer::in_transaction(store, "bookings")?;
     let app = Router::new()
         .route("/bookings/{seat}", post(book))
-        .layer(layer.clone());
+        .route_layer(layer.clone());
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
     let stop = async { drop(tokio::signal::ctrl_c().await) };

@@ -34,6 +34,7 @@ on_each_store!(
     stripes_rules_are_a_preset,
     of_many_copies_at_once_one_runs,
     a_purged_key_is_new,
+    what_no_route_has_is_no_affair_of_a_layer_on_routes,
 );
 
 /// Answers with its number, as it counts.
@@ -415,4 +416,44 @@ async fn a_purged_key_is_new<P: Place>(place: P) {
     let request = PurgeRequest::new(State::Processed, Duration::ZERO, 100).unwrap();
     crate::server::until(async || place.store().purge(&request).await.unwrap() == 1).await;
     assert_eq!(site.with_key("/", "k", "other").await.text(), "run 2");
+}
+
+async fn what_no_route_has_is_no_affair_of_a_layer_on_routes<P: Place>(place: P) {
+    let runs = Runs::default();
+    let refuse = {
+        let runs = runs.clone();
+        move || async move { (StatusCode::NOT_FOUND, format!("run {}", runs.count())) }
+    };
+    let app = Router::new()
+        .route("/pay", post(refuse.clone()))
+        .route_layer(layer(place.inbox()))
+        .fallback(refuse);
+    let site = Site::serve(app).await;
+    // Of the fallback nothing is kept, nor is a key demanded.
+    for number in 1..3 {
+        let answer = site.with_key("/elsewhere", "k", "").await;
+        assert_eq!(answer.text(), format!("run {number}"));
+        assert!(!answer.is_replay());
+    }
+    assert_eq!(site.post("/elsewhere", &[], "").await.text(), "run 3");
+    // What a handler answers is kept, whatever it says.
+    for number in 0..2 {
+        let answer = site.with_key("/pay", "k", "").await;
+        assert_eq!((answer.text(), answer.is_replay()), ("run 4", number > 0));
+    }
+    // A method that the route does not have is the route's answer.
+    let key = [("idempotency-key", "m")];
+    for number in 0..2 {
+        let answer = site.send(Method::PATCH, "/pay", &key, "").await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.is_replay()),
+            (405, number > 0)
+        );
+    }
+    let messages = place.messages().await;
+    let kinds: Vec<_> = messages
+        .iter()
+        .map(|message| message.kind.as_str())
+        .collect();
+    assert_eq!(kinds, ["POST /pay", "PATCH /pay"]);
 }
