@@ -8,10 +8,11 @@
 mod support;
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead as _, BufReader, Read, Write},
     net::TcpListener,
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
@@ -397,12 +398,74 @@ fn http_answers_decide() {
         .find(|request| request.contains("inbox-id: 1\r\n"))
         .unwrap();
     assert!(first.starts_with("POST /hook HTTP/1.1\r\n"), "{first}");
-    assert!(first.contains("idempotency-key: default/1\r\n"), "{first}");
+    assert!(
+        first.contains("idempotency-key: \"default/1\"\r\n"),
+        "{first}"
+    );
     assert!(
         first.contains("content-type: application/json\r\n"),
         "{first}"
     );
     assert!(first.ends_with("{\"a\":1}"), "{first}");
+}
+
+/// Whatever ids may be, ours and the IETF draft's rules of the header hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotent_endpoint_takes_every_key() {
+    let store = inbox::connect("memory://").await.unwrap();
+    store.create().await.unwrap();
+    let layer = inbox_http::IdempotencyLayer::new(store, "endpoint").unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let saw = Arc::clone(&seen);
+    let handler = move |headers: axum::http::HeaderMap, body: String| async move {
+        let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+        saw.lock().unwrap().push((body, key));
+    };
+    let app = axum::Router::new()
+        .route("/hook", axum::routing::post(handler))
+        .route_layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let server = axum_server::from_tcp(listener).unwrap();
+    tokio::spawn(server.serve(app.into_make_service()));
+
+    // With `default/` in front.
+    let (fits, long) = ("f".repeat(247), "l".repeat(254));
+    let ids = [
+        "a b".to_owned(),
+        "é".to_owned(),
+        "q\"uote,x".to_owned(),
+        "back\\slash".to_owned(),
+        fits.clone(),
+        long.clone(),
+        format!("{long}1"),
+        format!("{long}2"),
+    ];
+    let place = Place::new();
+    let event = |id: &String| {
+        let event = serde_json::json!({
+            "specversion": "1.0", "id": id, "source": "/test", "type": "t", "data": {"id": id},
+        });
+        format!("{event}\n")
+    };
+    place.file("in.ndjson", ids.iter().map(event).collect::<String>());
+    let run = ["run", "in.ndjson", "--post", &url];
+    tokio::task::block_in_place(|| place.inbox(&run).exits(0));
+    assert_eq!(place.stats().processed, ids.len() as u64);
+
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let key_of = |id: &str| -> &str {
+        let body = serde_json::json!({"id": id}).to_string();
+        &seen.iter().find(|(of, _)| *of == body).unwrap().1
+    };
+    assert_eq!(key_of("a b"), r#""default/a b""#);
+    assert_eq!(key_of("q\"uote,x"), r#""default/q\"uote,x""#);
+    assert_eq!(key_of("back\\slash"), r#""default/back\\slash""#);
+    assert_eq!(key_of(&fits), format!("\"default/{fits}\""));
+    assert!(key_of("é").starts_with("\"sha256:"));
+    let keys: BTreeSet<_> = seen.iter().map(|(_, key)| key).collect();
+    assert_eq!(keys.len(), ids.len());
 }
 
 #[test]

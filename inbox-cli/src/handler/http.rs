@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use inbox::{Completion, Context, Failure, Handler};
+use inbox::{Completion, Context, Failure, Handler, Key};
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
     redirect,
 };
+use sha2::{Digest as _, Sha256};
 
 use crate::args::wrong_usage;
 
@@ -104,7 +105,7 @@ fn headers(context: &Context) -> HeaderMap {
     for (name, value) in super::facts(context.leased()) {
         set(&format!("inbox-{name}"), &value);
     }
-    set("idempotency-key", &message.key().to_string());
+    set("idempotency-key", &idempotency_key(message.key()));
     if let Some(content_type) = message.content_type() {
         set(CONTENT_TYPE.as_str(), content_type.as_str());
     }
@@ -112,6 +113,28 @@ fn headers(context: &Context) -> HeaderMap {
         set("traceparent", traceparent);
     }
     headers
+}
+
+/// The longest key that servers have to take.
+const LONGEST_KEY: usize = 255;
+
+/// A message's key as a structured-field string (RFC 9651), as the header has it. What cannot stand
+/// in one, or is too long, is sent as its digest. So is a handler's name with a slash, since `a/b/c`
+/// would be the key of two messages.
+fn idempotency_key(key: &Key) -> String {
+    let text = key.to_string();
+    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let text = if is_plain && text.len() <= LONGEST_KEY && !key.handler.as_str().contains('/') {
+        text.replace('\\', "\\\\").replace('"', "\\\"")
+    } else {
+        let digest = Sha256::new()
+            .chain_update(key.handler.as_str())
+            // No text has one.
+            .chain_update([0xff])
+            .chain_update(key.id.as_str());
+        format!("sha256:{}", hex::encode(digest.finalize()))
+    };
+    format!("\"{text}\"")
 }
 
 /// An error with its causes in one line: reqwest's own text alone says only *error sending

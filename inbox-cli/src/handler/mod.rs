@@ -34,7 +34,8 @@ the effect, and refuse one that comes with a lower token.
 
 A URL gets an HTTP POST with the payload as its body, the same facts as headers (inbox-id, …; the
 message's own headers as inbox-header-<name>, the first of those that differ in case only) and an
-idempotency-key:
+idempotency-key. That is \"HANDLER/ID\", a structured-field string; where it is longer than 255 bytes, not
+printable ASCII, or the handler's name has a slash, \"sha256:…\" of both. Its answer:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, after Retry-After if given";
