@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::{
-    service::{Service, on_both_stores},
+    service::{Service, TOKEN, on_both_stores},
     support::{Place, lines, signal, wait_for},
 };
 
@@ -52,6 +52,76 @@ fn sigterm_lets_handlers_finish_and_answers_those_who_wait() {
         assert_eq!(listed.len(), 16);
         assert!(listed.iter().all(|record| record["attempts_started"] == 0));
     });
+}
+
+/// A handler that goes on until there is a file `go`.
+const SLOW: [&str; 8] = [
+    "--token-env",
+    "INBOX_TEST_TOKEN",
+    "--handler",
+    "h",
+    "--",
+    "sh",
+    "-c",
+    "echo x >> started; until [ -e go ]; do sleep 0.05; done",
+];
+
+#[test]
+fn while_its_handlers_go_on_it_says_that_it_ends() {
+    on_both_stores(async |place| {
+        let service = Service::start(place, &SLOW);
+        service.send("1").await;
+        wait_for("the handler", || place.path("started").exists());
+        signal(&service.child, Signal::SIGTERM);
+        let health = async |path| {
+            let response = service.request(Method::GET, path).send().await;
+            response.unwrap().status().as_u16()
+        };
+        while health("/readyz").await == 200 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(health("/readyz").await, 503);
+        assert_eq!(health("/healthz").await, 200);
+        // What is sent is stored, for those who come after it.
+        let other = json!({"handler": "other", "id": "1", "kind": "k"});
+        assert_eq!(
+            service.ask("/v1/messages", other).await["status"],
+            "accepted"
+        );
+        let claim = json!({"handlers": ["other"], "wait_seconds": 60});
+        let claimed = service.ask("/v1/claim", claim).await;
+        assert_eq!(claimed, json!({"messages": []}));
+        place.file("go", "");
+        service.end().exits(0).says("1 processed");
+    });
+}
+
+#[tokio::test]
+async fn handlers_and_requests_share_the_grace() {
+    let place = Place::new();
+    place.file(
+        "inbox.toml",
+        "grace = \"1s\"\n[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\n\
+         [[handlers]]\nname = \"h\"\ncommand = [\"sh\", \"-c\", \"echo > started; sleep 60\"]",
+    );
+    let service = Service::start(&place, &["--config", "inbox.toml"]);
+    service.send("1").await;
+    wait_for("the handler", || place.path("started").exists());
+    // A request that never comes to its end.
+    let address = service.base.strip_prefix("http://").unwrap();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!(
+        "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{"
+    );
+    std::io::Write::write_all(&mut stream, request.as_bytes()).unwrap();
+    let told = std::time::Instant::now();
+    signal(&service.child, Signal::SIGTERM);
+    let output = service.end();
+    let took = told.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?} {output:?}");
+    let listed = place.inbox(&["list", "--json"]).json();
+    assert_ne!(listed[0]["state"], "processed");
 }
 
 #[tokio::test]

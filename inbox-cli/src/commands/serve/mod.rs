@@ -14,7 +14,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use inbox::HandlerName;
+use inbox::{CancellationToken, HandlerName};
 use serde_json::json;
 
 use self::plan::Plan;
@@ -37,8 +37,13 @@ JSON API, and workers in other languages. Secrets stand in environment variables
 the configuration.
 
 GET /healthz answers 200 while the process lives, GET /readyz while the store can be reached and the
-process was not told to end. Exit code 2 is also that of a wrong configuration. See `inbox process
---help` for what a handler is given and how it answers.";
+process was not told to end. On SIGTERM or Ctrl-C /readyz answers 503, and claims are answered without
+messages, for as long as handlers of its own still run, within `grace`; then, or at once if there are
+none, it accepts no more connections, and requests under way have the rest of `grace`.
+
+Relative paths of the configuration, and of commands, count from the working directory. Commands do not
+inherit the environment variables that are named as secrets. Exit code 2 is also that of a wrong
+configuration. See `inbox process --help` for what a handler is given and how it answers.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -140,14 +145,14 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
     if !global.quiet {
         announce(&plan, address);
     }
-    let serving = server::serve(
-        listener,
-        plan.tls.clone(),
-        router,
-        token.clone(),
-        plan.grace,
-    );
-    let working = work::run(&plan, &store, &token);
+    let drained = CancellationToken::new();
+    let end = server::End {
+        token: token.clone(),
+        drained: drained.clone(),
+        grace: plan.grace,
+    };
+    let serving = server::serve(listener, plan.tls.clone(), router, end);
+    let working = work::run(&plan, &store, &token, &drained);
     let (served, worked) = tokio::join!(cancelling(&token, serving), cancelling(&token, working));
     if let Some(api) = api {
         // What it hands back for callers that have gone; their leases run out otherwise.
@@ -171,7 +176,7 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
 
 /// Does `work`, and asks everything else to end if it has failed.
 async fn cancelling<T>(
-    token: &inbox::CancellationToken,
+    token: &CancellationToken,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let done = work.await;

@@ -27,6 +27,7 @@ use inbox_http::{
     api::{self, Api},
     webhooks::{Endpoint, WebhookReceiver},
 };
+use tokio::time::{Instant, timeout};
 
 use super::{accept::WatchingAcceptor, health, plan::Plan};
 use crate::output;
@@ -151,21 +152,34 @@ pub(super) fn bind(address: SocketAddr) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until `token` is cancelled; then accepts no more connections, and leaves requests that are
-/// under way for `grace`.
+/// When a server ends.
+pub(super) struct End {
+    /// It is told to.
+    pub(super) token: CancellationToken,
+    /// The service's own handlers have come to their end.
+    pub(super) drained: CancellationToken,
+    /// How long handlers and requests may take for that together.
+    pub(super) grace: Duration,
+}
+
+/// Serves until `end`: those who ask whether this is ready must hear that it ends while its handlers
+/// still run. Then accepts no more connections, and leaves requests that are under way for what is
+/// left of the time.
 pub(super) async fn serve(
     listener: TcpListener,
     tls: Option<RustlsConfig>,
     router: Router,
-    token: CancellationToken,
-    grace: Duration,
+    end: End,
 ) -> Result<()> {
     let handle = Handle::new();
     let ending = {
         let handle = handle.clone();
         async move {
-            token.cancelled().await;
-            handle.graceful_shutdown(Some(grace));
+            end.token.cancelled().await;
+            let told = Instant::now();
+            let _ = timeout(end.grace, end.drained.cancelled()).await;
+            let rest = end.grace.saturating_sub(told.elapsed());
+            handle.graceful_shutdown(Some(rest));
             std::future::pending::<()>().await;
         }
     };

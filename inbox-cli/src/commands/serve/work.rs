@@ -17,14 +17,21 @@ pub(super) struct Worked {
     pub(super) is_orderly: bool,
 }
 
-/// Works until `token` is cancelled.
+/// Works until `token` is cancelled. Cancels `drained` when no handler runs any more.
 pub(super) async fn run(
     plan: &Plan,
     store: &Arc<dyn Inbox>,
     token: &CancellationToken,
+    drained: &CancellationToken,
 ) -> Result<Worked> {
+    let drained = drained.clone().drop_guard();
     let janitor = janitor(plan, store)?;
-    let (worked, _) = tokio::join!(process(plan, store, token), janitor.run(token.clone()));
+    let processing = async {
+        let worked = process(plan, store, token).await;
+        drop(drained);
+        worked
+    };
+    let (worked, _) = tokio::join!(processing, janitor.run(token.clone()));
     worked
 }
 
