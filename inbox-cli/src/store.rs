@@ -120,15 +120,31 @@ fn no_inbox(url: &str) -> String {
 /// Fails when the store that `url` names was left out of this build, and says how to add it. Ends
 /// the program when no store understands the URL, as any wrong option does.
 pub(crate) fn check(url: &str) -> Result<()> {
-    if let Some(kind) = StoreKind::of(url).filter(|kind| !kind.is_built()) {
-        return Err(left_out(&format!("use {}", kind.name()), kind.feature()));
+    left_out_of_build(url)?;
+    if let Err(reason) = parse(url) {
+        // One line, as of a store that cannot be opened.
+        output::note(format_args!("inbox: the store's URL: {reason}"));
+        std::process::exit(exit::USAGE.into())
     }
+    Ok(())
+}
+
+/// The same for a URL that the caller can point at: why this build does not understand it.
+pub(crate) fn understand(url: &str) -> Result<(), String> {
+    left_out_of_build(url).map_err(|error| error.to_string())?;
+    parse(url)
+}
+
+fn left_out_of_build(url: &str) -> Result<()> {
+    match StoreKind::of(url).filter(|kind| !kind.is_built()) {
+        Some(kind) => Err(left_out(&format!("use {}", kind.name()), kind.feature())),
+        None => Ok(()),
+    }
+}
+
+fn parse(url: &str) -> Result<(), String> {
     match inbox::ddl(url) {
-        Err(error) if error.kind() == ErrorKind::Invalid => {
-            // One line, as of a store that cannot be opened.
-            output::note(format_args!("inbox: the store's URL: {}", error.context()));
-            std::process::exit(exit::USAGE.into())
-        }
+        Err(error) if error.kind() == ErrorKind::Invalid => Err(error.context().to_owned()),
         _ => Ok(()),
     }
 }

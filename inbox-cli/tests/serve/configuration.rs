@@ -66,6 +66,18 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
     let cases = [
         ("", "inbox.toml: nothing to serve"),
         (
+            "listen = \"localhost:8080\"",
+            "inbox.toml:1:10: listen: expected an IP address and a port, such as 127.0.0.1:8080",
+        ),
+        (
+            "\nstore = \"postgers://app:hunter2@db/shop\"",
+            "inbox.toml:2:9: store: ",
+        ),
+        (
+            "store = { env = \"INBOX_TEST_SHORT\" }",
+            "inbox.toml:1:9: store: ",
+        ),
+        (
             "listne = 1",
             "inbox.toml:1:1: listne: unknown field `listne`",
         ),
@@ -128,6 +140,12 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
         (
             format!("{custom}{secret}[webhooks.custom]\nheader = \"x\"\nsigns = \"{{timestamp}}\""),
             "inbox.toml:7:9: webhooks[0].custom.signs: expected what is signed",
+        ),
+        (
+            format!(
+                "{custom}{secret}[webhooks.custom]\nheader = \"x\"\nsigns = \"{{time}}.{{body}}\""
+            ),
+            "inbox.toml:7:9: webhooks[0].custom.signs: {time} is unknown, expected {timestamp} or {body}",
         ),
         (
             format!(

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Listen>,
     pub(crate) store: Option<Spanned<StoreUrl>>,
     /// How long requests and handlers may go on at the end.
     pub(crate) grace: Option<Time>,
@@ -158,6 +158,14 @@ fn retry_delay() -> Time {
 /// A value that is read from a text.
 macro_rules! from_text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $read:expr) => {
+/// An address to listen at. A name is none: it may have several, of which one would be a guess.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let expected = "expected an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
+        expected.to_owned()
+    })
+}
+
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub(crate) struct $name(pub(crate) $inner);
@@ -203,6 +211,12 @@ from_text!(
         "forever" => Ok(None),
         text => args::duration(text)
             .map(Some)
+from_text!(
+    /// An address to listen at.
+    Listen(SocketAddr),
+    address
+);
+
             .map_err(|error| format!("{error}, or \"forever\"")),
     }
 );
@@ -333,9 +347,9 @@ mod tests {
                 "unknown field `listne`",
             ),
             (
-                "listen = \"localhost\"",
+                "listen = \"localhost:8080\"",
                 "inbox.toml:1:10: listen: ",
-                "socket address",
+                "expected an IP address and a port, such as 127.0.0.1:8080",
             ),
             ("listen = ", "inbox.toml:1:10: ", ""),
             (

@@ -61,7 +61,9 @@ from_text!(
     Signed(Vec<Part>),
     |text| {
         let parts = parts(text);
-        if parts.contains(&Part::Body) {
+        if let Some(place) = parts.iter().find_map(unknown_place) {
+            Err(format!("{{{place}}} is unknown, expected {{timestamp}} or {{body}}"))
+        } else if parts.contains(&Part::Body) {
             Ok(parts)
         } else {
             Err("expected what is signed, such as {timestamp}.{body}, with the body".to_owned())
@@ -99,6 +101,19 @@ fn parts(text: &str) -> Vec<Part> {
         rest = after;
     }
     parts
+}
+
+/// The name of what looks like a place and is none, such as `{time}`.
+fn unknown_place(part: &Part) -> Option<&str> {
+    let Part::Text(text) = part else { return None };
+    let mut names = text.split('{').skip(1).filter_map(|rest| {
+        let (name, _) = rest.split_once('}')?;
+        Some(name)
+    });
+    names.find(|name| {
+        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        !name.is_empty() && name.bytes().all(is_word)
+    })
 }
 
 impl Custom {
@@ -164,5 +179,14 @@ mod tests {
             assert_eq!(parts(text), expected);
         }
         assert!(Signed::new("{timestamp}").is_err());
+        for wrong in ["{time}.{body}", "{body}{Body}", "{{time}}{body}"] {
+            assert!(
+                Signed::new(wrong).unwrap_err().contains("is unknown"),
+                "{wrong}"
+            );
+        }
+        for right in ["{\"a\":{body}}", "{}{body}", "{ {body}", "}{body}"] {
+            assert!(Signed::new(right).is_ok(), "{right}");
+        }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) check: bool,
     /// Listen at this address [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
     pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) flags: Flags,

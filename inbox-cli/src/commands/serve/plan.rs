@@ -64,14 +64,22 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
         }
         None => (Source::CommandLine, from_flags(&args.flags)?),
     };
+    let place = config.store.as_ref().map(Spanned::span);
     let mut plan = Plan::new(&source, config).await?;
     if let Some(address) = args.listen {
         plan.listen = address;
     }
-    if !global.is_default_store || plan.store.is_empty() {
-        plan.store.clone_from(&global.store);
+    match place {
+        Some(place) if global.is_default_store => {
+            if let Err(reason) = store::understand(&plan.store) {
+                return Err(source.wrong("store", place, reason).into());
+            }
+        }
+        _ => {
+            plan.store.clone_from(&global.store);
+            store::check(&plan.store)?;
+        }
     }
-    store::check(&plan.store)?;
     if plan.api.is_none() && plan.webhooks.is_empty() && plan.handlers.is_empty() {
         return Err(match source {
             Source::CommandLine => anyhow!(NOTHING),
@@ -128,7 +136,7 @@ impl Plan {
         let grace = config.grace.map_or(GRACE, |grace| grace.0);
         let listen = config
             .listen
-            .unwrap_or_else(|| ([127, 0, 0, 1], 8080).into());
+            .map_or_else(|| ([127, 0, 0, 1], 8080).into(), |listen| listen.0);
         let store = match config.store {
             None => String::new(),
             Some(place) => {
