@@ -111,7 +111,7 @@ pub(crate) fn time_limit(text: &str) -> Result<TimeLimit, String> {
 pub(crate) const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exit> {
-    let handler = handler::from_args(&args.target)?;
+    let handler = handler::from_args(&args.target, &[])?;
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
     let bar = progress::counter(global, "handlers run");

@@ -38,7 +38,7 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
-    let handler = handler::from_args(&args.target)?;
+    let handler = handler::from_args(&args.target, &[])?;
     store::check_is_not_inbox(&global.store, &args.input.file)?;
     let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;

@@ -40,13 +40,16 @@ const LACKING: Duration = Duration::from_secs(2);
 pub(super) struct Run {
     program: PathBuf,
     arguments: Vec<OsString>,
+    /// Variables that are not for it.
+    secrets: Vec<String>,
 }
 
 impl Run {
-    pub(super) fn new(program: &str, arguments: &[String]) -> Result<Self> {
+    pub(super) fn new(program: &str, arguments: &[String], secrets: &[String]) -> Result<Self> {
         Ok(Self {
             program: find(program)?,
             arguments: arguments.iter().map(OsString::from).collect(),
+            secrets: secrets.to_vec(),
         })
     }
 }
@@ -75,6 +78,9 @@ impl Handler for Run {
             .kill_on_drop(true)
             // Its own group: Ctrl-C is for us, who let running commands finish.
             .process_group(0);
+        for secret in &self.secrets {
+            command.env_remove(secret);
+        }
         command.envs(variables(super::facts(context.leased())));
         let mut child = command.spawn().map_err(|e| not_started(&e))?;
         // Dropped with this future, at a time-out for one.
@@ -222,7 +228,7 @@ mod tests {
 
     #[test]
     fn an_unknown_command_is_refused() {
-        assert!(Run::new("no-such-command-anywhere", &[]).is_err());
-        assert!(Run::new("true", &[]).is_ok());
+        assert!(Run::new("no-such-command-anywhere", &[], &[]).is_err());
+        assert!(Run::new("true", &[], &[]).is_ok());
     }
 }

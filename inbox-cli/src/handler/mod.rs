@@ -53,10 +53,14 @@ pub(crate) struct TargetArgs {
 
 /// The handler that the command line asks for. Fails before anything is claimed when it cannot
 /// work: a command that is not there, a URL that is not one.
-pub(crate) fn from_args(args: &TargetArgs) -> Result<Arc<dyn Handler>> {
+///
+/// A command does not inherit the environment variables that are `secrets`.
+pub(crate) fn from_args(args: &TargetArgs, secrets: &[String]) -> Result<Arc<dyn Handler>> {
     match (&args.post, args.command.split_first()) {
         (Some(url), _) => Ok(Arc::new(http::Post::new(url)?)),
-        (None, Some((program, arguments))) => Ok(Arc::new(command::Run::new(program, arguments)?)),
+        (None, Some((program, arguments))) => {
+            Ok(Arc::new(command::Run::new(program, arguments, secrets)?))
+        }
         // Clap's group requires one of the two.
         (None, None) => anyhow::bail!("no handler: give --post URL or -- COMMAND"),
     }

@@ -180,6 +180,58 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
     place.inbox(&both).exits(2).complains("cannot be used with");
 }
 
+#[test]
+fn a_check_says_what_the_start_would_warn_of() {
+    let place = Place::new();
+    let api = "[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\n";
+    let open = format!("listen = \"0.0.0.0:8080\"\n{api}[janitor]\nkeep_processed = \"1s\"");
+    let handler = "[[handlers]]\nname = \"a\"\ncommand = [\"true\"]";
+    let output = check(&place, &format!("{open}\n{handler}"))
+        .exits(0)
+        .says("the configuration is good")
+        .complains("warning: without [tls]")
+        .complains("warning: processed messages are kept for 1s");
+    assert_eq!(output.stderr.lines().count(), 2, "{output:?}");
+    assert_eq!(check(&place, api).exits(0).stderr, "");
+}
+
+#[tokio::test]
+async fn commands_do_not_inherit_what_is_named_as_a_secret() {
+    let place = Place::new();
+    place.file(
+        "inbox.toml",
+        "store = { env = \"INBOX_TEST_URL\" }\n\
+         [api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\n\
+         [[webhooks]]\npath = \"/a\"\nprovider = \"github\"\n\
+         secrets = [{ env = \"INBOX_TEST_WEBHOOK\" }]\n\
+         [[handlers]]\nname = \"h\"\ncommand = [\"sh\", \"-c\", \"env | cut -d= -f1 > seen\"]",
+    );
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", "inbox.toml"];
+    let mut command = place.command(&arguments);
+    command
+        .env("INBOX_TEST_URL", "sqlite://inbox.db")
+        .env("INBOX_TEST_WEBHOOK", "hunter2")
+        .env("INBOX_TEST_OTHER", "hunter3");
+    let service = Service::run(command);
+    service.send("1").await;
+    wait_for("the command", || place.stats().processed == 1);
+    // Names only: a failure prints them.
+    let seen = place.read("seen");
+    for (name, is_there) in [
+        ("INBOX_TEST_URL", false),
+        ("INBOX_TEST_TOKEN", false),
+        ("INBOX_TEST_WEBHOOK", false),
+        ("INBOX_TEST_OTHER", true),
+        ("INBOX_ID", true),
+    ] {
+        assert_eq!(
+            seen.lines().any(|line| line == name),
+            is_there,
+            "{name} in {seen}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn the_command_line_overrides_the_configuration() {
     let place = Place::new();

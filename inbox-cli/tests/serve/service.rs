@@ -58,7 +58,8 @@ impl Service {
         Self::run(command)
     }
 
-    fn run(mut command: Command) -> Self {
+    /// Starts what serves by this command, and waits until it listens.
+    pub(crate) fn run(mut command: Command) -> Self {
         let mut child = command
             .env("INBOX_TEST_TOKEN", TOKEN)
             .stdout(Stdio::piped())

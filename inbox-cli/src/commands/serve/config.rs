@@ -78,6 +78,25 @@ pub(crate) struct HandlerConfig {
     pub(crate) retry_delay: Time,
 }
 
+impl Config {
+    /// The environment variables that are named as secrets.
+    pub(crate) fn secret_variables(&self) -> Vec<String> {
+        let store = match self.store.as_ref().map(Spanned::get_ref) {
+            Some(StoreUrl::Secret(secret)) => Some(secret),
+            Some(StoreUrl::Url(_)) | None => None,
+        };
+        let tokens = self.api.iter().flat_map(|api| &api.get_ref().tokens);
+        let webhooks = self.webhooks.iter();
+        let secrets = webhooks.flat_map(|webhook| &webhook.get_ref().secrets);
+        let all = store
+            .into_iter()
+            .chain(tokens.chain(secrets).map(Spanned::get_ref));
+        all.filter_map(Secret::variable)
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
 impl Api {
     pub(crate) fn new(tokens: Vec<Spanned<Secret>>) -> Self {
         Self {
@@ -139,6 +158,14 @@ impl Default for Janitor {
     }
 }
 
+/// An address to listen at. A name is none: it may have several, of which one would be a guess.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let expected = "expected an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
+        expected.to_owned()
+    })
+}
+
 fn concurrency() -> Concurrency {
     Concurrency(4)
 }
@@ -158,14 +185,6 @@ fn retry_delay() -> Time {
 /// A value that is read from a text.
 macro_rules! from_text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $read:expr) => {
-/// An address to listen at. A name is none: it may have several, of which one would be a guess.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        let expected = "expected an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
-        expected.to_owned()
-    })
-}
-
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub(crate) struct $name(pub(crate) $inner);
@@ -193,6 +212,12 @@ from_text!(
 );
 
 from_text!(
+    /// An address to listen at.
+    Listen(SocketAddr),
+    address
+);
+
+from_text!(
     /// A time that a lease may have.
     Lease(Duration),
     args::lease
@@ -211,12 +236,6 @@ from_text!(
         "forever" => Ok(None),
         text => args::duration(text)
             .map(Some)
-from_text!(
-    /// An address to listen at.
-    Listen(SocketAddr),
-    address
-);
-
             .map_err(|error| format!("{error}, or \"forever\"")),
     }
 );

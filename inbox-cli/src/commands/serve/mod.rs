@@ -50,8 +50,8 @@ pub(crate) struct ServeArgs {
     /// Read the configuration in this file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Check the configuration, with its secrets, certificates and commands, and end. The store is not
-    /// asked
+    /// Check the configuration, with its secrets, certificates and commands, print its warnings, and
+    /// end. The store is not asked
     #[arg(long)]
     pub(crate) check: bool,
     /// Listen at this address [default: 127.0.0.1:8080]
@@ -132,6 +132,7 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
     };
     if args.check {
         if !global.quiet {
+            warn(&plan);
             output::line(format!("the configuration is good: {}", plan.sentence()))?;
         }
         return Ok(Exit::Ok);
@@ -193,6 +194,10 @@ fn announce(plan: &Plan, address: SocketAddr) {
     for line in plan.lines() {
         output::note(format_args!("  {line}"));
     }
+    warn(plan);
+}
+
+fn warn(plan: &Plan) {
     for warning in plan.warnings() {
         output::note(format_args!("warning: {warning}"));
     }

@@ -133,6 +133,7 @@ fn from_flags(flags: &Flags) -> Result<Config> {
 impl Plan {
     async fn new(source: &Source, config: Config) -> Result<Self, Wrong> {
         const GRACE: Duration = Duration::from_secs(20);
+        let secrets = config.secret_variables();
         let grace = config.grace.map_or(GRACE, |grace| grace.0);
         let listen = config
             .listen
@@ -163,7 +164,7 @@ impl Plan {
                     "the API is not served without a token: tokens = [{ env = \"INBOX_TOKEN\" }]",
                 ));
             }
-            let tokens = secrets(source, "api.tokens", &api.tokens)?;
+            let tokens = read_all(source, "api.tokens", &api.tokens)?;
             let token = |(index, text): (usize, &String)| {
                 Token::new(text).map_err(|error| {
                     let span = api.tokens.get(index).map_or(0..0, Spanned::span);
@@ -193,7 +194,7 @@ impl Plan {
             api: api.transpose()?,
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
-            handlers: handlers(source, config.handlers, grace)?,
+            handlers: handlers(source, config.handlers, grace, &secrets)?,
             janitor: config.janitor,
         })
     }
@@ -313,7 +314,7 @@ fn file(source: &Source, key: &str, path: &Spanned<PathBuf>) -> Result<Vec<u8>, 
 }
 
 /// The secrets that are named.
-pub(super) fn secrets(
+pub(super) fn read_all(
     source: &Source,
     key: &str,
     all: &[Spanned<Secret>],
@@ -331,6 +332,7 @@ fn handlers(
     source: &Source,
     all: Vec<Spanned<HandlerConfig>>,
     grace: Duration,
+    secrets: &[String],
 ) -> Result<Vec<PlannedHandler>, Wrong> {
     let mut planned: Vec<PlannedHandler> = Vec::new();
     for (index, config) in all.into_iter().enumerate() {
@@ -363,7 +365,7 @@ fn handlers(
                 host(target.post.as_deref().unwrap_or_default())
             ),
         };
-        let handler = handler::from_args(&target)
+        let handler = handler::from_args(&target, secrets)
             .map_err(|error| source.wrong(&format!("{key}.command"), span, error))?;
         let args = config.into_args(grace);
         let limit = args.time_limit(&target);

@@ -17,6 +17,14 @@ pub(crate) enum Secret {
 }
 
 impl Secret {
+    /// The environment variable with it, if it is in one.
+    pub(crate) fn variable(&self) -> Option<&str> {
+        match self {
+            Self::Env(name) => Some(name),
+            Self::File(_) => None,
+        }
+    }
+
     /// Fetches it, without the line break that editors and `echo` leave at the end. The error names
     /// the place, and nothing of what is there.
     pub(crate) fn read(&self) -> Result<String, String> {

@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::{
     config::{Source, Time, Wrong, from_text},
     custom::Custom,
-    plan::secrets,
+    plan::read_all,
     secret::Secret,
 };
 
@@ -155,7 +155,7 @@ pub(super) fn plan(
         if webhook.handlers.is_empty() {
             return Err(source.wrong(&format!("{key}.handlers"), span, "name a handler at least"));
         }
-        let secrets = secrets(source, &format!("{key}.secrets"), &webhook.secrets)?;
+        let secrets = read_all(source, &format!("{key}.secrets"), &webhook.secrets)?;
         let provider =
             provider(&webhook, secrets).map_err(|error| source.wrong(&key, span, error))?;
         planned.push(PlannedWebhook { webhook, provider });
