@@ -7,8 +7,9 @@ stopping = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 
 
-def handle(message):
-    """Yours. An exception is a retry, a ValueError or KeyError (a bad message) a dead letter."""
+def handle(message, lost):
+    """Yours. An exception is a retry, a ValueError or KeyError (a bad message) a dead letter. Once `lost`
+    is set, another worker may have the message: look at it before each effect, and stop."""
     print("charging for order", message["payload"]["order"])
 
 
@@ -31,22 +32,25 @@ def settle(lease, outcome, **fields):
     post("/v1/settle", {"settlements": [{"lease": lease, "outcome": outcome, **fields}]})
 
 
-def renew(lease, done):
+def renew(lease, done, lost):
     while not done.wait(LEASE / 3):
-        post("/v1/extend", {"leases": [lease], "lease_seconds": LEASE})
+        answer = post("/v1/extend", {"leases": [lease], "lease_seconds": LEASE})
+        if answer["leases"][0]["status"] != "extended":
+            return lost.set()
 
 
 while not stopping.is_set():
     claim = {"handlers": ["billing"], "lease_seconds": LEASE, "wait_seconds": 2, "worker": "python"}
     for message in post("/v1/claim", claim)["messages"]:
-        lease, done = message["lease"], threading.Event()
-        threading.Thread(target=renew, args=(lease, done), daemon=True).start()
+        lease, done, lost = message["lease"], threading.Event(), threading.Event()
+        threading.Thread(target=renew, args=(lease, done, lost), daemon=True).start()
+        outcome, fields = "processed", {}
         try:
-            handle(message)
-            settle(lease, "processed")
+            handle(message, lost)
         except (ValueError, KeyError) as error:
-            settle(lease, "dead", error=repr(error))
+            outcome, fields = "dead", {"error": repr(error)}
         except Exception as error:
-            settle(lease, "retry", error=repr(error))
-        finally:
-            done.set()
+            outcome, fields = "retry", {"error": repr(error)}
+        if not lost.is_set():
+            settle(lease, outcome, **fields)
+        done.set()

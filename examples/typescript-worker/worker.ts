@@ -7,8 +7,9 @@ process.on("SIGTERM", () => (stopping = true));
 
 class BadMessage extends Error {}
 
-/** Yours. An error is a retry, a BadMessage a dead letter. */
-async function handle(message: Message): Promise<void> {
+/** Yours. An error is a retry, a BadMessage a dead letter. Once `lost` is aborted, another worker may
+ * have the message: look at it before each effect, and stop. */
+async function handle(message: Message, lost: AbortSignal): Promise<void> {
   const { order } = message.payload as { order?: number };
   if (order === undefined) throw new BadMessage("no order");
   console.log("charging for order", order);
@@ -33,11 +34,16 @@ const settle = (lease: object, outcome: string, fields: object = {}) =>
 while (!stopping) {
   const claim = { handlers: ["billing"], lease_seconds: LEASE, wait_seconds: 2, worker: "typescript" };
   for (const message of (await post<{ messages: Message[] }>("/v1/claim", claim)).messages) {
-    const renew = () => post("/v1/extend", { leases: [message.lease], lease_seconds: LEASE });
+    const lost = new AbortController();
+    const renew = async () => {
+      const extend = { leases: [message.lease], lease_seconds: LEASE };
+      const { leases } = await post<{ leases: { status: string }[] }>("/v1/extend", extend);
+      if (leases[0]?.status !== "extended") lost.abort();
+    };
     const renewing = setInterval(() => void renew().catch(console.error), (LEASE / 3) * 1000);
-    const failure = await handle(message).then(() => undefined, (error: unknown) => error);
+    const failure = await handle(message, lost.signal).then(() => undefined, (error: unknown) => error);
     const outcome = failure instanceof BadMessage ? "dead" : failure ? "retry" : "processed";
-    await settle(message.lease, outcome, failure ? { error: String(failure) } : {});
+    if (!lost.signal.aborted) await settle(message.lease, outcome, failure ? { error: String(failure) } : {});
     clearInterval(renewing);
   }
 }

@@ -1,12 +1,19 @@
 //! The workers in other languages, as they stand in `examples`.
 
 use std::{
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
+use axum::{Router, routing::post};
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     service::{Service, TOKEN, on_both_stores},
@@ -53,6 +60,117 @@ async fn works(place: &Place, start: impl Fn(&str) -> Command) {
     assert_eq!(output.stdout.matches("charging").count(), 2, "{output:?}");
 }
 
+/// A worker whose handler waits until it is told that the lease is lost, and then says `stopped`. It must
+/// not settle the message.
+async fn stops(mut worker: Command) {
+    let (claims, settlements) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let answer = |answer: Value| ([("content-type", "application/json")], answer.to_string());
+    let claim = {
+        let claims = Arc::clone(&claims);
+        move || async move {
+            let is_first = claims.fetch_add(1, Ordering::SeqCst) == 0;
+            let message = json!({"payload": {"order": 7}, "lease": {"token": "1"}});
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            answer(json!({"messages": if is_first { vec![message] } else { vec![] }}))
+        }
+    };
+    let settle = {
+        let settlements = Arc::clone(&settlements);
+        move || async move {
+            settlements.fetch_add(1, Ordering::SeqCst);
+            answer(json!({"settlements": [{"status": "lease_lost"}]}))
+        }
+    };
+    let app = Router::new()
+        .route("/v1/claim", post(claim))
+        .route(
+            "/v1/extend",
+            post(move || async move { answer(json!({"leases": [{"status": "lease_lost"}]})) }),
+        )
+        .route("/v1/settle", post(settle));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = axum_server::from_tcp(listener).unwrap();
+    tokio::spawn(server.serve(app.into_make_service()));
+    let worker = worker
+        .env("INBOX_TOKEN", TOKEN)
+        .env("INBOX_URL", url)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    tokio::task::block_in_place(|| {
+        wait_for("the next claim", || claims.load(Ordering::SeqCst) > 1);
+    });
+    signal(&worker, Signal::SIGTERM);
+    let output = tokio::task::block_in_place(|| worker.wait_with_output());
+    finish(output.unwrap()).exits(0).says("stopped");
+    assert_eq!(settlements.load(Ordering::SeqCst), 0);
+}
+
+/// The worker with other lines in place of some.
+fn changed(script: &Path, changes: [(&str, &str); 2]) -> tempfile::NamedTempFile {
+    let mut text = std::fs::read_to_string(script).unwrap();
+    for (from, to) in changes {
+        assert_eq!(text.matches(from).count(), 1, "{from}");
+        text = text.replace(from, to);
+    }
+    // To Node a module, as its package says of it where it stands; to Python it is all one.
+    let file = tempfile::Builder::new().suffix(".mjs").tempfile().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_python_worker_stops_when_its_lease_is_lost() {
+    if which::which("python3").is_err() {
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let script = changed(
+        &examples().join("python-worker/worker.py"),
+        [
+            (
+                "os.environ[\"INBOX_TOKEN\"], 60",
+                "os.environ[\"INBOX_TOKEN\"], 0.3",
+            ),
+            (
+                "print(\"charging for order\", message[\"payload\"][\"order\"])",
+                "print(\"stopped\" if lost.wait(60) else \"not told\")",
+            ),
+        ],
+    );
+    let mut command = Command::new("python3");
+    command.arg("-u").arg(script.path());
+    stops(command).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_typescript_worker_stops_when_its_lease_is_lost() {
+    let script = match tokio::task::block_in_place(compiled) {
+        Ok(script) => script,
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            return;
+        }
+    };
+    let script = changed(
+        &script,
+        [
+            ("LEASE = 60", "LEASE = 0.3"),
+            (
+                "console.log(\"charging for order\", order);",
+                "await new Promise((stop) => lost.addEventListener(\"abort\", stop)); \
+                 console.log(\"stopped\");",
+            ),
+        ],
+    );
+    let mut command = Command::new("node");
+    command.arg(script.path());
+    stops(command).await;
+}
+
 #[test]
 fn the_python_worker_works() {
     if which::which("python3").is_err() {
@@ -70,8 +188,11 @@ fn the_python_worker_works() {
     });
 }
 
-/// The worker as JavaScript, and with that its types checked; or why that cannot be had.
+/// The worker as JavaScript, and with that its types checked; or why that cannot be had. One at a time:
+/// those who ask share a folder.
 fn compiled() -> Result<PathBuf, String> {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
     let example = examples().join("typescript-worker");
     if which::which("node").is_err() || which::which("npm").is_err() {
         return Err("there is no node and npm".to_owned());
