@@ -37,6 +37,9 @@ fn a_message_goes_from_a_producer_to_a_worker() {
         assert_eq!(claimed[0]["attempt"], 2);
         let settled = service.settle(&claimed[0], "processed").await;
         assert_eq!(settled, json!({"status": "done", "outcome": "processed"}));
+        // What a repetition says changes nothing.
+        let repeated = service.settle(&claimed[0], "dead").await;
+        assert_eq!(repeated, json!({"status": "done", "outcome": "dead"}));
         let message = json!({"handler": "h", "id": "1", "kind": "k"});
         let begun = service.ask("/v1/begin", json!({"message": message})).await;
         assert_eq!(begun["status"], "processed");
