@@ -261,8 +261,8 @@ async fn upgrade_shard(
         return Ok(());
     }
     let handlers = find_handlers(connection, shard).await?;
-    for (step, makes) in steps.iter().zip(2..) {
-        while makes > version {
+    for (step, makes) in steps.iter().zip(2..).filter(|(_, makes)| *makes > version) {
+        loop {
             let call = connection.caller.step_call(step, makes, shard, &handlers);
             let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
             if reply::text(&answer.next()?)? != Some("more") {
