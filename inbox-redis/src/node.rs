@@ -2,7 +2,10 @@
 
 pub(crate) mod confirmations;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
@@ -28,6 +31,8 @@ pub(crate) struct Node {
     plain: Line,
     sure: [Line; CONNECTIONS],
     pub(crate) group: Group,
+    /// How often a call had no answer in time. Connections from before the last one are given up.
+    silences: AtomicU64,
 }
 
 impl Node {
@@ -38,6 +43,7 @@ impl Node {
             plain: Line::new(),
             sure: std::array::from_fn(|_| Line::new()),
             group: Group::new(options.confirmations),
+            silences: AtomicU64::new(0),
         }
     }
 
@@ -76,16 +82,23 @@ impl Node {
         until: Instant,
         commands: Commands<'_>,
     ) -> Result<Vec<Value>, Failed> {
-        let answered = line.send(&self.client, self.within, until, commands).await;
-        // What makes one connection silent does so to the others, too.
+        let answered = line.send(self, until, commands).await;
         if let Err(Failed::Lost(error)) = &answered
             && error.is_timeout()
         {
-            for line in self.sure.iter().chain([&self.plain]) {
-                line.give_up_any();
-            }
+            self.give_up_connections();
         }
         answered
+    }
+
+    /// Whoever comes next connects, on each line: what makes one connection silent does so to the
+    /// others, too. Those who wait on the old ones go on waiting.
+    fn give_up_connections(&self) {
+        self.silences.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn silences(&self) -> u64 {
+        self.silences.load(Ordering::SeqCst)
     }
 }
 
@@ -97,6 +110,8 @@ const IDLE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 struct Open {
     number: u64,
+    /// Those of the node when it was made.
+    silences: u64,
     used: Instant,
     connection: MultiplexedConnection,
 }
@@ -125,27 +140,33 @@ impl Line {
         }
     }
 
-    async fn get(&self, client: &Client, within: Duration, until: Instant) -> RedisResult<Open> {
+    async fn get(&self, node: &Node, until: Instant) -> RedisResult<Open> {
         let connected = async {
             let mut place = self.open.lock().await;
             let (number, open) = &mut *place;
-            if let Some(open) = open
-                && open.is_alive(until.min(Instant::now() + within)).await
-            {
-                open.used = Instant::now();
-                return Ok(open.clone());
+            if let Some(found) = open {
+                // A silent connection leaves time for another one.
+                let now = Instant::now();
+                let patience = node.within.min(until.saturating_duration_since(now) / 2);
+                if found.silences == node.silences() && found.is_alive(now + patience).await {
+                    found.used = Instant::now();
+                    return Ok(found.clone());
+                }
+                *open = None;
             }
             // Calls have their own time limits.
             let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(within))
+                .set_connection_timeout(Some(node.within))
                 .set_response_timeout(None);
-            let connection = client
+            let connection = node
+                .client
                 .get_multiplexed_async_connection_with_config(&config)
                 .await?;
             *number += 1;
             Ok(open
                 .insert(Open {
                     number: *number,
+                    silences: node.silences(),
                     used: Instant::now(),
                     connection,
                 })
@@ -163,25 +184,14 @@ impl Line {
         }
     }
 
-    /// The next one who comes connects. Who is just connecting is left alone.
-    fn give_up_any(&self) {
-        if let Ok(mut place) = self.open.try_lock() {
-            place.1 = None;
-        }
-    }
-
     /// Runs commands behind each other, and answers each one's value or error.
     async fn send(
         &self,
-        client: &Client,
-        within: Duration,
+        node: &Node,
         until: Instant,
         commands: Commands<'_>,
     ) -> Result<Vec<Value>, Failed> {
-        let mut open = self
-            .get(client, within, until)
-            .await
-            .map_err(Failed::NotSent)?;
+        let mut open = self.get(node, until).await.map_err(Failed::NotSent)?;
         let answered = timeout_at(until, commands.run(&mut open.connection))
             .await
             .unwrap_or_else(|_| Err(late()));

@@ -186,15 +186,11 @@ async fn a_silent_connection_of_a_cluster_is_left() {
     }
 }
 
-/// On one server too, with confirmation.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_connection_of_those_who_wait_is_left() {
-    let Some(primary) = own(&[]).await else {
-        return;
-    };
-    let Some(replica) = own(&[]).await else {
-        return;
-    };
+/// A server and its replica, and a store that reaches the server through a proxy and has each change
+/// confirmed.
+async fn confirmed_behind_proxy() -> Option<([Server; 2], Proxy, RedisStore)> {
+    let primary = own(&[]).await?;
+    let replica = own(&[]).await?;
     follow(replica.url(), Some(primary.url())).await;
     let proxy = Proxy::start(socket(primary.url())).await.unwrap();
     let url = format!("redis://{}/", proxy.address());
@@ -209,18 +205,89 @@ async fn a_silent_connection_of_those_who_wait_is_left() {
     while let Err(error) = store.create().await {
         assert!(since.elapsed() < Duration::from_secs(30), "{error:?}");
     }
-    let _ = store.receive_one(&message("1")).await.unwrap();
-    let leased = claim(&store, 1).await.unwrap().remove(0);
-    // Of both connections, one of which may not have been needed so far.
+    Some(([primary, replica], proxy, store))
+}
+
+/// Uses both of the connections of those who wait, one of which may not have been needed so far.
+async fn use_all_connections(store: &RedisStore, name: &str) {
     for round in 0..20 {
-        let sent: Vec<_> = (0..8).map(|n| message(&format!("{round} {n}"))).collect();
+        let sent: Vec<_> = (0..8)
+            .map(|n| message(&format!("{name} {round} {n}")))
+            .collect();
         let receiving = sent.iter().map(|message| store.receive_one(message));
         futures_util::future::try_join_all(receiving).await.unwrap();
     }
+}
+
+/// On one server too, with confirmation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_connection_of_those_who_wait_is_left() {
+    let Some((_servers, proxy, store)) = confirmed_behind_proxy().await else {
+        return;
+    };
+    let _ = store.receive_one(&message("1")).await.unwrap();
+    let leased = claim(&store, 1).await.unwrap().remove(0);
+    use_all_connections(&store, "before").await;
     proxy.silence();
     let settled = store.settle_one(&leased.lease, processed()).await;
     let error = settled.expect_err("nothing arrives");
     assert_eq!(error.effect(), Effect::Unknown, "{error:?}");
     let settled = store.settle_one(&leased.lease, processed()).await.unwrap();
     assert_eq!(settled, Settled::Done);
+}
+
+/// Callers whose time ends at different moments, in the same group too: each finds another connection
+/// when it comes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_those_who_wait_leaves_a_silent_connection() {
+    let Some((_servers, proxy, store)) = confirmed_behind_proxy().await else {
+        return;
+    };
+    for round in 0..3 {
+        use_all_connections(&store, &format!("before {round}")).await;
+        proxy.silence();
+        let calls = (0..16_u32).map(|n| {
+            let store = &store;
+            async move {
+                tokio::time::sleep(Duration::from_millis(20) * n).await;
+                let sent = message(&format!("{round} {n}"));
+                if store.receive_one(&sent).await.is_err() {
+                    let again = store.receive_one(&sent).await;
+                    assert!(again.is_ok(), "{n}: {again:?}");
+                    return 1;
+                }
+                0
+            }
+        });
+        let failed: u32 = futures_util::future::join_all(calls).await.iter().sum();
+        assert!(failed > 0, "the connections were silent");
+    }
+}
+
+/// A connection that went silent while nobody used it is found out and replaced within the time limit
+/// of the call that comes upon it, however short that is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_connection_that_went_silent_is_replaced() {
+    let Some((servers, proxy, sure)) = confirmed_behind_proxy().await else {
+        return;
+    };
+    let beside = Proxy::start(socket(servers[0].url())).await.unwrap();
+    let url = format!("redis://{}/", beside.address());
+    let plain = RedisStore::connect(options(&url, false, 1).operation_timeout(LIMIT)).await;
+    let plain = plain.unwrap();
+    plain.create().await.unwrap();
+    for round in 0..2 {
+        use_all_connections(&sure, &format!("before {round}")).await;
+        let _ = plain.receive_one(&message(&format!("plain {round}"))).await;
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        proxy.silence();
+        beside.silence();
+        for n in 0..4 {
+            let sent = message(&format!("after {round} {n}"));
+            for (name, store) in [("plain", &plain), ("confirmed", &sure)] {
+                let receipt = store.receive_one(&sent).await;
+                assert_eq!(receipt.unwrap(), Receipt::Accepted, "{name}");
+            }
+        }
+    }
 }

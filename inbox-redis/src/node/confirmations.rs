@@ -149,7 +149,11 @@ impl Node {
             Ok(Ok(answer)) => answer,
             // The task answers everybody, unless the runtime ends.
             Ok(Err(_)) => Err(Failed::Lost(garbled())),
-            Err(_) => Err(Failed::Lost(late())),
+            Err(_) => {
+                // Not left to the group's task: the next call may come before it notices.
+                self.give_up_connections();
+                Err(Failed::Lost(late()))
+            }
         }
     }
 
