@@ -74,7 +74,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, post},
 };
-use inbox::{CancellationToken, RetryPolicy, Store};
+use inbox::{BacklogGate, CancellationToken, RetryPolicy, Store};
 use tokio_util::task::TaskTracker;
 
 pub use self::{
@@ -100,6 +100,7 @@ pub struct ApiBuilder {
     tokens: Vec<Token>,
     retry: RetryPolicy,
     body_limit: usize,
+    gate: Option<BacklogGate>,
     shutdown: CancellationToken,
 }
 
@@ -109,6 +110,7 @@ struct Shared {
     tokens: Vec<Token>,
     retry: RetryPolicy,
     body_limit: usize,
+    gate: Option<BacklogGate>,
     shutdown: CancellationToken,
     turns: Turns,
     /// Work that goes on without its caller.
@@ -125,6 +127,7 @@ impl Api {
             tokens: Vec::new(),
             retry: RetryPolicy::default(),
             body_limit: 32 * 1024 * 1024,
+            gate: None,
             shutdown: CancellationToken::new(),
         }
     }
@@ -224,6 +227,14 @@ impl ApiBuilder {
         self
     }
 
+    /// Answers new messages (`/v1/messages`) with 503 and `Retry-After`, and stores none, while the gate is
+    /// shut, that is, while the backlog is over a limit. What makes the backlog smaller is served as always.
+    #[must_use]
+    pub fn backlog_gate(mut self, gate: BacklogGate) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
     /// Sets what ends the claims that wait: they are answered at once, with no messages. Those that
     /// come later are too, after a second at most. A server that waits for its requests at its end
     /// needs it.
@@ -241,6 +252,7 @@ impl ApiBuilder {
             tokens: self.tokens,
             retry: self.retry,
             body_limit: self.body_limit,
+            gate: self.gate,
             shutdown: self.shutdown,
             turns: Turns::default(),
             under_way: TaskTracker::new(),

@@ -7,6 +7,10 @@ use serde_json::{Map, Value};
 /// The media type of problem documents.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
+/// How soon to come again while the backlog is over its limit, or what sends webhooks meets an outage of the
+/// store, in seconds.
+pub(crate) const LATER: u64 = 5;
+
 /// A problem document, with the status and headers of its response.
 ///
 /// ```

@@ -361,6 +361,11 @@ fn webhooks_wait_while_the_backlog_is_over_its_limit() {
         assert_eq!(refused.status(), 503);
         assert!(refused.headers().contains_key("retry-after"));
         assert!(refused.text().await.unwrap().contains("backlog-full"));
+        // No new message comes in by the API either; what makes the backlog smaller is served.
+        let message = serde_json::json!({"handler": "h", "id": "api", "kind": "k"});
+        let (status, problem) = service.post("/v1/messages", &message).await;
+        assert_eq!(status, 503);
+        assert_eq!(problem["code"], "backlog-full", "{problem}");
         let claimed = service.claim(100, 0).await;
         assert_eq!(claimed.len(), stored, "what was refused is not stored");
         assert!(stored > 1);
@@ -368,6 +373,8 @@ fn webhooks_wait_while_the_backlog_is_over_its_limit() {
             service.settle(message, "processed").await;
         }
         wait_for_a_webhook(&service).await;
+        let (status, _) = service.post("/v1/messages", &message).await;
+        assert_eq!(status, 201);
     });
 }
 

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use super::{
     Shared,
     body::{Answer, check_batch, element, in_place},
-    problem::Problem,
+    problem::{Problem, ProblemType},
     wire::MessageIn,
 };
 
@@ -42,6 +42,10 @@ pub(super) async fn receive(
     State(shared): State<Arc<Shared>>,
     request: Request,
 ) -> Result<Response, Problem> {
+    if shared.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
+        let detail = "the backlog is over its limit; nothing was stored";
+        return Err(Problem::new(ProblemType::BacklogFull, detail));
+    }
     let body = shared.read(request).await?;
     if serde_json::from_slice::<Probe<'_>>(&body)?
         .messages

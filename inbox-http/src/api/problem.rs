@@ -29,6 +29,8 @@ pub(super) enum ProblemType {
     /// The store refuses the credentials of this server, or it lacks a permission.
     Denied,
     Unsupported,
+    /// More messages wait than are to.
+    BacklogFull,
     Unavailable,
     Failed,
 }
@@ -90,6 +92,11 @@ impl ProblemType {
                 "unsupported",
                 "This store cannot do that",
             ),
+            Self::BacklogFull => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "backlog-full",
+                "Too many messages wait; repeat the request later",
+            ),
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "unavailable",
@@ -139,6 +146,7 @@ impl Problem {
         };
         match self.of {
             ProblemType::Unavailable => document.retry_after(1),
+            ProblemType::BacklogFull => document.retry_after(problem::LATER),
             ProblemType::Unauthorized => {
                 document.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
             }

@@ -7,10 +7,10 @@ use inbox::{Receipt, receiver::Rejection};
 use serde::Serialize;
 
 use super::verify::VerifyError;
-use crate::{body::ReadError, problem::Problem};
-
-/// How soon a provider should come again while the backlog is over its limit, or the store is away, in seconds.
-const LATER: u64 = 5;
+use crate::{
+    body::ReadError,
+    problem::{LATER, Problem},
+};
 
 /// The most events in one batch. A larger one would not be stored before the answer is due, however often it came.
 pub(super) const MAX_BATCH: usize = 10_000;

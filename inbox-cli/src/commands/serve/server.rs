@@ -92,12 +92,19 @@ pub(super) fn router(
     counts: Arc<Counts>,
 ) -> Result<(Router, Option<Api>)> {
     let mut router = Router::new();
+    let gate = match plan.backlog_limit {
+        Some(limit) => Some(BacklogGate::builder(Arc::clone(store), limit).build()?),
+        None => None,
+    };
     let api = plan.api.as_ref().map(|planned| {
         let mut api = Api::builder(Arc::clone(store))
             .retry(planned.retry.clone())
             .shutdown(token.clone());
         if let Some(limit) = planned.body_limit {
             api = api.body_limit(limit);
+        }
+        if let Some(gate) = &gate {
+            api = api.backlog_gate(gate.clone());
         }
         for token in &planned.tokens {
             api = api.token(token.clone());
@@ -108,7 +115,7 @@ pub(super) fn router(
         router = router.merge(api.router());
     }
     if !plan.webhooks.is_empty() {
-        router = router.merge(webhooks(plan, store)?);
+        router = router.merge(webhooks(plan, store, gate)?);
     }
     let router = router
         .fallback(api::not_found)
@@ -120,11 +127,10 @@ pub(super) fn router(
 /// GitHub's own limit, which is the largest of all providers'.
 const WEBHOOK_LIMIT: usize = 25 * 1024 * 1024;
 
-fn webhooks(plan: &Plan, inbox: &Arc<dyn Inbox>) -> Result<Router> {
+fn webhooks(plan: &Plan, inbox: &Arc<dyn Inbox>, gate: Option<BacklogGate>) -> Result<Router> {
     let store: Arc<dyn Store> = Arc::<dyn Inbox>::clone(inbox);
     let mut receiver = WebhookReceiver::new(store).body_limit(WEBHOOK_LIMIT);
-    if let Some(limit) = plan.backlog_limit {
-        let gate = BacklogGate::builder(Arc::clone(inbox), limit).build()?;
+    if let Some(gate) = gate {
         receiver = receiver.backlog_gate(gate);
     }
     for planned in &plan.webhooks {
