@@ -259,6 +259,55 @@ async fn the_command_line_overrides_the_configuration() {
     assert!(place.path("inbox.db").exists());
 }
 
+#[tokio::test]
+async fn handlers_keep_messages_for_their_own_time() {
+    let place = Place::new();
+    place.file(
+        "inbox.toml",
+        "[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\n\
+         [janitor]\nkeep_processed = \"1ms\"\n\
+         [[janitor.handlers]]\nname = \"h\"\nkeep_processed = \"9d\"\nkeep_payloads = \"1ms\"",
+    );
+    let arguments = ["--config", "inbox.toml"];
+    let service = Service::start(&place, &arguments);
+    for handler in ["h", "other"] {
+        let message = json!({"handler": handler, "id": "1", "kind": "k", "payload": 7});
+        service.ask("/v1/messages", message).await;
+        let claim = json!({"handlers": [handler]});
+        let claimed = service.ask("/v1/claim", claim).await["messages"][0].take();
+        service.settle(&claimed, "processed").await;
+    }
+    drop(service);
+    // It sweeps when it starts.
+    let service = Service::start(&place, &arguments);
+    wait_for("a sweep", || place.stats().processed == 1);
+    wait_for("a payload's end", || {
+        let shown = place.inbox(&["show", "h/1", "--json"]).json();
+        shown[0]["payload_bytes"].is_null()
+    });
+    let said = service.said();
+    for line in [
+        "processed messages are DELETED after 1ms",
+        "processed messages of `h` are DELETED after 9d",
+        "payloads of processed messages of `h` are DELETED after 1ms; their keys stay",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    drop(service);
+    place.file(
+        "inbox.toml",
+        "[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\n\
+         [[janitor.handlers]]\nname = \"h\"\n[[janitor.handlers]]\nname = \"h\"",
+    );
+    let output = place
+        .command(&["serve", "--config", "inbox.toml", "--check"])
+        .env("INBOX_TEST_TOKEN", TOKEN)
+        .output();
+    crate::support::finish(output.unwrap())
+        .exits(2)
+        .complains("janitor.handlers[1].name: `h` is there twice");
+}
+
 /// A certificate for 127.0.0.1, and its key.
 fn certificate() -> (String, String) {
     let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();

@@ -22,7 +22,7 @@ pub(crate) struct Config {
     pub(crate) grace: Option<Time>,
     pub(crate) tls: Option<Tls>,
     pub(crate) api: Option<Spanned<Api>>,
-    /// While more messages than this wait, no webhook is taken.
+    /// While more messages than this wait, no new ones are taken.
     pub(crate) backlog_limit: Option<u64>,
     #[serde(default)]
     pub(crate) webhooks: Vec<Spanned<Webhook>>,
@@ -138,13 +138,86 @@ impl HandlerConfig {
     }
 }
 
-/// How long final messages are kept.
+/// How long final messages are kept, and when the others are deleted.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Janitor {
     pub(crate) keep_processed: Retention,
     pub(crate) keep_dead: Retention,
     pub(crate) keep_discarded: Retention,
+    /// Payloads and results of processed messages, whose keys stay.
+    pub(crate) keep_payloads: Retention,
+    /// At any time unless set.
+    pub(crate) hours: Option<Hours>,
+    pub(crate) handlers: Vec<Spanned<OwnRetention>>,
+}
+
+/// What is otherwise for one handler; the rest is as for all.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OwnRetention {
+    pub(crate) name: HandlerName,
+    keep_processed: Option<Retention>,
+    keep_dead: Option<Retention>,
+    keep_discarded: Option<Retention>,
+    keep_payloads: Option<Retention>,
+}
+
+/// How long messages are kept, of one handler or of all others. `None` is for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    pub(crate) processed: Option<Duration>,
+    pub(crate) dead: Option<Duration>,
+    pub(crate) discarded: Option<Duration>,
+    pub(crate) payloads: Option<Duration>,
+}
+
+impl Janitor {
+    /// Of the handlers that have nothing of their own.
+    pub(crate) fn kept(&self) -> Kept {
+        Kept {
+            processed: self.keep_processed.0,
+            dead: self.keep_dead.0,
+            discarded: self.keep_discarded.0,
+            payloads: self.keep_payloads.0,
+        }
+    }
+
+    pub(crate) fn kept_for(&self, own: &OwnRetention) -> Kept {
+        let or = |own: &Option<Retention>, common: &Retention| own.as_ref().unwrap_or(common).0;
+        Kept {
+            processed: or(&own.keep_processed, &self.keep_processed),
+            dead: or(&own.keep_dead, &self.keep_dead),
+            discarded: or(&own.keep_discarded, &self.keep_discarded),
+            payloads: or(&own.keep_payloads, &self.keep_payloads),
+        }
+    }
+
+    /// Everybody's, by the handler's name; that of all others has none.
+    pub(crate) fn all_kept(&self) -> impl Iterator<Item = (Option<&HandlerName>, Kept)> {
+        let own = self.handlers.iter().map(Spanned::get_ref);
+        let own = own.map(|own| (Some(&own.name), self.kept_for(own)));
+        std::iter::once((None, self.kept())).chain(own)
+    }
+}
+
+impl From<Kept> for inbox::Retention {
+    fn from(kept: Kept) -> Self {
+        let mut retention = Self::new();
+        if let Some(time) = kept.processed {
+            retention = retention.keep_processed(time);
+        }
+        if let Some(time) = kept.dead {
+            retention = retention.keep_dead(time);
+        }
+        if let Some(time) = kept.discarded {
+            retention = retention.keep_discarded(time);
+        }
+        if let Some(time) = kept.payloads {
+            retention = retention.keep_payloads(time);
+        }
+        retention
+    }
 }
 
 impl Default for Janitor {
@@ -154,6 +227,9 @@ impl Default for Janitor {
             keep_processed: Retention(Some(MONTH)),
             keep_dead: Retention(None),
             keep_discarded: Retention(Some(MONTH)),
+            keep_payloads: Retention(None),
+            hours: None,
+            handlers: Vec::new(),
         }
     }
 }
@@ -237,6 +313,20 @@ from_text!(
         text => args::duration(text)
             .map(Some)
             .map_err(|error| format!("{error}, or \"forever\"")),
+    }
+);
+
+from_text!(
+    /// From one full hour of the day to another, in UTC, such as `22-4`.
+    Hours((u8, u8)),
+    |text| {
+        let hours = text.split_once('-').and_then(|(from, to)| {
+            Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
+        });
+        match hours {
+            Some((from @ 0..=23, to @ 0..=24)) if (24 + to - from) % 24 != 0 => Ok((from, to)),
+            _ => Err("expected two full hours in UTC, such as 22-4".to_owned()),
+        }
     }
 );
 
@@ -407,6 +497,16 @@ mod tests {
                 "days",
             ),
             (
+                "[janitor]\nhours = \"4-4\"",
+                "inbox.toml:2:9: janitor.hours: ",
+                "such as 22-4",
+            ),
+            (
+                "[[janitor.handlers]]\nname = \"a\"\nkeep = \"7d\"",
+                "inbox.toml:3:1: ",
+                "unknown field `keep`",
+            ),
+            (
                 "[api]\ntokens = [\"hunter2\"]",
                 "inbox.toml:2:11: api.tokens[0]: ",
                 "not written",
@@ -442,5 +542,35 @@ mod tests {
             Some(Duration::from_secs(30 * 86_400))
         );
         assert_eq!(config.janitor.keep_dead.0, None);
+        assert_eq!(config.janitor.keep_payloads.0, None);
+    }
+
+    #[test]
+    fn a_handler_keeps_as_all_do_what_it_does_not_say() {
+        let text = "[janitor]\nkeep_processed = \"10d\"\nkeep_dead = \"20d\"\nhours = \"22-24\"\n\
+                    [[janitor.handlers]]\nname = \"a\"\nkeep_processed = \"forever\"\nkeep_payloads = \"1d\"";
+        let janitor = file(text).parse().unwrap().janitor;
+        let days = |days: u64| Some(Duration::from_secs(days * 86_400));
+        let kept: Vec<_> = janitor
+            .all_kept()
+            .map(|(name, kept)| {
+                let name = name.map(HandlerName::as_str);
+                (
+                    name,
+                    kept.processed,
+                    kept.dead,
+                    kept.discarded,
+                    kept.payloads,
+                )
+            })
+            .collect();
+        assert_eq!(
+            kept,
+            [
+                (None, days(10), days(20), days(30), None),
+                (Some("a"), None, days(20), days(30), days(1)),
+            ]
+        );
+        assert_eq!(janitor.hours.unwrap().0, (22, 24));
     }
 }

@@ -195,7 +195,7 @@ impl Plan {
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
             handlers: handlers(source, config.handlers, grace, &secrets)?,
-            janitor: config.janitor,
+            janitor: janitor(source, config.janitor)?,
         })
     }
 
@@ -221,15 +221,25 @@ impl Plan {
                 handler.args.handler, handler.what
             ));
         }
-        let retentions = [
-            ("processed", &self.janitor.keep_processed),
-            ("dead", &self.janitor.keep_dead),
-            ("discarded", &self.janitor.keep_discarded),
-        ];
-        for (state, retention) in retentions {
-            if let Some(time) = retention.0 {
+        for (handler, kept) in self.janitor.all_kept() {
+            let whose = of_handler(handler);
+            let states = [
+                ("processed", kept.processed),
+                ("dead", kept.dead),
+                ("discarded", kept.discarded),
+            ];
+            for (state, time) in states {
+                if let Some(time) = time {
+                    lines.push(format!(
+                        "{state} messages{whose} are DELETED after {}; a copy that comes later is \
+                         handled again",
+                        output::duration(time)
+                    ));
+                }
+            }
+            if let Some(time) = kept.payloads {
                 lines.push(format!(
-                    "{state} messages are DELETED after {}; a copy that comes later is handled again",
+                    "payloads of processed messages{whose} are DELETED after {}; their keys stay",
                     output::duration(time)
                 ));
             }
@@ -258,17 +268,26 @@ impl Plan {
                 warnings.push(format!("nothing here works on the messages of `{handler}`"));
             }
         }
-        let windows = self
-            .handlers
-            .iter()
-            .map(|h| h.args.retry_policy().longest_window());
-        let window = windows.max().unwrap_or_default();
-        if let Some(kept) = self.janitor.keep_processed.0.filter(|kept| *kept < window) {
-            warnings.push(format!(
-                "processed messages are kept for {}, less than a handler's retries may take ({})",
-                output::duration(kept),
-                output::duration(window)
-            ));
+        let own: BTreeSet<_> = self.janitor.all_kept().filter_map(|(h, _)| h).collect();
+        for (handler, kept) in self.janitor.all_kept() {
+            let is_kept_so = |name: &HandlerName| match handler {
+                Some(handler) => name == handler,
+                None => !own.contains(name),
+            };
+            let windows = self.handlers.iter().map(|planned| &planned.args);
+            let windows = windows.filter(|args| is_kept_so(&args.handler));
+            let window = windows
+                .map(|args| args.retry_policy().longest_window())
+                .max();
+            let window = window.unwrap_or_default();
+            if let Some(kept) = kept.processed.filter(|kept| *kept < window) {
+                warnings.push(format!(
+                    "processed messages{} are kept for {}, less than a handler's retries may take ({})",
+                    of_handler(handler),
+                    output::duration(kept),
+                    output::duration(window)
+                ));
+            }
         }
         warnings
     }
@@ -286,6 +305,23 @@ impl Plan {
             output::count_of(self.handlers.len() as u64, "handler")
         )
     }
+}
+
+fn of_handler(handler: Option<&HandlerName>) -> String {
+    handler.map_or_else(String::new, |name| format!(" of `{name}`"))
+}
+
+/// Without a handler that is there twice.
+fn janitor(source: &Source, janitor: Janitor) -> Result<Janitor, Wrong> {
+    let mut seen = BTreeSet::new();
+    for (index, own) in janitor.handlers.iter().enumerate() {
+        let name = &own.get_ref().name;
+        if !seen.insert(name) {
+            let key = format!("janitor.handlers[{index}].name");
+            return Err(source.wrong(&key, own.span(), format!("`{name}` is there twice")));
+        }
+    }
+    Ok(janitor)
 }
 
 fn names(handlers: &[HandlerName]) -> String {

@@ -65,14 +65,14 @@ async fn process(plan: &Plan, store: &Arc<dyn Inbox>, token: &CancellationToken)
 
 fn janitor(plan: &Plan, store: &Arc<dyn Inbox>) -> Result<Janitor> {
     let mut builder = Janitor::builder(Arc::clone(store));
-    if let Some(retention) = plan.janitor.keep_processed.0 {
-        builder = builder.keep_processed(retention);
+    for (handler, kept) in plan.janitor.all_kept() {
+        builder = match handler {
+            Some(handler) => builder.handler(handler.clone(), kept.into()),
+            None => builder.retention(kept.into()),
+        };
     }
-    if let Some(retention) = plan.janitor.keep_dead.0 {
-        builder = builder.keep_dead(retention);
-    }
-    if let Some(retention) = plan.janitor.keep_discarded.0 {
-        builder = builder.keep_discarded(retention);
+    if let Some(hours) = &plan.janitor.hours {
+        builder = builder.between(hours.0.0, hours.0.1);
     }
     Ok(builder.build()?)
 }
