@@ -64,7 +64,7 @@ use crate::{
     AfterDead, Begun, Effect, Error, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message,
     Outcome, Remedy, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
-    expiry::expired,
+    expiry::expiry_reason,
     hooks::Call,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
     refusal::plainer,
@@ -353,7 +353,7 @@ impl InlineConsumer {
             let reason = self.retry.used_up(leased.attempts);
             return self.bury(&leased, reason, self.after_dead).await;
         }
-        if let Some(reason) = expired(&leased, self.terms.length()) {
+        if let Some(reason) = expiry_reason(&leased, self.terms.length()) {
             // Nobody is to wait for what is worth nothing.
             return self.bury(&leased, reason, AfterDead::Continue).await;
         }

@@ -132,6 +132,7 @@ mod vitals;
 
 pub use backlog_gate::{BacklogGate, BacklogGateBuilder};
 pub use connect::{connect, ddl, exists_query, schemes};
+pub use expiry::expiry_reason;
 pub use hooks::Hooks;
 pub use store_kind::StoreKind;
 // What applications use. Helpers for those who write stores are in `inbox_api` itself.

@@ -64,7 +64,10 @@ async fn what_is_too_old_is_dead_and_not_run() {
         assert_eq!((summary.processed, summary.dead), (2, 1));
         assert_eq!(runs.load(SeqCst), 2);
         let reason = reason(&spy, "1").await.unwrap();
-        assert_eq!(reason, "expired: no attempt began within its 60s to live");
+        assert_eq!(
+            reason,
+            "expired: older than its 60s to live when an attempt was due"
+        );
         assert_eq!(told.all(), [format!("dead 1: {reason}")]);
     }
 }

@@ -221,6 +221,34 @@ fn a_message_that_kills_its_workers_is_dead_in_the_end() {
     });
 }
 
+#[test]
+fn a_message_that_has_outlived_its_time_to_live_is_not_handed_out() {
+    on_both_stores(async |place| {
+        let service = Service::with_api(place);
+        let message = |id: &str, millis: &str| {
+            let headers = json!({"time-to-live": millis});
+            json!({"handler": "h", "id": id, "kind": "k", "headers": headers})
+        };
+        for (id, millis) in [("claimed", "1"), ("begun", "1"), ("in time", "600000")] {
+            service.ask("/v1/messages", message(id, millis)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let begin = json!({"message": message("begun", "1")});
+        let begun = service.ask("/v1/begin", begin).await;
+        assert_eq!(begun["status"], "dead", "{begun}");
+        assert!(begun["reason"].as_str().unwrap().starts_with("expired"));
+        let claimed = service.claim(10, 0).await;
+        assert_eq!(claimed.len(), 1, "{claimed:?}");
+        assert_eq!(claimed[0]["id"], "in time");
+        let dead = place.inbox(&["list", "--state", "dead", "--json"]).json();
+        assert_eq!(dead.len(), 2, "{dead:?}");
+        for one in dead {
+            let error = one["last_error"].as_str().unwrap();
+            assert!(error.starts_with("expired"), "{error}");
+        }
+    });
+}
+
 const PATHS: [&str; 5] = [
     "/v1/messages",
     "/v1/claim",

@@ -89,16 +89,16 @@ async fn ask(shared: Arc<Shared>, message: Message, terms: LeaseTerms) -> Result
     let Begun::Run(leased) = begun else {
         return Ok(Answer::No(begun));
     };
-    if !shared.is_spent(&leased) {
+    let Some(reason) = shared.reason_to_bury(&leased, terms.length()) else {
         return Ok(Answer::Run(shared.hold(vec![*leased])));
-    }
-    Ok(Answer::No(match shared.bury(&leased).await? {
-        Settled::Done => Begun::Dead {
-            reason: shared.retry.used_up(leased.attempts),
+    };
+    Ok(Answer::No(
+        match shared.bury(&leased, reason.clone()).await? {
+            Settled::Done => Begun::Dead { reason },
+            // Another worker has it by now.
+            Settled::LeaseLost | Settled::Refused(_) => Begun::Busy {
+                until: leased.lease.until,
+            },
         },
-        // Another worker has it by now.
-        Settled::LeaseLost | Settled::Refused(_) => Begun::Busy {
-            until: leased.lease.until,
-        },
-    }))
+    ))
 }

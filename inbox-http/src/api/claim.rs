@@ -142,21 +142,25 @@ async fn take(shared: &Arc<Shared>, request: &ClaimRequest) -> Result<Held, Prob
                 "corrupt row set aside"
             );
         }
-        let mut leased = claims.leased;
-        let spent: Vec<_> = leased
-            .extract_if(.., |leased| store.is_spent(leased))
-            .collect();
+        let lease = request.terms.length();
+        let (mut leased, mut buried) = (Vec::new(), Vec::new());
+        for one in claims.leased {
+            match store.reason_to_bury(&one, lease) {
+                Some(reason) => buried.push((one, reason)),
+                None => leased.push(one),
+            }
+        }
         // What is too much for one answer is handed back as if it had not been claimed.
         let beyond = leased.split_off(fitting(&leased));
         drop(store.hold(beyond));
         let held = store.hold(leased);
-        for leased in spent {
+        for (leased, reason) in buried {
             let key = &leased.lease.key;
-            match store.bury(&leased).await {
-                Ok(Settled::Done) => tracing::warn!(%key, "attempts used up; message is dead"),
+            match store.bury(&leased, reason.clone()).await {
+                Ok(Settled::Done) => tracing::warn!(%key, reason, "message is dead"),
                 Ok(_) => {}
                 // Its lease runs out, and the next claim tries again.
-                Err(error) => tracing::warn!(%key, %error, "attempts used up; not settled"),
+                Err(error) => tracing::warn!(%key, reason, %error, "dead message not settled"),
             }
         }
         Ok(held)

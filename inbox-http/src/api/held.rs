@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::{
@@ -15,6 +16,7 @@ use backon::{ExponentialBuilder, Retryable as _};
 use http_body::{Frame, SizeHint};
 use inbox::{
     AfterDead, Error, Leased, Outcome, Result, Settled, Settlement, Store as _, StoreExt as _,
+    expiry_reason,
 };
 use serde::Serialize;
 use tokio::{runtime::Handle, sync::oneshot};
@@ -138,15 +140,18 @@ impl Shared {
         }
     }
 
-    /// Whether the attempts of a message were used up before the present one.
-    pub(super) fn is_spent(&self, leased: &Leased) -> bool {
-        leased.attempts.started > self.retry.max_attempts()
+    /// Why a message that was leased just now, for `lease`, is dead rather than handed out: its attempts
+    /// were used up before this one, or it has expired.
+    pub(super) fn reason_to_bury(&self, leased: &Leased, lease: Duration) -> Option<String> {
+        if leased.attempts.started > self.retry.max_attempts() {
+            return Some(self.retry.used_up(leased.attempts));
+        }
+        expiry_reason(leased, lease)
     }
 
-    /// Makes a message dead whose attempts are used up.
-    pub(super) async fn bury(&self, leased: &Leased) -> Result<Settled> {
+    pub(super) async fn bury(&self, leased: &Leased, reason: String) -> Result<Settled> {
         let outcome = Outcome::Dead {
-            reason: self.retry.used_up(leased.attempts),
+            reason,
             after: AfterDead::Continue,
         };
         (|| self.store.settle_one(&leased.lease, outcome.clone()))

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     AfterDead, ClaimRequest, Claims, Leased, OrderingKey, Outcome, Result, Settlement, Store as _,
     backoff::through_an_outage,
-    expiry::expired,
+    expiry::expiry_reason,
     hooks::{Call, Teller},
     telemetry::{self, Count, OUTAGE, Timer},
 };
@@ -572,7 +572,7 @@ impl Driver {
                 after: self.config.after_dead(message),
             });
         }
-        expired(leased, lease).map(|reason| Outcome::Dead {
+        expiry_reason(leased, lease).map(|reason| Outcome::Dead {
             reason,
             // Nobody is to wait for what is worth nothing.
             after: AfterDead::Continue,
