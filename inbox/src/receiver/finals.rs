@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Receiver, outage::Outage};
 use crate::{
-    Begun, Bytes, Due, Error, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message,
+    Begun, Due, Error, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message,
     MessageId, Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
     receiver::{Raw, Rejection},
     refusal::plainer,
@@ -23,8 +23,10 @@ use crate::{
 /// receiver's redelivery may have to wait after a crash.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// How long to wait for such a lease to run out. What is leased for longer is worked on by others.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A message that is busy until the same moment for so long is not under a receiver's lease, which would
+/// have run out: it is worked on by others, or waits for its time. Twice the length, for a store of
+/// several servers whose clocks differ.
+const WATCH: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -54,6 +56,7 @@ impl Final {
         let (id, kind) = (message.id().clone(), message.kind().clone());
         let mut plain = Message::new(handler, id, kind, message.payload().clone())
             .with_headers(message.headers().clone())
+            .with_fingerprint(message.fingerprint())
             .with_due(Due::Now);
         if let Some(content_type) = message.content_type() {
             plain = plain.with_content_type(content_type.clone());
@@ -64,15 +67,15 @@ impl Final {
         }
     }
 
-    /// The dead letter of a delivery that is no message. Its id is a digest of the bytes, so that a
-    /// redelivery is a duplicate.
+    /// The dead letter of a delivery that is no message. Its id is a digest of what tells the delivery from
+    /// others, so that a redelivery is a duplicate.
     pub(super) fn dead_letter(
         handler: &HandlerName,
         raw: Raw,
         rejection: &Rejection,
         limit: usize,
     ) -> Result<Self, Invalid> {
-        let id = MessageId::new(digest(&raw.payload))?;
+        let id = MessageId::new(digest(&raw))?;
         let mut headers = raw.headers;
         let mut payload = raw.payload;
         if payload.len() > limit {
@@ -91,12 +94,28 @@ impl Final {
     }
 }
 
-fn digest(bytes: &Bytes) -> String {
-    use sha2::Digest as _;
+/// Of the bytes, and of where they come from if that is known: two records of a topic may have the same
+/// bytes, or none.
+fn digest(raw: &Raw) -> String {
+    use sha2::{Digest as _, Sha256};
     use std::fmt::Write as _;
 
+    let mut digest = Sha256::digest(&raw.payload);
+    let headers = raw.headers.iter();
+    let known: Vec<_> = match &raw.origin {
+        Some(origin) => vec![origin.as_str()],
+        None => headers.flat_map(|(name, value)| [name, value]).collect(),
+    };
+    if !known.is_empty() {
+        let mut whole = Sha256::new_with_prefix(digest);
+        for part in known {
+            whole.update(part);
+            whole.update((part.len() as u64).to_le_bytes());
+        }
+        digest = whole.finalize();
+    }
     let mut text = String::from("sha256-");
-    for byte in sha2::Sha256::digest(bytes) {
+    for byte in digest {
         // Writing to a text does not fail.
         let _ = write!(text, "{byte:02x}");
     }
@@ -107,11 +126,32 @@ fn digest(bytes: &Bytes) -> String {
 enum Step {
     Answered(Receipt),
     Settle(Lease),
-    Wait,
+    /// It is busy, as the store said when it was asked then.
+    Wait(SystemTime, Instant),
+}
+
+/// Since when a message is busy until the same moment, which is the store's: it is compared with itself
+/// only, as this machine's clock may be another.
+#[derive(Clone, Default)]
+struct Watch(Option<(SystemTime, Instant)>);
+
+impl Watch {
+    /// Whether it is not under a receiver's lease.
+    fn is_over(&mut self, until: SystemTime, asked: Instant) -> bool {
+        match self.0 {
+            Some((known, since)) if known == until => asked.duration_since(since) >= WATCH,
+            _ => {
+                self.0 = Some((until, Instant::now()));
+                false
+            }
+        }
+    }
 }
 
 /// Stores each message with its end, however long the store is away. A message that is known already
-/// is a duplicate, and stays as it is; unless it is pending, and due: then it ends now.
+/// is a duplicate, and stays as it is; unless it is pending, and due: then it ends now. One that may be
+/// under the lease of a receiver that has died is waited for, so that nothing is answered for before it
+/// is final.
 pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<Receipt>> {
     let worker = WorkerName::new(format!("receiver-{}", std::process::id()))?;
     let terms = LeaseTerms::new(LEASE, worker)?;
@@ -126,7 +166,7 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
         })
         .collect();
     let mut outage = Outage::none("store", &receiver.vitals);
-    let began = Instant::now();
+    let mut watches = vec![Watch::default(); finals.len()];
     loop {
         let open = receipts
             .iter()
@@ -139,10 +179,9 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
             outage.over();
             return Ok(receipts.into_iter().flatten().collect());
         }
-        let is_patient = began.elapsed() < LONGEST_WAIT;
         // Boxed, since the compiler cannot prove otherwise that this future may change its thread.
         let begun = open.into_iter().map(|(at, last)| {
-            let begun = begin(receiver, &last.message, &terms, is_patient);
+            let begun = begin(receiver, &last.message, &terms);
             begun.map(move |step| (at, last, step)).boxed()
         });
         let begun: Vec<_> = begun.collect();
@@ -156,7 +195,14 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
                     }
                 }
                 Ok(Step::Settle(lease)) => leased.push((at, lease, last.outcome.clone())),
-                Ok(Step::Wait) => {}
+                Ok(Step::Wait(until, asked)) => {
+                    let watch = watches.get_mut(at);
+                    if watch.is_some_and(|watch| watch.is_over(until, asked))
+                        && let Some(place) = receipts.get_mut(at)
+                    {
+                        *place = Some(KNOWN);
+                    }
+                }
                 Err(error) if error.is_retryable() => failed = Some(error),
                 Err(error) => return Err(error),
             }
@@ -179,18 +225,12 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
     }
 }
 
-async fn begin(
-    receiver: &Receiver,
-    message: &Message,
-    terms: &LeaseTerms,
-    is_patient: bool,
-) -> Result<Step> {
+async fn begin(receiver: &Receiver, message: &Message, terms: &LeaseTerms) -> Result<Step> {
+    let asked = Instant::now();
     Ok(match receiver.store.begin(message, terms).await {
         Ok(Begun::Run(leased)) => Step::Settle(leased.lease),
         // Perhaps left by a receiver that has died, or this one's after a lost reply.
-        Ok(Begun::Busy { until }) if is_patient && until < SystemTime::now() + LONGEST_WAIT => {
-            Step::Wait
-        }
+        Ok(Begun::Busy { until }) => Step::Wait(until, asked),
         Ok(_) => Step::Answered(KNOWN),
         // It is known: it is the stored one that cannot be read.
         Err(error) if error.kind() == ErrorKind::Corrupt => Step::Answered(KNOWN),
@@ -279,5 +319,28 @@ mod tests {
         assert_eq!(&**cut.payload(), b"ab");
         assert_eq!(cut.headers().get(RAW_BYTES), Some("3"));
         assert_ne!(letter("abd", 3).id(), whole.id());
+    }
+
+    #[test]
+    fn a_dead_letter_is_known_by_its_origin_or_its_headers() {
+        let of = |name: &str, value: &str| {
+            let mut headers = crate::Headers::new();
+            headers.insert(name, value).unwrap();
+            Raw::new("").with_headers(headers)
+        };
+        let ids = [
+            Raw::new(""),
+            of("offset", "1"),
+            of("offset", "2"),
+            of("offset1", ""),
+            Raw::new("").with_origin("orders/0/1"),
+            Raw::new("a").with_origin("orders/0/1"),
+        ]
+        .map(|raw| digest(&raw));
+        let distinct: std::collections::HashSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+        // What else is told of a redelivery may be other then.
+        let again = of("deliveries", "2").with_origin("orders/0/1");
+        assert_eq!(digest(&again), ids[4]);
     }
 }

@@ -255,12 +255,14 @@ impl ReceiverBuilder {
     ///
     /// Each is stored as a dead letter of `handler`, a name of its own that no processor works on, with
     /// the kind `inbox.rejected`, its [raw](Delivery::raw) bytes as payload and the reason as its error. A
-    /// digest of the bytes is its id, so that redeliveries are duplicates. Bytes over the store's payload
+    /// digest of the bytes and headers (or [origin](Raw::with_origin)) is its id, so that redeliveries are
+    /// duplicates. Bytes over the store's payload
     /// limit are cut to it, and the header `raw-bytes` says how many there were. Then the delivery is
     /// acknowledged. One that has no raw bytes is rejected all the same.
     ///
     /// A receiver that is killed between storing a dead letter and making it dead leaves it pending,
-    /// after five seconds under a lease, until the delivery comes again. Nothing works on it meanwhile.
+    /// after five seconds under a lease, until the delivery comes again. Nothing works on it meanwhile. So a
+    /// dead letter that was replayed, and on which nothing has worked yet, is made dead by a redelivery.
     pub fn keep_rejected(mut self, handler: HandlerName) -> Self {
         self.keep_rejected = Some(handler);
         self
@@ -274,7 +276,8 @@ impl ReceiverBuilder {
     /// the batch, several at once. The names of its handlers should be ones that no processor works
     /// on: a receiver that is killed half-way leaves messages pending, after five seconds under a
     /// lease, until their deliveries come again. What is pending and due for another reason is
-    /// recorded as processed too.
+    /// recorded as processed too. A redelivery that finds such a lease waits for its end; one that finds
+    /// a message which others work on, or which is not due, leaves it to them after ten seconds.
     ///
     /// One who waits for an answer records with an inline consumer whose handler does nothing:
     /// `consumer.consume(&message, async |_| Ok::<_, Failure>(None))`.

@@ -93,6 +93,7 @@ pub trait Delivery: Send + 'static {
 pub struct Raw {
     pub(super) payload: Bytes,
     pub(super) headers: Headers,
+    pub(super) origin: Option<String>,
 }
 
 impl Raw {
@@ -102,13 +103,24 @@ impl Raw {
         Self {
             payload: payload.into(),
             headers: Headers::new(),
+            origin: None,
         }
     }
 
-    /// Sets what else is known of it, such as topic and offset.
+    /// Sets what else is known of it, such as topic and offset. With the bytes they tell it from others, so a
+    /// redelivery has to have the same ones, unless there is an [origin](Self::with_origin).
     #[must_use]
     pub fn with_headers(mut self, headers: Headers) -> Self {
         self.headers = headers;
+        self
+    }
+
+    /// Sets what tells it from others, with the bytes and in place of the headers, and is the same when it is
+    /// delivered again, such as topic, partition and offset: where headers change from one
+    /// delivery to the next, as a count of deliveries does.
+    #[must_use]
+    pub fn with_origin(mut self, origin: impl Into<String>) -> Self {
+        self.origin = Some(origin.into());
         self
     }
 }

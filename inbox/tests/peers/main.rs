@@ -280,7 +280,7 @@ async fn recording_waits_for_no_time_and_no_order() {
     assert_eq!(statistics.count(State::Processed), 6);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn recording_leaves_what_others_work_on() {
     let inbox = faulty::memory().await;
     let terms = inbox::LeaseTerms::new(DAY, inbox::WorkerName::new("w").unwrap()).unwrap();
