@@ -2,7 +2,9 @@
 
 mod support;
 
-use support::{Place, event, events, on_every_store};
+use std::{thread, time::Duration};
+
+use support::{Place, event, events, finish, on_every_store};
 
 /// Ingests messages whose handling fails with this text, and with no other attempt.
 fn fails_all(place: &Place, ids: &[&str], error: &str) {
@@ -143,10 +145,17 @@ fn a_paused_handler_is_not_worked_for() {
         );
         let stats = place.inbox(&["stats", "--json"]).exits(0).json();
         assert_eq!(stats[0]["paused"], true);
+        let worker = ["process", "--drain", "--", "sh", "-c", "touch ran"];
+        let worker = place.start(&worker);
+        thread::sleep(Duration::from_secs(1));
+        assert!(!place.path("ran").exists(), "it is paused");
+        assert_eq!(place.stats().pending, 2);
         place
             .inbox(&["resume", &handler])
             .exits(0)
             .says("is not paused");
+        finish(worker.wait_with_output().unwrap()).exits(0);
+        assert_eq!(place.stats().processed, 2);
         place.inbox(&["resume", "without messages"]).exits(0);
         let stats = place.inbox(&["stats"]).exits(0);
         assert!(!stats.stderr.contains("paused"), "{stats:?}");
