@@ -201,7 +201,14 @@ impl Answers {
             }
         };
         let mut held_up = HeldUp::default();
-        let in_order = |(context, answer)| held_up.judge(context, answer);
+        let in_order = |(context, answer): (&Context, Answer)| {
+            let is_free = !held_up.holds(context) && !context.is_cancelled();
+            let answer = match is_free {
+                true => answer.map_err(Failure::or_retry),
+                false => answer,
+            };
+            held_up.judge(context, answer)
+        };
         Ok(batch.iter().zip(answers).map(in_order).collect())
     }
 }

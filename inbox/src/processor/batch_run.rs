@@ -158,7 +158,7 @@ impl BatchRun<'_> {
         // Whatever transaction there was has ended with the handler's future.
         batch.set_hold(Hold::Lease);
         match caught {
-            Some(Ok(ended)) => ended?.for_each(batch),
+            Some(Ok(ended)) => ended.map_err(Failure::or_retry)?.for_each(batch),
             Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
             None => Err(timed_out()),
         }

@@ -4,12 +4,14 @@ use std::{
     any::{Any, type_name},
     error::Error,
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
 
 use inbox_api::{ErrorType, MAX_ERROR_BYTES, error_text};
 
+use super::task::panic_text;
 use crate::{AfterDead, Outcome, RetryPolicy, retry::jittered};
 
 type Source = Arc<dyn Error + Send + Sync>;
@@ -141,7 +143,8 @@ impl Failure {
 
     /// The message was not worked on, since one before it in its ordering key has not succeeded: it is handed
     /// back, which costs it no attempt. For what a [`BatchHandler`](crate::BatchHandler) gets in
-    /// [runs](crate::Batches::runs).
+    /// [runs](crate::Batches::runs). Of a message with no such before it in its batch, as
+    /// [`retry`](Self::retry): handed back it would come again at once, for ever.
     #[must_use]
     pub fn not_reached() -> Self {
         Self::new(
@@ -208,10 +211,14 @@ impl Failure {
         }
     }
 
-    /// Lets the router or consumer decide, where the handler has not.
+    /// Lets the rules of the router or consumer decide, where the handler has not. A rule that panics
+    /// is a failed attempt, as a handler that does.
     pub(crate) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Remedy>) -> Self {
         if self.cause == Cause::Error {
-            self.cause = Cause::Decided(decide(&self).unwrap_or(Remedy::Retry));
+            match catch_unwind(AssertUnwindSafe(|| decide(&self))) {
+                Ok(remedy) => self.cause = Cause::Decided(remedy.unwrap_or(Remedy::Retry)),
+                Err(panic) => return Self::retry(panic_text(&*panic)),
+            }
         }
         self
     }
@@ -240,6 +247,14 @@ impl Failure {
 
     pub(super) fn is_not_reached(&self) -> bool {
         self.cause == Cause::NotReached
+    }
+
+    /// What a handler says of a message that it was free to work on.
+    pub(super) fn or_retry(mut self) -> Self {
+        if self.is_not_reached() {
+            self.cause = Cause::Decided(Remedy::Retry);
+        }
+        self
     }
 
     pub(super) fn is_conflict(&self) -> bool {

@@ -37,8 +37,11 @@ pub trait Middleware: Send + Sync + 'static {
     ///
     /// It runs around each message of a [batch](crate::BatchHandler) by itself, once for each attempt.
     /// [`Next::run`] then waits for the batch, which begins when the middleware of all of its
-    /// messages has come to that or has ended. What drops it before its answer does not stop the batch,
-    /// and the message ends when both have ended. Before and after the batch, middleware has the time
+    /// messages has come to that or has ended; or, when none of it has moved for a second, without those
+    /// who have not, as middleware may let few through at a time. A next batch is of these, in the
+    /// same attempt. What drops it before its answer does not stop the batch,
+    /// and the message ends when both have ended, and those before it in its ordering key: where
+    /// one fails, also behind the batch, those that follow are handed back. Before and after the batch, middleware has the time
     /// limit for itself.
     ///
     /// # Errors

@@ -1,12 +1,6 @@
 //! One handler's run, in its own task.
 
-use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{any::Any, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle, time::Instant};
@@ -218,7 +212,7 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
         None => Err(Failure::retry("timed out")),
     };
     served.metrics.handled(&timer);
-    end(served, context, result)
+    end(served, context, result.map_err(Failure::or_retry))
 }
 
 /// How a message ends whose handler has ended so.
@@ -226,9 +220,7 @@ pub(super) fn end(served: &Served, context: &Context, result: Result<Completion,
     let failure = match result.map(Completion::into_inner) {
         Ok(Completed::Here { result }) => return End::Outcome(Outcome::Processed { result }),
         Ok(Completed::Already) => return End::Settled,
-        // A rule that panics is a failed attempt, as a handler that does.
-        Err(failure) => catch_unwind(AssertUnwindSafe(|| served.router.decide(failure)))
-            .unwrap_or_else(|panic| Failure::retry(panic_text(&*panic))),
+        Err(failure) => served.router.decide(failure),
     };
     if failure.is_not_reached() {
         return End::Outcome(Outcome::Release);

@@ -383,3 +383,51 @@ fn batches_without_sense_are_refused() {
         ));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_nothing_is_before_cannot_be_handed_back_for_ever() {
+    for whole in [false, true] {
+        let spy = spy();
+        spy.receive_all((0..3).map(message)).await;
+        let handler = move |batch: Batch| async move {
+            match whole {
+                true => Err(Failure::not_reached()),
+                false => Ok(vec![Err::<(), _>(Failure::not_reached()); batch.len()]),
+            }
+        };
+        let router = router(handler).retry(at_once(3));
+        let running = until_idle_by_a_paused_clock(processor(&spy, router));
+        let summary = tokio::time::timeout(Duration::from_secs(60), running).await;
+        let summary = summary.expect("they come again and again");
+        assert_eq!((summary.released, summary.dead), (0, 3));
+    }
+}
+
+/// A mistake in a rule is the failure of what it looks at, and of nothing else.
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_panics_fails_one_message() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(with_one("odd", 20)).await;
+    let seen = runs.clone();
+    let handler = move |batch: Batch| {
+        seen.add(&batch);
+        async move {
+            match has(&batch, "odd") {
+                true => Err(std::io::Error::other("cannot be read")),
+                false => Ok(()),
+            }
+        }
+    };
+    let router = router(handler)
+        .retry(at_once(3))
+        .classify(|_: &std::io::Error| -> Remedy { panic!("a mistake in the rule") });
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.dead), (20, 1));
+    let record = spy.record("odd").await;
+    assert_eq!(record.state, State::Dead);
+    let error = record.last_error.unwrap();
+    assert!(
+        error.ends_with("panicked: a mistake in the rule"),
+        "{error}"
+    );
+}

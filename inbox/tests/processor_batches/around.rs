@@ -224,3 +224,63 @@ async fn middleware_runs_around_each_message_of_a_batch() {
             .all(|id| !batches.concat().contains(&(*id).to_owned()))
     );
 }
+
+/// Middleware whose messages wait for one another.
+fn one_at_a_time(permits: usize) -> impl inbox::Middleware {
+    let turns = Arc::new(tokio::sync::Semaphore::new(permits));
+    move |context: Context, next: Next| {
+        let turns = turns.clone();
+        async move {
+            let _turn = turns.acquire().await.unwrap();
+            next.run(&context).await
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn middleware_that_lets_few_through_makes_smaller_batches() {
+    for permits in [1, 3] {
+        let (spy, runs) = (spy(), Runs::default());
+        spy.receive_all((0..8).map(message)).await;
+        let seen = runs.clone();
+        let handler = move |batch: Batch| {
+            seen.add(&batch);
+            async { Ok::<_, Failure>(()) }
+        };
+        let router = router(handler).middleware(one_at_a_time(permits));
+        let running = until_idle_by_a_paused_clock(processor(&spy, router));
+        let summary = tokio::time::timeout(Duration::from_secs(60), running).await;
+        let summary = summary.expect("the batch waits for itself");
+        assert_eq!((summary.processed, summary.released), (8, 0));
+        assert!(runs.sizes().iter().all(|size| *size <= permits));
+        assert_eq!(runs.sizes().iter().sum::<usize>(), 8);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn middleware_that_lets_few_through_keeps_the_order() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all((0..6).map(|n| in_order(n, "k"))).await;
+    let (seen, tries) = (runs.clone(), Arc::new(AtomicUsize::new(0)));
+    let handler = move |batch: Batch| {
+        let is_bad = has(&batch, "2") && tries.fetch_add(1, SeqCst) == 0;
+        if !is_bad {
+            seen.add(&batch);
+        }
+        async move {
+            match is_bad {
+                true => Err(Failure::retry("once")),
+                false => Ok(()),
+            }
+        }
+    };
+    let router = router(handler)
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once(5))
+        .middleware(one_at_a_time(1));
+    let running = until_idle_by_a_paused_clock(processor(&spy, router));
+    let summary = tokio::time::timeout(Duration::from_secs(60), running).await;
+    let summary = summary.expect("the batch waits for itself");
+    assert_eq!((summary.processed, summary.retried), (6, 1));
+    assert_eq!(runs.all().concat(), ["0", "1", "2", "3", "4", "5"]);
+}

@@ -246,6 +246,49 @@ async fn middleware_that_fails_a_message_holds_those_behind() {
     }
 }
 
+/// Fails the first message of the key at its first time, when the batch has answered.
+struct FailsBehind;
+
+#[async_trait::async_trait]
+impl Middleware for FailsBehind {
+    async fn handle(&self, context: &Context, next: Next) -> Result<Completion, Failure> {
+        let ended = next.run(context).await;
+        let is_first = context.message().id().as_str().ends_with("-0");
+        if is_first && context.attempts().started == 1 {
+            // The others have ended by then.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            return Err(Failure::retry("not at the first time"));
+        }
+        ended
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn middleware_that_fails_a_message_after_its_batch_holds_those_behind() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 3)).await;
+    let mut plain = interleaved(&["p"], 1);
+    let plain = plain.remove(0);
+    spy.receive_all([plain]).await;
+    let router = router(seen(&runs))
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once())
+        .middleware(FailsBehind);
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (7, 3));
+    let all = runs.all();
+    let (first, again) = all.split_first().unwrap();
+    let again = again.concat();
+    for key in ["k", "l"] {
+        // Those behind come again, untouched, when the first is there.
+        assert_eq!(of_key(first, key), numbered(key, 0..3));
+        assert_eq!(of_key(&again, key), numbered(key, 0..3));
+        for n in 1..3 {
+            assert_eq!(spy.record(format!("{key}-{n}")).await.attempts.started, 1);
+        }
+    }
+}
+
 /// Retries, dead letters, defects of the whole and time-outs, at random: the handlers of a key see its
 /// messages in their order, and none twice in a row that succeeded.
 #[tokio::test(start_paused = true)]
