@@ -210,6 +210,42 @@ async fn a_kind_that_is_left_is_taken_by_a_worker_that_knows_it() {
 }
 
 #[tokio::test]
+async fn a_kind_that_is_left_keeps_what_became_of_it_before() {
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([message_of("new", "1", "")]).await;
+    let fails = Router::new("billing").on("new", |_: Context| async {
+        Err::<(), _>(Failure::retry("no funds"))
+    });
+    let summary = until_idle(processor(&spy, fails)).await;
+    assert_eq!(summary.retried, 1);
+    let before = spy.record("1").await;
+    assert_eq!(before.history.len(), 1);
+    spy.clock.advance(Duration::from_secs(3600));
+    for _ in 0..12 {
+        let old = Router::new("billing").on("old", |_: Context| async { Ok::<_, Failure>(()) });
+        assert_eq!(until_idle(processor(&spy, old)).await.deferred, 1);
+        spy.clock.advance(Duration::from_secs(31));
+    }
+    let after = spy.record("1").await;
+    assert_eq!(after.history, before.history);
+    assert_eq!(after.last_error.as_deref(), Some("no funds"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_of_single_messages_cannot_hand_them_back_for_ever() {
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([message_of("new", "1", "")]).await;
+    let router = Router::new("billing").on("new", |_: Context| async {
+        Err::<(), _>(Failure::not_reached())
+    });
+    let running = until_idle(processor(&spy, router).retry(at_once(3)));
+    let summary = tokio::time::timeout(Duration::from_secs(60), running).await;
+    let summary = summary.expect("it comes again and again");
+    assert_eq!((summary.released, summary.dead), (0, 1));
+    assert_eq!(spy.record("1").await.attempts.started, 3);
+}
+
+#[tokio::test]
 async fn handlers_are_rehearsed_without_a_store() {
     let spy = Arc::new(Spy::new());
     let router = Router::new("billing")

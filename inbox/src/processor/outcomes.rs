@@ -44,14 +44,19 @@ pub(super) fn outcome(
     remedy.outcome(error, attempt, &config.retry(message), after_dead)
 }
 
-/// What becomes of a message that no handler is for; `None` when it counts as processed.
-pub(super) fn without_handler(fallback: Fallback) -> Option<Failure> {
+/// What becomes of a message that no handler is for, or how its attempt has failed.
+pub(super) fn without_handler(fallback: Fallback) -> Result<Outcome, Failure> {
     let error = "no handler for messages of this kind";
     match fallback {
-        Fallback::Leave => Some(Failure::defer(LEFT_FOR, error)),
-        Fallback::DeadLetter => Some(Failure::dead(error)),
-        Fallback::Retry => Some(Failure::retry(error)),
-        Fallback::Ignore => None,
+        // No failure of the message's. It may come many times, and what is kept of its real failures is
+        // not to give way to that.
+        Fallback::Leave => Ok(Outcome::Defer {
+            after: LEFT_FOR,
+            error: None,
+        }),
+        Fallback::DeadLetter => Err(Failure::dead(error)),
+        Fallback::Retry => Err(Failure::retry(error)),
+        Fallback::Ignore => Ok(Outcome::Processed { result: None }),
     }
 }
 
@@ -70,6 +75,7 @@ impl Driver {
             return false;
         };
         let (lane, context) = (slot.lane, slot.context.clone());
+        let is_trial = slot.trial.is_some();
         let (remedy, error) = failure.clone().into_parts();
         let Some(remedy) = remedy else {
             self.judge(index, None, "", now);
@@ -82,6 +88,8 @@ impl Driver {
         };
         let went_well = went_well.filter(|_| counts);
         self.judge(index, went_well, &error, now);
+        let is_put_off =
+            self.is_circuit_open(lane) && matches!(remedy, Remedy::Retry | Remedy::RetryAfter(_));
         let remedy = match remedy {
             Remedy::Retry if self.is_circuit_open(lane) => Remedy::Defer(self.circuit_pause(lane)),
             Remedy::RetryAfter(after) if self.is_circuit_open(lane) => {
@@ -92,7 +100,7 @@ impl Driver {
         if let Remedy::Pause(length) = remedy {
             self.pause(lane, length, &error, now);
         }
-        let outcome = outcome(&config, &context, remedy, error);
+        let mut outcome = outcome(&config, &context, remedy, error);
         let key = context.message().key();
         match &outcome {
             Outcome::Retry { after, error } => {
@@ -105,6 +113,14 @@ impl Driver {
                 tracing::warn!(target: MESSAGE, %key, %error, "attempt failed; giving up");
             }
             Outcome::Processed { .. } | Outcome::Release => {}
+        }
+        // The circuit says so. There is a trial in each of its pauses, of the same message as a rule, whose
+        // own failures are not to give way to that.
+        if let Outcome::Defer { error, .. } = &mut outcome
+            && is_put_off
+            && is_trial
+        {
+            *error = None;
         }
         self.conclude(index, failure, outcome);
         false
@@ -173,12 +189,12 @@ impl Driver {
             self.warn_of_kind(index);
         }
         match without_handler(fallback) {
-            Some(failure) => {
+            Err(failure) => {
                 self.failed(index, failure, false, now);
             }
-            None => {
+            Ok(outcome) => {
                 self.judge(index, None, "", now);
-                self.settle(index, Outcome::Processed { result: None });
+                self.settle(index, outcome);
             }
         }
     }

@@ -188,7 +188,10 @@ fn outcome_of(config: &Config, context: &Context, end: End) -> Outcome {
     let failure = match end {
         End::Outcome(outcome) | End::Concluded { outcome, .. } => return outcome,
         End::Failed(failure) | End::Interrupted(failure) => Some(failure),
-        End::NoHandler(fallback) => without_handler(fallback),
+        End::NoHandler(fallback) => match without_handler(fallback) {
+            Ok(outcome) => return outcome,
+            Err(failure) => Some(failure),
+        },
         End::Settled => None,
         End::Dropped => return Outcome::Release,
     };

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// They are left for a worker that knows them, such as one of a newer version during a
-    /// deployment: due again after half a minute, without counting an attempt, for as long as it takes. A
+    /// deployment: due again after half a minute, without counting an attempt, for as long as it takes. Their last error and history stay as they are; a
     /// warning names each such kind once. With an ordering key they hold up the messages behind them.
     #[default]
     Leave,
