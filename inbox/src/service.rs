@@ -47,7 +47,7 @@
 //! # The order of shutdown
 //! When the token is cancelled, or a part has failed:
 //! 1. Receivers and tasks are told to end. They store what they have taken.
-//! 2. When they have ended, or two seconds later, inline consumers are drained and processors are told to
+//! 2. When they have ended, or two seconds later (a quarter of a limit under eight), inline consumers are drained and processors are told to
 //!    end. They let running handlers finish.
 //! 3. When all these have ended, janitors are told to end.
 //! 4. The store is closed.
@@ -197,7 +197,9 @@ impl ServiceBuilder {
 
     /// Sets how long a shutdown may take. Default: 28 seconds, within the 30 that Kubernetes leaves a
     /// process. Processors, receivers and inline consumers have limits of their own within it, 20
-    /// seconds and less unless set.
+    /// seconds and less unless set. Longer ones of processors and inline consumers are cut to what is left of it
+    /// less six seconds, or half of it, so that what still runs is handed back and costs no attempt. A limit under
+    /// four seconds is too short for handlers that do not heed their cancellation.
     pub fn shutdown_limit(mut self, limit: Duration) -> Self {
         self.shutdown_limit = limit;
         self

@@ -17,9 +17,10 @@ use std::{
 
 use faulty::{Fault, FaultyStore};
 use inbox::{
-    BacklogGate, Bytes, CancellationToken, Context, ErrorKind, Failure, Inbox, InlineConsumer,
-    Janitor, LeaseTerms, Leased, Message, Processor, Receiver, RetryPolicy, Router, Schema as _,
-    Service, State, StoreExt as _, WorkerName,
+    BacklogGate, Bytes, CancellationToken, Context, ErrorKind, Failure, HandlerName, Inbox,
+    InlineConsumer, Janitor, LeaseTerms, Leased, Message, Processor, Receiver, RetryPolicy, Router,
+    Schema as _, Service, State, StoreExt as _, WorkerName,
+    inline::ConsumeError,
     receiver::{ChannelSource, ReceiverError, Source, SourceError},
     service::{Health, Stage},
 };
@@ -317,6 +318,54 @@ async fn inline_consumers_are_drained_when_their_callers_have_ended() {
     let summary = service.run(CancellationToken::new()).await.unwrap();
     assert_eq!(summary.cut_short, ["payments"]);
     assert_eq!(health.report().parts[1].stage, Stage::Ended);
+}
+
+/// Work that outlives the service's limit is handed back before that, whatever its own limit.
+#[tokio::test(start_paused = true)]
+async fn limits_longer_than_the_services_cost_no_attempt() {
+    for limit in [28, 10, 4] {
+        let inbox = faulty::memory().await;
+        let terms = LeaseTerms::new(60 * SECOND, WorkerName::new("web").unwrap()).unwrap();
+        let consumer = InlineConsumer::new(inbox.clone(), terms);
+        let web = consumer.clone();
+        let request = tokio::spawn(async move {
+            let slow = |_: Leased| async {
+                tokio::time::sleep(40 * SECOND).await;
+                Ok::<_, io::Error>(None::<Bytes>)
+            };
+            web.consume(&message("inline"), slow).await
+        });
+        let router = Router::new("orders").on("order.placed", |_: Context| async {
+            tokio::time::sleep(40 * SECOND).await;
+            Ok::<_, Failure>(())
+        });
+        let processor = Processor::builder(inbox.clone())
+            .router(router)
+            .drain_limit(60 * SECOND)
+            .build()
+            .unwrap();
+        let queued = message("queued").for_handler(HandlerName::new("orders").unwrap());
+        let _ = inbox.receive_one(&queued).await.unwrap();
+        let shutdown = CancellationToken::new();
+        let service = Service::builder(inbox)
+            .task("web", |_| std::future::pending::<Result<(), io::Error>>())
+            .inline("http", consumer, 60 * SECOND)
+            .processor("orders", processor)
+            .shutdown_limit(limit * SECOND)
+            .build()
+            .unwrap();
+        let running = tokio::spawn(service.run(shutdown.clone()));
+        tokio::time::sleep(SECOND).await;
+        shutdown.cancel();
+        let began = tokio::time::Instant::now();
+        let summary = running.await.unwrap().unwrap();
+        assert!(began.elapsed() <= limit * SECOND, "{:?}", began.elapsed());
+        assert_eq!(summary.cut_short, ["http", "web"], "{limit}");
+        let answer = request.await.unwrap();
+        assert!(matches!(answer, Err(ConsumeError::Stopped)), "{answer:?}");
+        let worked = summary.processors;
+        assert_eq!((worked.released, worked.abandoned), (1, 0), "{limit}");
+    }
 }
 
 #[tokio::test]

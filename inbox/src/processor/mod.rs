@@ -341,6 +341,14 @@ impl Processor {
         self.run_until(Until::Drained(operate), shutdown).await
     }
 
+    /// Makes its drain limit no longer than this.
+    pub(crate) fn limit_drain(&mut self, limit: Duration) {
+        // Nothing else has it before a run.
+        if let Some(config) = Arc::get_mut(&mut self.config) {
+            config.drain_limit = config.drain_limit.min(limit);
+        }
+    }
+
     /// How a run does.
     pub(crate) fn vitals(&self) -> Vitals {
         self.config.vitals.clone()

@@ -56,6 +56,8 @@ pub(super) enum Done {
     Processor(processor::Summary),
     Janitor(Sweep),
     Task,
+    /// It was not done at its limit.
+    CutShort,
 }
 
 /// A receiver with its source, whatever its type.

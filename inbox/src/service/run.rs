@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::{
     task::{JoinError, JoinSet},
     time::{Instant, timeout, timeout_at},
@@ -20,6 +19,10 @@ use crate::{InlineConsumer, backoff::after};
 /// How long sources may take to end before those who work on their messages are told to end too. It
 /// has to leave these their own time within the limit.
 const SOURCES: Duration = Duration::from_secs(2);
+
+/// How long before the limit work is cut short that would go on, so that its messages are handed back and
+/// their attempts do not count: inline consumers take five seconds for that at the most, processors six.
+const HAND_BACK: Duration = Duration::from_secs(6);
 
 /// How long the store may take to close.
 const CLOSE: Duration = Duration::from_secs(5);
@@ -40,7 +43,8 @@ pub(super) async fn run(
         health,
     } = service;
     let mut course = Course::default();
-    for (index, part) in parts.into_iter().enumerate() {
+    let sources = SOURCES.min(shutdown_limit / 4);
+    for (index, mut part) in parts.into_iter().enumerate() {
         let Some(board) = health.board(index) else {
             continue;
         };
@@ -51,6 +55,9 @@ pub(super) async fn run(
             course.turns.push(None);
             course.inline.push((index, board, consumer, limit));
             continue;
+        }
+        if let Work::Processor(processor) = &mut part.work {
+            processor.limit_drain(without_hand_back(shutdown_limit.saturating_sub(sources)));
         }
         course.turns.push(Some(turn));
         let stop = course.stop(turn).clone();
@@ -69,7 +76,8 @@ pub(super) async fn run(
     let _ = probe.await;
     health.ends("it is shutting down");
     let limit = after(Instant::now(), shutdown_limit);
-    if timeout_at(limit, course.end_in_order()).await.is_err() {
+    let ending = course.end_in_order(sources, limit);
+    if timeout_at(limit, ending).await.is_err() {
         course.drop_the_rest().await;
     }
     if timeout(CLOSE, inbox.close()).await.is_err() {
@@ -85,6 +93,11 @@ pub(super) async fn run(
             summary: Box::new(summary),
         }),
     }
+}
+
+/// How long work may go on where so much time is left; half of it where there is too little.
+fn without_hand_back(left: Duration) -> Duration {
+    left.saturating_sub(HAND_BACK).max(left / 2)
 }
 
 #[derive(Default)]
@@ -132,6 +145,10 @@ impl Course {
             *turn = None;
         }
         match ended {
+            Ok(Done::CutShort) => {
+                let name = self.names.get(index).cloned();
+                self.summary.cut_short.extend(name);
+            }
             Ok(done) => self.summary.add(done),
             Err(cause) => {
                 let part = self.names.get(index).cloned().unwrap_or_default();
@@ -152,30 +169,34 @@ impl Course {
         }
     }
 
-    async fn end_in_order(&mut self) {
+    async fn end_in_order(&mut self, sources: Duration, limit: Instant) {
         tracing::info!("the service shuts down");
         self.stop(Turn::Sources).cancel();
-        if timeout(SOURCES, self.wait_for(Turn::Sources))
+        if timeout(sources, self.wait_for(Turn::Sources))
             .await
             .is_err()
         {
             tracing::warn!("a source has not ended yet; the workers are told to end meanwhile");
         }
         self.stop(Turn::Workers).cancel();
-        let inline = std::mem::take(&mut self.inline);
-        let drains = inline
-            .into_iter()
-            .map(|(index, board, consumer, limit)| async move {
-                let has_ended = consumer.drain(limit).await;
+        let left = without_hand_back(limit.duration_since(Instant::now()));
+        for (index, board, consumer, limit) in std::mem::take(&mut self.inline) {
+            if let Some(turn) = self.turns.get_mut(index) {
+                *turn = Some(Turn::Workers);
+            }
+            let draining = async move {
+                let has_ended = consumer.drain(limit.min(left)).await;
                 board.ended();
-                (!has_ended).then_some(index)
-            });
-        let (cut_short, ()) = tokio::join!(join_all(drains), self.wait_for(Turn::Workers));
-        for index in cut_short.into_iter().flatten() {
-            self.summary
-                .cut_short
-                .extend(self.names.get(index).cloned());
+                let done = if has_ended {
+                    Done::Task
+                } else {
+                    Done::CutShort
+                };
+                (index, Ok(done))
+            };
+            self.running.spawn(draining.in_current_span());
         }
+        self.wait_for(Turn::Workers).await;
         self.stop(Turn::Keepers).cancel();
         self.wait_for(Turn::Keepers).await;
     }

@@ -27,7 +27,7 @@ impl Summary {
             Done::Receiver(summary) => self.receivers += summary,
             Done::Processor(summary) => self.processors += summary,
             Done::Janitor(sweep) => self.sweeps += sweep,
-            Done::Task => {}
+            Done::Task | Done::CutShort => {}
         }
     }
 }
