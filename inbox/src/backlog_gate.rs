@@ -7,7 +7,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     HandlerName, Invalid, Operate,
-    patience::{Patience, STORE_TIMEOUT, check_limit},
+    patience::{Patience, STORE_TIMEOUT, answer_of, check_limit},
     telemetry::OUTAGE,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 ///
 /// It looks at the [statistics](Operate::statistics) once per interval, in a task that ends with the
 /// last clone, and opens again at nine tenths of the limit. While the statistics cannot be had it stays
-/// as it was; it is open before the first look. The backlog may exceed the limit by what comes in
+/// as it was; it is open before the first look, and when the runtime that it was built in is gone. The backlog may exceed the limit by what comes in
 /// between two looks.
 ///
 /// ```
@@ -71,13 +71,18 @@ impl BacklogGate {
     /// Whether there is room for more, as far as the last look tells.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        *self.is_open.borrow()
+        *self.is_open.borrow() || self.is_abandoned()
     }
 
     /// Waits until it is open. Cancel-safe.
     pub async fn opened(&self) {
-        // The task holds the sender for as long as there is a gate.
+        // An error says that it is abandoned, and so open.
         let _ = self.is_open.clone().wait_for(|is_open| *is_open).await;
+    }
+
+    /// Whether its task is gone, with its runtime: what nothing looks at would stay as it was for ever.
+    fn is_abandoned(&self) -> bool {
+        self.is_open.has_changed().is_err()
     }
 }
 
@@ -118,7 +123,7 @@ impl BacklogGateBuilder {
         let patience = Patience::new(STORE_TIMEOUT);
         let mut is_known = true;
         loop {
-            match self.backlog(&patience).await {
+            match answer_of(self.backlog(&patience)).await {
                 Ok(backlog) => {
                     is_known = true;
                     self.judge(backlog, &open);

@@ -2,18 +2,20 @@
 
 use std::{
     collections::BTreeSet,
+    panic::AssertUnwindSafe,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
     Invalid, Lease, LeaseTerms, Message, Receipt, Result, Settled, Settlement, Store, Subscription,
-    telemetry::OUTAGE,
+    processor::panic_text, telemetry::OUTAGE,
 };
 
 /// How long one call may take by default: twice what stores allow their own operations.
@@ -41,6 +43,13 @@ const REMINDER: Duration = Duration::from_secs(10 * 60);
 
 /// What a renewal may take at least, however short the lease.
 const LEAST_FOR_RENEWAL: Duration = Duration::from_secs(5);
+
+/// A call's answer, for a loop that nothing waits for: a panic in a store is an error like others there, or
+/// the loop would be gone and nothing would tell.
+pub(crate) async fn answer_of<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    let caught = AssertUnwindSafe(call).catch_unwind().await;
+    caught.unwrap_or_else(|panic| Err(Error::new(ErrorKind::Other, panic_text(&*panic))))
+}
 
 /// How long calls of one store may take, and whether they take long at present. Clones share that.
 #[derive(Clone)]

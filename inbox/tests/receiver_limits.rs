@@ -258,6 +258,7 @@ async fn durations_that_mean_for_ever_are_taken_as_such() {
 struct Counted {
     inner: Arc<dyn inbox::Inbox>,
     is_away: AtomicBool,
+    panics: AtomicBool,
 }
 
 #[async_trait::async_trait]
@@ -279,6 +280,7 @@ impl Operate for Counted {
     }
 
     async fn statistics(&self) -> inbox::Result<inbox::Statistics> {
+        assert!(!self.panics.load(SeqCst), "planned");
         if self.is_away.load(SeqCst) {
             let kind = inbox::ErrorKind::Unavailable;
             return Err(inbox::Error::new(kind, "planned").in_operation("statistics"));
@@ -378,6 +380,7 @@ async fn a_source_is_held_back_while_the_backlog_is_over_its_limit() {
     let counted = Arc::new(Counted {
         inner: store.clone(),
         is_away: AtomicBool::new(false),
+        panics: AtomicBool::new(false),
     });
     let gate = BacklogGate::builder(counted.clone(), 100)
         .handlers([HandlerName::new("billing").unwrap()])
@@ -430,4 +433,53 @@ async fn a_source_is_held_back_while_the_backlog_is_over_its_limit() {
         let _ = store.discard_slice(&filter, &slice(20)).await.unwrap();
     }
     assert_eq!(running.await.unwrap().unwrap().accepted, 1000);
+}
+
+/// A gate that is shut over an inbox with two messages.
+async fn shut() -> (Arc<dyn inbox::Inbox>, Arc<Counted>, BacklogGate) {
+    let store = memory().await;
+    let _ = store.receive(&[message(1), message(2)]).await.unwrap();
+    let counted = Arc::new(Counted {
+        inner: store.clone(),
+        is_away: AtomicBool::new(false),
+        panics: AtomicBool::new(false),
+    });
+    let gate = BacklogGate::builder(counted.clone(), 1)
+        .interval(Duration::from_millis(10))
+        .build()
+        .unwrap();
+    while gate.is_open() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    (store, counted, gate)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_goes_on_after_a_look_that_panics() {
+    let (store, counted, gate) = shut().await;
+    counted.panics.store(true, SeqCst);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    counted.panics.store(false, SeqCst);
+    let _ = store
+        .clear_slice(
+            &HandlerName::new("billing").unwrap(),
+            &inbox::Slice {
+                after: None,
+                limit: 10,
+            },
+        )
+        .await
+        .unwrap();
+    let opened = tokio::time::timeout(Duration::from_secs(10), gate.opened()).await;
+    assert!(opened.is_ok() && gate.is_open());
+}
+
+#[test]
+fn a_gate_for_which_nothing_looks_any_more_is_open() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let (_, _, gate) = runtime.block_on(shut());
+    assert!(!gate.is_open());
+    drop(runtime);
+    assert!(gate.is_open());
 }

@@ -9,7 +9,12 @@ use std::{
 use serde::Serialize;
 
 use super::part::Part;
-use crate::{BacklogGate, Inbox, patience::Patience, telemetry::OUTAGE, vitals::Vitals};
+use crate::{
+    BacklogGate, Inbox,
+    patience::{Patience, answer_of},
+    telemetry::OUTAGE,
+    vitals::Vitals,
+};
 
 /// A loop that has not turned for so long counts as stuck.
 const STUCK: Duration = Duration::from_secs(15);
@@ -137,7 +142,7 @@ impl Health {
     pub(super) async fn probe(&self, inbox: &dyn Inbox, interval: Duration) {
         let patience = Patience::new(PROBE);
         loop {
-            let answer = match patience.within("exists", inbox.exists()).await {
+            let answer = match answer_of(patience.within("exists", inbox.exists())).await {
                 Ok(true) => None,
                 Ok(false) => Some("the inbox is not set up, or not of this version".to_owned()),
                 Err(error) => Some(error.to_string()),
