@@ -1,10 +1,13 @@
 //! Results that are kept in a caller's transaction, behind the record of their message.
 
-use inbox_api::{Begun, Bytes, ErrorKind, Message, Recorded, State};
+use std::time::Duration;
 
-use super::transactions::{record_first, transactional, write, written};
+use inbox_api::{Begun, Bytes, ErrorKind, Message, PurgeRequest, Recorded, State};
+
+use super::transactions::{record_first, transactional, transactional_with, write, written};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
+    needs::Settings,
     test_inbox::{Context, LONG, message, numbered, terms},
     transactions::AnyTransactions,
 };
@@ -116,4 +119,30 @@ pub(crate) async fn a_result_is_kept_only_of_what_is_processed(cx: Context) -> C
         &inbox.record(waiting.key()).await?.result,
         &None,
     )
+}
+
+/// Defect: retention goes by the payload, which had gone when the result came. A message that is new and
+/// one that was received.
+pub(crate) async fn a_kept_result_without_a_payload_is_dropped(cx: Context) -> CaseResult {
+    let settings = Settings {
+        drop_processed_payloads: true,
+        ..Settings::default()
+    };
+    let (inbox, transactions) = transactional_with(&cx, &settings).await?;
+    let batch = numbered(3)?;
+    inbox.accept(&batch[1]).await?;
+    let receipt = Bytes::from_static(b"receipt");
+    record_and_keep(&*transactions, &batch[0], &[&receipt]).await?;
+    record_and_keep(&*transactions, &batch[1], &[&Bytes::new()]).await?;
+    record_and_keep(&*transactions, &batch[2], &[]).await?;
+    let result = inbox.record(batch[0].key()).await?.result;
+    same("result", &result, &Some(receipt))?;
+    let request = PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
+    same("dropped", &inbox.drop_payloads(&request).await?, &2)?;
+    for sent in &batch {
+        let record = inbox.record(sent.key()).await?;
+        same("payload", &record.payload, &None)?;
+        same("result afterwards", &record.result, &None)?;
+    }
+    same("dropped again", &inbox.drop_payloads(&request).await?, &0)
 }

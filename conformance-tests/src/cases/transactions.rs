@@ -7,7 +7,7 @@ use inbox_api::{Bytes, Leased, Message, Receipt, Recorded, Settled, Settlement, 
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, ensure, same},
-    needs::{Need, Unable},
+    needs::{Need, Settings, Unable},
     test_inbox::{
         Context, LONG, TestInbox, dead, defer, ids, message, numbered, ordered, processed, retry,
     },
@@ -17,7 +17,14 @@ use crate::{
 pub(super) async fn transactional(
     cx: &Context,
 ) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
-    let inbox = cx.fresh().await?;
+    transactional_with(cx, &Settings::default()).await
+}
+
+pub(super) async fn transactional_with(
+    cx: &Context,
+    settings: &Settings,
+) -> CaseResult<(TestInbox, Arc<dyn AnyTransactions>)> {
+    let inbox = cx.fresh_with(settings).await?;
     if !inbox.capabilities().transactions {
         return Err(Unmet::NotChecked(Need::Transactions));
     }

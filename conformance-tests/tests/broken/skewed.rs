@@ -48,6 +48,20 @@ impl Defect for Transactional {
     }
 }
 
+/// Transactions, and retention that finds no results in them.
+pub(crate) struct LeavesResults;
+
+#[async_trait]
+impl Defect for LeavesResults {
+    fn in_transactions(&self) -> Option<Mistake> {
+        Some(Mistake::None)
+    }
+
+    async fn drop_payloads(&self, _: &MemoryStore, _: &PurgeRequest) -> Result<u64> {
+        Ok(0)
+    }
+}
+
 pub(crate) struct Skewed {
     inner: MemoryStore,
     mistake: Mistake,

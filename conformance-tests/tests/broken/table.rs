@@ -602,6 +602,8 @@ macro_rules! table {
                     => "kept_results::a_result_over_the_limit_leaves_its_transaction_usable",
                 result_of_what_is_not_processed: broken::skewed::Transactional(broken::skewed::Mistake::KeepsAnything)
                     => "kept_results::a_result_is_kept_only_of_what_is_processed",
+                kept_result_that_retention_does_not_find: broken::skewed::LeavesResults
+                    => "kept_results::a_kept_result_without_a_payload_is_dropped",
                 receive_that_scans_the_history: broken::scanning::the_history("receive")
                     => "scale::the_history_costs_nothing",
                 claim_that_scans_the_history: broken::scanning::the_history("claim")

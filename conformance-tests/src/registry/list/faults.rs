@@ -38,6 +38,8 @@ macro_rules! faults {
                 "A result over the limit is refused in a transaction, which can be committed without it.",
             a_result_is_kept_only_of_what_is_processed:
                 "A result is kept in a transaction of a message that is processed, and of no other.",
+            a_kept_result_without_a_payload_is_dropped:
+                "A result that is kept in a transaction is dropped in its time, where payloads go when they are processed.",
         }
         commit (commit) {
             a_swallowed_failure_commits_all_or_nothing:
