@@ -162,7 +162,7 @@
 //! | `claim` | O(log N) for each run and each message by itself, and the bodies' length; blocked, future and finished messages cost nothing |
 //! | `settle`, `extend` | O(n), O(log N) for each run and each message by itself, and for each ordering key concerned |
 //! | `begin`, replay, discard | O(log N) |
-//! | purge | O(n), for each an entry of the log is found in O(log history) |
+//! | purge, dropping payloads | O(n), for each an entry of the log is found in O(log history); what was replayed or has neither payload nor result is passed once, up to 1,500 in a script |
 //! | list, count | O(messages looked at), in steps of up to 1,000; dead letters by their own index |
 //! | statistics | O(handlers · log N) |
 //!

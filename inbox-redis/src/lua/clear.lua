@@ -15,5 +15,5 @@ end
 
 local answer = intervene(clear)
 trim_log()
-for state = PROCESSED, DISCARDED do sweep(state) end
+for state = PROCESSED, DISCARDED do sweep(state, LOOKS) end
 return answer

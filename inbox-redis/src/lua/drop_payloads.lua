@@ -1,6 +1,7 @@
 -- ARGV: state, age, keys. Drops payloads and results of those that are in that state for so long, and
--- answers how many had either. How far it has come is kept for each handler: what becomes final later
--- stands behind it.
+-- answers how many had either, the keys that other shards may have notes of (none), and whether the marks
+-- can be moved further. A mark is kept for each handler: up to there nothing has either, and what
+-- becomes final later stands behind it.
 local state, cutoff = tonumber(ARGV[arg]), now - ARGV[arg + 1]
 local keys, singles, of_run, dropped = {}, {}, {}, 0
 for at = arg + 2, #ARGV do keys[#keys + 1] = ARGV[at] end
@@ -35,16 +36,4 @@ for _, s in ipairs(singles) do
   end
 end
 write()
-for handler, of_handler in pairs(handlers) do
-  local front = front_of(of_handler.done[state], first_kept(state, handler), cutoff)
-  for _ = 1, 64 do
-    local left = front.entry == nil
-    for _, s in ipairs(front.entry and of_entry(state, front.entry, math.huge) or {}) do
-      left = left or has_content(s)
-    end
-    if left then break end
-    call('HSET', meta, drop_field(state, handler), front.entry[1])
-    front.advance()
-  end
-end
-return {dropped, gone}
+return {dropped, gone, mark_dropped(state, cutoff, LOOKS) and 1 or 0}

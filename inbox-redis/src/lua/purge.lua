@@ -1,5 +1,5 @@
--- ARGV: state, age, keys. Answers how many were in that state for so long and are gone, and the keys that
--- other shards may have notes of.
+-- ARGV: state, age, keys. Answers how many were in that state for so long and are gone, the keys that
+-- other shards may have notes of, and whether more of the handlers' histories can be swept.
 local state, cutoff = tonumber(ARGV[arg]), now - ARGV[arg + 1]
 local keys, list = {}, {}
 for at = arg + 2, #ARGV do keys[#keys + 1] = ARGV[at] end
@@ -10,5 +10,4 @@ for _, key in ipairs(keys) do
 end
 forget_all(list)
 write()
-sweep(state)
-return {#list, gone}
+return {#list, gone, sweep(state, LOOKS) and 1 or 0}

@@ -9,7 +9,7 @@ use crate::{
     connection::Connection,
     cross_shard,
     keys::field,
-    reply::Taker,
+    reply::{self, Taker},
     rows::{self, Row},
     scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, Script},
 };
@@ -45,25 +45,33 @@ async fn in_steps(connection: &Connection, request: &PurgeRequest, act: &Act) ->
         let wanted = left.min(STEP);
         let started = Instant::now();
         let found = find_expired(connection, &handlers, request, wanted, act.with_content).await?;
-        let full = found.len() == wanted;
-        let mut by_shard: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-        for row in found {
-            by_shard.entry(row.shard).or_default().push(row.field);
+        let full = found.rows.len() == wanted;
+        let mut by_shard = found.spent;
+        for row in found.rows {
+            by_shard
+                .entry(row.shard)
+                .or_default()
+                .fields
+                .push(row.field);
         }
         let mut step = 0;
-        for (shard, fields) in by_shard {
-            step += act_in(connection, shard, request, &fields, act.script).await?;
+        for (shard, part) in by_shard {
+            step += act_in(connection, shard, request, &part, act.script).await?;
         }
         done += step;
         left = left.saturating_sub(usize::try_from(step).unwrap_or(usize::MAX));
         if !full || step == 0 {
             break;
         }
-        // Rests as long as it worked, since the server runs one script at a time; also after the
-        // last, since a caller that reaches the limit asks for more.
-        tokio::time::sleep(started.elapsed()).await;
+        rest(started).await;
     }
     Ok(done)
+}
+
+/// Rests for as long as the work took, since a server runs one script at a time; also after the last,
+/// since a caller that reaches the limit asks for more.
+async fn rest(since: Instant) {
+    tokio::time::sleep(since.elapsed()).await;
 }
 
 pub(super) async fn expired(connection: &Connection, request: &PurgeRequest) -> Result<Listing> {
@@ -74,7 +82,7 @@ pub(super) async fn expired(connection: &Connection, request: &PurgeRequest) -> 
     }
     let handlers = handlers_of(connection, request).await?;
     let found = find_expired(connection, &handlers, request, limit, false).await?;
-    load(connection, found, true).await
+    load(connection, found.rows, true).await
 }
 
 pub(super) async fn purge_archived(
@@ -95,8 +103,12 @@ pub(super) async fn purge_archived(
     fields.sort_unstable();
     fields.dedup();
     for step in fields.chunks(STEP) {
+        let part = Part {
+            fields: step.to_vec(),
+            ..Part::default()
+        };
         for shard in connection.layout().all() {
-            purged += act_in(connection, shard, request, step, &PURGE).await?;
+            purged += act_in(connection, shard, request, &part, &PURGE).await?;
         }
     }
     Ok(purged)
@@ -110,6 +122,21 @@ async fn handlers_of(connection: &Connection, request: &PurgeRequest) -> Result<
     }
 }
 
+/// What is to be done in one shard.
+#[derive(Default)]
+struct Part {
+    fields: Vec<String>,
+    /// Handlers whose history begins with entries that mean nothing any more, to be passed for good.
+    spent: Vec<HandlerName>,
+}
+
+#[derive(Default)]
+struct Found {
+    rows: Vec<Row>,
+    /// By shard, without fields.
+    spent: BTreeMap<u16, Part>,
+}
+
 /// The messages of these handlers that `request` selects, the longest-finished of all shards first.
 async fn find_expired(
     connection: &Connection,
@@ -117,53 +144,110 @@ async fn find_expired(
     request: &PurgeRequest,
     limit: usize,
     with_content: bool,
-) -> Result<Vec<Row>> {
-    let calls = connection.layout().all().map(|shard| {
-        let mut call = connection.call(&PURGE_FIND, shard, handlers);
-        call.arg(request.state().code())
-            .arg(duration_micros(request.older_than()))
-            .arg(limit)
-            .arg(u8::from(with_content));
-        call
-    });
-    let answers = connection.run_all(calls.collect()).await?;
-    let mut found = Vec::new();
-    for (shard, answer) in connection.layout().all().zip(answers) {
-        let mut answer = Taker::of(answer)?;
-        let now = answer.number()?;
-        for entry in answer.list()? {
-            let mut entry = Taker::of(entry)?;
-            let at = entry.number()?;
-            let mut row = rows::row(shard, 0, now, entry.next()?)?;
-            row.at = at;
-            found.push((connection.clocks().common(shard, at), row));
+) -> Result<Found> {
+    let mut found = Found::default();
+    let mut rows: Vec<(i64, Row)> = Vec::new();
+    let mut looks: Vec<Look> = connection.layout().all().map(Look::new).collect();
+    loop {
+        let started = Instant::now();
+        let calls = looks.iter().map(|look| {
+            let mut call = connection.call(&PURGE_FIND, look.shard, handlers);
+            call.arg(request.state().code())
+                .arg(duration_micros(request.older_than()))
+                .arg(limit - look.found)
+                .arg(u8::from(with_content));
+            for (handler, entry) in &look.reached {
+                call.arg(handler).arg(entry);
+            }
+            call
+        });
+        let answers = connection.run_all(calls.collect()).await?;
+        for (look, answer) in looks.iter_mut().zip(answers) {
+            let mut answer = Taker::of(answer)?;
+            let now = answer.number()?;
+            for entry in answer.list()? {
+                let mut entry = Taker::of(entry)?;
+                let at = entry.number()?;
+                let mut row = rows::row(look.shard, 0, now, entry.next()?)?;
+                row.at = at;
+                rows.push((connection.clocks().common(look.shard, at), row));
+                look.found += 1;
+            }
+            for handler in answer.list()? {
+                let name = reply::text(&handler)?.map(HandlerName::new);
+                let spent = &mut found.spent.entry(look.shard).or_default().spent;
+                spent.extend(name.and_then(std::result::Result::ok));
+            }
+            look.reached.clear();
+            let mut reached = answer.list()?.into_iter();
+            while let (Some(handler), Some(entry)) = (reached.next(), reached.next()) {
+                let names = (reply::text(&handler)?, reply::text(&entry)?);
+                if let (Some(handler), Some(entry)) = names {
+                    look.reached.insert(handler.to_owned(), entry.to_owned());
+                }
+            }
         }
+        looks.retain(|look| !look.reached.is_empty() && look.found < limit);
+        if looks.is_empty() {
+            break;
+        }
+        rest(started).await;
     }
-    found.sort_by_key(|(at, _)| *at);
-    found.truncate(limit);
-    Ok(found.into_iter().map(|(_, row)| row).collect())
+    rows.sort_by_key(|(at, _)| *at);
+    rows.truncate(limit);
+    found.rows = rows.into_iter().map(|(_, row)| row).collect();
+    Ok(found)
 }
 
-/// Answers how many of the messages it applied to.
+/// How far one shard has been looked through, which takes several scripts where much was replayed or has
+/// no content any more.
+struct Look {
+    shard: u16,
+    found: usize,
+    /// By handler the last entry of its history, unless all has been looked at.
+    reached: BTreeMap<String, String>,
+}
+
+impl Look {
+    fn new(shard: u16) -> Self {
+        Self {
+            shard,
+            found: 0,
+            reached: BTreeMap::new(),
+        }
+    }
+}
+
+/// Answers how many of the messages it applied to. Passes what means nothing any more for good, in as many
+/// scripts as that takes.
 async fn act_in(
     connection: &Connection,
     shard: u16,
     request: &PurgeRequest,
-    fields: &[String],
+    part: &Part,
     script: &'static Script,
 ) -> Result<u64> {
-    let handlers: Vec<HandlerName> = fields
+    let named = part
+        .fields
         .iter()
-        .filter_map(|field| HandlerName::new(field.split_once('\0')?.0).ok())
-        .collect();
-    let mut call = connection.call(script, shard, &handlers);
-    call.arg(request.state().code())
-        .arg(duration_micros(request.older_than()));
-    for field in fields {
-        call.arg(field);
+        .filter_map(|field| HandlerName::new(field.split_once('\0')?.0).ok());
+    let handlers: Vec<HandlerName> = named.chain(part.spent.iter().cloned()).collect();
+    let (mut done, mut fields) = (0, &*part.fields);
+    loop {
+        let started = Instant::now();
+        let mut call = connection.call(script, shard, &handlers);
+        call.arg(request.state().code())
+            .arg(duration_micros(request.older_than()));
+        for field in fields {
+            call.arg(field);
+        }
+        let mut answer = Taker::of(connection.run(call).await?)?;
+        done += answer.unsigned()?;
+        cross_shard::forget(connection, shard, answer.list()?).await;
+        if answer.number()? == 0 {
+            return Ok(done);
+        }
+        fields = &[];
+        rest(started).await;
     }
-    let mut answer = Taker::of(connection.run(call).await?)?;
-    let done = answer.unsigned()?;
-    cross_shard::forget(connection, shard, answer.list()?).await;
-    Ok(done)
 }

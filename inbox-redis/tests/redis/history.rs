@@ -181,3 +181,125 @@ async fn commands_of_a_cycle(store: &RedisStore, raw: &mut Raw, name: &str) -> u
         .map(|(calls, _)| calls.parse::<u64>().unwrap())
         .sum()
 }
+
+/// Commands and scripts that the server has run since the last reset, those within scripts included.
+async fn commands_and_scripts(raw: &mut Raw) -> (u64, u64) {
+    let info: String = raw
+        .run(redis::cmd("INFO").arg("commandstats"))
+        .await
+        .unwrap();
+    let _: Value = raw
+        .run(redis::cmd("CONFIG").arg("RESETSTAT"))
+        .await
+        .unwrap();
+    let calls = |line: &str| {
+        let (command, rest) = line.split_once(":calls=")?;
+        let calls: u64 = rest.split(',').next()?.parse().ok()?;
+        Some((command.to_owned(), calls))
+    };
+    let all: Vec<(String, u64)> = info.lines().filter_map(calls).collect();
+    let scripts = all
+        .iter()
+        .filter(|(command, _)| command == "cmdstat_evalsha");
+    (
+        all.iter().map(|(_, calls)| calls).sum(),
+        scripts.map(|(_, calls)| calls).sum(),
+    )
+}
+
+/// Settles so many messages one at a time, each of which then has its own moment in the history.
+async fn settle_singly(store: &RedisStore, name: &str, count: usize, outcome: fn() -> Outcome) {
+    let batch: Vec<Message> = (0..count)
+        .map(|n| message(&format!("{name} {n}")))
+        .collect();
+    for batch in batch.chunks(500) {
+        let _ = store.receive(batch).await.unwrap();
+        for leased in claim(store, 500).await {
+            let settled = store.settle_one(&leased.lease, outcome()).await.unwrap();
+            assert_eq!(settled, Settled::Done);
+        }
+    }
+}
+
+fn dead() -> Outcome {
+    Outcome::Dead {
+        reason: "x".into(),
+        after: AfterDead::Continue,
+    }
+}
+
+/// So many commands, and a script's own, are the most that one script of these runs.
+const BOUND: u64 = 2_500;
+
+/// Looks at no message that has neither payload nor result, but once; and at not too many in one script.
+#[tokio::test]
+async fn payloads_cost_the_same_to_drop_behind_a_long_history() {
+    for drop_processed in [false, true] {
+        let Some(server) = own(&["--appendfsync", "no"]).await else {
+            return;
+        };
+        let options = options(server.url(), false, 1).drop_processed_payloads(drop_processed);
+        let (store, _) = store(options).await;
+        let mut raw = Raw::connect(server.url(), false).await.unwrap();
+        settle_singly(&store, "a", 4_000, processed).await;
+        let request = PurgeRequest::new(State::Processed, Duration::ZERO, 500).unwrap();
+        let _ = commands_and_scripts(&mut raw).await;
+        let (mut costs, mut left) = (Vec::new(), if drop_processed { 0 } else { 4_000 });
+        loop {
+            let dropped = store.drop_payloads(&request).await.unwrap();
+            let (commands, scripts) = commands_and_scripts(&mut raw).await;
+            println!("{commands} commands in {scripts} scripts to drop {dropped}");
+            assert!(commands <= BOUND * scripts, "{commands} in {scripts}");
+            costs.push(commands);
+            assert_eq!(dropped, left.min(500));
+            left -= dropped;
+            if dropped == 0 {
+                break;
+            }
+        }
+        let (first, before_last) = (costs[0], costs[costs.len().saturating_sub(2)]);
+        assert!(before_last < first + first / 2 + 100, "{costs:?}");
+        // What has been looked at once is not looked at again, whoever asks.
+        assert_eq!(store.drop_payloads(&request).await.unwrap(), 0);
+        let (commands, _) = commands_and_scripts(&mut raw).await;
+        assert!(commands < 50, "{commands} commands for nothing");
+        // One that is among the first of many without content is found.
+        settle_singly(&store, "b", 1, || Outcome::Processed {
+            result: Some(Bytes::from_static(b"r")),
+        })
+        .await;
+        settle_singly(&store, "c", 10, processed).await;
+        let expected = if drop_processed { 1 } else { 11 };
+        assert_eq!(store.drop_payloads(&request).await.unwrap(), expected);
+    }
+}
+
+/// The same of purges, of numbers whose messages have been replayed.
+#[tokio::test]
+async fn a_purge_costs_the_same_behind_what_was_replayed() {
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    settle_singly(&store, "a", 4_000, dead).await;
+    settle_singly(&store, "b", 3, dead).await;
+    let first: Vec<Key> = (0..4_000).map(|n| key(&format!("a {n}"))).collect();
+    for key in &first {
+        let replayed = store.replay(key, &Edit::default()).await.unwrap();
+        assert_eq!(replayed, Intervention::Done);
+    }
+    let request = PurgeRequest::new(State::Dead, Duration::ZERO, 2).unwrap();
+    let _ = commands_and_scripts(&mut raw).await;
+    let expired = store.expired(&request).await.unwrap().records;
+    let found: Vec<&str> = expired.iter().map(|one| one.key.id.as_str()).collect();
+    assert_eq!(found, ["b 0", "b 1"]);
+    assert_eq!(store.purge(&request).await.unwrap(), 2);
+    let (commands, scripts) = commands_and_scripts(&mut raw).await;
+    println!("{commands} commands in {scripts} scripts to purge 2");
+    assert!(commands <= BOUND * scripts, "{commands} in {scripts}");
+    assert_eq!(store.purge(&request).await.unwrap(), 1);
+    assert_eq!(store.purge(&request).await.unwrap(), 0);
+    let (commands, _) = commands_and_scripts(&mut raw).await;
+    assert!(commands < 100, "{commands} commands for one");
+}

@@ -1,32 +1,3 @@
--- Of an entry of `done`, up to `limit` messages that became final by it and still are. It has
--- numbers, each with how many of its run there are, or 0 for a message by itself.
-local function of_entry(state, entry, limit)
-  local at, numbers, found = tonumber(string.match(entry[1], '^%d+')), entry[2][2], {}
-  local function look(key, seq)
-    local s = key and #found < limit and load(key)
-    if s and s.state == state and s.at == at and s.seq == seq then found[#found + 1] = s end
-  end
-  for place = 1, #numbers - 7, 8 do
-    local seq, n = struct.unpack('>I6I2', numbers, place)
-    if #found >= limit then break end
-    if n == 0 then
-      look(logged(seq), seq)
-    else
-      local entry_there = entry_of(seq)
-      local first = entry_there and entry_there[seq]
-      if first then
-        for item = first, math.min(first + n - 1, #entry_there.items) do
-          look(entry_there.items[item].key, entry_there.items[item].seq)
-        end
-      else
-        local run = run_at(seq)
-        for _, number in ipairs(run and numbers_of(run) or {}) do look(logged(number), number) end
-      end
-    end
-  end
-  return found
-end
-
 -- Where it is kept up to which entry of a handler's stream payloads were dropped.
 local function drop_field(state, handler)
   return 'dropped\0' .. state .. '\0' .. handler
@@ -41,6 +12,48 @@ end
 local function has_content(s)
   if s.run then return not s.run.dropped end
   return s.bytes >= 0 or has_flag(s, HAS_RESULT)
+end
+
+-- Entries and messages of the history that this script has looked at, and to how many one may look for
+-- each purpose: more than one script empties, and some milliseconds' worth.
+local looks, LOOKS = 0, 1500
+
+-- Of an entry of `done`, up to `limit` messages that became final by it and still are; only those that
+-- have a payload or a result, if so asked. It has numbers, each with how many of its run there are, or
+-- 0 for a message by itself.
+local function of_entry(state, entry, limit, with_content)
+  local at, numbers, found = tonumber(string.match(entry[1], '^%d+')), entry[2][2], {}
+  looks = looks + 1
+  local function look(key, seq)
+    looks = looks + 1
+    local s = key and #found < limit and load(key)
+    if s and s.state == state and s.at == at and s.seq == seq and (not with_content or has_content(s)) then
+      found[#found + 1] = s
+    end
+  end
+  for place = 1, #numbers - 7, 8 do
+    local seq, n = struct.unpack('>I6I2', numbers, place)
+    if #found >= limit then break end
+    local run = n > 0 and with_content and run_at(seq)
+    if run and run.dropped then
+      -- A run's messages have no content of their own.
+      looks = looks + 1
+    elseif n == 0 then
+      look(logged(seq), seq)
+    else
+      local entry_there = entry_of(seq)
+      local first = entry_there and entry_there[seq]
+      if first then
+        for item = first, math.min(first + n - 1, #entry_there.items) do
+          look(entry_there.items[item].key, entry_there.items[item].seq)
+        end
+      else
+        run = run_at(seq)
+        for _, number in ipairs(run and numbers_of(run) or {}) do look(logged(number), number) end
+      end
+    end
+  end
+  return found
 end
 
 -- The entries of a handler's stream up to `cutoff`, read a few at a time.
@@ -61,11 +74,16 @@ local function front_of(stream, from, cutoff)
 end
 
 -- Up to `limit` messages of the call's handlers that became final no later than `cutoff`, the
--- longest-finished first; only those that have a payload or a result, if so asked.
-local function finished_by(state, cutoff, limit, with_content)
-  local found, fronts = {}, {}
+-- longest-finished first; only those that have a payload or a result, if so asked. `behind` has, by
+-- handler, the entry up to which an earlier call has looked. Stops after so many looks, and then answers
+-- also up to where it has looked; and in any case the handlers whose first entry means nothing.
+local function finished_by(state, cutoff, limit, with_content, behind, most_looks)
+  local found, fronts, spent = {}, {}, {}
   for handler, keys in pairs(handlers) do
-    fronts[#fronts + 1] = front_of(keys.done[state], with_content and first_kept(state, handler) or '-', cutoff)
+    local from = behind[handler] and '(' .. behind[handler] or with_content and first_kept(state, handler) or '-'
+    local front = front_of(keys.done[state], from, cutoff)
+    front.handler, front.is_first, front.reached = handler, not behind[handler], behind[handler]
+    fronts[#fronts + 1] = front
   end
   while #found < limit do
     local first
@@ -73,29 +91,41 @@ local function finished_by(state, cutoff, limit, with_content)
       if front.at and (not first or front.at < first.at) then first = front end
     end
     if not first then break end
-    local most = with_content and math.huge or limit - #found
-    for _, s in ipairs(of_entry(state, first.entry, most)) do
-      if #found < limit and (not with_content or has_content(s)) then found[#found + 1] = s end
+    if looks >= most_looks then
+      local reached = {}
+      for _, front in ipairs(fronts) do
+        if front.reached then
+          reached[#reached + 1] = front.handler
+          reached[#reached + 1] = front.reached
+        end
+      end
+      return found, spent, reached
     end
+    local of_first = of_entry(state, first.entry, limit - #found, with_content)
+    for _, s in ipairs(of_first) do found[#found + 1] = s end
+    if first.is_first and #of_first == 0 then spent[#spent + 1] = first.handler end
+    first.is_first, first.reached = false, first.entry[1]
     first.advance()
   end
-  return found
+  return found, spent
 end
 
--- Drops the first entries of the handlers' streams as far as nothing of theirs is left: no fewer than
--- one script can empty, so that they do not pile up.
-local function sweep(state)
+-- Drops the first entries of the handlers' streams as far as nothing of theirs is left, until so many looks
+-- have gone into that. Answers whether there may be more of them.
+local function sweep(state, most)
+  local spent, is_cut = 0, false
   for handler, keys in pairs(handlers) do
-    local stream = keys.done[state]
-    for _ = 1, 16 do
-      local stale, list = {}, call('XRANGE', stream, '-', '+', 'COUNT', 64)
-      for n, entry in ipairs(list) do
-        if #of_entry(state, entry, 1) > 0 then break end
-        stale[n] = entry[1]
+    local stream, stale = keys.done[state], nil
+    repeat
+      stale = {}
+      for n, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', 64)) do
+        local before = looks
+        is_cut = is_cut or spent >= most
+        if is_cut or #of_entry(state, entry, 1) > 0 then break end
+        stale[n], spent = entry[1], spent + looks - before
       end
       put('XDEL', stream, stale)
-      if #stale < 64 then break end
-    end
+    until #stale < 64
     -- A handler that has none left is not asked for again.
     for final, of_state in pairs(keys.done) do
       if not call('HGET', counts, handler .. '\0' .. final) then
@@ -104,6 +134,25 @@ local function sweep(state)
       end
     end
   end
+  return is_cut
+end
+
+-- Moves the marks of the handlers' streams up to the first entry with a payload or a result, until so many
+-- looks have gone into that. Answers whether they may be moved further.
+local function mark_dropped(state, cutoff, most)
+  local spent, is_cut = 0, false
+  for handler, keys in pairs(handlers) do
+    local front, reached = front_of(keys.done[state], first_kept(state, handler), cutoff), nil
+    while front.entry do
+      local before = looks
+      is_cut = is_cut or spent >= most
+      if is_cut or #of_entry(state, front.entry, 1, true) > 0 then break end
+      reached, spent = front.entry[1], spent + looks - before
+      front.advance()
+    end
+    if reached then call('HSET', meta, drop_field(state, handler), reached) end
+  end
+  return is_cut
 end
 
 local function static_of(s)
@@ -159,7 +208,8 @@ local function trim_log()
     end
     if not left then
       call('XDEL', log, id)
-      entries[id], last_entry, first_logged = nil, nil, nil
+      for _, item in ipairs(entry.items) do entry_with[item.seq] = nil end
+      entries[id], first_logged = nil, nil
     end
   end
   emptied = {}
@@ -212,8 +262,10 @@ local function forget_all(list)
   trim_log()
 end
 
--- Deletes what has been processed for long enough.
+-- Deletes what has been processed for long enough. It looks at a few times as much, so that it gets past
+-- what was replayed without keeping the settlement that it is a part of.
 local function trim(cutoff, limit)
-  forget_all(finished_by(PROCESSED, cutoff, limit))
-  sweep(PROCESSED)
+  local most = 64 + 4 * limit
+  forget_all((finished_by(PROCESSED, cutoff, limit, false, {}, most)))
+  sweep(PROCESSED, most)
 end

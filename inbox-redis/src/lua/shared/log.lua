@@ -1,7 +1,7 @@
 -- An entry of the log, as what it says of every message. Those that were purged are still in it.
 -- Its number is its first message's, and none of its messages is further from that than SPAN.
 -- With several shards, messages that came by themselves can be in between.
-local entries, last_entry, SPAN = {}, nil, 1000
+local entries, entry_with, SPAN = {}, {}, 1000
 
 local function entry_items(entry)
   local id = entry[1]
@@ -9,7 +9,10 @@ local function entry_items(entry)
     local items = items_of(entry[2][4], tonumber(entry[2][2]), false)
     if not items or #items == 0 then return nil end
     entries[id] = {id = id, items = items, first = items[1].seq, last = items[#items].seq, gone = 0}
-    for n, item in ipairs(items) do entries[id][item.seq] = n end
+    for n, item in ipairs(items) do
+      entries[id][item.seq] = n
+      entry_with[item.seq] = entries[id]
+    end
   end
   return entries[id]
 end
@@ -26,17 +29,14 @@ local function is_before_log(seq)
 end
 
 local function entry_of(seq)
-  if last_entry and last_entry[seq] then return last_entry end
+  if entry_with[seq] then return entry_with[seq] end
   local to, step, upper = integer(seq), 1, seq
   while true do
     if is_before_log(upper) then return nil end
     local list = call('XREVRANGE', log, to, integer(math.max(seq - SPAN, 0)), 'COUNT', step)
     for _, raw in ipairs(list) do
       local entry = entry_items(raw)
-      if entry and entry[seq] then
-        last_entry = entry
-        return entry
-      end
+      if entry and entry[seq] then return entry end
     end
     if ARGV[2] == '1' or #list < step then return nil end
     to, step = '(' .. list[#list][1], 16
