@@ -26,7 +26,8 @@ type Source = Arc<dyn Error + Send + Sync>;
 /// conversion, a `Failure` itself cannot implement [`Error`].)
 ///
 /// The text is kept as the message's last error and appears in logs: the type of an error that has
-/// one, its text, and those of its [sources](Error::source) that it does not repeat itself. It should
+/// one (of one that has left it behind in a box or in `anyhow`, `std::error::Error` or `anyhow::Error`, but
+/// for common ones), its text, and those of its [sources](Error::source) that it does not repeat itself. It should
 /// not contain the payload.
 #[derive(Clone, Debug)]
 pub struct Failure {
@@ -329,14 +330,46 @@ where
     {
         // Boxed in the usual way it could not be found by its type.
         let boxed = error.reallocate_into_boxed_dyn_error_without_backtrace();
-        return (None, boxed.into());
+        let name = known_name(&*boxed).unwrap_or(type_name::<anyhow::Error>());
+        return (Some(name), boxed.into());
     }
-    let has_no_name = any.is::<Option<&'static str>>()
-        || any.is::<Option<String>>()
-        || any.is::<Option<Box<dyn Error + Send + Sync>>>();
-    let name = (!has_no_name).then(type_name::<E>);
+    let is_text = any.is::<Option<&'static str>>() || any.is::<Option<String>>();
+    let is_boxed = any.is::<Option<Box<dyn Error + Send + Sync>>>();
     let boxed = error.map_or_else(|| "no error".into(), Into::into);
+    let name = match is_boxed {
+        true => name_in_box(&*boxed),
+        false => (!is_text).then(type_name::<E>),
+    };
     (name, boxed.into())
+}
+
+/// What an error in a box goes by; `None` for a text, which has no type of its own there either.
+fn name_in_box(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    // The type of a text in a box has no name outside of the standard library, and shows as the text does.
+    let is_text = || format!("{error:?}") == format!("{:?}", error.to_string());
+    known_name(error).or_else(|| (!is_text()).then_some(BOXED))
+}
+
+/// What errors in boxes have in common, whose own types are not to be found out.
+const BOXED: &str = "std::error::Error";
+
+/// The type of an error whose type was left behind, if it is one that many have.
+fn known_name(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    fn name_if<E: Error + 'static>(error: &(dyn Error + 'static)) -> Option<&'static str> {
+        error.is::<E>().then(type_name::<E>)
+    }
+
+    let names = [
+        name_if::<std::io::Error>,
+        name_if::<crate::Error>,
+        name_if::<crate::Invalid>,
+        name_if::<serde_json::Error>,
+        name_if::<tokio::time::error::Elapsed>,
+        name_if::<std::num::ParseIntError>,
+        name_if::<std::str::Utf8Error>,
+        name_if::<std::string::FromUtf8Error>,
+    ];
+    names.iter().find_map(|name| name(error))
 }
 
 /// The error and its sources, without what an error says of its source by itself.
@@ -483,11 +516,32 @@ mod tests {
     fn errors_are_found_in_anyhow() {
         let plain = Failure::from(anyhow::Error::from(Charge::Io(reset())));
         assert!(plain.find::<Charge>().is_some() && plain.find::<io::Error>().is_some());
-        assert_eq!(plain.error(), "io: the peer went away");
+        assert_eq!(plain.error(), "anyhow::Error: io: the peer went away");
         let error = anyhow::Error::from(Charge::Io(reset())).context("charging order 7");
         let failure = Failure::from(error);
         assert!(failure.find::<Charge>().is_some());
-        assert_eq!(failure.error(), "charging order 7: io: the peer went away");
+        assert_eq!(
+            failure.error(),
+            "anyhow::Error: charging order 7: io: the peer went away"
+        );
+        let known = Failure::from(anyhow::Error::from(reset()));
+        assert_eq!(known.error(), Failure::from(reset()).error());
+        let text = Failure::from(anyhow::anyhow!("no {}", "funds"));
+        assert_eq!(text.error(), "anyhow::Error: no funds");
+    }
+
+    #[test]
+    fn errors_in_boxes_are_of_a_type_too() {
+        type Boxed = Box<dyn Error + Send + Sync>;
+
+        let type_of = |error: Boxed| ErrorType::of(Failure::from(error).error());
+        let unknown = type_of(Charge::Io(reset()).into()).unwrap();
+        assert_eq!(unknown.as_str(), "std::error::Error");
+        let known = type_of(reset().into());
+        assert_eq!(known, ErrorType::of(Failure::from(reset()).error()));
+        assert!(known.is_some());
+        assert_eq!(type_of("a text".into()), None);
+        assert_eq!(type_of("a \"text\" in lines\n".to_owned().into()), None);
     }
 
     #[test]
