@@ -77,11 +77,18 @@
 //! not be, and effects are writes to the store's own database, use
 //! [`IdempotencyLayer::in_transaction`]: they commit together with the response, or not at all.
 //!
+//! When the store is away as the service ends, the client still gets its response, since asking it to try again
+//! would bring the second run about: this process knows the response, and records and replays it when a copy
+//! comes; another process may run the request again when the lease has run out. In a transaction nothing
+//! has happened then, and the client gets 503.
+//!
 //! A copy that comes with another request while the first is under way gets 409, and 422 afterwards.
 //! Keys live until a [`Janitor`](inbox::Janitor) purges them: let it
 //! keep processed messages for as long as clients may try again, 24 hours or more. Failed ones wait for a
-//! copy that may never come; [`give_up_after`](inbox::JanitorBuilder::give_up_after) ends them. No processor may serve the
-//! layer's handler name.
+//! copy that may never come; [`give_up_after`](inbox::JanitorBuilder::give_up_after) ends them. Until then they count as
+//! backlog: leave the layer's handler out of a [`BacklogGate`](inbox::BacklogGate). No processor may serve
+//! the layer's handler name. A janitor that drops payloads before keys
+//! ([`keep_payloads`](inbox::JanitorBuilder::keep_payloads)) drops the kept responses: copies get 410 from then on.
 //!
 //! [draft]: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07
 

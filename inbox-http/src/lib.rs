@@ -64,10 +64,10 @@
 //!
 //! | counter | labels | meaning |
 //! |---|---|---|
-//! | `inbox_http_idempotent_total` | `outcome`: `ran`, `replayed`, `in-progress`, `other-request`, `unavailable`, … | requests that an idempotency layer had to decide on |
+//! | `inbox_http_idempotent_total` | `outcome`: `ran`, `replayed`, `in-progress`, `key-reused`, `store-unavailable`, … | requests that an idempotency layer had to decide on |
 //! | `inbox_http_webhooks_total` | `endpoint`, `outcome`: `accepted`, `duplicate`, `wrong-signature`, `too-large`, … | requests to a webhook receiver; `endpoint` is its path, or `unknown` |
 //!
-//! Logs never contain secrets, bodies or header values.
+//! Logs never contain secrets, bodies, header values or the texts of panics.
 
 #[cfg(feature = "api")]
 pub mod api;

@@ -1,6 +1,6 @@
 //! Reading a request's body, and the list in it.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, fmt, time::Duration};
 
 use axum::{
     body::{self, Bytes},
@@ -8,7 +8,10 @@ use axum::{
     http::header::CONTENT_TYPE,
 };
 use http_body_util::LengthLimitError;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 
@@ -60,6 +63,36 @@ fn is_too_large(error: &axum::Error) -> bool {
     error
         .source()
         .is_some_and(<dyn std::error::Error>::is::<LengthLimitError>)
+}
+
+/// Reads a list, of which no more is kept than shows that it has too many elements: each takes more
+/// memory than it has bytes.
+pub(super) fn list<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<&'de RawValue>, D::Error> {
+    struct List;
+
+    impl<'de> Visitor<'de> for List {
+        type Value = Vec<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+            let mut list = Vec::new();
+            while list.len() <= MAX_BATCH {
+                match elements.next_element()? {
+                    Some(element) => list.push(element),
+                    None => return Ok(list),
+                }
+            }
+            while elements.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(List)
 }
 
 /// Checks how many elements a request has.

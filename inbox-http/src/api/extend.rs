@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Shared,
-    body::{Answer, check_batch, element, in_place},
+    body::{Answer, check_batch, element, in_place, list},
     problem::Problem,
     wire::{LeaseView, lease_length, time},
 };
@@ -20,7 +20,7 @@ use super::{
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExtendIn<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "list")]
     leases: Vec<&'a RawValue>,
     lease_seconds: Option<f64>,
 }

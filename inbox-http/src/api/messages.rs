@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::{
     Shared,
-    body::{Answer, check_batch, element, in_place},
+    body::{Answer, check_batch, element, in_place, list},
     problem::{Problem, ProblemType},
     wire::MessageIn,
 };
@@ -29,7 +29,7 @@ struct Probe<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Batch<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "list")]
     messages: Vec<&'a RawValue>,
 }
 

@@ -216,7 +216,9 @@ impl<U: Unit> IdempotencyLayer<U> {
         key: &IdempotencyKey,
         fingerprint: &str,
     ) -> Result<Message, inbox::Invalid> {
-        let mut kind = format!("{} {}", parts.method, route(parts));
+        let kind = format!("{} {}", parts.method, route(parts));
+        // A path may have bytes that a kind may not. What tells requests apart is the id.
+        let mut kind = kind.replace(char::is_control, "\u{fffd}");
         kind.truncate(kind.floor_char_boundary(255));
         let handler = self.settings.handler.clone();
         let id = MessageId::new(scope(&self.settings, parts, key))?;
@@ -365,8 +367,9 @@ impl<U: Unit> IdempotencyLayer<U> {
                 Refusal::Failed
             }
             Err(ConsumeError::Stopped) => Refusal::Unavailable,
-            Err(ConsumeError::Panicked(panic)) => {
-                tracing::error!(%panic, "request failed");
+            // Its text may have something of the request in it; it is kept with the message.
+            Err(ConsumeError::Panicked(_)) => {
+                tracing::error!("request failed: its service panicked");
                 Refusal::Failed
             }
             other => {

@@ -12,7 +12,7 @@ use crate::{
     problem::{LATER, Problem},
 };
 
-/// The most events in one batch. A larger one would not be stored before the answer is due, however often it came.
+/// The most messages of one batch: events, each for every handler. A larger one would not be stored before the answer is due, however often it came.
 pub(super) const MAX_BATCH: usize = 10_000;
 
 /// Why nothing of a request was stored, or may not have been.
@@ -24,7 +24,8 @@ pub(super) enum Refusal {
     WrongContentType,
     Body(ReadError),
     NotVerified(VerifyError),
-    BatchTooLarge,
+    /// The most events that it may have.
+    BatchTooLarge(usize),
     NotAnEvent(String),
     Refused(String),
     Unavailable,
@@ -84,11 +85,11 @@ impl Refusal {
                     .detail(error.to_string())
                     .header(header::WWW_AUTHENTICATE, challenge)
             }
-            Self::BatchTooLarge => {
+            Self::BatchTooLarge(most) => {
                 let title = "The batch has too many events";
                 new(StatusCode::PAYLOAD_TOO_LARGE, "batch-too-large", title)
-                    .detail(format!("a batch may have up to {MAX_BATCH} events"))
-                    .member("limit", MAX_BATCH)
+                    .detail(format!("a batch may have up to {most} events"))
+                    .member("limit", most)
             }
             Self::NotAnEvent(detail) => new(
                 StatusCode::UNPROCESSABLE_ENTITY,

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use inbox::{HandlerName, Invalid, Message};
 
 use super::{
-    answers::Refusal,
-    events::{self, Events, is_form, is_json},
+    answers::{MAX_BATCH, Refusal},
+    events::{self, Events, Rules, is_form, is_json},
     provider::Provider,
     verify::Delivery,
 };
@@ -29,6 +29,7 @@ pub struct Endpoint {
     provider: Provider,
     handlers: Vec<HandlerName>,
     ordering_field: Option<String>,
+    id_prefix: String,
 }
 
 impl Endpoint {
@@ -54,7 +55,17 @@ impl Endpoint {
             provider,
             handlers: names,
             ordering_field: None,
+            id_prefix: String::new(),
         })
+    }
+
+    /// Puts this in front of each event's id. A message is known by its handler and id: where a handler gets
+    /// events of several senders that number theirs in the same way, order 7 and invoice 7 are one message
+    /// without it, and the second is lost.
+    #[must_use]
+    pub fn id_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.id_prefix = prefix.into();
+        self
     }
 
     /// Keeps events in order that have the same value of this member of the body, by name or by JSON
@@ -90,16 +101,16 @@ impl Endpoint {
             return Err(Refusal::Unavailable);
         };
         let provider = &self.provider;
-        let ordering_field = self.ordering_field.as_deref();
-        let kept_headers = &provider.kept_headers;
-        let read = events::read(
-            delivery,
-            &provider.reading,
-            kept_headers,
-            ordering_field,
-            first,
-        );
-        read.map_err(Refusal::NotAnEvent)
+        let rules = Rules {
+            reading: &provider.reading,
+            kept_headers: &provider.kept_headers,
+            ordering_field: self.ordering_field.as_deref(),
+            id_prefix: &self.id_prefix,
+            handler: first,
+            // Each is stored for every handler.
+            most: MAX_BATCH / self.handlers.len(),
+        };
+        events::read(delivery, &rules).map_err(Refusal::NotAnEvent)
     }
 
     /// The copies of an event, one for each handler.

@@ -7,6 +7,7 @@ use inbox::{
     cloudevents::{CloudEvent, Malformed, Mode, from_json_batch},
     fields::Document,
 };
+use serde::de::IgnoredAny;
 use sha2::{Digest as _, Sha256};
 
 use super::verify::Delivery;
@@ -26,6 +27,8 @@ pub(super) enum Reading {
 #[derive(Clone)]
 pub(super) enum Place {
     Header(HeaderName),
+    /// Two headers, with a slash between their values.
+    Headers([HeaderName; 2]),
     /// A member of the body, by name or by JSON pointer; a parameter where it is a form.
     Field(String),
     Fixed(&'static str),
@@ -38,45 +41,57 @@ impl Place {
     }
 }
 
+/// What is made of a request.
+pub(super) struct Rules<'a> {
+    pub(super) reading: &'a Reading,
+    pub(super) kept_headers: &'a [HeaderName],
+    pub(super) ordering_field: Option<&'a str>,
+    pub(super) id_prefix: &'a str,
+    /// Of whom the messages are.
+    pub(super) handler: &'a HandlerName,
+    /// A batch that has more events is not read.
+    pub(super) most: usize,
+}
+
+impl Rules<'_> {
+    fn id(&self, id: &str) -> Result<MessageId, String> {
+        MessageId::new(format!("{}{id}", self.id_prefix)).map_err(text)
+    }
+}
+
 /// What a request brings: one event, or a batch, in which each has its answer.
 pub(super) enum Events {
     One(Message),
     Batch(Vec<Result<Message, String>>),
+    /// More than this many.
+    TooMany(usize),
 }
 
 /// Reads the events for one handler. Errors say what is wrong and repeat nothing of the request.
-pub(super) fn read(
-    delivery: Delivery<'_>,
-    reading: &Reading,
-    kept_headers: &[HeaderName],
-    ordering_field: Option<&str>,
-    handler: &HandlerName,
-) -> Result<Events, String> {
+pub(super) fn read(delivery: Delivery<'_>, rules: &Rules<'_>) -> Result<Events, String> {
     let content_type = delivery.header(&header::CONTENT_TYPE);
-    let (id, kind) = match reading {
+    let (id, kind) = match rules.reading {
         Reading::Places { id, kind } => (id, kind),
-        Reading::CloudEvents => {
-            return cloud_events(delivery, content_type, ordering_field, handler);
-        }
+        Reading::CloudEvents => return cloud_events(delivery, content_type, rules),
     };
     let content = Content::of(content_type, delivery.body);
     let id = content.find(delivery, id, "id")?;
     let kind = content.find(delivery, kind, "kind")?;
     let mut message = Message::new(
-        handler.clone(),
-        MessageId::new(id).map_err(text)?,
+        rules.handler.clone(),
+        rules.id(&id)?,
         Kind::new(kind).map_err(text)?,
         delivery.body.clone(),
     );
     if let Some(content_type) = content_type {
         message = message.with_content_type(ContentType::new(content_type).map_err(text)?);
     }
-    for name in kept_headers {
+    for name in rules.kept_headers {
         if let Some(value) = delivery.header(name) {
             message = message.with_header(name.as_str(), value).map_err(text)?;
         }
     }
-    if let Some(field) = ordering_field
+    if let Some(field) = rules.ordering_field
         && let Some(key) = content.field(field)?
     {
         message = message.with_ordering_key(OrderingKey::new(key).map_err(text)?);
@@ -87,18 +102,19 @@ pub(super) fn read(
 fn cloud_events(
     delivery: Delivery<'_>,
     content_type: Option<&str>,
-    ordering: Option<&str>,
-    handler: &HandlerName,
+    rules: &Rules<'_>,
 ) -> Result<Events, String> {
     let message = |event: Result<CloudEvent, Malformed>| {
         let event = event.map_err(text)?;
-        let key = ordering.and_then(|name| match name {
+        let key = rules.ordering_field.and_then(|name| match name_of(name) {
             "source" => Some(event.source()),
             name => event.attribute(name),
         });
         let key = key.map(OrderingKey::new).transpose().map_err(text)?;
-        let id = MessageId::new(event.unique_id()).map_err(text)?;
-        let message = event.into_message_as(handler.clone(), id).map_err(text)?;
+        let id = rules.id(&event.unique_id())?;
+        let message = event
+            .into_message_as(rules.handler.clone(), id)
+            .map_err(text)?;
         Ok(match key {
             Some(key) => message.with_ordering_key(key),
             None => message,
@@ -113,11 +129,22 @@ fn cloud_events(
             message(event).map(Events::One)
         }
         Mode::Batched => {
+            // Counted first, without keeping anything: a small body may have a great many.
+            let count = serde_json::from_slice::<Vec<IgnoredAny>>(delivery.body);
+            if count.is_ok_and(|events| events.len() > rules.most) {
+                return Ok(Events::TooMany(rules.most));
+            }
             let events = from_json_batch(delivery.body).map_err(text)?;
             Ok(Events::Batch(events.into_iter().map(message).collect()))
         }
         Mode::Unsupported => Err("CloudEvents are taken in the JSON format".into()),
     }
+}
+
+/// What has no members within members is named by a pointer of one step, too.
+fn name_of(field: &str) -> &str {
+    let step = field.strip_prefix('/').filter(|step| !step.contains('/'));
+    step.unwrap_or(field)
 }
 
 /// A body, as far as something is looked up in it.
@@ -144,6 +171,10 @@ impl<'a> Content<'a> {
         for place in places {
             let found = match place {
                 Place::Header(name) => delivery.header(name).map(Into::into),
+                Place::Headers([one, other]) => {
+                    let values = delivery.header(one).zip(delivery.header(other));
+                    values.map(|(one, other)| format!("{one}/{other}"))
+                }
                 Place::Field(field) => self.field(field)?,
                 Place::Fixed(text) => Some((*text).into()),
                 Place::BodyDigest => Some(hex::encode(Sha256::digest(delivery.body))),
@@ -163,6 +194,7 @@ impl<'a> Content<'a> {
             Self::Json(None) => Ok(None),
             Self::Json(Some(document)) => document.text(field).map_err(text),
             Self::Form(body) => {
+                let field = name_of(field);
                 let mut values = form_urlencoded::parse(body).filter(|(name, _)| name == field);
                 let value = values.next().map(|(_, value)| value.into_owned());
                 match values.next() {

@@ -1,7 +1,7 @@
 //! Storing what comes at the same time together.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(super) struct Intake {
     store: Arc<dyn Store>,
-    channel: Arc<OnceLock<mpsc::Sender<Submission>>>,
+    channel: Arc<Mutex<Option<mpsc::Sender<Submission>>>>,
 }
 
 /// It is not known whether a message was stored.
@@ -40,11 +40,7 @@ impl Intake {
         &self,
         messages: Vec<Message>,
     ) -> Result<Vec<Result<Receipt, Rejection>>, Unknown> {
-        let channel = self.channel.get_or_init(|| {
-            let (sender, channel) = mpsc::channel(CHANNEL);
-            tokio::spawn(run(self.store.clone(), channel));
-            sender
-        });
+        let channel = self.channel();
         let mut answers = Vec::with_capacity(messages.len());
         for message in messages {
             let (submission, answer) = Submission::new(message);
@@ -56,6 +52,20 @@ impl Intake {
             receipts.push(answer.await.map_err(|_| Unknown)?);
         }
         Ok(receipts)
+    }
+
+    /// To the task that stores, which is started with the first message, and again when it has ended: with a
+    /// panic of the store's, or with the runtime that it was started in.
+    fn channel(&self) -> mpsc::Sender<Submission> {
+        let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*channel {
+            Some(sender) if !sender.is_closed() => sender.clone(),
+            _ => {
+                let (sender, receiver) = mpsc::channel(CHANNEL);
+                tokio::spawn(run(self.store.clone(), receiver));
+                channel.insert(sender).clone()
+            }
+        }
     }
 }
 

@@ -121,8 +121,8 @@ impl Provider {
         Ok(provider)
     }
 
-    /// Shopify: `X-Shopify-Hmac-SHA256`; the id is the webhook's, the kind the topic (`orders/create`). The
-    /// shop, the API's version and the time are headers of the message.
+    /// Shopify: `X-Shopify-Hmac-SHA256`; the id is the event's with the topic, or else the webhook's; the kind is
+    /// the topic (`orders/create`). The shop, the API's version and the time are headers of the message.
     ///
     /// # Errors
     /// As [`github`](Self::github).
@@ -131,7 +131,14 @@ impl Provider {
             .base64()
             .secrets(secrets)?;
         Ok(Self::new("shopify", signature)
-            .id([Place::header("x-shopify-webhook-id")])
+            .id([
+                // What happened once may be told on several topics.
+                Place::Headers([
+                    HeaderName::from_static("x-shopify-event-id"),
+                    HeaderName::from_static("x-shopify-topic"),
+                ]),
+                Place::header("x-shopify-webhook-id"),
+            ])
             .kind([Place::header("x-shopify-topic")])
             .keep_headers([
                 HeaderName::from_static("x-shopify-shop-domain"),

@@ -86,9 +86,7 @@ impl WebhookService {
                 telemetry::webhook(path, fate.outcome());
                 Ok(fate.response())
             }
-            Events::Batch(events) if events.len() > answers::MAX_BATCH => {
-                Err(Refusal::BatchTooLarge)
-            }
+            Events::TooMany(most) => Err(Refusal::BatchTooLarge(most)),
             Events::Batch(events) => {
                 let fates = self.store(endpoint, events).await?;
                 for fate in &fates {

@@ -35,6 +35,7 @@ on_each_store!(
     of_many_copies_at_once_one_runs,
     a_purged_key_is_new,
     what_no_route_has_is_no_affair_of_a_layer_on_routes,
+    any_path_that_can_be_sent_is_let_through,
 );
 
 /// Answers with its number, as it counts.
@@ -456,4 +457,23 @@ async fn what_no_route_has_is_no_affair_of_a_layer_on_routes<P: Place>(place: P)
         .map(|message| message.kind.as_str())
         .collect();
     assert_eq!(kinds, ["POST /pay", "PATCH /pay"]);
+}
+
+/// A path may have the bytes of a control character of Unicode, which the name of a kind may not have.
+async fn any_path_that_can_be_sent_is_let_through<P: Place>(place: P) {
+    use axum::{body::Body, http::Request};
+    use tower::ServiceExt as _;
+
+    let runs = Runs::default();
+    let app = Router::new()
+        .fallback(counting(&runs))
+        .layer(layer(place.inbox()));
+    for path in [&b"/\xc2\x85"[..], b"/a"] {
+        let uri = axum::http::Uri::try_from(path).unwrap();
+        let request = Request::post(uri).header("idempotency-key", "k");
+        let request = request.body(Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+    }
+    assert_eq!(runs.so_far(), 2);
 }

@@ -149,6 +149,11 @@ async fn a_batch_that_is_too_large_is_refused_as_a_whole<P: Place>(place: P) {
         refused.json()["detail"],
         "a batch may have up to 10000 events"
     );
+    // However small each is, none of it is kept in memory.
+    let body = format!("[{}0]", "0,".repeat(500_000));
+    let header = ("content-type", "application/cloudevents-batch+json");
+    let refused = site.post("/events", &[header], body).await;
+    assert_eq!(refused.problem(), "batch-too-large");
     // None of these is an event, but that is said of each.
     let each = batch(10_000).await;
     assert_eq!(each.status, 422);
