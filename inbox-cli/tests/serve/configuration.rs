@@ -211,7 +211,8 @@ async fn commands_do_not_inherit_what_is_named_as_a_secret() {
     command
         .env("INBOX_TEST_URL", "sqlite://inbox.db")
         .env("INBOX_TEST_WEBHOOK", "hunter2")
-        .env("INBOX_TEST_OTHER", "hunter3");
+        .env("INBOX_TEST_OTHER", "hunter3")
+        .env("INBOX_STORE", "sqlite://inbox.db");
     let service = Service::run(command);
     service.send("1").await;
     wait_for("the command", || place.stats().processed == 1);
@@ -221,6 +222,7 @@ async fn commands_do_not_inherit_what_is_named_as_a_secret() {
         ("INBOX_TEST_URL", false),
         ("INBOX_TEST_TOKEN", false),
         ("INBOX_TEST_WEBHOOK", false),
+        ("INBOX_STORE", false),
         ("INBOX_TEST_OTHER", true),
         ("INBOX_ID", true),
     ] {

@@ -173,6 +173,7 @@ provider = "twilio"
 origin = "https://hooks.example.com"
 secrets = [{ file = "secret" }]
 handlers = ["h"]
+ordering = "/To"
 
 [[webhooks]]
 path = "/standard"
@@ -185,12 +186,14 @@ path = "/cloudevents"
 provider = "cloudevents"
 secrets = [{ env = "INBOX_TEST_TOKEN" }]
 handlers = ["h"]
+ordering = "/partitionkey"
 
 [[webhooks]]
 path = "/own"
 provider = "custom"
 secrets = [{ file = "secret" }]
 handlers = ["h"]
+id_prefix = "own-"
 tolerance = "1m"
 [webhooks.custom]
 header = "x-signature"
@@ -257,6 +260,7 @@ fn each_provider_is_received_once() {
                 &[
                     json,
                     ("x-shopify-webhook-id", "w-1"),
+                    ("x-shopify-event-id", "e-1"),
                     ("x-shopify-topic", "orders/create"),
                 ],
                 "{}",
@@ -293,7 +297,8 @@ fn each_provider_is_received_once() {
                 assert_eq!(answer.status(), status, "{path}");
             }
         }
-        let cloud_event = r#"{"specversion":"1.0","id":"c-1","source":"/s","type":"t"}"#;
+        let cloud_event =
+            r#"{"specversion":"1.0","id":"c-1","source":"/s","type":"t","partitionkey":"p"}"#;
         let structured = [("content-type", "application/cloudevents+json")];
         for status in [202, 200] {
             let answer = send(&service, "/cloudevents", &structured, cloud_event).await;
@@ -319,7 +324,55 @@ fn each_provider_is_received_once() {
             "webhook",
         ];
         assert_eq!(kinds, expected);
+        let of_kind = |kind: &str| claimed.iter().find(|m| m["kind"] == kind).unwrap();
+        assert_eq!(of_kind("own.event")["id"], "own-7");
+        assert_eq!(of_kind("orders/create")["id"], "e-1/orders/create");
+        assert_eq!(of_kind("t")["ordering_key"], "p");
+        assert_eq!(of_kind("ringing")["ordering_key"], "+1800");
     });
+}
+
+#[test]
+fn what_would_be_lost_or_out_of_order_is_refused_beforehand() {
+    let place = Place::new();
+    place.file("secret", SECRET);
+    let own = |path: &str, more: &str| {
+        format!(
+            "[[webhooks]]\npath = \"{path}\"\nprovider = \"custom\"\nsecrets = [{{ file = \"secret\" }}]\n\
+             handlers = [\"h\"]\n{more}[webhooks.custom]\nheader = \"x\"\nid_field = \"number\"\n"
+        )
+    };
+    let event = |ordering: &str| {
+        format!(
+            "[[webhooks]]\npath = \"/e\"\nprovider = \"cloudevents\"\n\
+             secrets = [{{ file = \"secret\" }}]\nordering = \"{ordering}\"\n"
+        )
+    };
+    for (configuration, refusal) in [
+        (
+            own("/orders", "") + &own("/invoices", ""),
+            Some("webhooks[1].id_prefix: `h` gets what comes to /orders too"),
+        ),
+        (
+            own("/orders", "") + &own("/invoices", "id_prefix = \"i\"\n"),
+            None,
+        ),
+        (
+            event("/data/order"),
+            Some("webhooks[0].ordering: expected the name of an attribute"),
+        ),
+        (event("partitionkey"), None),
+    ] {
+        place.file("inbox.toml", &configuration);
+        let output = place
+            .command(&["serve", "--config", "inbox.toml", "--check"])
+            .output();
+        let output = crate::support::finish(output.unwrap());
+        match refusal {
+            Some(refusal) => output.exits(2).complains(refusal),
+            None => output.exits(0),
+        };
+    }
 }
 
 #[test]

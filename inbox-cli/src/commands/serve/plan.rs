@@ -110,6 +110,7 @@ fn from_flags(flags: &Flags) -> Result<Config> {
             secrets: secrets(&flags.secret_env),
             handlers: vec![flags.handler.clone()],
             ordering: None,
+            id_prefix: String::new(),
             origin: None,
             tolerance: None,
             custom: None,
@@ -133,7 +134,9 @@ fn from_flags(flags: &Flags) -> Result<Config> {
 impl Plan {
     async fn new(source: &Source, config: Config) -> Result<Self, Wrong> {
         const GRACE: Duration = Duration::from_secs(20);
-        let secrets = config.secret_variables();
+        let mut secrets = config.secret_variables();
+        // Its URL may have a password.
+        secrets.push("INBOX_STORE".to_owned());
         let grace = config.grace.map_or(GRACE, |grace| grace.0);
         let listen = config
             .listen

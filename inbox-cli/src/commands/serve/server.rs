@@ -136,6 +136,7 @@ fn webhooks(plan: &Plan, inbox: &Arc<dyn Inbox>, gate: Option<BacklogGate>) -> R
     for planned in &plan.webhooks {
         let webhook = &planned.webhook;
         let mut endpoint = Endpoint::new(planned.provider.clone(), &webhook.handlers)?;
+        endpoint = endpoint.id_prefix(&webhook.id_prefix);
         if let Some(field) = &webhook.ordering {
             endpoint = endpoint.ordering_field(&field.0);
         }

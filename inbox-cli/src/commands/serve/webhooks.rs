@@ -21,8 +21,11 @@ pub(crate) struct Webhook {
     pub(crate) secrets: Vec<Spanned<Secret>>,
     #[serde(default = "handlers")]
     pub(crate) handlers: Vec<HandlerName>,
-    /// A JSON pointer to what orders messages.
-    pub(crate) ordering: Option<Pointer>,
+    /// Where that is which orders messages.
+    pub(crate) ordering: Option<Field>,
+    /// Goes before each id, where senders number theirs in the same way.
+    #[serde(default)]
+    pub(crate) id_prefix: String,
     /// What comes before the path in the address that the provider was given, where its signature
     /// covers that.
     pub(crate) origin: Option<String>,
@@ -112,13 +115,13 @@ from_text!(
 );
 
 from_text!(
-    /// A JSON pointer (RFC 6901).
-    Pointer(String),
+    /// A member of the body: a JSON pointer (RFC 6901), or a name.
+    Field(String),
     |text| {
-        if text.starts_with('/') {
-            Ok(text.to_owned())
+        if text.is_empty() {
+            Err("expected a JSON pointer such as /order/id, or a name".to_owned())
         } else {
-            Err("a JSON pointer is such as /order/id".to_owned())
+            Ok(text.to_owned())
         }
     }
 );
@@ -155,12 +158,53 @@ pub(super) fn plan(
         if webhook.handlers.is_empty() {
             return Err(source.wrong(&format!("{key}.handlers"), span, "name a handler at least"));
         }
+        if let Some(problem) = ordering_problem(&webhook) {
+            return Err(source.wrong(&format!("{key}.ordering"), span, problem));
+        }
+        if let Some(problem) = planned
+            .iter()
+            .find_map(|other| mixed_ids(&other.webhook, &webhook))
+        {
+            return Err(source.wrong(&format!("{key}.id_prefix"), span, problem));
+        }
         let secrets = read_all(source, &format!("{key}.secrets"), &webhook.secrets)?;
         let provider =
             provider(&webhook, secrets).map_err(|error| source.wrong(&key, span, error))?;
         planned.push(PlannedWebhook { webhook, provider });
     }
     Ok(planned)
+}
+
+/// An attribute of a CloudEvent and a parameter of a form have no members.
+fn ordering_problem(webhook: &Webhook) -> Option<&'static str> {
+    let field = webhook.ordering.as_ref()?.0.as_str();
+    let has_steps = field.get(1..).is_some_and(|rest| rest.contains('/'));
+    match webhook.provider {
+        ProviderName::Cloudevents if has_steps => {
+            Some("expected the name of an attribute, such as partitionkey, subject or source")
+        }
+        ProviderName::Twilio if has_steps => {
+            Some("expected the name of a parameter, such as CallSid")
+        }
+        _ => None,
+    }
+}
+
+/// Providers with names here have ids that no other one has; others may count from 1.
+fn mixed_ids(one: &Webhook, other: &Webhook) -> Option<String> {
+    let is_custom = [one, other].map(|webhook| webhook.provider == ProviderName::Custom);
+    if !is_custom.contains(&true) || one.id_prefix != other.id_prefix {
+        return None;
+    }
+    let shared = other
+        .handlers
+        .iter()
+        .find(|name| one.handlers.contains(name))?;
+    Some(format!(
+        "`{shared}` gets what comes to {} too, and an id that both use would be one message: set a prefix, \
+         such as id_prefix = \"orders/\"",
+        one.path.0
+    ))
 }
 
 /// What tells the provider's requests from others.
