@@ -33,10 +33,14 @@ def settle(lease, outcome, **fields):
 
 
 def renew(lease, done, lost):
-    while not done.wait(LEASE / 3):
-        answer = post("/v1/extend", {"leases": [lease], "lease_seconds": LEASE})
-        if answer["leases"][0]["status"] != "extended":
-            return lost.set()
+    try:
+        while not done.wait(LEASE / 3):
+            answer = post("/v1/extend", {"leases": [lease], "lease_seconds": LEASE})
+            if answer["leases"][0]["status"] != "extended":
+                return lost.set()
+    except Exception:  # refused: the lease ends, too
+        lost.set()
+        raise
 
 
 while not stopping.is_set():
