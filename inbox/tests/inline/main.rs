@@ -208,13 +208,13 @@ async fn a_busy_message_is_waited_for_for_ever_if_told_so() {
         .clone()
         .on_busy(OnBusy::Wait(Duration::MAX))
         .store_timeout(Duration::MAX);
-    let _held = bench.hold(&message(1), Duration::from_secs(60)).await;
+    let _held = bench.hold(&message(1), Duration::from_secs(60 * 60)).await;
     let waited_for = message(1);
     let mut consuming = std::pin::pin!(bench.consume(&waited_for, Ok(None)));
     let days = Duration::from_secs(3 * 24 * 60 * 60);
     assert!(tokio::time::timeout(days, &mut consuming).await.is_err());
     assert_eq!(bench.runs(), 0);
-    bench.clock.advance(Duration::from_secs(61));
+    bench.clock.advance(Duration::from_secs(60 * 60 + 1));
     assert_eq!(consuming.await.unwrap(), ran(None));
 }
 
