@@ -11,15 +11,15 @@ use std::{
 };
 
 use inbox_api::{
-    ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName, Lease, Outcome, Result,
-    Settlement, State,
+    ClaimRequest, Claims, Effect, Error, ErrorKind, HandlerName, Lease, Outcome, Result,
+    Settlement, State, from_micros,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 use tokio::sync::oneshot;
 
 use crate::{
     connection::{Connection, Database},
-    extend::extend_on,
+    extend::begin_now,
     layout::CLAIM_INDEX,
     locked_messages::{update_each, update_others},
     ordering::{keep_first, promote_key_heads},
@@ -227,14 +227,16 @@ async fn renew(
     length: Duration,
 ) -> Result<()> {
     let leases = leases(claims);
-    let mut extended = extend_on(connection, &leases, length).await?.into_iter();
-    claims.leased.retain_mut(|leased| match extended.next() {
-        Some(Extended::Until(until)) => {
-            leased.lease.until = until;
-            true
-        }
-        Some(Extended::LeaseLost) | None => false,
-    });
+    let mut ends = begin_now(connection, &leases, length).await?.into_iter();
+    claims
+        .leased
+        .retain_mut(|leased| match ends.next().flatten() {
+            Some(until) => {
+                leased.lease.until = from_micros(until);
+                true
+            }
+            None => false,
+        });
     Ok(())
 }
 

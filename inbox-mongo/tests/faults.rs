@@ -12,7 +12,7 @@ mod common;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -196,6 +196,64 @@ async fn claims_without_an_answer_cost_no_attempts() {
     // One of them was leased before, when nothing was wrong.
     let attempts: u32 = leased.iter().map(|leased| leased.attempts.started).sum();
     assert_eq!(attempts, 3);
+}
+
+/// A short lease may be over, and another's, before the claim that gave it has its answer. It is handed
+/// out all the same, as the attempt that it has counted as.
+#[tokio::test]
+async fn a_lease_that_ran_out_on_its_way_is_handed_out() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let (proxy, url) = common::proxied(&place.url).await.unwrap();
+    let proxy = Arc::new(proxy);
+    let mut options = ClientOptions::parse(&url).await.unwrap();
+    options.server_selection_timeout = Some(Duration::from_secs(20));
+    let (updates, stalled) = (Arc::new(AtomicU32::new(0)), Arc::clone(&proxy));
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        let CommandEvent::Started(started) = event else {
+            return;
+        };
+        let on_messages = |name| {
+            let collection = started.command.get_str(name);
+            collection.is_ok_and(|collection| collection == "inbox_message")
+        };
+        if on_messages("update") {
+            updates.fetch_add(1, Ordering::Relaxed);
+        } else if on_messages("aggregate") && updates.load(Ordering::Relaxed) == 2 {
+            // It is leased, and the lease has begun.
+            stalled.stall();
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    let slow = MongoStore::with_client(client, place.options.clone());
+    let slow = slow.await.unwrap();
+    let _ = store.receive_one(&message("a")).await.unwrap();
+    let claiming = tokio::spawn(async move {
+        let short = Duration::from_millis(200);
+        slow.claim_for(&handler(), 1, short, &worker()).await
+    });
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let again = loop {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+        if let Some(leased) = claims.unwrap().leased.pop()
+            && leased.attempts.started == 2
+        {
+            break leased;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "it is leased for good"
+        );
+    };
+    proxy.forward();
+    let claims = claiming.await.unwrap().unwrap();
+    let first = claims.leased.first().expect("what was leased");
+    assert_eq!(first.attempts.started, 1);
+    assert!(first.lease.token < again.lease.token);
+    assert!(first.lease.until < again.lease.until);
 }
 
 /// As a worker leaves it that is killed after its settlement: the server deletes by its TTL index
