@@ -114,9 +114,10 @@ fn batch(size: usize, from: usize, ordered: bool) -> Vec<Message> {
 /// What operations sent, by name.
 type Counted = Vec<(&'static str, Vec<String>)>;
 
-/// On a replica set, a change that takes longer than usual is looked into, which takes requests. So
-/// a slow machine has some rounds, one of which is to take no more than what is expected.
-const ROUNDS: usize = 5;
+/// On a replica set, a change that takes longer than usual is looked into, which takes requests, and a
+/// claim that took long renews its leases. So a slow machine has some rounds, and each operation is to
+/// take no more than what is expected in one of them.
+const ROUNDS: usize = 8;
 
 async fn assert_once<F: Future<Output = Counted>>(
     place: &TestInbox,
@@ -125,18 +126,19 @@ async fn assert_once<F: Future<Output = Counted>>(
 ) {
     let slow = common::replicates(&place.url).await;
     let rounds = if slow { ROUNDS } else { 1 };
-    let expected: Counted = expected
+    let mut left: Counted = expected
         .iter()
         .map(|(what, names)| (*what, names.iter().map(|&name| name.to_owned()).collect()))
         .collect();
     let mut counted = Counted::new();
     for number in 0..rounds {
         counted = round(number).await;
-        if counted == expected {
+        left.retain(|expected| !counted.contains(expected));
+        if left.is_empty() {
             return;
         }
     }
-    assert_eq!(counted, expected);
+    panic!("expected {left:?} in one of {rounds} rounds, the last of which took {counted:?}");
 }
 
 fn processed(leases: impl IntoIterator<Item = Lease>) -> Vec<Settlement> {
