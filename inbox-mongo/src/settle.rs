@@ -232,7 +232,7 @@ pub(crate) async fn settle_on(
     let standing = match connection.update_unless_held(statements, patience).await? {
         Some(matched) if counts && matched == first.len() as u64 => None,
         Some(_) => Some(Standing::look(connection, &known).await?),
-        None => Some(others_first(connection, &groups, pipeline, &known).await?),
+        None => Some(others_first(connection, &groups, pipeline, &known, mark).await?),
     };
     for (((settlement, id), answer), repeated) in settlements
         .iter()
@@ -274,7 +274,13 @@ async fn others_first<T: Sync>(
     groups: &Groups<'_, T>,
     pipeline: impl Fn(&T) -> Vec<Document> + Sync,
     known: &HashSet<&str>,
+    mark: ObjectId,
 ) -> Result<Standing> {
+    // What is settled already may soon be another's. It has waited for no majority yet.
+    connection.confirm().await?;
+    let mut done = Standing::look(connection, known).await?;
+    done.0
+        .retain(|_, found| found.get_object_id("settledBy").ok() == Some(mark));
     let mut held = Vec::new();
     let mut waiting = Vec::new();
     for group in &groups.groups {
@@ -294,5 +300,6 @@ async fn others_first<T: Sync>(
             .0
             .extend(Standing::look(connection, &held).await?.0);
     }
+    standing.0.extend(done.0);
     Ok(standing)
 }

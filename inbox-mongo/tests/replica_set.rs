@@ -10,7 +10,10 @@
 mod common;
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,7 +24,12 @@ use inbox_api::{
 };
 use inbox_mongo::{
     MongoStore,
-    mongodb::bson::{Document, doc},
+    mongodb::{
+        Client,
+        bson::{Document, doc},
+        event::{EventHandler, command::CommandEvent},
+        options::ClientOptions,
+    },
 };
 use test_servers::{Kind, find_own, or_skip};
 
@@ -119,6 +127,61 @@ async fn a_transaction_follows_what_it_has_settled_itself() {
         .await;
     assert_eq!(next.unwrap(), Recorded::First);
     store.commit(transaction).await.unwrap();
+}
+
+/// Of a batch with a message that is held, the others are settled first, and may be another's before the
+/// whole is answered.
+#[tokio::test]
+async fn what_is_settled_before_a_held_message_is_done() {
+    let Some((place, store)) = place().await else {
+        return;
+    };
+    let (proxy, url) = common::proxied(&place.url).await.unwrap();
+    let proxy = Arc::new(proxy);
+    let mut options = ClientOptions::parse(&url).await.unwrap();
+    let (stalled, looked) = (Arc::clone(&proxy), AtomicBool::new(false));
+    options.command_event_handler = Some(EventHandler::callback(move |event| {
+        // It looks for what is held, the first time.
+        if let CommandEvent::Started(started) = event
+            && started.command.contains_key("autocommit")
+            && !looked.swap(true, Ordering::Relaxed)
+        {
+            stalled.stall();
+        }
+    }));
+    let client = Client::with_options(options).unwrap();
+    let slow = MongoStore::with_client(client, place.options.clone());
+    let slow = slow.await.unwrap();
+    let _ = store.receive(&["a", "b"].map(message)).await.unwrap();
+    let claims = store.claim_for(&handler(), 2, LEASE, &worker()).await;
+    let leased = claims.unwrap().leased.into_iter();
+    let settlements: Vec<_> = leased
+        .map(|leased| Settlement {
+            lease: leased.lease,
+            outcome: Outcome::Release,
+        })
+        .collect();
+    let mut transaction = store.open().await.unwrap();
+    let held = store.settle_in(&mut transaction, &settlements[1..]).await;
+    assert_eq!(held.unwrap(), [Settled::Done]);
+    let settling = tokio::spawn(async move { slow.settle(&settlements).await });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let again = loop {
+        let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+        if let Some(leased) = claims.unwrap().leased.pop() {
+            break leased;
+        }
+        assert!(Instant::now() < deadline, "it is not settled");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    // So that it is another's settlement that is found there.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let settled = store.settle_one(&again.lease, processed()).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+    store.roll_back(transaction).await.unwrap();
+    proxy.forward();
+    let settled = settling.await.unwrap();
+    assert_eq!(settled.unwrap(), [Settled::Done, Settled::Done]);
 }
 
 /// What an open transaction holds costs the others a short time, once: they do not wait for its end.
