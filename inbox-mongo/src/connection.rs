@@ -446,6 +446,10 @@ impl Connection<'_> {
                 }
                 reply => reply.map_err(|error| self.failed(error))?,
             };
+            if wait.is_over_in(&reply) {
+                self.has_changed();
+                return Ok(None);
+            }
             let met = count(&reply, "n");
             if met > 0 {
                 self.has_changed();

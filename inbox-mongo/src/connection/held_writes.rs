@@ -37,6 +37,13 @@ impl Wait {
             Self::None => matches!(code(error), Some(WRITE_CONFLICT | LOCK_TIMEOUT)),
         }
     }
+
+    /// The same of a reply: a `mongos` tells of each statement by itself.
+    pub(super) fn is_over_in(self, reply: &Document) -> bool {
+        let errors = reply.get_array("writeErrors").into_iter().flatten();
+        let mut codes = errors.filter_map(|error| error.as_document()?.get_i32("code").ok());
+        matches!(self, Self::Short(_)) && codes.any(|code| code == TIME_OVER)
+    }
 }
 
 /// What became of a change of one message.
@@ -190,5 +197,21 @@ impl Connection<'_> {
         }
         self.open_again_if_late().await?;
         Ok(changed.map_or(Change::NoneSuch, Change::Done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_that_ran_out_of_time_is_told_in_the_reply_too() {
+        let short = Wait::Short(Duration::from_millis(1));
+        let over = doc! { "ok": 1, "n": 1, "writeErrors": [{ "index": 0, "code": TIME_OVER }] };
+        assert!(short.is_over_in(&over));
+        assert!(!Wait::Long.is_over_in(&over));
+        let other = doc! { "ok": 1, "n": 0, "writeErrors": [{ "index": 0, "code": 2 }] };
+        assert!(!short.is_over_in(&other));
+        assert!(!short.is_over_in(&doc! { "ok": 1, "n": 1 }));
     }
 }
