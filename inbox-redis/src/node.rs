@@ -91,7 +91,7 @@ impl Node {
         answered
     }
 
-    /// Whoever comes next connects, on each line: what makes one connection silent does so to the
+    /// The next call connects, on each line: what makes one connection silent does so to the
     /// others, too. Those who wait on the old ones go on waiting.
     fn give_up_connections(&self) {
         self.silences.fetch_add(1, Ordering::SeqCst);

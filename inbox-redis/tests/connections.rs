@@ -271,8 +271,8 @@ async fn an_idle_connection_that_went_silent_is_replaced() {
     let Some((servers, proxy, sure)) = confirmed_behind_proxy().await else {
         return;
     };
-    let beside = Proxy::start(socket(servers[0].url())).await.unwrap();
-    let url = format!("redis://{}/", beside.address());
+    let other = Proxy::start(socket(servers[0].url())).await.unwrap();
+    let url = format!("redis://{}/", other.address());
     let plain = RedisStore::connect(options(&url, false, 1).operation_timeout(LIMIT)).await;
     let plain = plain.unwrap();
     plain.create().await.unwrap();
@@ -281,7 +281,7 @@ async fn an_idle_connection_that_went_silent_is_replaced() {
         let _ = plain.receive_one(&message(&format!("plain {round}"))).await;
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         proxy.silence();
-        beside.silence();
+        other.silence();
         for n in 0..4 {
             let sent = message(&format!("after {round} {n}"));
             for (name, store) in [("plain", &plain), ("confirmed", &sure)] {
