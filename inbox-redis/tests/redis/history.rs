@@ -259,7 +259,7 @@ async fn payloads_cost_the_same_to_drop_behind_a_long_history() {
         }
         let (first, before_last) = (costs[0], costs[costs.len().saturating_sub(2)]);
         assert!(before_last < first + first / 2 + 100, "{costs:?}");
-        // What has been looked at once is not looked at again, whoever asks.
+        // What has been looked at once is not looked at again, by any caller.
         assert_eq!(store.drop_payloads(&request).await.unwrap(), 0);
         let (commands, _) = commands_and_scripts(&mut raw).await;
         assert!(commands < 50, "{commands} commands for nothing");

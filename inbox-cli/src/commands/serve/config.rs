@@ -193,7 +193,7 @@ impl Janitor {
         }
     }
 
-    /// Everybody's, by the handler's name; that of all others has none.
+    /// Each retention, with its handler; the common one comes first and has none.
     pub(crate) fn all_kept(&self) -> impl Iterator<Item = (Option<&HandlerName>, Kept)> {
         let own = self.handlers.iter().map(Spanned::get_ref);
         let own = own.map(|own| (Some(&own.name), self.kept_for(own)));
