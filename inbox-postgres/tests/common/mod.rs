@@ -65,7 +65,11 @@ pub fn kind_with_settings() -> ServerKind {
 /// A server for one test, with these settings. With `INBOX_TEST_SETTINGS_ON=postgres-18`, for
 /// runs by hand, the newest one.
 pub fn own_server_with(settings: &[&str]) -> Option<Server> {
-    let kind = kind_with_settings();
+    own_server_of(kind_with_settings(), settings)
+}
+
+/// A server of this kind for one test, with these settings.
+pub fn own_server_of(kind: ServerKind, settings: &[&str]) -> Option<Server> {
     let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
     or_skip(kind, find_own(kind, &arguments)).unwrap_or_else(|error| panic!("{error}"))
 }
