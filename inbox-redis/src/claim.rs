@@ -88,7 +88,7 @@ async fn claim_step(
     if let (true, Some(error)) = (all.taken.is_empty(), failure) {
         return Err(error);
     }
-    all.taken.sort_by_key(|taken| (taken.at, taken.seq));
+    all.taken.sort_by_key(Taken::place);
     Ok(all)
 }
 
@@ -100,7 +100,7 @@ async fn share_out(
 ) -> Result<(BTreeMap<u16, u32>, Option<Error>)> {
     let looks = connection.layout().all().map(|shard| async move {
         let mut call = connection.call(&CLAIM_PEEK, shard, &request.handlers);
-        call.arg(limit);
+        call.arg(limit).arg(request.run_limit);
         let sent = Instant::now();
         let answer = connection.run(call).await?;
         Ok(read_due(connection.clocks(), shard, sent, answer)?)
@@ -121,8 +121,13 @@ async fn share_out(
     };
     found.sort_unstable();
     let mut quotas = BTreeMap::new();
-    for (_, _, shard) in found.into_iter().take(limit as usize) {
-        *quotas.entry(shard).or_insert(0) += 1;
+    let mut left = limit;
+    for due in found {
+        let quota = due.messages.min(left);
+        left -= quota;
+        if quota > 0 {
+            *quotas.entry(due.shard).or_insert(0) += quota;
+        }
     }
     Ok((quotas, failure))
 }
@@ -138,7 +143,8 @@ fn claim_call(
     call.arg(limit)
         .arg(CLAIM_BYTES)
         .arg(duration_micros(request.terms.length()))
-        .arg(request.terms.worker().as_str());
+        .arg(request.terms.worker().as_str())
+        .arg(request.run_limit);
     call
 }
 
@@ -222,6 +228,7 @@ impl Claimed {
                 field: reply::text(&field)?.unwrap_or_default().to_owned(),
                 seq: 0,
                 at: 0,
+                first: 0,
                 token: 0,
                 leased: Err("its state or body cannot be read".into()),
             });
@@ -241,7 +248,7 @@ impl Claimed {
         for one in &mut taken {
             one.at = clocks.common(shard, one.at);
         }
-        taken.sort_by_key(|taken| (taken.at, taken.seq));
+        taken.sort_by_key(Taken::place);
         Ok(Self {
             taken,
             unreadable,
@@ -250,9 +257,16 @@ impl Claimed {
     }
 }
 
-/// When a message became claimable, as it compares with others of all shards, its number and its
-/// shard.
-type Due = (i64, i64, u16);
+/// A message that can be claimed, in the order in which it is.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    /// Since when, as it compares with others of all shards.
+    at: i64,
+    seq: u64,
+    shard: u16,
+    /// How many are taken with it, itself included.
+    messages: u32,
+}
 
 /// The longest-due messages that `claim_peek.lua` found.
 fn read_due(clocks: &Clocks, shard: u16, sent: Instant, answer: Value) -> Reply<Vec<Due>> {
@@ -261,7 +275,12 @@ fn read_due(clocks: &Clocks, shard: u16, sent: Instant, answer: Value) -> Reply<
     let found = answer.list()?.into_iter().map(|pair| {
         let mut pair = Taker::of(pair)?;
         let at = clocks.common(shard, pair.number()?);
-        Ok((at, pair.number()?, shard))
+        Ok(Due {
+            at,
+            seq: pair.unsigned()?,
+            shard,
+            messages: u32::try_from(pair.number()?).map_err(|_| Unexpected)?,
+        })
     });
     found.collect()
 }

@@ -287,7 +287,6 @@ impl Harness for RedisHarness {
 
     fn expected_not_checked(&self) -> Vec<Need> {
         let mut needs = vec![
-            Need::Runs,
             Need::Schema(SchemaVariant::Older),
             // Redis cannot roll back; `settle_with` has its own tests.
             Need::Transactions,

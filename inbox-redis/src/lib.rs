@@ -111,6 +111,11 @@
 //! one cost as much as without runs; with batches of 100 and payloads of 1 KiB, a message costs the
 //! server 16 microseconds of processor time for the whole cycle.
 //!
+//! The [runs of one ordering key](inbox_api::Store::claim) are something else: single messages, each with its own
+//! lease, which a claim takes one behind the other where they are open. One call takes at most 500 of a key. Those
+//! behind the first stand in the sorted set of leases below zero, where no claim looks, and in a list of
+//! their key, from which the next one is taken when the first has ended.
+//!
 //! # Keys
 //! Of shard 0 of an inbox named `inbox`; a *field* is the handler's name, NUL, the message id.
 //!
@@ -125,9 +130,9 @@
 //! | `…:errors`, `…:results` | hash | field → last error, and, with another NUL behind it, what became of earlier attempts; field → result |
 //! | `…:counts` | hash | handler, state → how many; as state 5, how many dead ones hold up their ordering key |
 //! | `…:due:HANDLER`, `…:run_due:HANDLER` | sorted set | what is pending and not blocked, by due time and number |
-//! | `…:leased:HANDLER`, `…:run_leased:HANDLER` | sorted set | what is leased, by the lease's end and number |
+//! | `…:leased:HANDLER`, `…:run_leased:HANDLER` | sorted set | what is leased, by the lease's end and number; with that end below zero, what is leased behind others of its ordering key |
 //! | `…:open:HANDLER` | sorted set | what is unfinished and has an ordering key, by key and number |
-//! | `…:heads:HANDLER` | hash | ordering key → the message whose turn it is |
+//! | `…:heads:HANDLER` | hash | ordering key → the message whose turn it is; with NUL behind it, those that were leased behind that one |
 //! | `…:done:STATE:HANDLER` | stream | a moment → the numbers of all messages and runs that became final then |
 //! | `…:dead` | sorted set | fields of dead letters by number |
 //! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches; kind and headers of edited messages |

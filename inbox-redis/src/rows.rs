@@ -166,6 +166,7 @@ pub(crate) fn read_taken_run(shard: u16, value: Value) -> Reply<Vec<Taken>> {
             field,
             seq,
             at,
+            first: seq,
             token: held.token,
             leased,
         });
@@ -288,10 +289,19 @@ pub(crate) struct Taken {
     pub(crate) shard: u16,
     pub(crate) field: String,
     pub(crate) seq: u64,
-    /// When it became claimable.
+    /// When it became claimable, or the first of its ordering key that it was taken with.
     pub(crate) at: i64,
+    /// The number of that one, or its own.
+    pub(crate) first: u64,
     pub(crate) token: i64,
     pub(crate) leased: Decoded<Leased>,
+}
+
+impl Taken {
+    /// Its place in the order in which a claim hands out.
+    pub(crate) fn place(&self) -> (i64, u64, u64) {
+        (self.at, self.first, self.seq)
+    }
 }
 
 pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
@@ -310,6 +320,7 @@ pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
     let ordering_key = row.next()?;
     let body = row.bytes()?.ok_or(Unexpected)?;
     let at = row.number()?;
+    let first = row.unsigned()?;
     let message = || -> Decoded<Message> {
         let (head, payload) = split(&body)?;
         let fixed = fixed(&head)?;
@@ -330,6 +341,7 @@ pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
         field,
         seq,
         at,
+        first,
         token: held.token,
         leased,
     })

@@ -63,6 +63,7 @@ impl Store for RedisStore {
         );
         capabilities.multi_process = true;
         capabilities.ordering = true;
+        capabilities.runs = true;
         capabilities.wakeups = Reach::EveryProcess;
         capabilities.receive_atomicity = ReceiveAtomicity::MessageId;
         capabilities

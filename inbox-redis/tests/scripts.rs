@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{
     Raw,
-    messages::{LENGTH, claim, handler, message, ordered, processed},
+    messages::{LENGTH, claim, claim_runs, handler, message, ordered, processed},
     options, store,
 };
 use inbox_api::{
@@ -177,5 +177,48 @@ async fn a_batch_larger_than_a_script_is_stored_in_several() {
             .collect();
         numbers.sort_unstable();
         assert!(numbers.into_iter().eq(0..900));
+    }
+}
+
+/// Several keys fill a claim with runs: each script takes what it may of one, and the next goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_runs_take_several_scripts() {
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    for shards in [1, 3] {
+        let (store, _) = store(options(server.url(), false, shards)).await;
+        let sent: Vec<Message> = (0..1_200)
+            .map(|n| ordered(&n.to_string(), &format!("key {}", n % 2)))
+            .collect();
+        store.receive(&sent).await.unwrap();
+        let before = used(&mut raw).await;
+        let leased = claim_runs(&store, 1_200).await.unwrap();
+        each("claim of runs", &mut raw, before).await;
+        let numbers: Vec<u32> = leased
+            .iter()
+            .map(|one| one.message.id().as_str().parse().unwrap())
+            .collect();
+        for key in 0..2 {
+            let of_key = numbers.iter().filter(|n| **n % 2 == key);
+            let of_key: Vec<u32> = of_key.copied().collect();
+            assert_eq!(of_key.len(), 500, "key {key}");
+            assert!(of_key.is_sorted());
+        }
+
+        let leases: Vec<Lease> = leased.iter().map(|one| one.lease.clone()).collect();
+        let before = used(&mut raw).await;
+        let extended = store.extend(&leases, LENGTH * 10).await.unwrap();
+        assert!(extended.iter().all(|one| *one != Extended::LeaseLost));
+        each("extend runs", &mut raw, before).await;
+
+        // One by one, too: each time the next of the key is the first.
+        let (single, together) = leased.split_at(250);
+        for one in single {
+            settle(&store, std::slice::from_ref(one), processed()).await;
+        }
+        let before = used(&mut raw).await;
+        settle(&store, together, processed()).await;
+        each("settle runs", &mut raw, before).await;
+        assert_eq!(claim_runs(&store, 1_200).await.unwrap().len(), 200);
     }
 }

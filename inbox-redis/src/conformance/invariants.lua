@@ -2,7 +2,7 @@
 -- scripts. KEYS: the shard's marker. All other keys begin as it does, and so are in its slot.
 local prefix = string.sub(KEYS[1], 1, -#'meta' - 1)
 local PENDING, LEASED, PROCESSED, DEAD, BLOCKING = 0, 1, 2, 3, 5
-local RUN, BLOCKS, EDITED, HAS_HISTORY = 114, 4, 8, 16
+local RUN, BLOCKS, EDITED, HAS_HISTORY, BEHIND = 114, 4, 8, 16, 32
 local call = redis.call
 local counted, broken = {}, {}
 
@@ -126,7 +126,8 @@ for key, raw in pairs(pairs_of(call('HGETALL', prefix .. 'ids'))) do
     if flags % 2 == 1 then expect('errors', key, true) end
     if has(HAS_HISTORY) then expect('errors', key .. '\0', true) end
     if flags % 4 >= 2 then expect('results', key, true) end
-    if state == LEASED then expect('leased:' .. handler, member, at) end
+    if state == LEASED and not okey then expect('leased:' .. handler, member, at) end
+    if has(BEHIND) and (state ~= LEASED or not okey) then breaks('behind others without a lease or an ordering key') end
     if state == DEAD then expect('dead', key, seq) end
     if state == PENDING and not okey then expect('due:' .. handler, member, due) end
     if state >= PROCESSED and not final_at(handler, state, at, seq) then
@@ -139,11 +140,10 @@ for key, raw in pairs(pairs_of(call('HGETALL', prefix .. 'ids'))) do
     if okey and (state <= LEASED or blocks) then
       expect('open:' .. handler, okey .. '\0' .. member, 0)
       local name = handler .. '\0' .. okey
-      local of_key = keys[name] or {handler = handler, okey = okey, leased = 0}
+      local of_key = keys[name] or {handler = handler, okey = okey, leased = {}}
       keys[name] = of_key
       if state == LEASED then
-        of_key.leased = of_key.leased + 1
-        of_key.held = member
+        of_key.leased[#of_key.leased + 1] = {member = member, at = at, behind = has(BEHIND)}
       end
       if not of_key.seq or seq < of_key.seq then
         of_key.seq, of_key.first, of_key.state, of_key.due = seq, member, state, due
@@ -162,9 +162,16 @@ for _, run in pairs(runs) do
   end
 end
 for _, of_key in pairs(keys) do
-  if of_key.leased > 1 then breaks('a key with two leased messages') end
-  expect('heads:' .. of_key.handler, of_key.okey, of_key.held or of_key.first)
-  if not of_key.held and of_key.state == PENDING then
+  -- The first that is leased can be claimed when its lease has run out, and has its attempt counted before.
+  table.sort(of_key.leased, function(a, b) return a.member < b.member end)
+  local held = of_key.leased[1]
+  for n, one in ipairs(of_key.leased) do
+    expect('leased:' .. of_key.handler, one.member, n == 1 and one.at or -one.at)
+    if n > 1 and not one.behind then breaks('a key with two leased messages whose attempts count') end
+    if n > 1 then expect('behind:' .. of_key.handler .. ':' .. of_key.okey, one.member, true) end
+  end
+  expect('heads:' .. of_key.handler, of_key.okey, held and held.member or of_key.first)
+  if not held and of_key.state == PENDING then
     expect('due:' .. of_key.handler, of_key.first, of_key.due)
   end
 end
@@ -192,7 +199,23 @@ for _, key in ipairs(call('KEYS', string.gsub(prefix, '[%[%]*?\\]', '\\%0') .. '
   local what = string.match(name, '^[^:]*')
   if what == 'body' or what == 'errors' or what == 'results' or what == 'blobs' then
     compare(name, set_of(call('HKEYS', key)), false)
-  elseif what == 'counts' or what == 'heads' then
+  elseif what == 'heads' then
+    local heads = pairs_of(call('HGETALL', key))
+    for field, value in pairs(heads) do
+      local okey = string.match(field, '^(.*)%z$')
+      if okey then
+        heads[field] = nil
+        local listed = set_of(cmsgpack.unpack(value))
+        local of_key = 'behind' .. string.sub(name, #'heads' + 1) .. ':' .. okey
+        -- It may have others, whose leases have ended since.
+        for member in pairs(expected[of_key] or {}) do
+          if not listed[member] then breaks('leased behind others without being listed') end
+        end
+        expected[of_key] = nil
+      end
+    end
+    compare(name, heads, true)
+  elseif what == 'counts' then
     compare(name, pairs_of(call('HGETALL', key)), true)
   elseif what == 'due' or what == 'leased' or what == 'run_due' or what == 'run_leased' or what == 'open' or what == 'dead' then
     compare(name, pairs_of(call('ZRANGE', key, 0, -1, 'WITHSCORES')), true)

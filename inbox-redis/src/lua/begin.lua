@@ -27,7 +27,7 @@ elseif s.state == LEASED and s.at > now then
   return {'busy', s.at}
 elseif s.state == PENDING and s.due > now then
   return {'busy', s.due}
-elseif s.state == PENDING and s.okey and call('HGET', handlers[handler].heads, s.okey) ~= member_of(s) then
+elseif (s.state == PENDING or has_flag(s, BEHIND)) and s.okey and call('HGET', handlers[handler].heads, s.okey) ~= member_of(s) then
   return {'blocked'}
 end
 s = own(s)
@@ -37,4 +37,4 @@ if s.state == PENDING then move(handler, 'due', false, s) end
 lease(s, handler, length, worker)
 move(handler, 'leased', true, s, integer(s.at))
 write()
-return {'run', {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, stored, s.due}}
+return {'run', {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, stored, s.due, s.seq}}

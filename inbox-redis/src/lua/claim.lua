@@ -1,11 +1,11 @@
--- ARGV: limit, most bytes, lease length, worker.
+-- ARGV: limit, most bytes, lease length, worker, most of an ordering key.
 local limit, most_bytes = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-local length, worker = tonumber(ARGV[arg + 2]), ARGV[arg + 3]
+local length, worker, run_limit = tonumber(ARGV[arg + 2]), ARGV[arg + 3], tonumber(ARGV[arg + 4])
 leave_out_paused()
 local found, sets, most = {}, 0, 0
 for handler, keys in pairs(handlers) do
   for _, set in ipairs({'due', 'leased'}) do
-    local list = call('ZRANGEBYSCORE', keys[set], '-inf', integer(right_now), 'WITHSCORES', 'LIMIT', 0, limit)
+    local list = call('ZRANGEBYSCORE', keys[set], 0, integer(right_now), 'WITHSCORES', 'LIMIT', 0, limit)
     if #list > 0 then sets = sets + 1 end
     most = most + #list / 2
     for n = 1, #list, 2 do
@@ -63,12 +63,30 @@ local function claim_run(f)
   taken_runs[#taken_runs + 1] = {run.origin, run.accepted, run.token, run.at, run.started, run.finished, f.at, blob, run.base}
 end
 
+-- Leases `list` behind the first one of their ordering key, as far as the bodies are there and small enough.
+local function claim_followers(f, first, list)
+  local members = {}
+  for n, s in ipairs(list) do
+    local whole = call('HGET', body, s.key)
+    if not whole or size + #whole > most_bytes then break end
+    size, left = size + #whole, left - 1
+    lease(s, f.handler, length, worker)
+    s.started = s.started - 1
+    set_flag(s, BEHIND, true)
+    move(f.handler, 'leased', true, s, leased_score(s))
+    members[n] = member_of(s)
+    taken[#taken + 1] = {s.key, s.seq, s.accepted, s.token, s.at, s.started + 1, s.finished, s.okey, whole, f.at, first.seq}
+  end
+  if #members > 0 then keep_behind(f.handler, first.okey, members) end
+end
+
 local function claim_ones(first, last)
   local keys = {}
   for n = first, last do keys[#keys + 1] = string.sub(found[n].member, 7) end
   load_all(keys)
   local bodies = call('HMGET', body, unpack(keys))
   for n = first, last do
+    if left <= 0 then break end
     local f, key, whole = found[n], keys[n - first + 1], bodies[n - first + 1]
     local s = states[key] or nil
     local seq = struct.unpack('>I6', f.member)
@@ -102,24 +120,28 @@ local function claim_ones(first, last)
       size, left = size + #whole, left - 1
       s.member = f.member
       if f.set == 'due' then move(f.handler, 'due', false, s) end
+      local behind = followers(f.handler, s, math.min(run_limit - 1, left))
       lease(s, f.handler, length, worker)
       move(f.handler, 'leased', true, s, integer(s.at))
-      taken[#taken + 1] = {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, whole, f.at}
+      taken[#taken + 1] = {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, whole, f.at, s.seq}
+      claim_followers(f, s, behind)
     end
   end
 end
 
-local n = 1
+-- Bodies of more may be read for nothing: others come with the first of an ordering key.
+local n, chunk = 1, 0
 while n <= #found and left > 0 and size < most_bytes do
   if found[n].is_run then
     claim_run(found[n])
     n = n + 1
   else
     local last = n
-    while last < #found and last - n < math.min(49, left - 1) and not found[last + 1].is_run do last = last + 1 end
+    chunk = math.min(run_limit > 1 and 8 or 50, left)
+    while last < #found and last - n < chunk - 1 and not found[last + 1].is_run do last = last + 1 end
     claim_ones(n, last)
     n = last + 1
   end
 end
 write()
-return {taken, corrupt, (most >= limit and size < most_bytes) and 1 or 0, taken_runs}
+return {taken, corrupt, ((most >= limit or left <= 0) and size < most_bytes) and 1 or 0, taken_runs}

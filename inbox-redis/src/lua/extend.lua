@@ -20,8 +20,10 @@ for n, one in ipairs(list) do
   elseif s and s.state == LEASED and s.seq == one.seq and s.token == one.token then
     s = own(s)
     s.at = now + length
+    local handler = handler_of(s.key)
+    if has_flag(s, BEHIND) and call('HGET', handlers[handler].heads, s.okey) == member_of(s) then count_start(s) end
     save(s)
-    move(handler_of(s.key), 'leased', true, s, integer(s.at))
+    move(handler, 'leased', true, s, leased_score(s))
     answers[n] = s.at
   else
     answers[n] = 0

@@ -6,6 +6,7 @@ local function reschedule(s, edit)
   if s.state == LEASED then
     -- Its lease has run out, and is lost.
     s.state, s.token = PENDING, math.max(s.token + 1, right_now)
+    set_flag(s, BEHIND, false)
     move(handler, 'leased', false, s)
     count(handler, LEASED, -1)
     count(handler, PENDING, 1)

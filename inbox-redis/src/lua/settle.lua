@@ -118,6 +118,7 @@ for n, one in ipairs(list) do
     local handler = handler_of(s.key)
     count(handler, LEASED, -1)
     move(handler, 'leased', false, s)
+    count_start(s)
     if ENDS[one.outcome] then keep_attempt(s, one) end
     if ENDS[one.outcome] or one.outcome == CORRUPT then keep_error(s, one) end
     local open = true

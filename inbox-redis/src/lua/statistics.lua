@@ -5,14 +5,14 @@ for handler, keys in pairs(handlers) do
   for state = PENDING, BLOCKING do
     one[#one + 1] = tonumber(call('HGET', counts, handler .. '\0' .. state) or 0)
   end
-  one[8] = call('ZCOUNT', keys.leased, '-inf', integer(now))
+  one[8] = call('ZCOUNT', keys.leased, 0, integer(now)) + call('ZCOUNT', keys.leased, integer(-now), '(0')
   for _, member in ipairs(call('ZRANGEBYSCORE', keys.run_leased, '-inf', integer(now))) do
     local run = run_at(struct.unpack('>I6', member))
     one[8] = one[8] + (run and run.n or 0)
   end
   local first
   for _, set in ipairs({keys.due, keys.leased, keys.run_due, keys.run_leased}) do
-    local head = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, 1)
+    local head = call('ZRANGEBYSCORE', set, 0, integer(now), 'WITHSCORES', 'LIMIT', 0, 1)
     if head[1] and (not first or tonumber(head[2]) < first[1] or (tonumber(head[2]) == first[1] and head[1] < first[2])) then
       first = {tonumber(head[2]), head[1]}
     end

@@ -37,11 +37,24 @@ pub fn terms() -> LeaseTerms {
 }
 
 pub async fn claim(store: &RedisStore, limit: u32) -> inbox_api::Result<Vec<Leased>> {
+    claim_up_to(store, limit, 1).await
+}
+
+/// With runs of any length.
+pub async fn claim_runs(store: &RedisStore, limit: u32) -> inbox_api::Result<Vec<Leased>> {
+    claim_up_to(store, limit, limit).await
+}
+
+async fn claim_up_to(
+    store: &RedisStore,
+    limit: u32,
+    run_limit: u32,
+) -> inbox_api::Result<Vec<Leased>> {
     let request = ClaimRequest {
         handlers: vec![handler()],
         limit,
         terms: terms(),
-        run_limit: 1,
+        run_limit,
     };
     let claims = store.claim(&request).await?;
     assert!(claims.corrupt.is_empty(), "{:?}", claims.corrupt);

@@ -7,6 +7,8 @@ local function write()
   for handler, keys in pairs(touched) do
     for okey in pairs(keys) do promote_key_head(handler, okey) end
   end
+  save_all()
+  move_all()
   for handler, of_handler in pairs(changes) do
     for state, by in pairs(of_handler) do
       local field = handler .. '\0' .. state
@@ -21,12 +23,6 @@ local function write()
     for handler in pairs(wake) do call('PUBLISH', ARGV[6] .. handler, '') end
   end
   changes, touched, wake, finishing = {}, {}, {}, {}
-end
-
-local function set_flag(s, flag, on)
-  local has = has_flag(s, flag)
-  if on and not has then s.flags = s.flags + flag end
-  if not on and has then s.flags = s.flags - flag end
 end
 
 local function static_part(whole)
@@ -64,8 +60,27 @@ local function lease(s, handler, length, worker)
   s.state, s.leased, s.at = LEASED, now, now + length
   s.token = math.max(s.token + 1, right_now)
   s.started = s.started + 1
+  set_flag(s, BEHIND, false)
   s.worker = worker
   save(s)
+end
+
+-- The messages that directly follow the first one of an ordering key and may be leased with it, at most so
+-- many: each pending, due, and without an attempt that was started and never finished.
+local function followers(handler, s, most)
+  local found, keys = {}, {}
+  if not s.okey or most < 1 or s.started ~= s.finished then return found end
+  local behind, past = '(' .. open_member(s), '(' .. s.okey .. '\1'
+  for n, member in ipairs(call('ZRANGEBYLEX', handlers[handler].open, behind, past, 'LIMIT', 0, most)) do
+    keys[n] = string.sub(member, #s.okey + 8)
+  end
+  load_all(keys)
+  for n, key in ipairs(keys) do
+    local f = states[key]
+    if not f or f.state ~= PENDING or f.due > right_now or f.started ~= f.finished then break end
+    found[n] = f
+  end
+  return found
 end
 
 local function row(s, static, err, bytes)

@@ -6,11 +6,19 @@ local late, statics, runs, blobs, places = unpack(KEYS, 9, 13)
 local PENDING, LEASED, PROCESSED, DEAD, DISCARDED = 0, 1, 2, 3, 4
 -- What dead messages that hold up their ordering key are counted as, too.
 local BLOCKING = 5
-local HAS_ERROR, HAS_RESULT, BLOCKS, EDITED, HAS_HISTORY = 1, 2, 4, 8, 16
+-- BEHIND: leased behind others of its ordering key, and the attempt is not counted yet. The first of a key is
+-- so if its turn came when its lease had run out.
+local HAS_ERROR, HAS_RESULT, BLOCKS, EDITED, HAS_HISTORY, BEHIND = 1, 2, 4, 8, 16, 32
 local call = redis.call
 
 local function has_flag(s, flag)
   return math.floor(s.flags / flag) % 2 == 1
+end
+
+local function set_flag(s, flag, on)
+  local has = has_flag(s, flag)
+  if on and not has then s.flags = s.flags + flag end
+  if not on and has then s.flags = s.flags - flag end
 end
 
 local marker = call('HMGET', meta, 'version', 'shards', 'shard', 'finished_at', 'works_from')

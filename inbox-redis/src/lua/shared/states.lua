@@ -122,14 +122,64 @@ local function open_member(s)
   return s.okey .. '\0' .. member_of(s)
 end
 
--- Of an ordering key's open messages, the one that is leased is the head, else the earliest.
+-- Where `heads` has which messages were leased behind the head of an ordering key, in order. All that still are
+-- are among them. No ordering key ends so.
+local function behind_field(okey)
+  return okey .. '\0'
+end
+
+-- Leases others behind the head of an ordering key.
+local function keep_behind(handler, okey, members)
+  local field, known, all = behind_field(okey), {}, {}
+  local packed = call('HGET', handlers[handler].heads, field)
+  for _, list in ipairs({packed and cmsgpack.unpack(packed) or {}, members}) do
+    for _, member in ipairs(list) do
+      if not known[member] then all[#all + 1] = member end
+      known[member] = true
+    end
+  end
+  table.sort(all)
+  call('HSET', handlers[handler].heads, field, cmsgpack.pack(all))
+end
+
+-- Takes the first that is still leased behind the head of an ordering key from their list.
+local function next_behind(handler, okey, packed)
+  local list, heads, field = cmsgpack.unpack(packed), handlers[handler].heads, behind_field(okey)
+  local head, rest = nil, {}
+  for _, member in ipairs(list) do
+    local s = not head and load(string.sub(member, 7))
+    if head then
+      rest[#rest + 1] = member
+    elseif s and s.state == LEASED and s.okey == okey and member_of(s) == member then
+      head = member
+    end
+  end
+  if #rest > 0 then call('HSET', heads, field, cmsgpack.pack(rest)) else call('HDEL', heads, field) end
+  return head
+end
+
+-- Counts the attempt of a lease that was behind others.
+local function count_start(s)
+  if has_flag(s, BEHIND) then s.started = s.started + 1 end
+  set_flag(s, BEHIND, false)
+end
+
+-- What is leased behind others cannot be claimed when its lease has run out, and so is below zero.
+local function leased_score(s)
+  return integer(has_flag(s, BEHIND) and -s.at or s.at)
+end
+
+-- Of an ordering key's open messages, the first that is leased is the head, else the earliest.
 local function promote_key_head(handler, okey)
   local keys = handlers[handler]
-  local current = call('HGET', keys.heads, okey)
+  local current, behind = unpack(call('HMGET', keys.heads, okey, behind_field(okey)))
   local held = current and load(string.sub(current, 7))
   if held and held.state == LEASED then return end
-  local first = call('ZRANGEBYLEX', keys.open, '[' .. okey .. '\0', '(' .. okey .. '\1', 'LIMIT', 0, 1)[1]
-  local head = first and string.sub(first, #okey + 2)
+  local head = behind and next_behind(handler, okey, behind)
+  if not head then
+    local first = call('ZRANGEBYLEX', keys.open, '[' .. okey .. '\0', '(' .. okey .. '\1', 'LIMIT', 0, 1)[1]
+    head = first and string.sub(first, #okey + 2)
+  end
   if current and current ~= head then call('ZREM', keys.due, current) end
   if not head then
     if current then call('HDEL', keys.heads, okey) end
@@ -140,6 +190,10 @@ local function promote_key_head(handler, okey)
   if s and s.state == PENDING then
     call('ZADD', keys.due, s.due, head)
     if s.due <= now then wake[handler] = true end
+  elseif s and s.state == LEASED then
+    if s.at > now then count_start(s) else wake[handler] = true end
+    save(s)
+    move(handler, 'leased', true, s, integer(s.at))
   end
 end
 
@@ -158,6 +212,7 @@ end
 local function finish(s, state)
   finished_at = finished_at or math.max(now, (tonumber(marker[4]) or 0) + 1)
   s.state, s.at = state, finished_at
+  set_flag(s, BEHIND, false)
   note_finished(handler_of(s.key), state, s.seq, 0)
   if state == DEAD then call('ZADD', dead, s.seq, s.key) end
 end
