@@ -179,11 +179,38 @@ fn headers_can_be_edited_on_replay() {
         let shown = place.inbox(&["show", "a", "--json"]).exits(0).json();
         assert_eq!(shown[0]["headers"]["tenant"], "t 1");
         assert_eq!(shown[0]["headers"]["empty"], "");
+        place.inbox(&["discard", "a"]).exits(0);
+        place
+            .inbox(&[
+                "replay",
+                "a",
+                "--remove-header",
+                "tenant",
+                "--remove-header",
+                "not there",
+                "--header",
+                "other=2",
+            ])
+            .exits(0);
+        let shown = place.inbox(&["show", "a", "--json"]).exits(0).json();
+        let headers = shown[0]["headers"].as_object().unwrap();
+        assert!(!headers.contains_key("tenant"), "{headers:?}");
+        assert_eq!(
+            (&headers["empty"], &headers["other"]),
+            (&"".into(), &"2".into())
+        );
         place.inbox(&["replay", "a", "--header", "tenant"]).exits(2);
         place
             .inbox(&["replay", "a", "b", "--header", "tenant=1"])
             .exits(2)
             .complains("exactly one id");
+        place
+            .inbox(&["replay", "a", "b", "--remove-header", "tenant"])
+            .exits(2)
+            .complains("exactly one id");
+        place
+            .inbox(&["replay", "--all", "--remove-header", "tenant"])
+            .exits(2);
     });
 }
 

@@ -24,9 +24,44 @@ pub(crate) struct ReplayArgs {
     /// Replace the payload by this file's bytes (for a single id); - is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "all")]
     pub(crate) payload: Option<PathBuf>,
+    #[command(flatten)]
+    edits: HeaderArgs,
+}
+
+/// What becomes of the headers of a single message.
+#[derive(Debug, Args)]
+struct HeaderArgs {
     /// Set this header, NAME=VALUE, and leave the others; repeat it for several (for a single id)
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "all")]
-    pub(crate) headers: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
+    /// Remove this header, if the message has it; repeat it for several (for a single id)
+    #[arg(long = "remove-header", value_name = "NAME", conflicts_with = "all")]
+    removed: Vec<String>,
+}
+
+impl HeaderArgs {
+    fn is_empty(&self) -> bool {
+        self.headers.is_empty() && self.removed.is_empty()
+    }
+
+    /// What the command line changes of a message that has these headers.
+    fn edit(&self, headers: &Headers, payload: Option<Bytes>) -> inbox::Result<Edit> {
+        let mut edited = Headers::new();
+        let kept = headers
+            .iter()
+            .filter(|(name, _)| !self.removed.iter().any(|r| r == name));
+        let set = self
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in kept.chain(set) {
+            edited.insert(name, value)?;
+        }
+        Ok(Edit {
+            payload,
+            headers: (!self.is_empty()).then_some(edited),
+        })
+    }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -35,21 +70,6 @@ fn header(text: &str) -> Result<(String, String), String> {
     let checked = headers.insert(name, value);
     checked.map_err(|invalid| invalid.to_string())?;
     Ok((name.to_owned(), value.to_owned()))
-}
-
-/// What the command line changes of a message that has these headers.
-fn edited(
-    mut headers: Headers,
-    changes: &[(String, String)],
-    payload: Option<Bytes>,
-) -> inbox::Result<Edit> {
-    for (name, value) in changes {
-        headers.insert(name.as_str(), value.as_str())?;
-    }
-    Ok(Edit {
-        payload,
-        headers: (!changes.is_empty()).then_some(headers),
-    })
 }
 
 const REPLAYED: Verb = Verb {
@@ -67,8 +87,8 @@ const REPLAYED: Verb = Verb {
 
 pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
     args.selection.check(false);
-    if !args.headers.is_empty() && args.selection.ids.len() != 1 {
-        wrong_usage("--header edits a single message: give exactly one id");
+    if !args.edits.is_empty() && args.selection.ids.len() != 1 {
+        wrong_usage("--header and --remove-header edit a single message: give exactly one id");
     }
     let payload = match &args.payload {
         None => None,
@@ -100,7 +120,7 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
                 Err(error) if error.kind() == ErrorKind::Corrupt => Headers::new(),
                 Err(error) => return Err(error),
             };
-            let edit = edited(headers, &args.headers, payload.clone())?;
+            let edit = args.edits.edit(&headers, payload.clone())?;
             store.replay(key, &edit).await
         },
         async |store: &dyn Inbox,
