@@ -1,5 +1,4 @@
-//! Batches in one transaction, on SQLite and on PostgreSQL: effects exactly once, and nobody is held up
-//! by a neighbour.
+//! Batches in one transaction, on each SQL database: effects exactly once, and nobody is held up by a neighbour.
 
 use std::{
     marker::PhantomData,
@@ -161,6 +160,104 @@ mod in_postgres {
     }
 }
 
+#[cfg(feature = "mysql")]
+mod in_mysql {
+    use std::sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use inbox::mysql::{MySqlOptions, MySqlStore};
+    use sqlx::{MySql, MySqlConnection};
+    use test_servers::{Error, Kind, Server, require_or_skip};
+
+    use super::*;
+
+    type Found = LazyLock<Result<Option<Server>, Error>>;
+
+    static MARIADB: Found = LazyLock::new(|| require_or_skip(Kind::Mariadb));
+    static MYSQL: Found = LazyLock::new(|| require_or_skip(Kind::Mysql));
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+
+    /// A database of its own on a server of this kind.
+    pub(super) struct InMysql {
+        store: MySqlStore,
+        url: String,
+        database: String,
+    }
+
+    impl InMysql {
+        /// `None` when there is no server, which has been reported.
+        pub(super) async fn new(kind: Kind) -> Option<Self> {
+            let url = tokio::task::spawn_blocking(move || {
+                let found = if kind == Kind::Mysql {
+                    &MYSQL
+                } else {
+                    &MARIADB
+                };
+                let server = found.as_ref().unwrap_or_else(|error| panic!("{error}"));
+                Some(server.as_ref()?.url().trim_end_matches('/').to_owned())
+            });
+            let url = url.await.unwrap()?;
+            let url = format!("mysql://{}", url.split_once("://").unwrap().1);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let database = format!("inbox_batches_{}_{number}", std::process::id());
+            run(
+                &url,
+                format!(
+                    "CREATE DATABASE {database}; CREATE TABLE {database}.effects \
+                     (id VARCHAR(255) NOT NULL, CONSTRAINT good CHECK (id NOT LIKE 'bad%'))"
+                ),
+            )
+            .await;
+            let options = MySqlOptions::from_url(&url).unwrap();
+            let options = options.database(&database).unwrap();
+            let store = MySqlStore::connect(options).await.unwrap();
+            store.create().await.unwrap();
+            Some(Self {
+                store,
+                url,
+                database,
+            })
+        }
+
+        pub(super) async fn remove(self) {
+            self.store.close().await;
+            run(&self.url, format!("DROP DATABASE {}", self.database)).await;
+        }
+    }
+
+    async fn run(url: &str, sql: String) {
+        let mut connection = MySqlConnection::connect(url).await.unwrap();
+        let ran = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection);
+        ran.await.unwrap();
+        connection.close().await.unwrap();
+    }
+
+    impl Site for InMysql {
+        type Store = MySqlStore;
+
+        fn store(&self) -> MySqlStore {
+            self.store.clone()
+        }
+
+        fn sql(&self) -> String {
+            format!("INSERT INTO {}.effects VALUES (?)", self.database)
+        }
+
+        writes!(MySql);
+
+        async fn effects(&self) -> Vec<String> {
+            let mut connection = MySqlConnection::connect(&self.url).await.unwrap();
+            let sql = format!("SELECT id FROM {}.effects ORDER BY id", self.database);
+            let ids = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut connection);
+            let ids = ids.await.unwrap();
+            connection.close().await.unwrap();
+            ids
+        }
+    }
+}
+
 /// Makes a test of each case, on each database.
 macro_rules! on_each_database {
     ($($case:ident,)*) => {
@@ -180,6 +277,34 @@ macro_rules! on_each_database {
                 async fn $case() {
                     if let Some(site) = super::in_postgres::InPostgres::new().await {
                         super::$case(&site).await;
+                    }
+                }
+            )*
+        }
+
+        #[cfg(feature = "mysql")]
+        mod on_mariadb {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let kind = test_servers::Kind::Mariadb;
+                    if let Some(site) = super::in_mysql::InMysql::new(kind).await {
+                        super::$case(&site).await;
+                        site.remove().await;
+                    }
+                }
+            )*
+        }
+
+        #[cfg(feature = "mysql")]
+        mod on_mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    let kind = test_servers::Kind::Mysql;
+                    if let Some(site) = super::in_mysql::InMysql::new(kind).await {
+                        super::$case(&site).await;
+                        site.remove().await;
                     }
                 }
             )*
