@@ -11,7 +11,7 @@ use crate::{
     claim::is_late,
     connection::{Change, Connection, Database},
     extend::extend_on,
-    ordering::{keep_first, promote_key_heads},
+    ordering::{is_kept, promote_key_heads},
     patience::REST,
     pipelines::lease,
     rows::{
@@ -135,29 +135,26 @@ async fn begin_known(
         "visibleAt": { "$lte": number(&found, "now") },
     });
     let pipeline = lease(connection.database, terms, terms.length(), claim);
-    let taken = match connection.change(filter, pipeline).await? {
+    let changed = connection.change(filter, pipeline).await?;
+    let taken = match changed {
         Change::Done(taken) => taken,
         Change::NoneSuch => return Ok(None),
-        Change::Unread => {
+        Change::Unread | Change::Held => {
             let own = |found: &Document| found.get_object_id("claim").ok() == Some(claim);
-            let Some(taken) = find(connection, id).await?.filter(own) else {
-                return Ok(None);
-            };
-            taken
-        }
-        Change::Held => {
-            let rest = duration_micros(REST);
-            let now = number(&found, "now").unwrap_or(0);
-            return Ok(Some(Begun::Busy {
-                until: from_micros(now.saturating_add(rest)),
-            }));
+            match find(connection, id).await?.filter(own) {
+                Some(taken) => taken,
+                None if matches!(changed, Change::Unread) => return Ok(None),
+                None => {
+                    let rest = duration_micros(REST);
+                    let now = number(&found, "now").unwrap_or(0);
+                    return Ok(Some(Begun::Busy {
+                        until: from_micros(now.saturating_add(rest)),
+                    }));
+                }
+            }
         }
     };
-    if taken.contains_key("orderingKey")
-        && !keep_first(connection, &[id.to_owned()], claim)
-            .await?
-            .is_empty()
-    {
+    if taken.contains_key("orderingKey") && !is_kept(connection, id, claim).await? {
         return Ok(Some(Begun::Blocked));
     }
     run(connection, taken).map(Some)

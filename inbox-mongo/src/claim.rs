@@ -1,5 +1,5 @@
 //! Claiming: candidates, a conditional update that takes them, and a look at what was won. Three
-//! requests whatever the batch; a fourth when messages with ordering keys are among them.
+//! requests whatever the batch, and two where it is one message without an ordering key.
 
 use std::{
     collections::HashMap,
@@ -18,13 +18,13 @@ use mongodb::bson::{Document, doc, oid::ObjectId};
 use tokio::sync::oneshot;
 
 use crate::{
-    connection::{Connection, Database},
-    extend::begin_now,
+    connection::{Change, Connection, Database},
+    extend,
     layout::CLAIM_INDEX,
     locked_messages::{update_each, update_others},
-    ordering::{keep_first, promote_key_heads},
+    ordering::{keep_first_of, promote_key_heads, with_keys},
     paused_handlers::{read_names, take_paused, with_paused},
-    pipelines::{lease, set_aside},
+    pipelines::{self, lease, set_aside},
     rows::{
         CLAIMABLE, MARKED, code, corrupt_row, handler_of, id_of, leased, marks_of, number, those,
     },
@@ -126,13 +126,7 @@ async fn claim_now(database: &Database, request: &ClaimRequest) -> Result<Claims
         }
     };
 
-    let ordered: Vec<String> = won
-        .iter()
-        .filter(|document| document.contains_key("orderingKey"))
-        .filter_map(|document| id_of(document).map(str::to_owned))
-        .collect();
-    let lost = keep_first(&mut connection, &ordered, claim).await?;
-    won.retain(|document| id_of(document).is_none_or(|id| !lost.contains(id)));
+    keep_first_of(&mut connection, &mut won, claim).await?;
     let places: HashMap<&str, usize> = chosen
         .iter()
         .enumerate()
@@ -174,7 +168,26 @@ enum Among {
 /// What may be claimed, in the order of its time, and what time it was.
 struct Chosen {
     ids: Vec<String>,
+    /// Whether one of them has an ordering key.
+    ordered: bool,
     now: i64,
+}
+
+/// A message that may be claimed.
+struct Candidate {
+    id: String,
+    seq: i64,
+    ordered: bool,
+}
+
+impl Candidate {
+    fn read(document: &Document) -> Option<Self> {
+        Some(Self {
+            id: id_of(document)?.to_owned(),
+            seq: number(document, "seq")?,
+            ordered: document.contains_key("orderingKey"),
+        })
+    }
 }
 
 /// Chooses what to lease, if there is something, and opens its segments.
@@ -193,13 +206,17 @@ async fn choose_due(
         .load(Ordering::Relaxed)
         .clamp(1, WIDEST);
     let (candidates, now) = candidates(connection, request, limit * spread, among).await?;
-    let (ids, seqs): (Vec<String>, Vec<i64>) =
-        choose(candidates, limit as usize).into_iter().unzip();
-    if ids.is_empty() {
+    let chosen = choose(candidates, limit as usize);
+    if chosen.is_empty() {
         return Ok(None);
     }
+    let seqs = chosen.iter().map(|candidate| candidate.seq);
     connection.open(seqs, now).await?;
-    Ok(Some(Chosen { ids, now }))
+    Ok(Some(Chosen {
+        ordered: chosen.iter().any(|candidate| candidate.ordered),
+        ids: chosen.into_iter().map(|candidate| candidate.id).collect(),
+        now,
+    }))
 }
 
 /// The more others took of what was chosen, the more is read the next time.
@@ -220,23 +237,23 @@ pub(crate) fn is_late(since: Instant, length: Duration) -> bool {
     since.elapsed() > LATE.min(length / 4)
 }
 
-/// A lease is as long as it was asked to be from when it is handed out, or nearly so.
+/// A lease is as long as it was asked to be from when it is handed out, or nearly so. One that ran out
+/// meanwhile, and is another's, was the claim's and has counted as an attempt: it is handed out as over.
 async fn renew(
     connection: &mut Connection<'_>,
     claims: &mut Claims,
     length: Duration,
 ) -> Result<()> {
-    let leases = leases(claims);
-    let mut ends = begin_now(connection, &leases, length).await?.into_iter();
-    claims
-        .leased
-        .retain_mut(|leased| match ends.next().flatten() {
-            Some(until) => {
-                leased.lease.until = from_micros(until);
-                true
-            }
-            None => false,
-        });
+    let pipeline = pipelines::extend(connection.database, length);
+    let ends = extend::renew(connection, &leases(claims), pipeline).await?;
+    for (leased, end) in claims.leased.iter_mut().zip(ends) {
+        let lease = &mut leased.lease;
+        lease.until = match end {
+            Some(until) => from_micros(until),
+            // Not after it ran out, whether it was renewed before or not.
+            None => lease.until - SHORTEST.saturating_sub(length),
+        };
+    }
     Ok(())
 }
 
@@ -269,7 +286,7 @@ async fn candidates(
     request: &ClaimRequest,
     limit: u32,
     among: Among,
-) -> Result<(Vec<(String, i64)>, i64)> {
+) -> Result<(Vec<Candidate>, i64)> {
     let mut paused = connection.database.paused_handlers.known();
     let most_looks = match among {
         Among::Others => LOOKS,
@@ -304,7 +321,8 @@ async fn candidates(
         pipeline.extend([
             doc! { "$limit": i64::from(limit) },
             doc! { "$project": {
-                "seq": 1, "visibleAt": 1, "lane": 1, "mark": 1, "now": connection.database.now(),
+                "seq": 1, "visibleAt": 1, "orderingKey": 1, "lane": 1, "mark": 1,
+                "now": connection.database.now(),
             } },
             with_paused(
                 connection.database.meta_collection(),
@@ -337,9 +355,7 @@ async fn candidates(
         if marked.is_empty() {
             let due =
                 |document: &&Document| number(document, "visibleAt").is_some_and(|at| at <= now);
-            let due = found.iter().filter(due).filter_map(|document| {
-                Some((id_of(document)?.to_owned(), number(document, "seq")?))
-            });
+            let due = found.iter().filter(due).filter_map(Candidate::read);
             return Ok((due.collect(), now));
         }
         // Left behind by a process that crashed, or that is just about to do the same.
@@ -368,7 +384,7 @@ struct Taken {
     met_held: bool,
 }
 
-/// Leases those of `chosen` that are still to be had, and reads them.
+/// Leases those of `chosen` that are still to be had, and reads them, joined with their ordering keys.
 async fn take(
     connection: &mut Connection<'_>,
     request: &ClaimRequest,
@@ -378,7 +394,7 @@ async fn take(
 ) -> Result<Taken> {
     let length = request.terms.length().max(SHORTEST);
     let pipeline = lease(connection.database, &request.terms, length, claim);
-    let taking = |some: &[String]| {
+    let still_free = |some: &[String]| {
         let mut filter = those(some.iter().map(String::as_str));
         filter.extend(doc! {
             "lane": CLAIMABLE,
@@ -386,9 +402,30 @@ async fn take(
             // The server's own time, of a moment ago: who took it since has moved this.
             "visibleAt": { "$lte": chosen.now },
         });
-        doc! { "q": filter, "u": pipeline.clone(), "multi": true }
+        filter
+    };
+    let taking = |some: &[String]| {
+        doc! {
+            "q": still_free(some), "u": pipeline.clone(), "multi": true,
+        }
     };
     let matched = match among {
+        Among::Others if !chosen.ordered && chosen.ids.len() == 1 => {
+            match connection.change(still_free(&chosen.ids), pipeline).await? {
+                Change::Done(taken) => {
+                    return Ok(Taken {
+                        won: vec![taken],
+                        met_held: false,
+                    });
+                }
+                Change::NoneSuch => Some(0),
+                Change::Unread => Some(1),
+                Change::Held => {
+                    connection.database.left_out.add(chosen.ids.clone());
+                    None
+                }
+            }
+        }
         Among::Others => update_others(connection, &chosen.ids, taking).await?,
         Among::All => {
             let held = update_each(connection, &chosen.ids, taking).await?;
@@ -401,7 +438,11 @@ async fn take(
     if matched != Some(0) {
         let mut filter = those(chosen.ids.iter().map(String::as_str));
         filter.insert("claim", claim);
-        won = connection.look(vec![doc! { "$match": filter }]).await?;
+        let mut pipeline = vec![doc! { "$match": filter }];
+        if chosen.ordered {
+            pipeline.extend(with_keys(connection.database));
+        }
+        won = connection.look(pipeline).await?;
     }
     Ok(Taken { won, met_held })
 }

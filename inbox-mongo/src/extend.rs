@@ -80,30 +80,9 @@ pub(crate) async fn prolong(
     }
 }
 
-/// Makes leases that a claim has just taken begin now. Two requests. Answers until when each lasts, also
-/// if it has run out meanwhile and is another's: it was the claim's, and has counted as an attempt.
-pub(crate) async fn begin_now(
-    connection: &mut Connection<'_>,
-    leases: &[Lease],
-    length: Duration,
-) -> Result<Vec<Option<i64>>> {
-    let database = connection.database;
-    let ends_at = |now: i64| {
-        let now = now.saturating_add(database.ahead());
-        now.saturating_add(duration_micros(length))
-    };
-    let until = database.opened.time().map(ends_at);
-    let renewing = Renewing::new(leases);
-    let pipeline = pipelines::extend(database, length);
-    let matched = renewing.write(connection, &pipeline).await?;
-    let all = matched == Some(leases.len() as u64);
-    let standing = renewing.look(connection).await?;
-    let ends = standing.into_iter();
-    Ok(ends.map(|end| end.or(until.filter(|_| all))).collect())
-}
-
-/// Two requests. A message that an open transaction holds keeps the lease that it has.
-async fn renew(
+/// Two requests. A message that an open transaction holds keeps the lease that it has. Answers until when
+/// each lasts that still stands.
+pub(crate) async fn renew(
     connection: &mut Connection<'_>,
     leases: &[Lease],
     pipeline: Vec<Document>,

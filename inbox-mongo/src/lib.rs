@@ -162,7 +162,7 @@
 //! | operation | requests, whatever the batch | with ordering keys |
 //! |---|---|---|
 //! | receive | 2: numbers and the time; insert. 3 with duplicates, whose fingerprints are read | 4 or 5 |
-//! | claim | 3: candidates; take; read what was won. 1 if nothing is due; 2 more for a lease under ten seconds | 4 |
+//! | claim | 3: candidates; take; read what was won. 2 for one message, 1 if nothing is due; 2 more for a lease under ten seconds | 3 |
 //! | settle | 1; 2 if a lease was lost, and on a sharded cluster | 3 or 4 |
 //! | extend | 2 | 2 |
 //! | begin | 2 or 3 | 4 to 7 |

@@ -59,7 +59,8 @@ fn with_key_of(collection: &str, without: &[&str], first: Document) -> Vec<Docum
     let join = |name: &str, pipeline: Vec<Document>| {
         doc! { "$lookup": {
             "from": collection,
-            "let": { "handler": "$handler", "orderingKey": "$orderingKey" },
+            // What has no key, which is never empty, has no messages of its key either.
+            "let": { "handler": "$handler", "orderingKey": { "$ifNull": ["$orderingKey", ""] } },
             "pipeline": pipeline,
             "as": name,
         } }
@@ -274,28 +275,28 @@ pub(crate) async fn check_shards(database: &Database) -> Result<()> {
 
 /// Whether a message may be handled now as far as its ordering key goes, though nobody leases it.
 pub(crate) async fn is_first(connection: &mut Connection<'_>, id: &str) -> Result<bool> {
-    let mut pipeline = vec![
-        doc! { "$match": those([id]) },
-        doc! { "$project": { "handler": 1, "orderingKey": 1 } },
-    ];
-    pipeline.extend(with_key(&connection.database.message_collection(), &[]));
-    let found = connection.look(pipeline).await?;
+    let join = with_keys(connection.database);
+    let found = look_at_keys(connection, those([id]), join).await?;
     Ok(found.first().is_some_and(|message| may_keep(message, None)))
 }
 
-/// Those of the messages `ids`, just leased by `claim` and all with ordering keys, that must not be
+/// What joins messages with the ones of their ordering keys, for [`keep_first_of`].
+pub(crate) fn with_keys(database: &Database) -> Vec<Document> {
+    with_key(&database.message_collection(), &[])
+}
+
+/// Those of the messages `leased` just now by `claim`, and joined by [`with_keys`], that must not be
 /// kept.
 async fn not_first(
     connection: &mut Connection<'_>,
-    ids: &[String],
+    leased: &[Document],
     claim: ObjectId,
 ) -> Result<HashSet<String>> {
-    let collection = connection.database.message_collection();
-    let mut lost: HashSet<String> = ids.iter().cloned().collect();
-    let among = those(ids.iter().map(String::as_str));
-    for id in find_keepers(connection, among, with_key(&collection, &[]), claim).await? {
-        lost.remove(&id);
-    }
+    let is_lost = |message: &&Document| {
+        message.contains_key("orderingKey") && !may_keep(message, Some(claim))
+    };
+    let lost = leased.iter().filter(is_lost).filter_map(id_of);
+    let mut lost: HashSet<String> = lost.map(str::to_owned).collect();
     if !lost.is_empty() {
         // A lease that ran out keeps its turn against those in front that an operator has replayed
         // and that nobody has leased since. Against others it may never have had a turn: a crash may
@@ -305,38 +306,31 @@ async fn not_first(
         let others = doc! { "open": true, "$nor": [returned] };
         let mut among = those(lost.iter().map(String::as_str));
         among.insert("again", true);
-        for id in find_keepers(
-            connection,
-            among,
-            with_key_of(&collection, &[], others),
-            claim,
-        )
-        .await?
-        {
-            lost.remove(&id);
+        let collection = connection.database.message_collection();
+        let join = with_key_of(&collection, &[], others);
+        for message in look_at_keys(connection, among, join).await? {
+            if let Some(id) = id_of(&message)
+                && may_keep(&message, Some(claim))
+            {
+                lost.remove(id);
+            }
         }
     }
     Ok(lost)
 }
 
-/// Those `among` the leased messages that may be kept as far as the `join`ed ones of their keys go.
-async fn find_keepers(
+/// The messages `among` which are looked for, `join`ed with the ones of their ordering keys.
+async fn look_at_keys(
     connection: &mut Connection<'_>,
     among: Document,
     join: Vec<Document>,
-    claim: ObjectId,
-) -> Result<Vec<String>> {
+) -> Result<Vec<Document>> {
     let mut pipeline = vec![
         doc! { "$match": among },
         doc! { "$project": { "handler": 1, "orderingKey": 1 } },
     ];
     pipeline.extend(join);
-    let found = connection.look(pipeline).await?;
-    let kept = found
-        .iter()
-        .filter(|message| may_keep(message, Some(claim)))
-        .filter_map(|message| id_of(message).map(str::to_owned));
-    Ok(kept.collect())
+    connection.look(pipeline).await
 }
 
 /// `message` has been joined by [`with_key`]. Another one that was leased by the same `claim` gives
@@ -381,17 +375,27 @@ fn nobody_precedes(key: &Document, seq: Option<i64>) -> bool {
     !leased && !joined(key, "first").any(precedes)
 }
 
-/// Hands those of the messages leased by `claim` back that are not the first of their keys, and
-/// answers which. All have ordering keys.
-pub(crate) async fn keep_first(
+/// Hands the message leased by `claim` back if it is not the first of its ordering key, which it has,
+/// and answers whether it is.
+pub(crate) async fn is_kept(
     connection: &mut Connection<'_>,
-    ids: &[String],
+    id: &str,
     claim: ObjectId,
-) -> Result<HashSet<String>> {
-    if ids.is_empty() {
-        return Ok(HashSet::new());
-    }
-    let lost = not_first(connection, ids, claim).await?;
+) -> Result<bool> {
+    let join = with_keys(connection.database);
+    let mut leased = look_at_keys(connection, those([id]), join).await?;
+    keep_first_of(connection, &mut leased, claim).await?;
+    Ok(!leased.is_empty())
+}
+
+/// Hands those of the messages `leased` by `claim` back that are not the first of their ordering keys, and
+/// takes them out. They are read after they were leased, and joined by [`with_keys`] if one has a key.
+pub(crate) async fn keep_first_of(
+    connection: &mut Connection<'_>,
+    leased: &mut Vec<Document>,
+    claim: ObjectId,
+) -> Result<()> {
+    let lost = not_first(connection, leased, claim).await?;
     if !lost.is_empty() {
         let mark = ObjectId::new();
         let mut filter = those(lost.iter().map(String::as_str));
@@ -403,8 +407,9 @@ pub(crate) async fn keep_first(
             .await?;
         let ids: Vec<String> = lost.iter().cloned().collect();
         promote_key_heads(connection, &ids, &[mark]).await?;
+        leased.retain(|message| id_of(message).is_none_or(|id| !lost.contains(id)));
     }
-    Ok(lost)
+    Ok(())
 }
 
 #[cfg(test)]

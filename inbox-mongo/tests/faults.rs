@@ -36,6 +36,12 @@ fn in_order(id: &str) -> inbox_api::Message {
     message(id).with_ordering_key(OrderingKey::new("customer-1").unwrap())
 }
 
+fn changes_messages(command: &Document) -> bool {
+    let names = ["insert", "update", "findAndModify"].into_iter();
+    let mut changed = names.filter_map(|name| command.get_str(name).ok());
+    changed.any(|collection| collection == "inbox_message")
+}
+
 /// A store whose connections are cut, once told to, whenever it reads after it has written.
 struct Faulty {
     store: MongoStore,
@@ -61,13 +67,7 @@ impl Faulty {
             if !told.load(Ordering::Relaxed) {
                 return;
             }
-            let writes = ["insert", "update", "findAndModify"]
-                .into_iter()
-                .any(|name| {
-                    let collection = started.command.get_str(name);
-                    collection.is_ok_and(|collection| collection == "inbox_message")
-                });
-            if writes {
+            if changes_messages(&started.command) {
                 has_written.store(true, Ordering::Relaxed);
             } else if started.command_name == "aggregate" && has_written.load(Ordering::Relaxed) {
                 // Held back first, or the answer might be there before the cut.
@@ -156,10 +156,7 @@ async fn claims_without_an_answer_cost_no_attempts() {
     let (told, stalled) = (Arc::clone(&stalling), Arc::clone(&proxy));
     options.command_event_handler = Some(EventHandler::callback(move |event| {
         if let CommandEvent::Started(started) = event
-            && started
-                .command
-                .get_str("update")
-                .is_ok_and(|name| name == "inbox_message")
+            && changes_messages(&started.command)
             && told.load(Ordering::Relaxed)
         {
             stalled.stall();
@@ -198,10 +195,18 @@ async fn claims_without_an_answer_cost_no_attempts() {
     assert_eq!(attempts, 3);
 }
 
+/// Which request of a claim is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Late {
+    /// With which the lease begins.
+    Renewal,
+    /// After that.
+    Look,
+}
+
 /// A short lease may be over, and another's, before the claim that gave it has its answer. It is handed
 /// out all the same, as the attempt that it has counted as.
-#[tokio::test]
-async fn a_lease_that_ran_out_on_its_way_is_handed_out() {
+async fn a_lost_lease_is_handed_out(late: Late) {
     let Some(place) = TestInbox::shared() else {
         return;
     };
@@ -210,19 +215,22 @@ async fn a_lease_that_ran_out_on_its_way_is_handed_out() {
     let proxy = Arc::new(proxy);
     let mut options = ClientOptions::parse(&url).await.unwrap();
     options.server_selection_timeout = Some(Duration::from_secs(20));
-    let (updates, stalled) = (Arc::new(AtomicU32::new(0)), Arc::clone(&proxy));
+    let (writes, stalled) = (Arc::new(AtomicU32::new(0)), Arc::clone(&proxy));
+    let written = Arc::clone(&writes);
     options.command_event_handler = Some(EventHandler::callback(move |event| {
         let CommandEvent::Started(started) = event else {
             return;
         };
-        let on_messages = |name| {
-            let collection = started.command.get_str(name);
-            collection.is_ok_and(|collection| collection == "inbox_message")
+        let writes = changes_messages(&started.command);
+        let before = match writes {
+            true => written.fetch_add(1, Ordering::Relaxed),
+            false => written.load(Ordering::Relaxed),
         };
-        if on_messages("update") {
-            updates.fetch_add(1, Ordering::Relaxed);
-        } else if on_messages("aggregate") && updates.load(Ordering::Relaxed) == 2 {
-            // It is leased, and the lease has begun.
+        let is_late = match late {
+            Late::Renewal => before == 1 && writes,
+            Late::Look => before == 2 && !writes,
+        };
+        if is_late {
             stalled.stall();
         }
     }));
@@ -235,6 +243,12 @@ async fn a_lease_that_ran_out_on_its_way_is_handed_out() {
         slow.claim_for(&handler(), 1, short, &worker()).await
     });
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while writes.load(Ordering::Relaxed) < 2 {
+        assert!(std::time::Instant::now() < deadline, "it is not leased");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Until it begins, the lease is longer than it was asked to be.
+    place.offset.advance(Duration::from_secs(20));
     let again = loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
@@ -253,7 +267,20 @@ async fn a_lease_that_ran_out_on_its_way_is_handed_out() {
     let first = claims.leased.first().expect("what was leased");
     assert_eq!(first.attempts.started, 1);
     assert!(first.lease.token < again.lease.token);
-    assert!(first.lease.until < again.lease.until);
+    assert!(
+        first.lease.until + LEASE <= again.lease.until,
+        "over, when it was leased again"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_before_it_began_is_handed_out() {
+    a_lost_lease_is_handed_out(Late::Renewal).await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ran_out_on_its_way_is_handed_out() {
+    a_lost_lease_is_handed_out(Late::Look).await;
 }
 
 /// As a worker leaves it that is killed after its settlement: the server deletes by its TTL index

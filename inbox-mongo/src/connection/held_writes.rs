@@ -53,9 +53,9 @@ pub(crate) enum Change {
     Done(Document),
     /// There is none that is as the filter says.
     NoneSuch,
-    /// Done, but what it gives was lost.
+    /// Done, or perhaps done: what it gives was lost.
     Unread,
-    /// An open transaction holds it.
+    /// An open transaction holds it, unless a change that was given up was made after all.
     Held,
 }
 
@@ -148,6 +148,12 @@ impl Connection<'_> {
         let committed = self.end_own(done).await?;
         match changed? {
             Change::Done(_) if !committed => Ok(Change::Held),
+            Change::NoneSuch => {
+                // A `mongos` gives a change up whose shard has made it.
+                self.has_changed();
+                self.confirm().await?;
+                Ok(Change::Unread)
+            }
             changed => Ok(changed),
         }
     }
