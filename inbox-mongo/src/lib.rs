@@ -38,14 +38,17 @@
 //! | the conformance suite, 504 cases | a set of one member | 500 pass; four with batches of thousands met the time-out of their operations, three of which pass when run alone |
 //! | operations, requests, faults | a set of one member | pass |
 //! | transactions that meet each other; the primary killed, and stopped | sets of one and of three members | pass |
-//! | a crash run in transactions: 20 kills of workers, 50 of the primary, 11,840 operations, 23 minutes | a set of three members | nothing lost, doubled or out of order, each effect once; of 13,417 counts of attempts 8 were wrong |
-//! | the same without transactions: 14,092 operations, 23 minutes | a set of three members | nothing lost, doubled or out of order; of 19,710 counts of attempts 16 were wrong |
+//! | a crash run in transactions: 20 kills of workers, 50 of the primary, 16,066 operations, 19 minutes | a set of three members | no rule broken, in 18,373 counts of attempts either |
+//! | the same without transactions: 12,283 operations, 21 minutes | a set of three members | nothing lost, doubled or out of order; of 17,063 counts of attempts 5 were wrong: short leases that had run out before their claim began them, since mended, with a test |
 //! | messages that are sharded, and others, through a `mongos` | two shards | refused, as [below](#sharding); the others are handled, in transactions too |
+//! | the conformance suite, 505 cases, before the mending | through a `mongos`, not sharded | 492 pass. Of the 13, six were a `begin` that took its own lease for another's, since mended: they pass. Five ran out of time, one passes when run alone, one is below |
 //!
-//! Two causes of these were found and mended, with a test each; not every count was traced. Since then a crash run
-//! in transactions with 8 kills of the primary (2,917 operations) has broken no rule.
-//! MongoDB 5.1 and later, sharded messages, the whole suite on a standalone `mongod` or through a `mongos`, a crash
-//! run of 50 fail-overs after the mending, and TLS have **not been run**.
+//! **Known**: through a `mongos` 4.4, a claim that meets a message which an open transaction holds can leave it leased to
+//! nobody until that lease ends, with one attempt counted (seen twice in one case; the likely cause is that a
+//! shard makes the change after the `mongos` has given it up). Nothing is lost or out of order.
+//!
+//! MongoDB 5.1 and later, sharded messages, the whole suite on a standalone `mongod` or on the newest build, and TLS
+//! have **not been run**.
 //!
 //! Of the roles, it is tested that they have the actions that the server's documentation asks for
 //! each command that the store sends, outside transactions and change streams. How to set FerretDB
