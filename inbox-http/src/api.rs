@@ -29,6 +29,11 @@
 //! Of the claims that wait for the same handlers, one at a time looks for messages, and the next one
 //! when that has found some: a thousand waiting workers ask the store no more often than one.
 //!
+//! An answer has up to 32 MiB of payloads. A claim learns their sizes as it goes: it takes ten messages first, or
+//! fewer if those of the last claim were large, then as many as will fit, but no more than four times as many
+//! as before. So one of 100 small messages is three round trips to the store, one of ten is one, and what
+//! was read in vain is handed back as if it had not been claimed.
+//!
 //! ```
 //! use inbox::CancellationToken;
 //! use inbox_http::api::{Api, Token};
@@ -59,13 +64,14 @@ mod extend;
 mod held;
 mod messages;
 mod openapi;
+mod pace;
 mod problem;
 mod settle;
 mod token;
 mod turns;
 mod wire;
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -82,9 +88,17 @@ pub use self::{
     token::Token,
 };
 use self::{
+    pace::Pace,
     problem::{Problem, ProblemType},
     turns::Turns,
 };
+use crate::{BodyBudget, body::Reading};
+
+/// How long a body may take to arrive.
+const READ_TIME: Duration = Duration::from_secs(30);
+
+/// The largest body of a request unless set: 32 MiB.
+pub const BODY_LIMIT: usize = 32 * 1024 * 1024;
 
 /// The most messages, settlements or leases in one request.
 const MAX_BATCH: usize = 1000;
@@ -99,7 +113,7 @@ pub struct ApiBuilder {
     store: Arc<dyn Store>,
     tokens: Vec<Token>,
     retry: RetryPolicy,
-    body_limit: usize,
+    reading: Reading,
     gate: Option<BacklogGate>,
     shutdown: CancellationToken,
 }
@@ -109,10 +123,11 @@ struct Shared {
     store: Arc<dyn Store>,
     tokens: Vec<Token>,
     retry: RetryPolicy,
-    body_limit: usize,
+    reading: Reading,
     gate: Option<BacklogGate>,
     shutdown: CancellationToken,
     turns: Turns,
+    pace: Pace,
     /// Work that goes on without its caller.
     under_way: TaskTracker,
 }
@@ -126,7 +141,11 @@ impl Api {
             store: Arc::new(store),
             tokens: Vec::new(),
             retry: RetryPolicy::default(),
-            body_limit: 32 * 1024 * 1024,
+            reading: Reading {
+                limit: BODY_LIMIT,
+                time: READ_TIME,
+                budget: BodyBudget::default(),
+            },
             gate: None,
             shutdown: CancellationToken::new(),
         }
@@ -220,10 +239,18 @@ impl ApiBuilder {
 
     /// Sets the largest body of a request, in bytes. Default: 32 MiB, enough for a payload at the
     /// stores' own default limit as base64. It bounds a request as a whole: the store's limit is that
-    /// of each payload.
+    /// of each payload. Half of the [budget](Self::body_budget) is the most.
     #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
-        self.body_limit = bytes;
+        self.reading.limit = bytes;
+        self
+    }
+
+    /// Sets how many bytes of bodies may be in memory at one time, and who shares that; a budget of its own
+    /// unless set.
+    #[must_use]
+    pub fn body_budget(mut self, budget: BodyBudget) -> Self {
+        self.reading.budget = budget;
         self
     }
 
@@ -251,10 +278,11 @@ impl ApiBuilder {
             store: self.store,
             tokens: self.tokens,
             retry: self.retry,
-            body_limit: self.body_limit,
+            reading: self.reading,
             gate: self.gate,
             shutdown: self.shutdown,
             turns: Turns::default(),
+            pace: Pace::default(),
             under_way: TaskTracker::new(),
         };
         Api {
@@ -268,7 +296,7 @@ impl fmt::Debug for Api {
         f.debug_struct("Api")
             .field("tokens", &self.shared.tokens.len())
             .field("retry", &self.shared.retry)
-            .field("body_limit", &self.shared.body_limit)
+            .field("reading", &self.shared.reading)
             .finish_non_exhaustive()
     }
 }
@@ -278,7 +306,7 @@ impl fmt::Debug for ApiBuilder {
         f.debug_struct("ApiBuilder")
             .field("tokens", &self.tokens.len())
             .field("retry", &self.retry)
-            .field("body_limit", &self.body_limit)
+            .field("reading", &self.reading)
             .finish_non_exhaustive()
     }
 }

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     error::Error as StdError,
     fmt,
+    ops::Deref,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -13,6 +14,8 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
+
+use crate::budget::{BodyBudget, Share};
 
 /// What bodies fail with.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -26,35 +29,78 @@ pub(crate) enum ReadError {
     TooSlow,
     /// It broke off.
     Broken,
+    /// There is no room for it at present.
+    NoRoom,
 }
 
-/// Reads a body of at most `limit` bytes within `time`. Nothing is read of one that says beforehand that it
-/// is longer.
-pub(crate) async fn read<B>(body: B, limit: usize, time: Duration) -> Result<Bytes, ReadError>
-where
-    B: Body,
-{
-    if !fits(body.size_hint().lower(), limit) {
-        return Err(ReadError::TooLarge);
+/// What is asked of bodies.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    pub(crate) limit: usize,
+    pub(crate) time: Duration,
+    pub(crate) budget: BodyBudget,
+}
+
+/// A body that was read whole, with its part of the budget.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    bytes: Bytes,
+    share: Share,
+}
+
+impl Whole {
+    pub(crate) fn into_parts(self) -> (Bytes, Share) {
+        (self.bytes, self.share)
     }
-    let reading = async {
-        let mut body = std::pin::pin!(body);
-        let mut pieces = Pieces::default();
-        while let Some(frame) = body.frame().await {
-            let Ok(mut data) = frame.map_err(|_| ReadError::Broken)?.into_data() else {
-                continue; // trailers
-            };
-            if !fits((pieces.len() + bytes::Buf::remaining(&data)) as u64, limit) {
-                return Err(ReadError::TooLarge);
-            }
-            let remaining = bytes::Buf::remaining(&data);
-            pieces.push(bytes::Buf::copy_to_bytes(&mut data, remaining));
+}
+
+impl Deref for Whole {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl Reading {
+    /// The most that a body can have.
+    pub(crate) fn most(&self) -> usize {
+        self.limit.min(self.budget.most())
+    }
+
+    /// Reads a body. Nothing is read of one that says beforehand that it is too long.
+    pub(crate) async fn read<B: Body>(&self, body: B) -> Result<Whole, ReadError> {
+        let (most, mut share) = (self.most(), self.budget.share());
+        let announced = body.size_hint().lower();
+        if !fits(announced, most) {
+            return Err(ReadError::TooLarge);
         }
-        Ok(pieces.join())
-    };
-    timeout(time, reading)
-        .await
-        .unwrap_or(Err(ReadError::TooSlow))
+        if !share.has_room(usize::try_from(announced).unwrap_or(usize::MAX)) {
+            return Err(ReadError::NoRoom);
+        }
+        let reading = async {
+            let mut body = std::pin::pin!(body);
+            let mut pieces = Pieces::default();
+            while let Some(frame) = body.frame().await {
+                let Ok(mut data) = frame.map_err(|_| ReadError::Broken)?.into_data() else {
+                    continue; // trailers
+                };
+                let more = bytes::Buf::remaining(&data);
+                if !fits((pieces.len() + more) as u64, most) {
+                    return Err(ReadError::TooLarge);
+                }
+                if !share.grow(more) {
+                    return Err(ReadError::NoRoom);
+                }
+                pieces.push(bytes::Buf::copy_to_bytes(&mut data, more));
+            }
+            Ok(pieces.join())
+        };
+        let bytes = timeout(self.time, reading)
+            .await
+            .unwrap_or(Err(ReadError::TooSlow))?;
+        Ok(Whole { bytes, share })
+    }
 }
 
 pub(crate) fn fits(bytes: u64, limit: usize) -> bool {

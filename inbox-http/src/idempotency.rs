@@ -12,6 +12,7 @@
 //! | without a key where one is required | 400 `key-missing` |
 //! | with a key that is malformed, empty, longer than 255 bytes, or there twice | 400 `key-malformed` |
 //! | with a body over the limit, too slow, or cut off | 413 `request-too-large`, 408 `request-too-slow`, 400 `request-broken` |
+//! | while too many [bodies](crate::BodyBudget) are in memory | 503 `no-room` with `Retry-After` |
 //! | while the store is away | 503 `store-unavailable` with `Retry-After`; the service is not called |
 //! | for a response that was too large to be kept, or a stream | 410 `response-not-kept` |
 //! | whose service panicked, or broke its response off | 500 `failed`; the next copy runs |
@@ -117,6 +118,8 @@ pub use settings::{Demand, OnConflict};
 pub use unit::{InTransaction, Tx, Unit, Untied};
 
 use settings::Settings;
+
+use crate::BodyBudget;
 
 /// Lets each request with an `Idempotency-Key` reach a service once, and replays its response. See the
 /// [module](crate::idempotency).
@@ -229,6 +232,21 @@ where
         let unit = InTransaction::new(store.clone());
         Self::of(Arc::new(store), handler, unit)
     }
+
+    /// Sets how many transactions are open at one time; 8 unless set. Other requests wait for up to ten seconds,
+    /// their keys leased, and then get 503.
+    ///
+    /// Each has a connection of the store's pool until its service has run, and leases are renewed over the same
+    /// pool: keep this below its number of connections, by two for a start, and lower where others use it too. Where
+    /// all of them are taken, leases run out under services that go on for longer than
+    /// [`lease`](Self::lease): nothing happens twice, but the longer one's work is lost, and answered 503. PostgreSQL and MySQL
+    /// have 10 connections unless set (`max_connections`). SQLite has one writer: 1 is right there where
+    /// services are slow, since renewals wait behind all transactions that wait for it.
+    #[must_use]
+    pub fn max_transactions(mut self, transactions: usize) -> Self {
+        self.unit.set_most(transactions);
+        self
+    }
 }
 
 impl<U: Unit> IdempotencyLayer<U> {
@@ -328,16 +346,24 @@ impl<U: Unit> IdempotencyLayer<U> {
     }
 
     /// Sets the longest body of a request with a key, in bytes; 2 MiB unless set. axum's extractors have a
-    /// limit of their own, also 2 MB: to take more, raise `DefaultBodyLimit` too.
+    /// limit of their own, also 2 MB: to take more, raise `DefaultBodyLimit` too. Half of the
+    /// [budget](Self::body_budget) is the most.
     #[must_use]
     pub fn request_limit(self, bytes: usize) -> Self {
-        self.set(|settings| settings.request_limit = bytes)
+        self.set(|settings| settings.reading.limit = bytes)
+    }
+
+    /// Sets how many bytes of bodies of requests with a key may be in memory at one time, and who shares that; a
+    /// budget of its own unless set. A body counts until its request has run.
+    #[must_use]
+    pub fn body_budget(self, budget: BodyBudget) -> Self {
+        self.set(|settings| settings.reading.budget = budget)
     }
 
     /// Sets for how long a client may take to send the body; 30 seconds unless set.
     #[must_use]
     pub fn read_timeout(self, limit: Duration) -> Self {
-        self.set(|settings| settings.read_timeout = limit)
+        self.set(|settings| settings.reading.time = limit)
     }
 
     /// Sets the longest body of a response that is kept, in bytes; 1 MiB unless set.

@@ -59,6 +59,10 @@
 //! # }
 //! ```
 //!
+//! # Load
+//! Bodies are read whole. How many bytes of them are in memory at one time is bounded by a [`BodyBudget`], whoever
+//! sends them and however slowly; how many connections there are is for the server to bound.
+//!
 //! # Telemetry
 //! With the feature `metrics`, what becomes of requests is counted through the `metrics` facade:
 //!
@@ -72,6 +76,7 @@
 #[cfg(feature = "api")]
 pub mod api;
 mod body;
+mod budget;
 pub mod idempotency;
 pub mod problem;
 mod telemetry;
@@ -79,5 +84,6 @@ mod uri;
 pub mod webhooks;
 
 pub use body::{BoxError, ReplyBody};
+pub use budget::BodyBudget;
 pub use idempotency::IdempotencyLayer;
 pub use webhooks::{Endpoint, Provider, WebhookReceiver};

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 /// The media type of problem documents.
 pub const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-/// How soon to come again while the backlog is over its limit, or what sends webhooks meets an outage of the
-/// store, in seconds.
+/// How soon to come again while the backlog is over its limit, there is no room for a body, or what sends
+/// webhooks meets an outage of the store, in seconds.
 pub(crate) const LATER: u64 = 5;
 
 /// A problem document, with the status and headers of its response.
@@ -44,6 +44,12 @@ impl Problem {
             members,
             headers: Vec::new(),
         }
+    }
+
+    /// A body that there is no room for at present.
+    pub(crate) fn no_room() -> Self {
+        let title = "Too many bodies are being read";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "no-room", title).retry_after(LATER)
     }
 
     /// Its status.

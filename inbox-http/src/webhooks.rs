@@ -14,9 +14,9 @@
 //! | other than POST | 405 `method-not-allowed` |
 //! | of another content type | 415 `wrong-content-type` |
 //! | over the limit, too slow, or cut off | 413 `too-large`, 408 `too-slow`, 400 `broken` |
-//! | without a signature, with a wrong one, with a time out of tolerance | 401 `signature-missing`, `wrong-signature`, `out-of-time` |
+//! | without a signature, with a wrong one, with a time out of tolerance | 401 `signature-missing`, `wrong-signature`, `out-of-time`; before the body is read, where the headers show it |
 //! | signed, and no event, or refused by the store | 422 `not-an-event`, `refused` |
-//! | while the [gate](WebhookReceiver::backlog_gate) is shut, or the store is away | 503 `backlog-full`, `store-unavailable`, with `Retry-After` |
+//! | while the [gate](WebhookReceiver::backlog_gate) is shut, too many [bodies](crate::BodyBudget) are in memory, or the store is away | 503 `backlog-full`, `no-room`, `store-unavailable`, with `Retry-After` |
 //!
 //! A body is stored as it came. **At GitHub, choose the content type `application/json`**: a form is taken too, but
 //! is a form then to handlers, and its event is one text in it, in which no ordering field is found.
@@ -57,6 +57,8 @@ pub use verify::{Delivery, Verify, VerifyError};
 
 use intake::Intake;
 
+use crate::{BodyBudget, body::Reading};
+
 /// Receives webhooks: verifies them, stores them, and only then answers. See the
 /// [module](crate::webhooks).
 #[derive(Clone)]
@@ -64,8 +66,7 @@ pub struct WebhookReceiver {
     store: Arc<dyn Store>,
     endpoints: BTreeMap<String, Arc<Endpoint>>,
     gate: Option<BacklogGate>,
-    body_limit: usize,
-    read_timeout: Duration,
+    reading: Reading,
     answer_timeout: Duration,
 }
 
@@ -77,8 +78,11 @@ impl WebhookReceiver {
             store,
             endpoints: BTreeMap::new(),
             gate: None,
-            body_limit: 2 * 1024 * 1024,
-            read_timeout: Duration::from_secs(10),
+            reading: Reading {
+                limit: 2 * 1024 * 1024,
+                time: Duration::from_secs(10),
+                budget: BodyBudget::default(),
+            },
             answer_timeout: Duration::from_secs(5),
         }
     }
@@ -124,17 +128,26 @@ impl WebhookReceiver {
     }
 
     /// Sets the longest body, in bytes; 2 MiB unless set. GitHub's are up to 25 MB. Keep it below the
-    /// store's payload limit: above that the store refuses the event, with 422.
+    /// store's payload limit: above that the store refuses the event, with 422. Half of the
+    /// [budget](Self::body_budget) is the most.
     #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
-        self.body_limit = bytes;
+        self.reading.limit = bytes;
+        self
+    }
+
+    /// Sets how many bytes of bodies may be in memory at one time, and who shares that; a budget of its own
+    /// unless set.
+    #[must_use]
+    pub fn body_budget(mut self, budget: BodyBudget) -> Self {
+        self.reading.budget = budget;
         self
     }
 
     /// Sets for how long a client may take to send the body; 10 seconds unless set.
     #[must_use]
     pub fn read_timeout(mut self, limit: Duration) -> Self {
-        self.read_timeout = limit;
+        self.reading.time = limit;
         self
     }
 

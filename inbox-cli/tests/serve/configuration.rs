@@ -98,6 +98,10 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
             "inbox.toml:2:11: api.tokens[0]: expected { env",
         ),
         (
+            "body_budget_bytes = 67108863\n[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]",
+            "inbox.toml:1:21: body_budget_bytes: expected 67108864 or more, twice the largest body",
+        ),
+        (
             "[tls]\ncertificate = \"absent.pem\"\nkey = \"absent.pem\"",
             "inbox.toml:2:15: tls.certificate: cannot read absent.pem",
         ),

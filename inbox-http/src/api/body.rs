@@ -1,53 +1,48 @@
 //! Reading a request's body, and the list in it.
 
-use std::{error::Error as _, fmt, time::Duration};
+use std::fmt;
 
-use axum::{
-    body::{self, Bytes},
-    extract::Request,
-    http::header::CONTENT_TYPE,
-};
-use http_body_util::LengthLimitError;
+use axum::{extract::Request, http::header::CONTENT_TYPE};
 use serde::{
     Deserialize, Deserializer,
     de::{IgnoredAny, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
 use super::{
     MAX_BATCH, Shared,
     problem::{Problem, ProblemType},
 };
-
-/// How long a body may take to arrive.
-const TIME_LIMIT: Duration = Duration::from_secs(30);
+use crate::body::{ReadError, Whole};
 
 impl Shared {
     /// The body of a request that says that it is JSON.
-    pub(super) async fn read(&self, request: Request) -> Result<Bytes, Problem> {
+    pub(super) async fn read(&self, request: Request) -> Result<Whole, Problem> {
         if !says_json(&request) {
             return Err(Problem::new(
                 ProblemType::UnsupportedMediaType,
                 "send `Content-Type: application/json`",
             ));
         }
-        let reading = body::to_bytes(request.into_body(), self.body_limit);
-        match timeout(TIME_LIMIT, reading).await {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(error)) if is_too_large(&error) => Err(Problem::new(
+        let reading = self.reading.read(request.into_body()).await;
+        reading.map_err(|error| match error {
+            ReadError::TooLarge => Problem::new(
                 ProblemType::TooLarge,
-                format!("the body's limit is {} bytes", self.body_limit),
-            )),
-            Ok(Err(_)) => Err(Problem::new(
-                ProblemType::Malformed,
-                "the body could not be read to its end",
-            )),
-            Err(_) => Err(Problem::new(
+                format!("the body's limit is {} bytes", self.reading.most()),
+            ),
+            ReadError::TooSlow => Problem::new(
                 ProblemType::RequestTimeout,
                 "the whole body has to arrive within 30 seconds",
-            )),
-        }
+            ),
+            ReadError::Broken => Problem::new(
+                ProblemType::Malformed,
+                "the body could not be read to its end",
+            ),
+            ReadError::NoRoom => Problem::new(
+                ProblemType::NoRoom,
+                "too many bodies are being read; nothing was done",
+            ),
+        })
     }
 }
 
@@ -57,12 +52,6 @@ fn says_json(request: &Request) -> bool {
         .and_then(|value| value.to_str().ok()?.split(';').next())
         .unwrap_or_default();
     essence.trim().eq_ignore_ascii_case("application/json")
-}
-
-fn is_too_large(error: &axum::Error) -> bool {
-    error
-        .source()
-        .is_some_and(<dyn std::error::Error>::is::<LengthLimitError>)
 }
 
 /// Reads a list, of which no more is kept than shows that it has too many elements: each takes more

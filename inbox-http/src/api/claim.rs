@@ -6,7 +6,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use inbox::{ClaimRequest, HandlerName, Leased, Result, Settled, Store as _, WorkerName};
+use inbox::{ClaimRequest, Claims, HandlerName, Leased, Result, Settled, Store as _, WorkerName};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -14,6 +14,7 @@ use super::{
     MAX_BATCH, Shared,
     connection::Connection,
     held::{Held, json},
+    pace::next,
     problem::Problem,
     wire::{LeasedView, seconds, terms},
 };
@@ -63,8 +64,7 @@ pub(super) async fn claim(
     request: Request,
 ) -> Result<Response, Problem> {
     let connection = request.extensions().get::<Connection>().cloned();
-    let body = shared.read(request).await?;
-    let asked: ClaimIn = serde_json::from_slice(&body)?;
+    let asked: ClaimIn = serde_json::from_slice(&shared.read(request).await?)?;
     let wait = seconds("wait_seconds", asked.wait_seconds)?;
     if wait > MAX_WAIT {
         return Err(Problem::invalid("wait_seconds may be up to 60"));
@@ -132,109 +132,89 @@ async fn wait_and_take(
 
 /// Claims once, for a caller who may go away meanwhile.
 async fn take(shared: &Arc<Shared>, request: &ClaimRequest) -> Result<Held, Problem> {
-    let (store, request) = (Arc::clone(shared), request.clone());
-    let claiming = async move {
-        let claims = store.store.claim(&request).await?;
-        for row in &claims.corrupt {
-            tracing::error!(
-                place = row.place,
-                reason = row.reason,
-                "corrupt row set aside"
-            );
-        }
-        let lease = request.terms.length();
-        let (mut leased, mut buried) = (Vec::new(), Vec::new());
-        for one in claims.leased {
-            match store.reason_to_bury(&one, lease) {
-                Some(reason) => buried.push((one, reason)),
-                None => leased.push(one),
-            }
-        }
-        // What is too much for one answer is handed back as if it had not been claimed.
-        let beyond = leased.split_off(fitting(&leased));
-        drop(store.hold(beyond));
-        let held = store.hold(leased);
-        for (leased, reason) in buried {
-            let key = &leased.lease.key;
-            match store.bury(&leased, reason.clone()).await {
-                Ok(Settled::Done) => tracing::warn!(%key, reason, "message is dead"),
-                Ok(_) => {}
-                // Its lease runs out, and the next claim tries again.
-                Err(error) => tracing::warn!(%key, reason, %error, "dead message not settled"),
-            }
-        }
-        Ok(held)
-    };
+    let claiming = take_in_steps(Arc::clone(shared), request.clone());
     shared.without_caller(claiming).await
 }
 
-/// How many of these go into one answer: as many as its bytes allow, and one at least.
-fn fitting(leased: &[Leased]) -> usize {
+/// No more at a time than will fit into the answer, as far as that can be known.
+async fn take_in_steps(shared: Arc<Shared>, request: ClaimRequest) -> Result<Held> {
+    let (mut held, mut room, mut largest) = (shared.hold(Vec::new()), MAX_BYTES, 0);
+    let mut step = shared.pace.first(request.limit, room);
+    while step > 0 {
+        let part = ClaimRequest {
+            limit: step,
+            ..request.clone()
+        };
+        let claims = match shared.store.claim(&part).await {
+            Ok(claims) => claims,
+            Err(error) if held.is_empty() => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "what was claimed before is handed out");
+                break;
+            }
+        };
+        let is_last = claims.leased.len() + claims.corrupt.len() < step as usize;
+        largest = claims.leased.iter().map(size).fold(largest, usize::max);
+        let mut leased = sift(&shared, claims, request.terms.length()).await;
+        // What is too much for one answer is handed back as if it had not been claimed.
+        let beyond = leased.split_off(fitting(&leased, room, held.is_empty()));
+        let is_full = !beyond.is_empty();
+        drop(shared.hold(beyond));
+        room = room.saturating_sub(leased.iter().map(size).sum());
+        held.add(leased);
+        if is_last || is_full {
+            break;
+        }
+        let taken = u32::try_from(held.leased().len()).unwrap_or(u32::MAX);
+        step = next(step, largest, room).min(request.limit.saturating_sub(taken));
+    }
+    if largest > 0 {
+        shared.pace.saw(largest);
+    }
+    Ok(held)
+}
+
+/// What may be handed out of a claim. Others are dead.
+async fn sift(shared: &Shared, claims: Claims, lease: Duration) -> Vec<Leased> {
+    for row in &claims.corrupt {
+        tracing::error!(
+            place = row.place,
+            reason = row.reason,
+            "corrupt row set aside"
+        );
+    }
+    let mut good = Vec::new();
+    for leased in claims.leased {
+        let Some(reason) = shared.reason_to_bury(&leased, lease) else {
+            good.push(leased);
+            continue;
+        };
+        let key = &leased.lease.key;
+        match shared.bury(&leased, reason.clone()).await {
+            Ok(Settled::Done) => tracing::warn!(%key, reason, "message is dead"),
+            Ok(_) => {}
+            // Its lease runs out, and the next claim tries again.
+            Err(error) => tracing::warn!(%key, reason, %error, "dead message not settled"),
+        }
+    }
+    good
+}
+
+fn size(leased: &Leased) -> usize {
+    leased.message.payload().len()
+}
+
+/// How many of these go into what is left of an answer: as many as its bytes allow, and one at least if it
+/// is the first.
+fn fitting(leased: &[Leased], room: usize, is_first: bool) -> usize {
     let mut bytes = 0;
     let fits = |leased: &&Leased| {
-        bytes += leased.message.payload().len();
-        bytes <= MAX_BYTES
+        bytes += size(leased);
+        bytes <= room
     };
     let number = leased.iter().take_while(fits).count();
-    number.max(1).min(leased.len())
+    number.max(usize::from(is_first)).min(leased.len())
 }
 
 #[cfg(test)]
-mod tests {
-    use axum::{
-        Router,
-        body::{Body, to_bytes},
-        http::{Request, header},
-    };
-    use inbox::{Key, Kind, Message, MessageId, State, StoreExt as _};
-    use tower::ServiceExt as _;
-
-    use super::*;
-    use crate::api::{Api, Token};
-
-    const TOKEN: &str = "a-token-of-16-characters";
-
-    async fn claim(router: &Router) -> Vec<String> {
-        let request = Request::post("/v1/claim")
-            .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Body::from(r#"{"handlers":["h"],"limit":10}"#))
-            .unwrap();
-        let response = router.clone().oneshot(request).await.unwrap();
-        assert_eq!(response.status(), 200);
-        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        let answer: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-        let messages = answer["messages"].as_array().unwrap().iter();
-        let id = |message: &serde_json::Value| message["id"].as_str().unwrap().to_owned();
-        messages.map(id).collect()
-    }
-
-    #[tokio::test]
-    async fn an_answer_has_a_limit_of_bytes() {
-        let store = inbox::connect("memory://").await.unwrap();
-        store.create().await.unwrap();
-        let handler = HandlerName::new("h").unwrap();
-        for id in ["1", "2", "3", "4"] {
-            let (id, kind) = (MessageId::new(id).unwrap(), Kind::new("k").unwrap());
-            let message = Message::new(handler.clone(), id, kind, vec![0_u8; 12 * 1024 * 1024]);
-            let _ = store.receive_one(&message).await.unwrap();
-        }
-        let token = Token::new(TOKEN).unwrap();
-        let api = Api::builder(store.clone()).token(token).build();
-        let router = api.router();
-        assert_eq!(claim(&router).await, ["1", "2"]);
-        api.finish().await;
-        // Handed back, as if it had not been claimed.
-        for (id, state, attempts) in [
-            ("2", State::Leased, 1),
-            ("3", State::Pending, 0),
-            ("4", State::Pending, 0),
-        ] {
-            let key = Key::new(handler.clone(), MessageId::new(id).unwrap());
-            let record = store.get(&key).await.unwrap().unwrap();
-            assert_eq!((record.state, record.attempts.started), (state, attempts));
-        }
-        assert_eq!(claim(&router).await, ["3", "4"]);
-        assert!(claim(&router).await.is_empty());
-    }
-}
+mod tests;

@@ -43,6 +43,10 @@ impl Held {
         &self.leased
     }
 
+    pub(super) fn add(&mut self, leased: Vec<Leased>) {
+        self.leased.extend(leased);
+    }
+
     /// An answer with these bytes, which holds on to the leases until all of them are with the
     /// server's connection. If the caller has closed that before, they are not written.
     pub(super) fn respond(self, bytes: Vec<u8>, connection: Option<Connection>) -> Response {

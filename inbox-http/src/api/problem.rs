@@ -31,6 +31,8 @@ pub(super) enum ProblemType {
     Unsupported,
     /// More messages wait than are to.
     BacklogFull,
+    /// More of all bodies is in memory than is to be.
+    NoRoom,
     Unavailable,
     Failed,
 }
@@ -97,6 +99,11 @@ impl ProblemType {
                 "backlog-full",
                 "Too many messages wait; repeat the request later",
             ),
+            Self::NoRoom => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no-room",
+                "Too many bodies are being read; repeat the request later",
+            ),
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "unavailable",
@@ -146,7 +153,7 @@ impl Problem {
         };
         match self.of {
             ProblemType::Unavailable => document.retry_after(1),
-            ProblemType::BacklogFull => document.retry_after(problem::LATER),
+            ProblemType::BacklogFull | ProblemType::NoRoom => document.retry_after(problem::LATER),
             ProblemType::Unauthorized => {
                 document.header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
             }

@@ -90,7 +90,7 @@ fn body(error: ReadError, settings: &Settings) -> Problem {
         ReadError::TooLarge => {
             let title = "The request's body is too large";
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "request-too-large", title)
-                .member("limit", settings.request_limit)
+                .member("limit", settings.reading.most())
         }
         ReadError::TooSlow => {
             let title = "The request's body did not come in time";
@@ -100,5 +100,6 @@ fn body(error: ReadError, settings: &Settings) -> Problem {
             let title = "The request's body broke off";
             Problem::new(StatusCode::BAD_REQUEST, "request-broken", title)
         }
+        ReadError::NoRoom => Problem::no_room(),
     }
 }

@@ -27,7 +27,7 @@ use super::{
     unit::{Unit, Untied},
 };
 use crate::{
-    body::{BoxError, ReplyBody, Taken, read, take},
+    body::{BoxError, ReplyBody, Taken, take},
     telemetry,
 };
 
@@ -186,8 +186,8 @@ impl<U: Unit> IdempotencyLayer<U> {
         R: Body<Data = Bytes> + Unpin + Send + 'static,
     {
         let settings = &self.settings;
-        let body = read(body, settings.request_limit, settings.read_timeout).await;
-        let body = body.map_err(Refusal::from)?;
+        let body = settings.reading.read(body).await;
+        let (body, share) = body.map_err(Refusal::from)?.into_parts();
         let fingerprint = fingerprint(settings, &parts, &body);
         let message = self.message(&parts, &key, &fingerprint);
         let message = message.map_err(|error| {
@@ -202,7 +202,10 @@ impl<U: Unit> IdempotencyLayer<U> {
         let mut layer = self.clone();
         layer.consumer = layer.consumer.caller_gone(gone.clone());
         let _leaves = gone.drop_guard();
-        let task = async move { layer.run(inner, request, message, fingerprint).await };
+        let task = async move {
+            let _counts_until_the_end = share;
+            layer.run(inner, request, message, fingerprint).await
+        };
         let task = tokio::spawn(task.in_current_span());
         task.await.unwrap_or_else(|error| {
             tracing::error!(%error, "request not finished");

@@ -6,6 +6,8 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header, request::Parts};
 use inbox::HandlerName;
 
+use crate::{BodyBudget, body::Reading};
+
 /// Whether requests have to have a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
@@ -39,8 +41,7 @@ pub(super) struct Settings {
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) keep_status: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
     pub(super) keep_header: Arc<dyn Fn(&HeaderName) -> bool + Send + Sync>,
-    pub(super) request_limit: usize,
-    pub(super) read_timeout: Duration,
+    pub(super) reading: Reading,
     pub(super) response_limit: usize,
     /// The URL, and the header that points to it.
     pub(super) documentation: Option<(String, HeaderValue)>,
@@ -65,8 +66,11 @@ impl Settings {
             keep_status: Arc::new(|_| true),
             // Cookies are credentials.
             keep_header: Arc::new(|name| !matches!(*name, header::DATE | header::SET_COOKIE)),
-            request_limit: 2 * 1024 * 1024,
-            read_timeout: Duration::from_secs(30),
+            reading: Reading {
+                limit: 2 * 1024 * 1024,
+                time: Duration::from_secs(30),
+                budget: BodyBudget::default(),
+            },
             response_limit: 1024 * 1024,
             documentation: None,
             key_reused: StatusCode::UNPROCESSABLE_ENTITY,

@@ -5,12 +5,16 @@ use std::{
     marker::PhantomData,
     ops::{Deref, DerefMut},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::Extensions;
 use inbox::{Effect, Error, ErrorKind, Lease, Outcome, Result, Settled, Settlement, Transactional};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 /// What commits together with a response. Implemented by [`Untied`] and [`InTransaction`], and by
 /// nothing else.
@@ -79,11 +83,39 @@ impl sealed::Unit for Untied {
 #[derive(Clone)]
 pub struct InTransaction<S> {
     store: S,
+    /// One for each transaction that may be open.
+    permits: Arc<Semaphore>,
 }
+
+/// How many transactions are open at one time unless set: fewer than the connections that stores on servers
+/// open by themselves, which are ten.
+const TRANSACTIONS: usize = 8;
+
+/// How long a request waits until others have ended their transactions.
+const TURN: Duration = Duration::from_secs(10);
 
 impl<S> InTransaction<S> {
     pub(super) fn new(store: S) -> Self {
-        Self { store }
+        Self {
+            store,
+            permits: Arc::new(Semaphore::new(TRANSACTIONS)),
+        }
+    }
+
+    pub(super) fn set_most(&mut self, transactions: usize) {
+        let most = transactions.clamp(1, Semaphore::MAX_PERMITS);
+        self.permits = Arc::new(Semaphore::new(most));
+    }
+
+    async fn permit(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = timeout(TURN, self.permits.clone().acquire_owned()).await;
+        permit
+            .ok()
+            .and_then(std::result::Result::ok)
+            .ok_or_else(|| {
+                let context = "other requests have not ended their transactions in time";
+                Error::new(ErrorKind::Unavailable, context).with_effect(Effect::None)
+            })
     }
 }
 
@@ -95,6 +127,18 @@ impl<S> fmt::Debug for InTransaction<S> {
 
 type Shared<S> = Arc<Mutex<<S as Transactional>::Transaction>>;
 
+/// A transaction that was lent to a request.
+pub struct Opened<S: Transactional> {
+    shared: Shared<S>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<S: Transactional> fmt::Debug for Opened<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opened")
+    }
+}
+
 impl<S> sealed::Unit for InTransaction<S>
 where
     S: Transactional + Clone,
@@ -102,23 +146,27 @@ where
 {
     const SETTLES: bool = true;
 
-    type Opened = Shared<S>;
+    type Opened = Opened<S>;
 
-    async fn open(&self, lease: &Lease, request: &mut Extensions) -> Result<Shared<S>> {
+    async fn open(&self, lease: &Lease, request: &mut Extensions) -> Result<Opened<S>> {
+        let permit = self.permit().await?;
         let transaction = self.store.open_for(std::slice::from_ref(lease)).await?;
-        let transaction = Arc::new(Mutex::new(transaction));
-        request.insert(Lent::<S>(transaction.clone()));
-        Ok(transaction)
+        let shared = Arc::new(Mutex::new(transaction));
+        request.insert(Lent::<S>(shared.clone()));
+        Ok(Opened {
+            shared,
+            _permit: permit,
+        })
     }
 
     async fn complete(
         &self,
-        opened: Shared<S>,
+        opened: Opened<S>,
         lease: &Lease,
         response: Bytes,
         mark: impl FnOnce() -> Bytes + Send,
     ) -> Result<()> {
-        let mut transaction = take_back(opened)?;
+        let mut transaction = take_back(opened.shared)?;
         let mut settled = self.settle(&mut transaction, lease, response).await;
         if let Ok(Settled::Refused(_)) = settled {
             settled = self.settle(&mut transaction, lease, mark()).await;
@@ -134,9 +182,9 @@ where
         Err(failure)
     }
 
-    async fn abandon(&self, opened: Shared<S>) {
+    async fn abandon(&self, opened: Opened<S>) {
         // One that the handler has kept is rolled back where it ends.
-        if let Ok(transaction) = take_back(opened) {
+        if let Ok(transaction) = take_back(opened.shared) {
             self.roll_back(transaction).await;
         }
     }

@@ -74,6 +74,7 @@ impl Refusal {
             Self::Body(ReadError::Broken) => {
                 new(StatusCode::BAD_REQUEST, "broken", "The body broke off")
             }
+            Self::Body(ReadError::NoRoom) => Problem::no_room(),
             Self::NotVerified(error) => {
                 let code = match error {
                     VerifyError::Missing => "signature-missing",

@@ -90,6 +90,12 @@ impl Endpoint {
         events::challenge(delivery, self.provider.challenge?)
     }
 
+    /// Before the body is read.
+    pub(super) fn verify_head(&self, head: Delivery<'_>) -> Result<(), Refusal> {
+        let verified = self.provider.verify_head(head, SystemTime::now());
+        verified.map_err(Refusal::NotVerified)
+    }
+
     pub(super) fn verify(&self, delivery: Delivery<'_>) -> Result<(), Refusal> {
         let verified = self.provider.verify(delivery, SystemTime::now());
         verified.map_err(Refusal::NotVerified)

@@ -285,6 +285,14 @@ impl Provider {
         self
     }
 
+    pub(super) fn verify_head(
+        &self,
+        head: Delivery<'_>,
+        now: SystemTime,
+    ) -> Result<(), VerifyError> {
+        self.verify.verify_head(head, now)
+    }
+
     pub(super) fn verify(
         &self,
         delivery: Delivery<'_>,
@@ -306,6 +314,10 @@ impl fmt::Debug for Provider {
 struct Bearer(Secrets);
 
 impl Verify for Bearer {
+    fn verify_head(&self, head: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError> {
+        self.verify(head, now)
+    }
+
     fn verify(&self, delivery: Delivery<'_>, _: SystemTime) -> Result<(), VerifyError> {
         let header = delivery.header(&header::AUTHORIZATION);
         let (scheme, token) = header

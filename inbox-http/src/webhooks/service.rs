@@ -22,7 +22,7 @@ use super::{
     events::{Events, content_type},
     verify::Delivery,
 };
-use crate::{body::read, telemetry, uri};
+use crate::{telemetry, uri};
 
 /// Receives webhooks on the paths of a [`WebhookReceiver`]. Always ready. Cloning is cheap.
 #[derive(Clone)]
@@ -68,11 +68,17 @@ impl WebhookService {
         if !endpoint.takes(content_type(&parts.headers)) {
             return Err(Refusal::WrongContentType);
         }
-        let body = read(body, receiver.body_limit, receiver.read_timeout).await?;
-        let delivery = Delivery {
+        let head = Delivery {
             uri: uri::sent(&parts),
             headers: &parts.headers,
+            body: &Bytes::new(),
+        };
+        endpoint.verify_head(head)?;
+        // Counts until the answer.
+        let body = receiver.reading.read(body).await?;
+        let delivery = Delivery {
             body: &body,
+            ..head
         };
         endpoint.verify(delivery)?;
         if let Some(challenge) = endpoint.challenge(delivery) {

@@ -62,6 +62,17 @@ enum Hash {
     Sha512,
 }
 
+impl Hash {
+    /// In bytes.
+    fn length(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Encoding {
     Hex,
@@ -206,6 +217,13 @@ impl Signature {
         }
     }
 
+    fn check_time(&self, time: &str, now: SystemTime) -> Result<(), VerifyError> {
+        match self.time {
+            Time::None => Ok(()),
+            Time::Header(_) | Time::Listed(..) => check_time(time, now, self.tolerance),
+        }
+    }
+
     fn fits(&self, secret: &[u8], text: &[&[u8]], signature: &[u8]) -> bool {
         match self.hash {
             Hash::Sha1 => fits::<Hmac<Sha1>>(secret, text, signature),
@@ -228,6 +246,18 @@ fn fits<M: Mac + KeyInit>(secret: &[u8], text: &[&[u8]], signature: &[u8]) -> bo
 }
 
 impl Verify for Signature {
+    fn verify_head(&self, head: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError> {
+        let (time, signatures) = self.read(head).ok_or(VerifyError::Missing)?;
+        let has_length = |text: &&str| {
+            let decoded = self.decode(text);
+            decoded.is_some_and(|bytes| bytes.len() == self.hash.length())
+        };
+        if !signatures.iter().any(has_length) {
+            return Err(VerifyError::Wrong);
+        }
+        self.check_time(time, now)
+    }
+
     fn verify(&self, delivery: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError> {
         let (time, signatures) = self.read(delivery).ok_or(VerifyError::Missing)?;
         let part = |part: &Part| match part {
@@ -256,10 +286,7 @@ impl Verify for Signature {
         if !secrets.iter().any(fits) {
             return Err(VerifyError::Wrong);
         }
-        match self.time {
-            Time::None => Ok(()),
-            Time::Header(_) | Time::Listed(..) => check_time(time, now, self.tolerance),
-        }
+        self.check_time(time, now)
     }
 
     fn with_tolerance(&self, tolerance: Duration) -> Option<Arc<dyn Verify>> {

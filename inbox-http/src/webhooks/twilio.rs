@@ -36,10 +36,24 @@ impl Twilio {
     }
 }
 
+fn signature(delivery: Delivery<'_>) -> Result<Vec<u8>, VerifyError> {
+    let signature = delivery.header(&SIGNATURE).ok_or(VerifyError::Missing)?;
+    BASE64.decode(signature).map_err(|_| VerifyError::Missing)
+}
+
 impl Verify for Twilio {
+    fn verify_head(&self, head: Delivery<'_>, _: SystemTime) -> Result<(), VerifyError> {
+        if signature(head)?.len() != 20 {
+            return Err(VerifyError::Wrong);
+        }
+        if !is_form(head.header(&header::CONTENT_TYPE)) {
+            digest(head)?;
+        }
+        Ok(())
+    }
+
     fn verify(&self, delivery: Delivery<'_>, _: SystemTime) -> Result<(), VerifyError> {
-        let signature = delivery.header(&SIGNATURE).ok_or(VerifyError::Missing)?;
-        let signature = BASE64.decode(signature).map_err(|_| VerifyError::Missing)?;
+        let signature = signature(delivery)?;
         let path = delivery
             .uri
             .path_and_query()
@@ -54,7 +68,10 @@ impl Verify for Twilio {
                 text.push_str(&value);
             }
         } else {
-            check_digest(delivery)?;
+            let said = digest(delivery)?;
+            if !bool::from(Sha256::digest(delivery.body).as_slice().ct_eq(&said)) {
+                return Err(VerifyError::Wrong);
+            }
         }
         let fits = |token: &[u8]| {
             let mac = <Hmac<Sha1> as KeyInit>::new_from_slice(token);
@@ -67,16 +84,11 @@ impl Verify for Twilio {
     }
 }
 
-/// The body's digest is a parameter of the URL, which is signed.
-fn check_digest(delivery: Delivery<'_>) -> Result<(), VerifyError> {
+/// The body's digest, which is a parameter of the URL, which is signed.
+fn digest(delivery: Delivery<'_>) -> Result<Vec<u8>, VerifyError> {
     let query = delivery.uri.query().unwrap_or_default();
     let mut parameters = form_urlencoded::parse(query.as_bytes());
     let digest = parameters.find(|(name, _)| name == BODY_DIGEST);
     let (_, digest) = digest.ok_or(VerifyError::Missing)?;
-    let digest = hex::decode(&*digest).map_err(|_| VerifyError::Missing)?;
-    if bool::from(Sha256::digest(delivery.body).as_slice().ct_eq(&digest)) {
-        Ok(())
-    } else {
-        Err(VerifyError::Wrong)
-    }
+    hex::decode(&*digest).map_err(|_| VerifyError::Missing)
 }

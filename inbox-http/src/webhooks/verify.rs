@@ -50,6 +50,17 @@ pub trait Verify: Send + Sync + 'static {
     /// [`VerifyError`]; nothing is stored then.
     fn verify(&self, delivery: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError>;
 
+    /// Checks what is in the head, before the body is read: `head` has none yet. What is refused here costs the
+    /// service no memory. [`verify`](Self::verify) is called all the same, with the body. Lets everything through
+    /// unless implemented.
+    ///
+    /// # Errors
+    /// [`VerifyError`], as of `verify`.
+    fn verify_head(&self, head: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError> {
+        let _ = (head, now);
+        Ok(())
+    }
+
     /// The same with another tolerance of a signature's time. `None` where no time is signed, and unless
     /// implemented.
     fn with_tolerance(&self, tolerance: Duration) -> Option<Arc<dyn Verify>> {

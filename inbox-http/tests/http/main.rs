@@ -6,6 +6,8 @@
 )]
 #![allow(missing_docs, reason = "tests")]
 
+#[cfg(feature = "api")]
+mod budget;
 mod crash;
 mod hostile;
 mod idempotency;

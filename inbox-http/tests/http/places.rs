@@ -184,6 +184,10 @@ impl Postgres {
         &self.url
     }
 
+    pub(crate) fn schema_name(&self) -> SchemaName {
+        self.schema.clone()
+    }
+
     /// Does this to the table of effects.
     pub(crate) async fn change(&self, before: &str, after: &str) {
         let mut connection = PgConnection::connect(&self.url).await.unwrap();

@@ -24,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) api: Option<Spanned<Api>>,
     /// While more messages than this wait, no new ones are taken.
     pub(crate) backlog_limit: Option<u64>,
+    /// How many bytes of requests may be in memory at one time.
+    pub(crate) body_budget_bytes: Option<Spanned<NonZeroU32>>,
     #[serde(default)]
     pub(crate) webhooks: Vec<Spanned<Webhook>>,
     #[serde(default)]

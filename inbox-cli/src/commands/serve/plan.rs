@@ -1,17 +1,21 @@
 //! A configuration with all that it names: secrets, certificates, commands.
 
-use std::{collections::BTreeSet, fs, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, fs, net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, anyhow};
 use axum_server::tls_rustls::RustlsConfig;
 use inbox::{Handler, HandlerName, RetryPolicy};
-use inbox_http::api::Token;
+use inbox_http::api::{BODY_LIMIT as API_LIMIT, Token};
 use toml::Spanned;
 
 use super::{
     Flags, ServeArgs,
     config::{Config, HandlerConfig, Janitor, Source, StoreUrl, Tls, Wrong},
     secret::Secret,
+    server::WEBHOOK_LIMIT,
     webhooks::{self, Path, PlannedWebhook, ProviderName, Webhook},
 };
 use crate::{
@@ -29,6 +33,7 @@ pub(super) struct Plan {
     pub(super) tls: Option<RustlsConfig>,
     pub(super) api: Option<PlannedApi>,
     pub(super) backlog_limit: Option<u64>,
+    pub(super) body_budget: usize,
     pub(super) webhooks: Vec<PlannedWebhook>,
     pub(super) handlers: Vec<PlannedHandler>,
     pub(super) janitor: Janitor,
@@ -189,12 +194,20 @@ impl Plan {
                 body_limit: api.max_body_bytes.map(|bytes| bytes.get() as usize),
             })
         });
+        let api = api.transpose()?;
+        let body_budget = body_budget(
+            source,
+            config.body_budget_bytes,
+            api.as_ref(),
+            !config.webhooks.is_empty(),
+        )?;
         Ok(Self {
             listen,
             store,
             grace,
             tls,
-            api: api.transpose()?,
+            api,
+            body_budget,
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
             handlers: handlers(source, config.handlers, grace, &secrets)?,
@@ -308,6 +321,28 @@ impl Plan {
             output::count_of(self.handlers.len() as u64, "handler")
         )
     }
+}
+
+/// What bodies have together. One has half of it at most.
+fn body_budget(
+    source: &Source,
+    set: Option<Spanned<NonZeroU32>>,
+    api: Option<&PlannedApi>,
+    has_webhooks: bool,
+) -> Result<usize, Wrong> {
+    const USUAL: usize = 128 * 1024 * 1024;
+    let of_api = api.map(|api| api.body_limit.unwrap_or(API_LIMIT));
+    let largest = of_api.max(has_webhooks.then_some(WEBHOOK_LIMIT));
+    let least = largest.unwrap_or_default().saturating_mul(2);
+    let Some(set) = set else {
+        return Ok(USUAL.max(least));
+    };
+    let bytes = set.get_ref().get() as usize;
+    if bytes < least {
+        let message = format!("expected {least} or more, twice the largest body");
+        return Err(source.wrong("body_budget_bytes", set.span(), message));
+    }
+    Ok(bytes)
 }
 
 fn of_handler(handler: Option<&HandlerName>) -> String {

@@ -24,6 +24,7 @@ use axum_server::{
 use hyper_util::rt::TokioTimer;
 use inbox::{BacklogGate, CancellationToken, Inbox, Store};
 use inbox_http::{
+    BodyBudget,
     api::{self, Api},
     webhooks::{Endpoint, WebhookReceiver},
 };
@@ -96,8 +97,10 @@ pub(super) fn router(
         Some(limit) => Some(BacklogGate::builder(Arc::clone(store), limit).build()?),
         None => None,
     };
+    let budget = BodyBudget::new(plan.body_budget);
     let api = plan.api.as_ref().map(|planned| {
         let mut api = Api::builder(Arc::clone(store))
+            .body_budget(budget.clone())
             .retry(planned.retry.clone())
             .shutdown(token.clone());
         if let Some(limit) = planned.body_limit {
@@ -115,7 +118,7 @@ pub(super) fn router(
         router = router.merge(api.router());
     }
     if !plan.webhooks.is_empty() {
-        router = router.merge(webhooks(plan, store, gate)?);
+        router = router.merge(webhooks(plan, store, gate, budget)?);
     }
     let router = router
         .fallback(api::not_found)
@@ -125,11 +128,18 @@ pub(super) fn router(
 }
 
 /// GitHub's own limit, which is the largest of all providers'.
-const WEBHOOK_LIMIT: usize = 25 * 1024 * 1024;
+pub(super) const WEBHOOK_LIMIT: usize = 25 * 1024 * 1024;
 
-fn webhooks(plan: &Plan, inbox: &Arc<dyn Inbox>, gate: Option<BacklogGate>) -> Result<Router> {
+fn webhooks(
+    plan: &Plan,
+    inbox: &Arc<dyn Inbox>,
+    gate: Option<BacklogGate>,
+    budget: BodyBudget,
+) -> Result<Router> {
     let store: Arc<dyn Store> = Arc::<dyn Inbox>::clone(inbox);
-    let mut receiver = WebhookReceiver::new(store).body_limit(WEBHOOK_LIMIT);
+    let mut receiver = WebhookReceiver::new(store)
+        .body_limit(WEBHOOK_LIMIT)
+        .body_budget(budget);
     if let Some(gate) = gate {
         receiver = receiver.backlog_gate(gate);
     }

@@ -3,6 +3,7 @@
 mod bodies;
 mod failures;
 mod nested;
+mod pool;
 mod rules;
 mod transactions;
 

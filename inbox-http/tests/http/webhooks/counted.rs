@@ -93,10 +93,15 @@ async fn each_refusal_is_counted_and_nothing_is_stored<P: Place>(place: P) {
     let json = "application/json";
     let unknown = book.webhooks("unknown", "unknown-endpoint");
     let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n");
-    let cut_off = format!("{head}content-length: 5\r\n\r\nabc");
+    let signed = sign(now, body);
+    let cut_off = format!("{head}stripe-signature: {signed}\r\ncontent-length: 5\r\n\r\nabc");
     let refused = [
         (415, "wrong-content-type", post("text/xml", "", body).await),
-        (413, "too-large", post(json, "", &"x".repeat(101)).await),
+        (
+            413,
+            "too-large",
+            post(json, &sign(now, ""), &"x".repeat(101)).await,
+        ),
         (401, "signature-missing", post(json, "", body).await),
         (
             401,

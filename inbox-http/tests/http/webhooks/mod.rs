@@ -15,7 +15,7 @@ fn sign(secret: &str, text: &str) -> Vec<u8> {
     mac.chain_update(text).finalize().into_bytes().to_vec()
 }
 
-fn hex_signature(secret: &str, text: &str) -> String {
+pub(crate) fn hex_signature(secret: &str, text: &str) -> String {
     hex::encode(sign(secret, text))
 }
 

@@ -177,8 +177,11 @@ async fn nothing_is_stored_of_what_is_refused<P: Place>(place: P) {
             _ => {}
         }
     }
-    let slow = b"POST /github HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 5\r\n\r\nabc";
-    let slow = site.raw(slow).await;
+    let slow = format!(
+        "POST /github HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n\
+         x-hub-signature-256: {signature}\r\ncontent-length: 5\r\n\r\nabc"
+    );
+    let slow = site.raw(slow.as_bytes()).await;
     assert!(slow.starts_with("HTTP/1.1 408 "), "{slow}");
     assert!(slow.contains("too-slow"), "{slow}");
     assert!(place.messages().await.is_empty());

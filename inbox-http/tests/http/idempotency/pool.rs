@@ -1,0 +1,115 @@
+//! Transactions, and the renewals that share their connections.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{Router, http::StatusCode, routing::post};
+use inbox::{
+    postgres::{PostgresOptions, PostgresStore},
+    sqlite::{SqliteOptions, SqliteStore},
+};
+use inbox_http::{
+    IdempotencyLayer,
+    idempotency::{InTransaction, Tx},
+};
+use tokio::time::{Instant, sleep};
+
+use super::Runs;
+use crate::{
+    places::{Place, Postgres, Sqlite},
+    server::Site,
+};
+
+const LEASE: Duration = Duration::from_millis(500);
+
+/// Writes an effect for each run, and takes its time.
+fn app<P: Place>(
+    schema: String,
+    layer: IdempotencyLayer<InTransaction<P::Store>>,
+    runs: &Runs,
+    takes: Duration,
+) -> Router {
+    let runs = runs.clone();
+    let handler = move |mut tx: Tx<P::Store>| async move {
+        let effect = format!("{schema}/{}", runs.count());
+        P::write(&mut tx, &effect).await.unwrap();
+        sleep(takes).await;
+        StatusCode::CREATED
+    };
+    let layer = layer.lease(LEASE).unwrap();
+    Router::new().route("/", post(handler)).layer(layer)
+}
+
+/// Many at a time, each longer than its lease; another process, with connections of its own, gets copies
+/// meanwhile, which would run if a lease had run out.
+async fn all_keep_their_leases<P: Place>(
+    place: P,
+    elsewhere: P::Store,
+    most: Option<usize>,
+    (requests, takes): (usize, Duration),
+) {
+    let runs = Runs::default();
+    let layer = |store| {
+        let layer = IdempotencyLayer::in_transaction(store, "bookings").unwrap();
+        match most {
+            Some(most) => layer.max_transactions(most),
+            None => layer,
+        }
+    };
+    let here = Site::serve(app::<P>(place.schema(), layer(place.store()), &runs, takes)).await;
+    let other = Site::serve(app::<P>(place.schema(), layer(elsewhere), &runs, takes)).await;
+    let (here, other) = (Arc::new(here), Arc::new(other));
+    let first = (0..requests).map(|key| {
+        let here = here.clone();
+        tokio::spawn(async move { here.with_key("/", &key.to_string(), "").await })
+    });
+    let first: Vec<_> = first.collect();
+    let began = Instant::now();
+    let copies = (0..requests).map(|key| {
+        let (other, key) = (other.clone(), key.to_string());
+        tokio::spawn(async move {
+            // The key is leased by now, and would be free again without renewals.
+            sleep(LEASE).await;
+            while began.elapsed() < 4 * LEASE {
+                let answer = other.with_key("/", &key, "").await;
+                let is_known = answer.is_replay() || answer.status != StatusCode::CREATED;
+                assert!(is_known, "{key}: {answer:?}");
+                sleep(LEASE / 5).await;
+            }
+        })
+    });
+    let copies: Vec<_> = copies.collect();
+    for first in first {
+        let answer = first.await.unwrap();
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.text());
+        assert!(!answer.is_replay());
+    }
+    for copy in copies {
+        copy.await.unwrap();
+    }
+    assert_eq!(runs.so_far(), requests);
+    assert_eq!(place.effects().await.len(), requests);
+}
+
+/// The pool has ten connections, as it has unless set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_renewed_while_transactions_take_all_connections_on_postgresql() {
+    let Some(place) = Postgres::make().await else {
+        return;
+    };
+    let options = PostgresOptions::from_url(place.url()).unwrap();
+    let options = options.schema(place.schema_name());
+    let elsewhere = PostgresStore::connect(options).await.unwrap();
+    let load = (16, 4 * LEASE);
+    all_keep_their_leases(place, elsewhere, None, load).await;
+}
+
+/// There is one writer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_are_renewed_while_transactions_wait_for_their_turn_on_sqlite() {
+    let place = Sqlite::make().await.unwrap();
+    let elsewhere = SqliteStore::connect(SqliteOptions::new(place.path()))
+        .await
+        .unwrap();
+    let load = (8, LEASE / 2);
+    all_keep_their_leases(place, elsewhere, Some(1), load).await;
+}
