@@ -595,6 +595,53 @@ async fn a_suspect_is_alone_among_the_messages_of_its_own_handler_only() {
     running.stop().await.unwrap();
 }
 
+/// What was claimed with suspects might kill the worker before these are handed back, and would so cost them
+/// their last attempt.
+#[tokio::test]
+async fn nothing_that_came_with_a_suspect_runs_before_it_is_handed_back() {
+    let spy = spy();
+    spy.receive_all([message("first")]).await;
+    let first = Gated::default();
+    let others = Arc::new(Mutex::new(Vec::new()));
+    let (gated, ran, watch) = (Arc::new(first.handler()), others.clone(), spy.clone());
+    let routed = router(move |context: Context| {
+        let (gated, ran, watch) = (gated.clone(), ran.clone(), watch.clone());
+        async move {
+            let id = context.message().id().to_string();
+            if id == "first" {
+                return gated.handle(&context).await;
+            }
+            let leased = watch.count(State::Leased).await;
+            ran.lock().unwrap().push((id, leased));
+            Ok(().into())
+        }
+    });
+    let builder = processor(&spy, routed).retry(at_once(2)).concurrency(8);
+    let running = Background::start(builder);
+    first.begun(1).await;
+    // One that has crashed a worker, and others, while the first one runs. Nothing can be handed back.
+    spy.disturb("settle", Trouble::Hold);
+    spy.disturb("claim", Trouble::Hold);
+    spy.receive_all([message("suspect")]).await;
+    assert_eq!(spy.crash(1).await.len(), 1);
+    spy.receive_all([message("other"), message("another")])
+        .await;
+    spy.calm("claim");
+    eventually("handed back", async || {
+        !spy.settle_sizes.lock().unwrap().is_empty()
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(others.lock().unwrap().is_empty(), "{others:?}");
+    spy.calm("settle");
+    first.go.cancel();
+    eventually("all", async || spy.count(State::Processed).await == 4).await;
+    let others = others.lock().unwrap().clone();
+    let alone = others.iter().find(|(id, _)| id == "suspect");
+    assert_eq!(alone.map(|(_, leased)| *leased), Some(1), "{others:?}");
+    running.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_suspect_that_waits_is_handed_back_at_shutdown() {
     let spy = spy();

@@ -444,9 +444,9 @@ impl Driver {
         }
     }
 
-    /// Isolates the handlers of suspects, and gives the others of this claim back their freedom.
-    /// Returns those of which a suspect may be run now: nothing of theirs is held.
-    fn isolate(&mut self, leased: &[Leased], asked: &[usize]) -> Vec<usize> {
+    /// Isolates the handlers of suspects, and gives the others of this claim back their freedom. Returns
+    /// those that have a suspect, each with whether one may be run now: nothing of theirs is held.
+    fn isolate(&mut self, leased: &[Leased], asked: &[usize]) -> HashMap<usize, bool> {
         let suspects = leased.iter().filter(|leased| self.is_suspect(leased));
         let suspect: Vec<_> = suspects
             .filter_map(|leased| self.config.place(leased.message.handler()))
@@ -463,15 +463,14 @@ impl Driver {
                 lane.hint(now);
             }
         }
-        let mut alone = suspect;
-        alone.retain(|index| self.table.held_for(*index) == 0);
-        alone
+        let may_run = |index: usize| (index, self.table.held_for(index) == 0);
+        suspect.into_iter().map(may_run).collect()
     }
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
         let leased = self.adopt(leased, expires);
         self.look_at_claim(&leased, asked, expires);
-        let alone = self.isolate(&leased, asked);
+        let isolated = self.isolate(&leased, asked);
         // The ordering keys of this claim, and whether all of theirs so far run.
         let mut runs: HashMap<(Option<usize>, OrderingKey), bool> = HashMap::new();
         for leased in leased {
@@ -484,6 +483,8 @@ impl Driver {
             let end = self.end_without_run(&leased, lease);
             let is_spent = end.is_some();
             let is_suspect = self.is_suspect(&leased);
+            let is_alone = index.and_then(|index| isolated.get(&index).copied());
+            let (is_isolated, is_alone) = (is_alone.is_some(), is_alone == Some(true));
             let is_last = self.is_last_attempt(&leased);
             let may_join = self.may_join_batch(&leased, index);
             let context = Context::claimed(leased, &self.config);
@@ -499,9 +500,11 @@ impl Driver {
                 _ if is_spent || fallback.is_some() => Phase::Ended,
                 // What was claimed with it comes first.
                 _ if !is_in_order => Phase::Ended,
-                // A suspect is to be run now, and all else of its handler handed back for it.
-                Some((index, lane)) if alone.contains(&index) => {
-                    let is_first = lane.isolation == Isolation::Alone;
+                // A suspect is to be run by itself, now or when nothing is held, and all else of its handler is
+                // handed back for it: what would run meanwhile might kill the process before the suspects
+                // have their attempt back.
+                Some((_, lane)) if is_isolated => {
+                    let is_first = is_alone && lane.isolation == Isolation::Alone;
                     let may_run = lane.has_room() && lane.may_start(now);
                     if is_suspect && is_first && may_run {
                         Phase::Held
@@ -509,9 +512,7 @@ impl Driver {
                         Phase::Ended
                     }
                 }
-                Some((_, lane)) if is_suspect || lane.is_paused(now) && !lane.may_start(now) => {
-                    Phase::Ended
-                }
+                Some((_, lane)) if lane.is_paused(now) && !lane.may_start(now) => Phase::Ended,
                 Some(_) if !may_join => Phase::Ended,
                 Some((_, lane)) => {
                     let may_run = lane.has_room() && lane.may_start(now);
