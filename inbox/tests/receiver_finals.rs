@@ -8,13 +8,17 @@ use std::{sync::Arc, time::Duration};
 use faulty::{Fault, FaultyStore, handler, message};
 use inbox::{
     Begun, Clock, Due, ErrorKind, Filter, Fingerprint, Headers, Inbox, Key, LeaseTerms, Message,
-    MessageId, Page, Receipt, Record, Schema as _, State, StoreExt as _, WorkerName,
+    MessageId, Page, PurgeRequest, Receipt, Record, Schema as _, State, StoreExt as _, WorkerName,
     memory::{MemoryOptions, MemoryStore},
     receiver::{
-        ChannelSource, Delivery, Raw, Receiver, Rejection, SourceError, StreamSource, Summary,
+        ChannelSource, Delivery, Raw, Receiver, Rejection, SourceError, StreamSource, Submission,
+        Summary,
     },
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -169,4 +173,44 @@ async fn deliveries_that_differ_in_their_headers_are_as_many_dead_letters() {
     assert!(letters.iter().all(|letter| letter.state == State::Dead));
     let (letters, kept) = keep(&inbox, both).await;
     assert_eq!((letters.len(), kept), (2, 2), "redeliveries are duplicates");
+}
+
+#[tokio::test]
+async fn recording_tells_of_other_content() {
+    let inbox = faulty::memory().await;
+    let recorder = recorder(&inbox);
+    let send = async |message: Message| {
+        let (submission, answered) = Submission::new(message);
+        let mut source = StreamSource::new(futures_util::stream::iter([Ok(submission)]));
+        let running = recorder.run(&mut source, CancellationToken::new());
+        running.await.unwrap();
+        answered.await.unwrap().unwrap()
+    };
+    let other = message("1").with_fingerprint(Fingerprint::new(7));
+    assert_eq!(send(message("1")).await, Receipt::Accepted);
+    for (message, differs) in [(message("1"), false), (other, true), (message("1"), false)] {
+        assert_eq!(send(message).await, Receipt::Duplicate { differs });
+    }
+}
+
+/// Defect: what has to be stored again is acknowledged while it is pending.
+#[tokio::test]
+async fn what_is_purged_while_it_is_compared_is_recorded_again() {
+    let inbox = faulty::memory().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let mut store = FaultyStore::new(inbox.clone());
+    store.gate = Some(gate.clone());
+    let store = Arc::new(store);
+    let receiver = Receiver::builder(store.clone()).record_only().build();
+    let _ = record(&receiver, vec![message("1")]).await;
+    let again = tokio::spawn(async move { record(&receiver, vec![message("1")]).await });
+    while store.calls("begin") < 2 {
+        tokio::task::yield_now().await;
+    }
+    let all = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
+    assert_eq!(inbox.purge(&all).await.unwrap(), 1);
+    gate.add_permits(1);
+    let summary = again.await.unwrap();
+    assert_eq!((summary.accepted, summary.duplicates), (1, 0));
+    assert_eq!(state(&inbox, "1").await, State::Processed);
 }

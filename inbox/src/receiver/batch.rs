@@ -153,7 +153,8 @@ fn unpack<D: Delivery>(
     (deliveries, messages, places)
 }
 
-async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>> {
+/// Stores messages, however long the store is away.
+pub(super) async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 
-use super::{Receiver, outage::Outage};
+use super::{Receiver, batch, outage::Outage};
 use crate::{
     Begun, Due, Error, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message,
     MessageId, Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
@@ -29,9 +29,6 @@ const LEASE: Duration = Duration::from_secs(5);
 const WATCH: Duration = Duration::from_secs(10);
 
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Whether the content differs, no `begin` tells.
-const KNOWN: Receipt = Receipt::Duplicate { differs: false };
 
 /// Messages that are begun at a time.
 const AT_ONCE: usize = 16;
@@ -124,7 +121,9 @@ fn digest(raw: &Raw) -> String {
 
 /// What is still to be done about one message.
 enum Step {
-    Answered(Receipt),
+    Refused(Invalid),
+    /// Its key is known, and nothing is left to be done.
+    Known,
     Settle(Lease),
     /// It is busy, as the store said when it was asked then.
     Wait(SystemTime, Instant),
@@ -186,21 +185,20 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
         });
         let begun: Vec<_> = begun.collect();
         let begun: Vec<_> = stream::iter(begun).buffered(AT_ONCE).collect().await;
-        let (mut leased, mut failed) = (Vec::new(), None);
+        let (mut leased, mut known, mut failed) = (Vec::new(), Vec::new(), None);
         for (at, last, step) in begun {
             match step {
-                Ok(Step::Answered(receipt)) => {
+                Ok(Step::Refused(invalid)) => {
                     if let Some(place) = receipts.get_mut(at) {
-                        *place = Some(receipt);
+                        *place = Some(Receipt::Refused(invalid));
                     }
                 }
+                Ok(Step::Known) => known.push((at, &last.message)),
                 Ok(Step::Settle(lease)) => leased.push((at, lease, last.outcome.clone())),
                 Ok(Step::Wait(until, asked)) => {
                     let watch = watches.get_mut(at);
-                    if watch.is_some_and(|watch| watch.is_over(until, asked))
-                        && let Some(place) = receipts.get_mut(at)
-                    {
-                        *place = Some(KNOWN);
+                    if watch.is_some_and(|watch| watch.is_over(until, asked)) {
+                        known.push((at, &last.message));
                     }
                 }
                 Err(error) if error.is_retryable() => failed = Some(error),
@@ -208,7 +206,9 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
             }
         }
         let is_waiting = leased.is_empty();
-        for (at, receipt) in settle(receiver, leased, &mut outage).await? {
+        let mut answers = settle(receiver, leased, &mut outage).await?;
+        answers.extend(compare(receiver, known).await?);
+        for (at, receipt) in answers {
             if let Some(place) = receipts.get_mut(at) {
                 *place = receipt;
             }
@@ -231,18 +231,37 @@ async fn begin(receiver: &Receiver, message: &Message, terms: &LeaseTerms) -> Re
         Ok(Begun::Run(leased)) => Step::Settle(leased.lease),
         // Perhaps left by a receiver that has died, or this one's after a lost reply.
         Ok(Begun::Busy { until }) => Step::Wait(until, asked),
-        Ok(_) => Step::Answered(KNOWN),
-        // It is known: it is the stored one that cannot be read.
-        Err(error) if error.kind() == ErrorKind::Corrupt => Step::Answered(KNOWN),
+        Ok(_) => Step::Known,
+        // It is the stored one that cannot be read.
+        Err(error) if error.kind() == ErrorKind::Corrupt => Step::Known,
         Err(error) if error.kind() == ErrorKind::Invalid => {
             tracing::warn!(key = %message.key(), %error, "refused by the store");
-            Step::Answered(Receipt::Refused(Invalid::Malformed {
+            Step::Refused(Invalid::Malformed {
                 what: "message",
                 expected: "one that the store takes",
-            }))
+            })
         }
         Err(error) => return Err(error),
     })
+}
+
+/// Whether those that are known have other content, which no `begin` tells. What was purged meanwhile is
+/// stored again by this, and has to be begun.
+async fn compare(
+    receiver: &Receiver,
+    known: Vec<(usize, &Message)>,
+) -> Result<Vec<(usize, Option<Receipt>)>> {
+    let messages: Vec<_> = known
+        .iter()
+        .map(|(_, message)| (*message).clone())
+        .collect();
+    let receipts = batch::store(receiver, &messages).await?;
+    let places = known.into_iter().map(|(at, _)| at);
+    let answers = places.zip(receipts).map(|(at, receipt)| {
+        let is_stored = receipt == Receipt::Accepted;
+        (at, Some(receipt).filter(|_| !is_stored))
+    });
+    Ok(answers.collect())
 }
 
 /// Ends what is leased. Who lost a lease has to ask again.
