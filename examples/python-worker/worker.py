@@ -1,6 +1,6 @@
 """A worker of `inbox serve`: claims messages, handles each, and settles them. Python 3.9, no packages."""
 
-import http.client, json, os, signal, threading, time, urllib.error, urllib.request
+import http.client, json, os, signal, threading, time, urllib.request
 
 URL, TOKEN, LEASE = os.environ["INBOX_URL"], os.environ["INBOX_TOKEN"], 60
 stopping = threading.Event()
@@ -20,16 +20,10 @@ def post(path, body):
         try:
             request = urllib.request.Request(URL + path, json.dumps(body).encode(), headers)
             return json.load(urllib.request.urlopen(request, timeout=90))
-        except urllib.error.HTTPError as error:
-            if error.code != 503:
+        except (OSError, http.client.HTTPException) as error:
+            if getattr(error, "code", 503) != 503:  # an answer, and not that the store is away
                 raise
-        except (OSError, http.client.HTTPException):
-            pass
         time.sleep(1)
-
-
-def settle(lease, outcome, **fields):
-    post("/v1/settle", {"settlements": [{"lease": lease, "outcome": outcome, **fields}]})
 
 
 def renew(lease, done, lost):
@@ -48,13 +42,12 @@ while not stopping.is_set():
     for message in post("/v1/claim", claim)["messages"]:
         lease, done, lost = message["lease"], threading.Event(), threading.Event()
         threading.Thread(target=renew, args=(lease, done, lost), daemon=True).start()
-        outcome, fields = "processed", {}
+        outcome = {"outcome": "processed"}
         try:
             handle(message, lost)
-        except (ValueError, KeyError) as error:
-            outcome, fields = "dead", {"error": repr(error)}
         except Exception as error:
-            outcome, fields = "retry", {"error": repr(error)}
+            is_bad = isinstance(error, (ValueError, KeyError))
+            outcome = {"outcome": "dead" if is_bad else "retry", "error": repr(error)}
         if not lost.is_set():
-            settle(lease, outcome, **fields)
+            post("/v1/settle", {"settlements": [{"lease": lease, **outcome}]})
         done.set()
