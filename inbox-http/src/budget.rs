@@ -40,6 +40,9 @@ struct Inner {
 }
 
 impl BodyBudget {
+    /// The bytes of a budget unless set: 128 MiB.
+    pub const USUAL: usize = 128 * 1024 * 1024;
+
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
@@ -71,7 +74,7 @@ impl BodyBudget {
 
 impl Default for BodyBudget {
     fn default() -> Self {
-        Self::new(128 * 1024 * 1024)
+        Self::new(Self::USUAL)
     }
 }
 

@@ -60,8 +60,8 @@
 //! ```
 //!
 //! # Load
-//! Bodies are read whole. How many bytes of them are in memory at one time is bounded by a [`BodyBudget`], whoever
-//! sends them and however slowly; how many connections there are is for the server to bound.
+//! Bodies are read whole. How many bytes of them are in memory at one time is bounded by a [`BodyBudget`], however
+//! many clients send them and however slowly; how many connections there are is for the server to bound.
 //!
 //! # Telemetry
 //! With the feature `metrics`, what becomes of requests is counted through the `metrics` facade:

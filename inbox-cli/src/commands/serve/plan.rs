@@ -8,7 +8,10 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use axum_server::tls_rustls::RustlsConfig;
 use inbox::{Handler, HandlerName, RetryPolicy};
-use inbox_http::api::{BODY_LIMIT as API_LIMIT, Token};
+use inbox_http::{
+    BodyBudget,
+    api::{BODY_LIMIT as API_LIMIT, Token},
+};
 use toml::Spanned;
 
 use super::{
@@ -330,12 +333,11 @@ fn body_budget(
     api: Option<&PlannedApi>,
     has_webhooks: bool,
 ) -> Result<usize, Wrong> {
-    const USUAL: usize = 128 * 1024 * 1024;
     let of_api = api.map(|api| api.body_limit.unwrap_or(API_LIMIT));
     let largest = of_api.max(has_webhooks.then_some(WEBHOOK_LIMIT));
     let least = largest.unwrap_or_default().saturating_mul(2);
     let Some(set) = set else {
-        return Ok(USUAL.max(least));
+        return Ok(BodyBudget::USUAL.max(least));
     };
     let bytes = set.get_ref().get() as usize;
     if bytes < least {
