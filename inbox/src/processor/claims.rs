@@ -483,8 +483,7 @@ impl Driver {
             let end = self.end_without_run(&leased, lease);
             let is_spent = end.is_some();
             let is_suspect = self.is_suspect(&leased);
-            let is_alone = index.and_then(|index| isolated.get(&index).copied());
-            let (is_isolated, is_alone) = (is_alone.is_some(), is_alone == Some(true));
+            let may_run_alone = index.and_then(|index| isolated.get(&index).copied());
             let is_last = self.is_last_attempt(&leased);
             let may_join = self.may_join_batch(&leased, index);
             let context = Context::claimed(leased, &self.config);
@@ -503,8 +502,9 @@ impl Driver {
                 // A suspect is to be run by itself, now or when nothing is held, and all else of its handler is
                 // handed back for it: what would run meanwhile might kill the process before the suspects
                 // have their attempt back.
-                Some((_, lane)) if is_isolated => {
-                    let is_first = is_alone && lane.isolation == Isolation::Alone;
+                Some((_, lane)) if may_run_alone.is_some() => {
+                    let is_first =
+                        may_run_alone == Some(true) && lane.isolation == Isolation::Alone;
                     let may_run = lane.has_room() && lane.may_start(now);
                     if is_suspect && is_first && may_run {
                         Phase::Held
