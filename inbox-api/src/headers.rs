@@ -62,6 +62,13 @@ impl Headers {
         Ok(())
     }
 
+    /// Removes `name`, and returns the value that it had.
+    pub fn remove(&mut self, name: &str) -> Option<String> {
+        // Nothing is copied of headers that are shared unless there is something to remove.
+        self.get(name)?;
+        Arc::make_mut(&mut self.0).remove(name)
+    }
+
     /// The value of `name`, if there is one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -197,6 +204,18 @@ mod tests {
         assert!(headers.is_empty());
         assert!(Headers::from_json("[1]").is_err());
         assert!(Headers::from_json("{\"a\":1}").is_err());
+    }
+
+    #[test]
+    fn what_is_removed_is_gone_from_these_only() {
+        let mut headers = Headers::new();
+        headers.insert("a", "1").unwrap();
+        headers.insert("b", "2").unwrap();
+        let shared = headers.clone();
+        assert_eq!(headers.remove("a").as_deref(), Some("1"));
+        assert_eq!(headers.remove("a"), None);
+        assert_eq!((headers.get("a"), headers.get("b")), (None, Some("2")));
+        assert_eq!(shared.get("a"), Some("1"));
     }
 
     #[test]

@@ -45,21 +45,16 @@ impl HeaderArgs {
     }
 
     /// What the command line changes of a message that has these headers.
-    fn edit(&self, headers: &Headers, payload: Option<Bytes>) -> inbox::Result<Edit> {
-        let mut edited = Headers::new();
-        let kept = headers
-            .iter()
-            .filter(|(name, _)| !self.removed.iter().any(|r| r == name));
-        let set = self
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in kept.chain(set) {
-            edited.insert(name, value)?;
+    fn edit(&self, mut headers: Headers, payload: Option<Bytes>) -> inbox::Result<Edit> {
+        for name in &self.removed {
+            headers.remove(name);
+        }
+        for (name, value) in &self.headers {
+            headers.insert(name, value)?;
         }
         Ok(Edit {
             payload,
-            headers: (!self.is_empty()).then_some(edited),
+            headers: (!self.is_empty()).then_some(headers),
         })
     }
 }
@@ -120,7 +115,7 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
                 Err(error) if error.kind() == ErrorKind::Corrupt => Headers::new(),
                 Err(error) => return Err(error),
             };
-            let edit = args.edits.edit(&headers, payload.clone())?;
+            let edit = args.edits.edit(headers, payload.clone())?;
             store.replay(key, &edit).await
         },
         async |store: &dyn Inbox,
