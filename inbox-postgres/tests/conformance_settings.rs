@@ -1,14 +1,27 @@
 //! The conformance suite where the database has other settings than usual: stricter isolation levels by
-//! default, and texts that are sorted by a language's rules. One of them is the newest server.
+//! default, and texts that are sorted by a language's rules. Of the suite, what several transactions do at
+//! once, and texts: the whole takes three times as long there as elsewhere.
 //!
-//! `INBOX_TEST_SETTINGS_ON=postgres-18 cargo test -p inbox-postgres --test conformance_settings` runs all
-//! on the newest server, by hand.
+//! By hand, the whole: `INBOX_TEST_SETTINGS_ON=postgres cargo test -p inbox-postgres --test
+//! conformance_settings`, or `=postgres-18` on the newest server.
 // The lint configuration spares `#[test]` functions, not their helpers.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
-use test_servers::Kind;
+use inbox_postgres::conformance::PostgresHarness;
+
+const PARTS: &[&str] = &[
+    "commit::",
+    "concurrency::",
+    "duplicates::",
+    "holding::",
+    "ordering::",
+    "races::",
+    "skew::",
+    "texts::",
+    "transactions::",
+];
 
 const REPEATABLE_READ: &[&str] = &["default_transaction_isolation=repeatable read"];
 const SERIALIZABLE: &[&str] = &["default_transaction_isolation=serializable"];
@@ -16,15 +29,27 @@ const SERIALIZABLE: &[&str] = &["default_transaction_isolation=serializable"];
 /// Unlike the others, a database whose texts are sorted by English rules.
 const ICU: &str = "CREATE DATABASE icu TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
 
-/// On the newest server, so that it is the newest that conforms, too.
+/// Runs the parts, or the whole where that is asked for.
+async fn run(harness: impl Fn() -> PostgresHarness) {
+    if std::env::var_os(common::SETTINGS_ON).is_some() {
+        return common::run_suite(harness()).await;
+    }
+    for part in PARTS {
+        common::run_part(harness(), part).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_18_conforms_where_repeatable_read_is_the_default() {
-    let Some(server) = common::own_server_of(Kind::Postgres18, REPEATABLE_READ) else {
+async fn it_conforms_where_repeatable_read_is_the_default() {
+    let Some(server) = common::own_server_with(REPEATABLE_READ) else {
         return;
     };
-    let options = common::patient(server.url());
-    let harness = common::harness(options, Kind::Postgres18, REPEATABLE_READ);
-    common::run_suite(harness.named("postgres-18, repeatable read")).await;
+    let kind = common::kind_with_settings();
+    run(|| {
+        common::harness(common::patient(server.url()), kind, REPEATABLE_READ)
+            .named("postgres, repeatable read")
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,10 +63,10 @@ async fn it_conforms_where_serializable_is_the_default_and_texts_are_sorted_in_e
     common::execute(&url, "SELECT 1 / ('a' < 'B')::int")
         .await
         .unwrap();
-    let harness = common::harness(
-        common::patient(&url),
-        common::kind_with_settings(),
-        SERIALIZABLE,
-    );
-    common::run_suite(harness.named("postgres, serializable, ICU")).await;
+    let kind = common::kind_with_settings();
+    run(|| {
+        common::harness(common::patient(&url), kind, SERIALIZABLE)
+            .named("postgres, serializable, ICU")
+    })
+    .await;
 }

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use conformance_tests::{Options, crash::proxy::Proxy};
+use conformance_tests::{Options, Report, crash::proxy::Proxy};
 use inbox_api::{Bytes, Edit, Filter, Kind, Message, MessageId, Operate as _, Schema as _, State};
 use inbox_postgres::{
     PostgresOptions, PostgresStore,
@@ -55,21 +55,19 @@ pub fn own_server() -> Option<Server> {
     server.filter(|server| !server.is_shared())
 }
 
+/// Names the server, `postgres` or `postgres-18`, for runs of the whole suite with odd settings, by hand.
+pub const SETTINGS_ON: &str = "INBOX_TEST_SETTINGS_ON";
+
 pub fn kind_with_settings() -> ServerKind {
-    match std::env::var("INBOX_TEST_SETTINGS_ON").as_deref() {
+    match std::env::var(SETTINGS_ON).as_deref() {
         Ok("postgres-18") => ServerKind::Postgres18,
         _ => ServerKind::Postgres,
     }
 }
 
-/// A server for one test, with these settings. With `INBOX_TEST_SETTINGS_ON=postgres-18`, for
-/// runs by hand, the newest one.
+/// A server for one test, with these settings: that of [`SETTINGS_ON`].
 pub fn own_server_with(settings: &[&str]) -> Option<Server> {
-    own_server_of(kind_with_settings(), settings)
-}
-
-/// A server of this kind for one test, with these settings.
-pub fn own_server_of(kind: ServerKind, settings: &[&str]) -> Option<Server> {
+    let kind = kind_with_settings();
     let arguments: Vec<&str> = settings.iter().flat_map(|s| ["-c", *s]).collect();
     or_skip(kind, find_own(kind, &arguments)).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -145,12 +143,23 @@ pub fn harness(options: PostgresOptions, kind: ServerKind, settings: &[&str]) ->
 
 /// Runs all cases, several at a time. For servers that a machine need not have.
 pub async fn run_suite(harness: PostgresHarness) {
+    let report = report(harness, "").await;
+    assert!(report.is_conformant(), "{report}");
+}
+
+/// Runs the cases whose `group::name` contains `filter`, several at a time.
+pub async fn run_part(harness: PostgresHarness, filter: &str) {
+    let report = report(harness, filter).await;
+    assert!(report.is_clean() && report.passed > 0, "{filter}: {report}");
+}
+
+async fn report(harness: PostgresHarness, filter: &str) -> Report {
     let options = Options {
+        filter: filter.into(),
         jobs: NonZeroUsize::new(4),
         ..Options::default()
     };
-    let report = conformance_tests::run_with(Arc::new(harness), &options, |_| {}).await;
-    assert!(report.is_conformant(), "{report}");
+    conformance_tests::run_with(Arc::new(harness), &options, |_| {}).await
 }
 
 /// An edit of the payload alone.
