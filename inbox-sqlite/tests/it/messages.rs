@@ -1,15 +1,12 @@
 //! What is about statements: none for nothing, and several for what one does not take.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
 use inbox_api::{
     Bytes, Due, Headers, Kind, Message, MessageId, Operate, Outcome, Receipt, Settled, State, Store,
 };
+
+use crate::common::*;
 
 #[tokio::test]
 async fn nothing_in_gives_nothing_out() {

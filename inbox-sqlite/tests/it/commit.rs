@@ -1,16 +1,13 @@
 //! What a commit answers when a statement has ended the transaction before.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
 use inbox_api::{
     Effect, ErrorKind, Operate, Receipt, Recorded, Settled, Settlement, State, Store as _,
     Transactional,
 };
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Sqlite, SqlitePool, Transaction, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 type Tx = Transaction<'static, Sqlite>;
 

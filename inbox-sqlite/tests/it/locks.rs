@@ -1,21 +1,18 @@
 //! What others' locks may cost: another connection of the file holds the write lock meanwhile.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     future::Future,
     time::{Duration, SystemTime},
 };
 
-use common::*;
 use inbox_api::{
     Begun, Due, Edit, ErrorKind, Extended, Filter, Operate, Outcome, PurgeRequest, Receipt, Schema,
     Settled, Settlement, Slice, State, Store, StoreExt, Subscription, Transactional, from_micros,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 /// Starts `operation` while another connection has the write lock, lets an hour pass by the
 /// store's clock, and gives the lock back.

@@ -1,13 +1,10 @@
 //! The check that the conformance suite makes after each case finds each thing that it looks for.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
 use inbox_api::{AfterDead, InboxName, Store as _};
 use inbox_sqlite::conformance::contradictions;
 use sqlx::{Connection as _, Executor as _, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 /// Seq 1 is leased, 2 pending, 3 to 5 are of the ordering key `a`, 6 and 7 of `b`, whose first blocks.
 async fn filled_inbox() -> TestInbox {

@@ -1,13 +1,7 @@
 //! What is the memory store's own, and what the suite leaves to it as the model of the others.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{
-    DONE, LEASE, fixture, handler, ids, key, message, one_of_each, retry, terms, with, worker,
-};
 use inbox_api::{
     Bytes, Capabilities, ClaimRequest, Cursor, Due, Edit, ErrorKind, Filter, Intervention, Invalid,
     Message, Operate, OrderingKey, Outcome, Page, Receipt, ReceiveAtomicity, Schema, Settled,
@@ -15,6 +9,10 @@ use inbox_api::{
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 use tokio::task::JoinSet;
+
+use crate::common::{
+    DONE, LEASE, fixture, handler, ids, key, message, one_of_each, retry, terms, with, worker,
+};
 
 const TASKS: usize = 16;
 

@@ -1,7 +1,5 @@
 //! What the tests share: a store in a temporary folder, whose clock they move.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
-#[allow(unused_imports, reason = "each test program uses a part")]
 pub use conformance_tests::samples::{
     LEASE, begin, claim, claim_one, dead, defer, get, handler, ids, key, message, ordered,
     processed, request, retry, settle, terms,

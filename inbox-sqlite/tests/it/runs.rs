@@ -1,18 +1,15 @@
 //! Runs, as far as they are about this store's own rows and statements.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
 use inbox_api::{
     Attempts, ClaimRequest, Due, Extended, InboxName, Intervention, Leased, Operate, OrderingKey,
     Outcome, Settled, Settlement, Slice, Store, Transactional,
 };
 use inbox_sqlite::conformance::contradictions;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use crate::common::{self, *};
 
 fn runs(limit: u32) -> ClaimRequest {
     ClaimRequest {

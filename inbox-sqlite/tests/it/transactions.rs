@@ -1,8 +1,4 @@
 //! Recording, receiving and settling inside the caller's transaction.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     future::poll_fn,
@@ -11,13 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::*;
 use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, Due, ErrorKind, Operate, Receipt, Recorded, Settled,
     Settlement, State, Store, StoreExt, Transactional,
 };
 use inbox_sqlite::SqliteStore;
 use sqlx::{Sqlite, SqlitePool, Transaction, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 async fn write(transaction: &mut Transaction<'static, Sqlite>, order: i64) {
     sqlx::query("INSERT INTO orders (id) VALUES (?1)")

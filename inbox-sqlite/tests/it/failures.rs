@@ -1,8 +1,4 @@
 //! Dropped futures, a full disk, corrupt rows, several stores on one file, wake-ups.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     future::Future,
@@ -11,13 +7,14 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use inbox_api::{
     AfterDead, Due, Edit, ErrorKind, Filter, Intervention, Operate, Outcome, Page, PurgeRequest,
     Receipt, Schema, Settled, Settlement, Slice, State, Store, StoreExt, Transactional,
 };
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 /// Polls a future up to `times`, giving SQLite's thread time in between, then drops it. Whether
 /// it completed.

@@ -1,10 +1,5 @@
 //! Settings of the file and of connections that the store did not open.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
 use inbox_api::{
     AfterDead, ErrorKind, Receipt, Recorded, Schema, Settled, Settlement, State, Store, StoreExt,
     Transactional,
@@ -14,6 +9,8 @@ use sqlx::{
     AssertSqlSafe, Connection, Executor, Sqlite, SqliteConnection, SqlitePool, Transaction,
     sqlite::SqliteConnectOptions,
 };
+
+use crate::common::*;
 
 async fn pragma(transaction: &mut Transaction<'static, Sqlite>, name: &str) -> i64 {
     sqlx::query_scalar(AssertSqlSafe(format!("PRAGMA {name}")))

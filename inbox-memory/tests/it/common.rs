@@ -1,13 +1,5 @@
 //! A store whose clock the test moves, and short names for what every test needs.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "helpers of tests, of which each test binary uses some"
-)]
 
-#[allow(unused_imports, reason = "each test program uses a part")]
 pub use conformance_tests::samples::{
     LEASE, dead, defer, handler, key, message, ordered, retry, terms, worker,
 };

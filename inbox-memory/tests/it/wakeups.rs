@@ -1,16 +1,16 @@
 //! Wake-ups: each cause gives one signal, and what is no cause gives none.
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{DONE, LEASE, dead, defer, fixture, handler, key, message, ordered, retry, terms};
 use inbox_api::{
     AfterDead, Due, Edit, Intervention, Operate, Outcome, Receipt, Settled, Store, StoreExt,
     Subscription,
 };
 use tokio::time::{sleep, timeout};
+
+use crate::common::{
+    DONE, LEASE, dead, defer, fixture, handler, key, message, ordered, retry, terms,
+};
 
 async fn is_woken(subscription: &mut Box<dyn Subscription>) -> bool {
     timeout(Duration::from_millis(50), subscription.woken())

@@ -1,15 +1,12 @@
 //! Setting up, and what connect refuses.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{fs, time::Duration};
 
-use common::*;
 use inbox_api::{ErrorKind, InboxName, Operate, Receipt, Schema, Store, StoreExt};
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 async fn raw(inbox: &TestInbox) -> SqliteConnection {
     let options = SqliteConnectOptions::new()

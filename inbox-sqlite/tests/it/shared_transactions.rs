@@ -1,18 +1,15 @@
 //! Operations that are called at the same time and share a transaction.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::*;
 use futures_util::future::join_all;
 use inbox_api::{
     Begun, Effect, ErrorKind, Filter, Operate, Receipt, Settled, Settlement, State, Store, StoreExt,
 };
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 use tokio::time::sleep;
+
+use crate::common::{self, *};
 
 fn done(lease: &inbox_api::Lease) -> Settlement {
     Settlement {

@@ -1,19 +1,16 @@
 //! Backups and dumps that are loaded again: what was accepted stays as it was, or the loaded file is
 //! refused; it never answers with half of it.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{fs, time::Duration};
 
-use common::*;
 use inbox_api::{
     AfterDead, ErrorKind, Filter, Operate, Page, PurgeRequest, Receipt, Record, Schema, State,
     Store, StoreExt, Transactional,
 };
 use inbox_sqlite::SqliteStore;
 use sqlx::{AssertSqlSafe, Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
+
+use crate::common::*;
 
 async fn raw(inbox: &TestInbox) -> SqliteConnection {
     let options = SqliteConnectOptions::new().filename(inbox.path());
