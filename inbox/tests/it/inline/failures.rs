@@ -1,0 +1,239 @@
+//! Failed attempts: what is returned, kept, counted and told.
+
+use super::*;
+
+use crate::logged;
+
+#[tokio::test]
+async fn errors_are_returned_retried_and_fatal_at_the_limit() {
+    let bench = bench();
+    for attempt in 1..=3 {
+        let answer = bench.consume(&message(1), Err("no funds")).await;
+        // The last one is told apart: there is nothing left to deliver again for.
+        is(
+            &answer,
+            if attempt < 3 {
+                "Handler"
+            } else {
+                "Dead(Failed"
+            },
+        );
+        assert_eq!(answer.unwrap_err().is_final(), attempt == 3);
+        let record = bench.record(&message(1)).await;
+        assert_eq!(record.attempts.finished, attempt);
+        assert_eq!(record.last_error.as_deref(), Some("no funds"));
+        if attempt < 3 {
+            assert_eq!(record.state, State::Pending);
+            // Not before the policy's delay.
+            is(&bench.consume(&message(1), Ok(None)).await, "Busy");
+            bench.clock.advance(Duration::from_secs(24 * 3600));
+        } else {
+            assert_eq!(record.state, State::Dead);
+        }
+    }
+    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
+    assert_eq!(bench.runs(), 3);
+}
+
+#[tokio::test]
+async fn deaths_and_failures_are_told() {
+    let (log, _guard) = logged::Log::of(tracing::Level::WARN);
+    let bench = bench();
+    let told = Told::default();
+    let consumer = bench.consumer.clone().hooks(told.clone()).retry(policy(2));
+    for _ in 0..2 {
+        let fail = async |_| Err::<Option<Bytes>, _>("no funds");
+        assert!(consumer.consume(&message(1), fail).await.is_err());
+        bench.clock.advance(Duration::from_secs(24 * 3600));
+    }
+    for _ in 0..2 {
+        let _vanished = bench.hold(&message(2), Duration::from_secs(1)).await;
+        bench.clock.advance(Duration::from_secs(2));
+    }
+    let run = async |_| Ok::<_, String>(None);
+    is(&consumer.consume(&message(2), run).await, "Dead");
+    let expected = ["failed 1: no funds", "dead 1: no funds", "dead 2"];
+    while told.0.lock().unwrap().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    let told = told.0.lock().unwrap().clone();
+    for (told, expected) in told.iter().zip(expected) {
+        assert!(told.starts_with(expected), "{told}");
+    }
+    assert_eq!(log.lines(&["giving up"]).len(), 2, "{}", log.text());
+}
+
+#[derive(Clone, Default)]
+struct Told(Arc<std::sync::Mutex<Vec<String>>>);
+
+#[async_trait::async_trait]
+impl inbox::Hooks for Told {
+    async fn attempt_failed(&self, message: &Leased, error: &str, _: Duration) {
+        let text = format!("failed {}: {error}", message.message.id());
+        self.0.lock().unwrap().push(text);
+    }
+
+    async fn dead_lettered(&self, message: &Leased, reason: &str) {
+        let text = format!("dead {}: {reason}", message.message.id());
+        self.0.lock().unwrap().push(text);
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failed_attempt_and_can_go_on() {
+    let bench = bench();
+    let answer = bench
+        .consumer
+        .consume(&message(1), async |_| -> Result<Option<Bytes>, String> {
+            let index = std::hint::black_box(7);
+            panic!("index {index}")
+        })
+        .await;
+    let Err(ConsumeError::Panicked(panic)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(panic.to_string(), "the handler panicked: index 7");
+    let record = bench.record(&message(1)).await;
+    assert_eq!(
+        (record.state, record.attempts.finished),
+        (State::Pending, 1)
+    );
+    let gone_on = std::panic::catch_unwind(|| panic.resume()).unwrap_err();
+    assert_eq!(gone_on.downcast_ref::<String>().unwrap(), "index 7");
+    // A panic before the first await is contained as well.
+    let sync = |_: Leased| -> std::future::Ready<Result<Option<Bytes>, String>> { panic!("early") };
+    is(&bench.consumer.consume(&message(2), sync).await, "Panicked");
+}
+
+#[tokio::test]
+async fn a_message_that_crashed_its_workers_too_often_is_dead_instead_of_run() {
+    let bench = bench();
+    for _ in 0..3 {
+        let _vanished = bench.hold(&message(1), Duration::from_secs(1)).await;
+        bench.clock.advance(Duration::from_secs(2));
+    }
+    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
+    assert_eq!(bench.runs(), 0);
+    let record = bench.record(&message(1)).await;
+    assert_eq!(record.state, State::Dead);
+    assert!(record.last_error.unwrap().contains('3'));
+}
+
+#[tokio::test]
+async fn attempts_that_are_used_up_because_fewer_are_allowed_now_did_not_crash() {
+    let mut bench = bench();
+    for _ in 0..2 {
+        is(
+            &bench.consume(&message(1), Err("no funds")).await,
+            "Handler",
+        );
+        bench.clock.advance(Duration::from_secs(3600));
+    }
+    bench.consumer = bench.consumer.clone().retry(policy(2));
+    is(&bench.consume(&message(1), Ok(None)).await, "Dead");
+    assert_eq!(bench.runs(), 2);
+    let reason = bench.record(&message(1)).await.last_error.unwrap();
+    assert_eq!(
+        reason,
+        "attempts used up: 2 have failed, and 2 are allowed now"
+    );
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Charge {
+    #[error("the bank does not answer")]
+    Bank(#[from] std::io::Error),
+    #[error("the card was declined")]
+    Declined,
+}
+
+fn bank() -> Charge {
+    Charge::Bank(std::io::Error::other("connection reset"))
+}
+
+#[tokio::test]
+async fn an_error_of_any_type_is_kept_with_its_type_and_sources() {
+    let bench = bench();
+    let fail = async |_: Leased| Err::<Option<Bytes>, _>(bank());
+    let answer = bench.consumer.consume(&message(1), fail).await;
+    let Err(ConsumeError::Handler(failure)) = answer else {
+        panic!("{answer:?}");
+    };
+    // The caller has the error itself.
+    assert!(matches!(failure.find::<Charge>(), Some(Charge::Bank(_))));
+    let kept = bench.record(&message(1)).await.last_error.unwrap();
+    let place = module_path!();
+    assert_eq!(
+        kept,
+        format!("{place}::Charge: the bank does not answer: connection reset")
+    );
+}
+
+#[tokio::test]
+async fn errors_are_classified_as_those_of_a_processor() {
+    let bench = bench();
+    let consumer = bench
+        .consumer
+        .clone()
+        .classify(|_: &std::io::Error| Remedy::Defer(Duration::from_secs(60)))
+        .classify(|error: &Charge| match error {
+            Charge::Declined => Remedy::Dead,
+            Charge::Bank(_) => Remedy::Retry,
+        });
+    let answer = consumer
+        .consume(&message(1), async |_| Err::<Option<Bytes>, _>(bank()))
+        .await;
+    is(&answer, "Handler");
+    let deferred = bench.record(&message(1)).await;
+    assert_eq!(deferred.state, State::Pending);
+    // It costs no attempt.
+    assert_eq!(deferred.attempts.started, 0);
+    let answer = consumer
+        .consume(&message(2), async |_| {
+            Err::<Option<Bytes>, _>(Charge::Declined)
+        })
+        .await;
+    is(&answer, "Dead(Failed");
+    assert!(answer.unwrap_err().is_final());
+    assert_eq!(bench.record(&message(2)).await.state, State::Dead);
+}
+
+#[tokio::test]
+async fn what_a_handler_decides_itself_stands() {
+    let bench = bench();
+    let consumer = bench.consumer.clone().classify(|_: &Charge| Remedy::Retry);
+    for (id, failure, state, started) in [
+        (1, Failure::dead(Charge::Declined), State::Dead, 1),
+        (
+            2,
+            Failure::defer(Duration::from_secs(60), "later"),
+            State::Pending,
+            0,
+        ),
+        (
+            3,
+            Failure::pause(Duration::from_secs(60), "closed"),
+            State::Pending,
+            0,
+        ),
+        (
+            4,
+            Failure::retry_after(Duration::from_secs(60), "limit"),
+            State::Pending,
+            1,
+        ),
+    ] {
+        let fail = async |_: Leased| Err::<Option<Bytes>, _>(failure);
+        assert!(consumer.consume(&message(id), fail).await.is_err());
+        let record = bench.record(&message(id)).await;
+        assert_eq!((record.state, record.attempts.started), (state, started));
+        assert_eq!(
+            state == State::Pending,
+            record.due_at >= record.accepted_at + Duration::from_secs(60)
+        );
+    }
+    // Nothing is to be settled of a lease that is another's.
+    let lost = async |_: Leased| Err::<Option<Bytes>, _>(Failure::lease_lost());
+    is(&consumer.consume(&message(5), lost).await, "LeaseLost");
+    assert_eq!(bench.record(&message(5)).await.state, State::Leased);
+}

@@ -1,0 +1,675 @@
+//! Transactional handlers on SQLite: effects exactly once, whatever goes wrong.
+
+mod failed_attempts;
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use inbox::{
+    Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims, Clock, Completion,
+    Context, Effect, Error, ErrorKind, Extended, Failure, Handler, HandlerName, Key, Lease,
+    LeaseTerms, Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record, Recorded,
+    Result, Router, Schema as _, Settled, Settlement, State, Store, StoreExt as _, Subscription,
+    Transactional, TransactionalHandler, WorkerName, in_transaction, in_transaction_fn,
+};
+use inbox_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::{Sqlite, Transaction};
+
+use crate::{logged::Log, processor_support::*};
+
+/// SQLite, with commits and openings that go wrong on demand.
+#[derive(Clone)]
+struct Fickle {
+    inner: SqliteStore,
+    clock: Clock,
+    /// Another worker takes the message over before the next transaction is opened.
+    steal: Arc<AtomicBool>,
+    /// So many openings fail.
+    outage: Arc<AtomicUsize>,
+    /// The next call of this name never answers.
+    hangs: Arc<Mutex<Option<&'static str>>>,
+}
+
+impl Fickle {
+    async fn hang_in(&self, operation: &'static str) {
+        let is_next = self
+            .hangs
+            .lock()
+            .unwrap()
+            .take_if(|next| *next == operation);
+        if is_next.is_some() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+struct Fragile {
+    inner: Transaction<'static, Sqlite>,
+    commit: Commit,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Commit {
+    Works,
+    Fails,
+    LosesReply,
+    Hangs,
+    Conflicts,
+}
+
+impl Fragile {
+    /// The effect that has to happen once.
+    async fn write(&mut self, context: &Context) -> std::result::Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO effects (id) VALUES (?)")
+            .bind(context.message().id().as_str())
+            .execute(&mut *self.inner)
+            .await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Fickle {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.inner.capabilities();
+        capabilities.exclusive_transactions = true;
+        capabilities
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        self.inner.receive(messages).await
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        self.inner.claim(request).await
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.inner.settle(settlements).await
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        self.inner.extend(leases, length).await
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        self.inner.begin(message, terms).await
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        self.inner.subscribe(handlers).await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Transactional for Fickle {
+    type Transaction = Fragile;
+
+    async fn open(&self) -> Result<Fragile> {
+        self.hang_in("open").await;
+        if self.steal.swap(false, SeqCst) {
+            self.clock.advance(Duration::from_secs(3600));
+            let thief = WorkerName::new("thief").unwrap();
+            let length = Duration::from_secs(24 * 60 * 60);
+            let claims = self.inner.claim_for(&billing(), 1, length, &thief).await?;
+            assert_eq!(claims.leased.len(), 1);
+        }
+        if self
+            .outage
+            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
+            .is_ok()
+        {
+            return Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("open"));
+        }
+        let inner = self.inner.open().await?;
+        Ok(Fragile {
+            inner,
+            commit: Commit::Works,
+        })
+    }
+
+    async fn commit(&self, transaction: Fragile) -> Result<()> {
+        self.hang_in("commit").await;
+        let error = || Error::new(ErrorKind::Unavailable, "planned").in_operation("commit");
+        match transaction.commit {
+            Commit::Works => self.inner.commit(transaction.inner).await,
+            Commit::Fails => Err(error()),
+            Commit::Conflicts => {
+                Err(Error::new(ErrorKind::Conflict, "planned").in_operation("commit"))
+            }
+            Commit::LosesReply => {
+                self.inner.commit(transaction.inner).await?;
+                Err(error().with_effect(Effect::Unknown))
+            }
+            Commit::Hangs => {
+                self.inner.commit(transaction.inner).await?;
+                std::future::pending().await
+            }
+        }
+    }
+
+    async fn roll_back(&self, transaction: Fragile) -> Result<()> {
+        self.hang_in("roll back").await;
+        self.inner.roll_back(transaction.inner).await
+    }
+
+    async fn receive_in(&self, to: &mut Fragile, messages: &[Message]) -> Result<Vec<Receipt>> {
+        self.inner.receive_in(&mut to.inner, messages).await
+    }
+
+    async fn record_in(
+        &self,
+        to: &mut Fragile,
+        message: &Message,
+        result: Option<Bytes>,
+    ) -> Result<Recorded> {
+        self.inner.record_in(&mut to.inner, message, result).await
+    }
+
+    async fn keep_result_in(&self, to: &mut Fragile, key: &Key, result: Bytes) -> Result<()> {
+        self.inner.keep_result_in(&mut to.inner, key, result).await
+    }
+
+    async fn settle_in(&self, to: &mut Fragile, all: &[Settlement]) -> Result<Vec<Settled>> {
+        self.hang_in("settle").await;
+        self.inner.settle_in(&mut to.inner, all).await
+    }
+}
+
+struct Place {
+    store: Fickle,
+    _directory: tempfile::TempDir,
+}
+
+impl Place {
+    async fn new(messages: impl IntoIterator<Item = Message>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Clock::system();
+        let options = SqliteOptions::new(directory.path().join("inbox.db"))
+            .payload_limit(1000)
+            .clock(clock.clone());
+        let inner = SqliteStore::connect(options).await.unwrap();
+        inner.create().await.unwrap();
+        let mut transaction = inner.open().await.unwrap();
+        sqlx::query("CREATE TABLE effects (id TEXT NOT NULL)")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        inner.commit(transaction).await.unwrap();
+        let messages: Vec<_> = messages.into_iter().collect();
+        let receipts = inner.receive(&messages).await.unwrap();
+        assert!(receipts.iter().all(|receipt| *receipt == Receipt::Accepted));
+        let store = Fickle {
+            inner,
+            clock,
+            steal: Arc::default(),
+            outage: Arc::default(),
+            hangs: Arc::default(),
+        };
+        Self {
+            store,
+            _directory: directory,
+        }
+    }
+
+    /// The ids of all effects that are visible, in order.
+    async fn effects(&self) -> Vec<String> {
+        let mut transaction = self.store.inner.open().await.unwrap();
+        let ids = sqlx::query_scalar("SELECT id FROM effects ORDER BY id")
+            .fetch_all(&mut *transaction)
+            .await
+            .unwrap();
+        self.store.inner.roll_back(transaction).await.unwrap();
+        ids
+    }
+
+    async fn record(&self, id: &str) -> Record {
+        self.store.inner.get(&key(id)).await.unwrap().unwrap()
+    }
+
+    fn processor(&self, handler: impl TransactionalHandler<Fragile>) -> ProcessorBuilder {
+        let handler = in_transaction(self.store.clone(), handler);
+        Processor::builder(Arc::new(self.store.clone()))
+            .router(Router::new(billing()).on("order.placed", handler))
+            .poll_intervals(Duration::from_millis(2), Duration::from_millis(10))
+            .concurrency(8)
+            .retry(at_once(5))
+    }
+}
+
+/// The lease of handlers that outlive it.
+const LEASE: Duration = Duration::from_millis(200);
+
+/// Writes, and then does what the message's id asks for on its first attempts.
+struct Ledger;
+
+#[async_trait]
+impl TransactionalHandler<Fragile> for Ledger {
+    async fn handle(
+        &self,
+        transaction: &mut Fragile,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        transaction.write(context).await?;
+        let fate = context
+            .message()
+            .id()
+            .as_str()
+            .split('-')
+            .next()
+            .unwrap_or_default();
+        if fate == "dead" {
+            return Err(Failure::dead("after writing"));
+        }
+        if fate == "large" {
+            return Ok(Completion::with_result(vec![b'x'; 1001]));
+        }
+        if context.attempts().started > 2 {
+            return Ok(Completion::with_result("done"));
+        }
+        match fate {
+            "error" => return Err(Failure::retry("after writing")),
+            "panic" => panic!("after writing"),
+            "slow" => std::future::pending().await,
+            // So many tenths of a lease.
+            "tenths" => {
+                let tenths = context.message().id().as_str().split('-').next_back();
+                let tenths: u32 = tenths.unwrap_or_default().parse()?;
+                tokio::time::sleep(LEASE * tenths / 10).await;
+            }
+            "settled" => return Ok(Completion::already_settled()),
+            "commit" => transaction.commit = Commit::Fails,
+            "reply" => transaction.commit = Commit::LosesReply,
+            "hang" => transaction.commit = Commit::Hangs,
+            _ => {}
+        }
+        Ok(Completion::with_result("done"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn effects_happen_exactly_once() {
+    let fates = ["fine", "error", "panic", "slow", "commit", "reply", "hang"];
+    let never = ["dead-1", "settled-1"].map(String::from);
+    let ids: Vec<_> = fates
+        .iter()
+        .flat_map(|fate| (0..4).map(move |n| format!("{fate}-{n}")))
+        .collect();
+    // Its result is not kept, its effect is.
+    let large = String::from("large-1");
+    let place = Place::new(ids.iter().chain(&never).chain([&large]).map(message)).await;
+    // The time-out covers the wait for SQLite's only write lock, so any attempt can fail.
+    let builder = place
+        .processor(Ledger)
+        .handler_timeout(Duration::from_millis(500));
+    until_idle(builder.retry(at_once(10_000))).await;
+    let mut expected = ids.clone();
+    expected.push(large.clone());
+    expected.sort();
+    assert_eq!(place.effects().await, expected);
+    for id in &ids {
+        let record = place.record(id).await;
+        assert_eq!(
+            record.state,
+            State::Processed,
+            "{id}: {:?}",
+            record.last_error
+        );
+        assert_eq!(record.result.as_deref(), Some(b"done".as_slice()), "{id}");
+        let is_repeated = ["error", "panic", "slow", "commit"]
+            .iter()
+            .any(|f| id.starts_with(f));
+        assert!(
+            record.attempts.started >= if is_repeated { 3 } else { 1 },
+            "{id}"
+        );
+    }
+    let record = place.record(&large).await;
+    assert_eq!((record.state, record.result), (State::Processed, None));
+    for id in &never {
+        assert_eq!(place.record(id).await.state, State::Dead, "{id}");
+    }
+}
+
+/// Gives way to another transaction: the first time by itself, then at the commit.
+struct Contended(AtomicUsize);
+
+#[async_trait]
+impl TransactionalHandler<Fragile> for Contended {
+    async fn handle(
+        &self,
+        transaction: &mut Fragile,
+        context: &Context,
+    ) -> Result<Completion, Failure> {
+        transaction.write(context).await?;
+        match self.0.fetch_add(1, SeqCst) {
+            0 => return Err(Failure::conflict("write conflict")),
+            1..4 => transaction.commit = Commit::Conflicts,
+            _ => {}
+        }
+        Ok(Completion::default())
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_between_transactions_costs_no_attempt() {
+    let place = Place::new([message("1")]).await;
+    let summary = until_idle(place.processor(Contended(AtomicUsize::new(0)))).await;
+    assert_eq!((summary.processed, summary.retried), (1, 0));
+    assert_eq!(place.effects().await, ["1"]);
+    let record = place.record("1").await;
+    assert_eq!(
+        (record.state, record.attempts.started),
+        (State::Processed, 1)
+    );
+}
+
+/// One that never stops uses up its attempts like any other failure.
+#[tokio::test]
+async fn conflicts_without_end_are_failures() {
+    let place = Place::new([message("1")]).await;
+    let handler = in_transaction_fn(place.store.clone(), |_, _| async {
+        Err::<(), _>(Failure::conflict("write conflict"))
+    });
+    let builder = Processor::builder(Arc::new(place.store.clone()))
+        .router(Router::new(billing()).on("order.placed", handler))
+        .retry(at_once(2));
+    until_idle(builder).await;
+    let record = place.record("1").await;
+    assert_eq!((record.state, record.attempts.started), (State::Dead, 2));
+}
+
+#[tokio::test]
+async fn a_transaction_whose_lease_was_lost_is_rolled_back() {
+    let place = Place::new([message("1")]).await;
+    place.store.steal.store(true, SeqCst);
+    let told = Told::default();
+    let summary = until_idle(place.processor(Ledger).hooks(told.clone())).await;
+    assert_eq!(
+        (summary.lease_lost, summary.processed, summary.retried),
+        (1, 0, 0)
+    );
+    assert_eq!(told.all(), ["lost 1"]);
+    assert!(place.effects().await.is_empty());
+    let record = place.record("1").await;
+    assert_eq!(
+        (record.state, record.worker.unwrap().as_str()),
+        (State::Leased, "thief")
+    );
+}
+
+#[tokio::test]
+async fn an_outage_costs_no_attempt() {
+    let place = Place::new([message("fine-1"), message("fine-2")]).await;
+    place.store.outage.store(4, SeqCst);
+    let summary = until_idle(place.processor(Ledger)).await;
+    assert_eq!((summary.claimed, summary.processed), (2, 2));
+    assert_eq!(place.store.outage.load(SeqCst), 0);
+    assert_eq!(place.effects().await, ["fine-1", "fine-2"]);
+}
+
+/// No call may take longer than it is told, also those that only transactions make.
+#[tokio::test]
+async fn a_call_that_never_answers_is_given_up_in_time() {
+    for operation in ["open", "settle", "commit", "roll back"] {
+        let id = if operation == "roll back" {
+            "error-1"
+        } else {
+            "fine-1"
+        };
+        let place = Place::new([message(id)]).await;
+        *place.store.hangs.lock().unwrap() = Some(operation);
+        let builder = place
+            .processor(Ledger)
+            .store_timeout(Duration::from_secs(1));
+        let began = std::time::Instant::now();
+        let summary = until_idle(builder).await;
+        assert_eq!((summary.processed, summary.dead), (1, 0), "{operation}");
+        let took = began.elapsed();
+        assert!(took >= Duration::from_secs(1), "{operation}: {took:?}");
+        assert!(took < Duration::from_secs(30), "{operation}: {took:?}");
+        assert_eq!(place.effects().await, [id], "{operation}");
+    }
+}
+
+#[tokio::test]
+async fn inline_use_in_a_transaction_answers_in_time() {
+    use inbox::inline::{ConsumeError, OnDuplicate, consume_in_transaction_within};
+
+    for operation in ["open", "commit", "roll back"] {
+        let place = Place::new([]).await;
+        *place.store.hangs.lock().unwrap() = Some(operation);
+        let work = async |_: &mut Fragile| match operation {
+            "roll back" => Err("no funds"),
+            _ => Ok(()),
+        };
+        let (message, limit) = (message("1"), Duration::from_millis(200));
+        let policy = OnDuplicate::Skip;
+        let consuming = consume_in_transaction_within(&place.store, &message, policy, limit, work);
+        let answer = tokio::time::timeout(Duration::from_secs(30), consuming).await;
+        match (operation, answer.unwrap().unwrap_err()) {
+            ("open", ConsumeError::Store(error))
+            | ("commit", ConsumeError::Unrecorded(Some(error))) => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+            }
+            ("roll back", ConsumeError::Handler(error)) => assert_eq!(error, "no funds"),
+            (_, error) => panic!("{operation}: {error:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_transaction_that_keeps_all_others_waiting_may_outlive_its_lease() {
+    let (log, _guard) = Log::of(tracing::Level::WARN);
+    let ids = ["tenths-2", "tenths-5", "tenths-15", "tenths-30"];
+    let place = Place::new(ids.map(message)).await;
+    let summary = until_idle(place.processor(Ledger).lease(LEASE)).await;
+    assert_eq!(
+        (summary.processed, summary.retried, summary.dead),
+        (4, 0, 0)
+    );
+    assert_eq!(place.effects().await.len(), 4);
+    for id in ids {
+        let record = place.record(id).await;
+        assert_eq!(
+            (record.state, record.attempts.started),
+            (State::Processed, 1)
+        );
+    }
+    let cancelled = log.lines(&["before it could be renewed"]);
+    assert!(cancelled.is_empty(), "{cancelled:?}");
+}
+
+/// Its renewals wait for the transaction, and so does everybody who would take the message.
+#[tokio::test]
+async fn a_long_transaction_stops_no_other_handler() {
+    let place = Place::new([message("tenths-100"), message_of("plain", "plain", "x")]).await;
+    let ledger = in_transaction(place.store.clone(), Ledger);
+    let plain = |context: Context| async move {
+        tokio::select! {
+            () = context.cancellation().cancelled() => Err(Failure::retry("told to stop")),
+            () = tokio::time::sleep(LEASE * 110 / 10) => Ok(()),
+        }
+    };
+    let router = Router::new(billing())
+        .on("order.placed", ledger)
+        .on("plain", plain);
+    // The transaction takes twice as long.
+    let builder = Processor::builder(Arc::new(place.store.clone()))
+        .router(router)
+        .lease(LEASE * 5);
+    let summary = until_idle(builder).await;
+    assert_eq!(
+        (summary.processed, summary.retried, summary.released),
+        (2, 0, 0)
+    );
+    assert_eq!(summary.lease_lost, 0);
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_stopped_on_purpose_is_rolled_back_and_costs_no_attempt() {
+    let place = Place::new([message("slow-1")]).await;
+    let builder = place
+        .processor(Ledger)
+        .drain_limit(Duration::from_millis(300));
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let processor = builder.build().unwrap();
+    let task = tokio::spawn(async move { processor.run(stop).await });
+    eventually("claimed", async || {
+        place.record("slow-1").await.state == State::Leased
+    })
+    .await;
+    shutdown.cancel();
+    let summary = task.await.unwrap().unwrap();
+    assert_eq!((summary.released, summary.abandoned), (1, 0));
+    let record = place.record("slow-1").await;
+    assert_eq!((record.state, record.attempts.started), (State::Pending, 0));
+    assert_eq!(record.last_error, None);
+    assert!(place.effects().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_processor_that_is_dropped_leaves_no_transaction_open() {
+    let place = Place::new([message("slow-1"), message("fine-1")]).await;
+    let processor = place.processor(Ledger).build().unwrap();
+    let task = tokio::spawn(async move { processor.run(CancellationToken::new()).await });
+    eventually("claimed", async || {
+        place.record("slow-1").await.state == State::Leased
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    // Opening takes the write lock, so this would fail during an open transaction.
+    let effects = place.effects().await;
+    assert!(effects.iter().all(|id| id == "fine-1"), "{effects:?}");
+}
+
+/// A handler around a transactional one that goes on for five leases after the commit, and ends
+/// then as its message's id says.
+fn with_a_tail(store: &Fickle, cancelled: Arc<AtomicBool>) -> impl Handler {
+    let ledger = Arc::new(in_transaction(store.clone(), Ledger));
+    move |context: Context| {
+        let (ledger, cancelled) = (ledger.clone(), cancelled.clone());
+        async move {
+            let completion = ledger.handle(&context).await?;
+            tokio::select! {
+                () = tokio::time::sleep(LEASE * 5) => {}
+                () = context.cancellation().cancelled() => cancelled.store(true, SeqCst),
+            }
+            match context.message().id().as_str() {
+                "fails" => Err(Failure::retry("in the tail")),
+                "dies" => Err(Failure::dead("in the tail")),
+                "panics" => panic!("in the tail"),
+                "completes" => Ok(Completion::default()),
+                _ => Ok(completion),
+            }
+        }
+    }
+}
+
+/// The lease ends with the commit, so there is none to lose.
+#[tokio::test]
+async fn a_handler_that_goes_on_after_its_commit_is_let_finish() {
+    let (log, _guard) = Log::of(tracing::Level::WARN);
+    let ids = ["fine", "fails", "dies", "panics", "completes"];
+    let place = Place::new(ids.map(message)).await;
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let told = Told::default();
+    let router =
+        Router::new(billing()).on("order.placed", with_a_tail(&place.store, cancelled.clone()));
+    let builder = Processor::builder(Arc::new(place.store.clone()))
+        .router(router)
+        .hooks(told.clone())
+        .lease(LEASE);
+    let summary = until_idle(builder).await;
+    assert!(!cancelled.load(SeqCst), "told to stop");
+    assert_eq!((summary.claimed, summary.processed), (5, 5));
+    assert_eq!((summary.lease_lost, summary.retried), (0, 0));
+    assert!(told.all().is_empty(), "{:?}", told.all());
+    assert!(told.failures.lock().unwrap().is_empty());
+    for id in ids {
+        assert_eq!(place.record(id).await.state, State::Processed, "{id}");
+    }
+    for words in ["lease lost", "lease ran out"] {
+        let lost = log.lines(&[words]);
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+}
+
+/// Nothing else waits for it: its transaction is over.
+#[tokio::test]
+async fn what_comes_after_a_commit_keeps_no_other_message_waiting() {
+    let place = Place::new([message("first")]).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let (ledger, is_over) = (in_transaction(place.store.clone(), Ledger), over.clone());
+    let ledger = Arc::new(ledger);
+    let handler = move |context: Context| {
+        let (ledger, over) = (ledger.clone(), is_over.clone());
+        async move {
+            let completion = ledger.handle(&context).await?;
+            while context.message().id().as_str() == "first" && !over.load(SeqCst) {
+                tokio::time::sleep(LEASE / 10).await;
+            }
+            Ok::<_, Failure>(completion)
+        }
+    };
+    let processor = Processor::builder(Arc::new(place.store.clone()))
+        .router(Router::new(billing()).on("order.placed", handler))
+        .lease(LEASE)
+        .build()
+        .unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let running = tokio::spawn(async move { processor.run(stop).await });
+    eventually("committed", async || {
+        place.record("first").await.state == State::Processed
+    })
+    .await;
+    tokio::time::sleep(LEASE * 2).await;
+    let receipts = place.store.receive(&[message("second")]).await.unwrap();
+    assert_eq!(receipts, [Receipt::Accepted]);
+    let next = eventually("the second is processed", async || {
+        place.record("second").await.state == State::Processed
+    });
+    let waited = tokio::time::timeout(Duration::from_secs(20), next).await;
+    over.store(true, SeqCst);
+    shutdown.cancel();
+    let summary = running.await.unwrap().unwrap();
+    assert!(waited.is_ok(), "the first keeps the second waiting");
+    assert_eq!((summary.processed, summary.lease_lost), (2, 0));
+}
+
+/// It has taken place: what is told and counted says so.
+#[tokio::test]
+async fn a_commit_whose_reply_is_lost_is_a_completion() {
+    for id in ["reply-1", "hang-1"] {
+        let place = Place::new([message(id)]).await;
+        let told = Told::default();
+        let builder = place
+            .processor(Ledger)
+            .hooks(told.clone())
+            .store_timeout(Duration::from_secs(1));
+        let summary = until_idle(builder).await;
+        assert_eq!(
+            (summary.processed, summary.retried, summary.lease_lost),
+            (1, 0, 0),
+            "{id}"
+        );
+        assert!(told.all().is_empty(), "{:?}", told.all());
+        assert!(told.failures.lock().unwrap().is_empty());
+        assert_eq!(place.effects().await, [id]);
+    }
+}

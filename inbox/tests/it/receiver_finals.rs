@@ -1,0 +1,214 @@
+//! What a receiver makes final at once: nothing is acknowledged before it is.
+
+use std::{sync::Arc, time::Duration};
+
+use inbox::{
+    Begun, Clock, Due, ErrorKind, Filter, Fingerprint, Headers, Inbox, Key, LeaseTerms, Message,
+    MessageId, Page, PurgeRequest, Receipt, Record, Schema as _, State, StoreExt as _, WorkerName,
+    memory::{MemoryOptions, MemoryStore},
+    receiver::{
+        ChannelSource, Delivery, Raw, Receiver, Rejection, SourceError, StreamSource, Submission,
+        Summary,
+    },
+};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::faulty::{self, Fault, FaultyStore, handler, message};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// An inbox whose clock is ahead of this machine's.
+async fn ahead(by: Duration) -> (Arc<dyn Inbox>, Clock) {
+    let clock = Clock::system();
+    clock.advance(by);
+    let store = MemoryStore::with(MemoryOptions::new().clock(clock.clone()));
+    store.create().await.unwrap();
+    (Arc::new(store), clock)
+}
+
+fn recorder(inbox: &Arc<dyn Inbox>) -> Receiver {
+    Receiver::builder(inbox.clone()).record_only().build()
+}
+
+async fn record(receiver: &Receiver, messages: Vec<Message>) -> Summary {
+    let (sender, channel) = tokio::sync::mpsc::channel(10);
+    for message in messages {
+        sender.send(message).await.unwrap();
+    }
+    drop(sender);
+    let mut source = ChannelSource::new(channel);
+    let running = receiver.run(&mut source, CancellationToken::new());
+    running.await.unwrap()
+}
+
+/// What a receiver does that is killed right after.
+async fn begin_and_die(inbox: &Arc<dyn Inbox>, message: &Message) {
+    let terms = LeaseTerms::new(Duration::from_secs(5), WorkerName::new("dead").unwrap());
+    let begun = inbox.begin(message, &terms.unwrap()).await.unwrap();
+    assert!(matches!(begun, Begun::Run(_)));
+}
+
+async fn state(inbox: &Arc<dyn Inbox>, id: &str) -> State {
+    let key = Key::new(handler("billing"), MessageId::new(id).unwrap());
+    inbox.get(&key).await.unwrap().unwrap().state
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_dead_receiver_began_is_waited_for_whatever_this_machine_s_clock_says() {
+    for by in [Duration::ZERO, Duration::from_secs(6), HOUR] {
+        let (inbox, clock) = ahead(by).await;
+        begin_and_die(&inbox, &message("1")).await;
+        let receiver = recorder(&inbox);
+        let recording = tokio::spawn(async move { record(&receiver, vec![message("1")]).await });
+        sleep(Duration::from_secs(4)).await;
+        assert!(!recording.is_finished(), "acknowledged before it is final");
+        clock.advance(Duration::from_secs(5));
+        let summary = recording.await.unwrap();
+        assert_eq!((summary.accepted, summary.duplicates), (1, 0));
+        assert_eq!(state(&inbox, "1").await, State::Processed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_does_not_count_as_waiting() {
+    let (inbox, clock) = ahead(Duration::ZERO).await;
+    begin_and_die(&inbox, &message("1")).await;
+    let store = Arc::new(FaultyStore::new(inbox.clone()));
+    store.plan("begin", vec![Fault::Before(ErrorKind::Unavailable); 20]);
+    let receiver = Receiver::builder(store.clone()).record_only().build();
+    let recording = tokio::spawn(async move { record(&receiver, vec![message("1")]).await });
+    let began = Instant::now();
+    while store.calls("begin") <= 20 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(began.elapsed() > Duration::from_secs(10));
+    sleep(Duration::from_secs(4)).await;
+    assert!(!recording.is_finished(), "acknowledged before it is final");
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(recording.await.unwrap().accepted, 1);
+    assert_eq!(state(&inbox, "1").await, State::Processed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_its_time_is_not_waited_for_for_ever() {
+    let (inbox, _) = ahead(HOUR).await;
+    let later = message("1").with_due(Due::After(HOUR));
+    assert_eq!(inbox.receive_one(&later).await.unwrap(), Receipt::Accepted);
+    let summary = record(&recorder(&inbox), vec![message("1"), message("2")]).await;
+    assert_eq!((summary.accepted, summary.duplicates), (1, 1));
+    assert_eq!(state(&inbox, "1").await, State::Pending);
+}
+
+#[tokio::test]
+async fn a_recorded_message_keeps_its_fingerprint() {
+    let inbox = faulty::memory().await;
+    let given = message("1").with_fingerprint(Fingerprint::new(7));
+    let _ = record(&recorder(&inbox), vec![given.clone(), message("2")]).await;
+    let same = Receipt::Duplicate { differs: false };
+    assert_eq!(inbox.receive_one(&given).await.unwrap(), same);
+    assert_eq!(inbox.receive_one(&message("2")).await.unwrap(), same);
+    let other = Receipt::Duplicate { differs: true };
+    assert_eq!(inbox.receive_one(&message("1")).await.unwrap(), other);
+}
+
+/// A delivery without a message, such as a topic's tombstone.
+#[derive(Clone)]
+struct Tombstone(Raw);
+
+impl Tombstone {
+    fn at(offset: &str) -> Self {
+        let mut headers = Headers::new();
+        headers.insert("topic", "orders").unwrap();
+        headers.insert("offset", offset).unwrap();
+        Self(Raw::new("").with_headers(headers))
+    }
+}
+
+impl Delivery for Tombstone {
+    fn message(&self) -> Result<Message, Rejection> {
+        Err(Rejection::new("there is no id"))
+    }
+
+    fn raw(&self) -> Option<Raw> {
+        Some(self.0.clone())
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// The dead letters after these deliveries, and how many of those were kept.
+async fn keep(inbox: &Arc<dyn Inbox>, deliveries: Vec<Tombstone>) -> (Vec<Record>, u64) {
+    let receiver = Receiver::builder(inbox.clone()).keep_rejected(handler("rejected"));
+    let deliveries = deliveries.into_iter().map(Ok);
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    let running = receiver.build();
+    let running = running.run(&mut source, CancellationToken::new());
+    let summary = running.await.unwrap();
+    let filter = Filter {
+        handler: Some(handler("rejected")),
+        ..Filter::default()
+    };
+    let listing = inbox.list(&filter, &Page::first(100)).await.unwrap();
+    (listing.records, summary.kept)
+}
+
+#[tokio::test]
+async fn deliveries_that_differ_in_their_headers_are_as_many_dead_letters() {
+    let inbox = faulty::memory().await;
+    let both = vec![Tombstone::at("1"), Tombstone::at("2")];
+    let (letters, kept) = keep(&inbox, both.clone()).await;
+    assert_eq!((letters.len(), kept), (2, 2));
+    assert!(letters.iter().all(|letter| letter.state == State::Dead));
+    let (letters, kept) = keep(&inbox, both).await;
+    assert_eq!((letters.len(), kept), (2, 2), "redeliveries are duplicates");
+}
+
+#[tokio::test]
+async fn recording_tells_of_other_content() {
+    let inbox = faulty::memory().await;
+    let recorder = recorder(&inbox);
+    let send = async |message: Message| {
+        let (submission, answered) = Submission::new(message);
+        let mut source = StreamSource::new(futures_util::stream::iter([Ok(submission)]));
+        let running = recorder.run(&mut source, CancellationToken::new());
+        running.await.unwrap();
+        answered.await.unwrap().unwrap()
+    };
+    let other = message("1").with_fingerprint(Fingerprint::new(7));
+    assert_eq!(send(message("1")).await, Receipt::Accepted);
+    for (message, differs) in [(message("1"), false), (other, true), (message("1"), false)] {
+        assert_eq!(send(message).await, Receipt::Duplicate { differs });
+    }
+}
+
+/// Defect: what has to be stored again is acknowledged while it is pending.
+#[tokio::test]
+async fn what_is_purged_while_it_is_compared_is_recorded_again() {
+    let inbox = faulty::memory().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let mut store = FaultyStore::new(inbox.clone());
+    store.gate = Some(gate.clone());
+    let store = Arc::new(store);
+    let receiver = Receiver::builder(store.clone()).record_only().build();
+    let _ = record(&receiver, vec![message("1")]).await;
+    let again = tokio::spawn(async move { record(&receiver, vec![message("1")]).await });
+    while store.calls("begin") < 2 {
+        tokio::task::yield_now().await;
+    }
+    let all = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
+    assert_eq!(inbox.purge(&all).await.unwrap(), 1);
+    gate.add_permits(1);
+    let summary = again.await.unwrap();
+    assert_eq!((summary.accepted, summary.duplicates), (1, 0));
+    assert_eq!(state(&inbox, "1").await, State::Processed);
+}

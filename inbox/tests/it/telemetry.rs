@@ -1,0 +1,436 @@
+//! What the processor logs and counts.
+
+use std::{sync::Arc, time::Duration};
+
+use inbox::{Context, ErrorKind, Failure, Fallback, Router};
+use tracing::Level;
+
+use crate::{logged::Log, processor_support::*};
+
+/// One message of each fate.
+async fn eventful() -> (Arc<Spy>, Router) {
+    let spy = Arc::new(Spy::new());
+    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let traced = message_of("ok", "fine", "secret payload")
+        .with_header(inbox::headers::TRACEPARENT, traceparent)
+        .unwrap()
+        .with_header("authorization", "secret header")
+        .unwrap();
+    let others = [
+        message_of("json", "unreadable", r#"{"order": "secret payload"}"#),
+        message_of("retry", "failing", "secret payload"),
+        message_of("panic", "panicking", "secret payload"),
+        message_of("new", "unknown", "secret payload"),
+    ];
+    spy.receive_all(others.into_iter().chain([traced])).await;
+    let router = Router::new(billing())
+        .fallback(Fallback::DeadLetter)
+        .on("ok", |_: Context| async {
+            tracing::info!("from within");
+            Ok::<_, Failure>(b"secret result".to_vec())
+        })
+        .on_json("json", |_: u64, _| async { Ok::<_, Failure>(()) })
+        .on("retry", |_: Context| async {
+            Err::<(), _>(Failure::retry("try again"))
+        })
+        .on("panic", |_: Context| async {
+            panic!("oh") as Result<(), Failure>
+        });
+    (spy, router)
+}
+
+#[tokio::test]
+async fn logs_name_the_message_and_hide_its_content() {
+    let (log, _guard) = Log::of(Level::TRACE);
+    let (spy, router) = eventful().await;
+    spy.corrupt.lock().unwrap().push(inbox::CorruptRow {
+        place: "row 7".into(),
+        reason: "no such state".into(),
+    });
+    let summary = until_idle(processor(&spy, router).retry(at_once(2))).await;
+    assert_eq!(
+        (summary.processed, summary.dead, summary.retried),
+        (1, 4, 2)
+    );
+    let text = log.text();
+    assert!(!text.contains("secret"), "{text}");
+    let within = text
+        .lines()
+        .find(|line| line.contains("from within"))
+        .unwrap();
+    for field in [
+        "handle{",
+        "handler=\"billing\"",
+        "kind=\"ok\"",
+        "id=\"fine\"",
+        "attempt=1",
+        "traceparent=\"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"",
+    ] {
+        assert!(within.contains(field), "{field} in {within}");
+    }
+    for part in [
+        "claimed",
+        "settled",
+        "row 7",
+        "try again",
+        "panicked: oh",
+        "giving up",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_logged_once() {
+    let (log, _guard) = Log::of(Level::INFO);
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([message(1)]).await;
+    for operation in ["claim", "settle"] {
+        spy.disturb(operation, Trouble::Refuse(ErrorKind::Unavailable));
+    }
+    let router =
+        Router::new(billing()).on("order.placed", |_: Context| async { Ok::<_, Failure>(()) });
+    let run = until_idle(processor(&spy, router));
+    let recovery = async {
+        eventually("tried", async || spy.claim_limits.lock().unwrap().len() > 3).await;
+        spy.calm("claim");
+        eventually("tried", async || spy.settle_sizes.lock().unwrap().len() > 3).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        spy.calm("settle");
+    };
+    tokio::join!(run, recovery);
+    let text = log.text();
+    for part in [
+        "cannot claim",
+        "claiming works",
+        "cannot settle",
+        "settling works",
+    ] {
+        assert_eq!(text.matches(part).count(), 1, "{part} in {text}");
+    }
+}
+
+#[cfg(feature = "metrics")]
+mod counted {
+    use std::{
+        collections::BTreeMap,
+        sync::{
+            Mutex,
+            atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        },
+    };
+
+    use metrics::{
+        Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
+        Unit,
+    };
+
+    use super::*;
+
+    /// Keeps counters as they are, and of histograms how many values there were.
+    #[derive(Default)]
+    struct Book(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+    struct Values(Arc<AtomicU64>);
+
+    impl HistogramFn for Values {
+        fn record(&self, _: f64) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    impl Book {
+        fn entry(&self, key: &Key) -> Arc<AtomicU64> {
+            let labels: Vec<_> = key.labels().map(metrics::Label::value).collect();
+            let name = format!("{} {}", key.name(), labels.join(","));
+            self.0.lock().unwrap().entry(name).or_default().clone()
+        }
+    }
+
+    impl Book {
+        fn value(&self, name: &str) -> Option<u64> {
+            let book = self.0.lock().unwrap();
+            let value = book.get(name)?;
+            Some(value.load(std::sync::atomic::Ordering::SeqCst))
+        }
+    }
+
+    impl Recorder for Book {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.entry(key))
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.entry(key))
+        }
+
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(Arc::new(Values(self.entry(key))))
+        }
+    }
+
+    #[test]
+    fn each_outcome_is_counted() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let (spy, router) = eventful().await;
+                let interval = Duration::from_millis(1);
+                let builder = processor(&spy, router).retry(at_once(2)).backlog_monitor(
+                    spy.inner.clone(),
+                    Duration::from_secs(60),
+                    interval,
+                );
+                let processor = builder.build().unwrap();
+                let shutdown = inbox::CancellationToken::new();
+                let stop = async {
+                    eventually("all is done", async || {
+                        let is_final = |record: &inbox::Record| record.state.is_final();
+                        spy.records().await.iter().all(is_final)
+                    })
+                    .await;
+                    eventually("and known", async || {
+                        book.value("inbox_backlog billing") == Some(0)
+                    })
+                    .await;
+                    shutdown.cancel();
+                };
+                let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+                assert_eq!(summary.unwrap().claimed, 7);
+            });
+        });
+        let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_claimed_total billing"), Some(7));
+        assert_eq!(value("inbox_processed_total billing"), Some(1));
+        assert_eq!(value("inbox_retried_total billing"), Some(2));
+        assert_eq!(value("inbox_dead_total billing"), Some(4));
+        assert_eq!(value("inbox_lease_lost_total billing"), Some(0));
+        // One had no handler.
+        assert_eq!(value("inbox_handler_seconds billing"), Some(6));
+        assert!(value("inbox_claim_seconds ") >= Some(2));
+        assert!(value("inbox_settle_seconds ") >= Some(2));
+        // Gauges: zero as a floating-point number is zero here too.
+        assert_eq!(value("inbox_backlog billing"), Some(0));
+        assert_eq!(value("inbox_lag_seconds billing"), Some(0));
+    }
+
+    /// A dead message that holds up its ordering key.
+    async fn block_a_key(store: &dyn inbox::Inbox) {
+        use inbox::StoreExt as _;
+
+        let key = inbox::OrderingKey::new("k").unwrap();
+        let poison = message(4).with_ordering_key(key);
+        let worker = inbox::WorkerName::new("w").unwrap();
+        let terms = inbox::LeaseTerms::new(Duration::from_secs(9), worker).unwrap();
+        let inbox::Begun::Run(leased) = store.begin(&poison, &terms).await.unwrap() else {
+            panic!("it is new");
+        };
+        let outcome = inbox::Outcome::Dead {
+            reason: "poison".into(),
+            after: inbox::AfterDead::Block,
+        };
+        let settled = store.settle_one(&leased.lease, outcome).await.unwrap();
+        assert_eq!(settled, inbox::Settled::Done);
+    }
+
+    #[test]
+    fn gauges_of_handlers_that_vanish_go_to_zero_and_unserved_ones_have_their_own() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let gauge = |name: &str| book.value(name).map(f64::from_bits);
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
+                let other = inbox::HandlerName::new("other").unwrap();
+                let all = [message(1), message(2), message(3).for_handler(other)];
+                block_a_key(&*spy.inner).await;
+                spy.receive_all(all.clone()).await;
+                let router =
+                    Router::new(billing()).on("x", |_: Context| async { Ok::<_, Failure>(()) });
+                let every = Duration::from_secs(1);
+                let processor = processor(&spy, router)
+                    .backlog_monitor(spy.inner.clone(), every * 60, every)
+                    .build()
+                    .unwrap();
+                let shutdown = inbox::CancellationToken::new();
+                let check = async {
+                    tokio::time::sleep(every * 3).await;
+                    assert_eq!(gauge("inbox_backlog billing"), Some(2.0));
+                    assert_eq!(gauge("inbox_blocking_dead billing"), Some(1.0));
+                    assert_eq!(gauge("inbox_unserved_backlog other"), Some(1.0));
+                    for message in &all {
+                        let _ = spy.inner.discard(message.key()).await.unwrap();
+                    }
+                    for state in [inbox::State::Discarded, inbox::State::Dead] {
+                        let expired = inbox::PurgeRequest::new(state, Duration::ZERO, 100);
+                        spy.inner.purge(&expired.unwrap()).await.unwrap();
+                    }
+                    let statistics = spy.inner.statistics().await.unwrap();
+                    assert!(statistics.handlers.is_empty());
+                    tokio::time::sleep(every * 3).await;
+                    assert_eq!(gauge("inbox_backlog billing"), Some(0.0));
+                    assert_eq!(gauge("inbox_blocking_dead billing"), Some(0.0));
+                    assert_eq!(gauge("inbox_unserved_backlog other"), Some(0.0));
+                    shutdown.cancel();
+                };
+                let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), check);
+                summary.unwrap();
+            });
+        });
+    }
+
+    #[test]
+    fn failures_and_deaths_in_inline_use_and_corrupt_rows_are_counted() {
+        use inbox::{LeaseTerms, WorkerName, inline::InlineConsumer};
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                let worker = WorkerName::new("inline").unwrap();
+                let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+                let consumer = InlineConsumer::new(spy.clone(), terms).retry(at_once(2));
+                for _ in 0..2 {
+                    let fail = async |_| Err::<Option<inbox::Bytes>, _>("no");
+                    assert!(consumer.consume(&message(1), fail).await.is_err());
+                }
+                spy.corrupt.lock().unwrap().push(inbox::CorruptRow {
+                    place: "row 7".into(),
+                    reason: "no such state".into(),
+                });
+                let router = Router::new(billing())
+                    .on("x", |_: Context| async { Ok::<_, Failure>(()) })
+                    .on("odd", |_: Context| async {
+                        Err::<(), _>(Failure::dead("odd"))
+                    });
+                spy.receive_all([message_of("odd", 2, "x")]).await;
+                spy.disturb("settle", Trouble::RefuseOutcome { always: true });
+                until_idle(processor(&spy, router)).await;
+                let run = async |_| Ok::<_, String>(None);
+                assert!(consumer.consume(&message(3), run).await.is_err());
+            });
+        });
+        let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_refused_total billing"), Some(2));
+        assert_eq!(value("inbox_retried_total billing"), Some(1));
+        assert_eq!(value("inbox_dead_total billing"), Some(1));
+        assert_eq!(value("inbox_inline_total billing,failed"), Some(1));
+        assert_eq!(value("inbox_inline_total billing,dead"), Some(1));
+        assert_eq!(value("inbox_corrupt_total "), Some(1));
+    }
+
+    #[test]
+    fn inline_use_in_a_transaction_is_counted() {
+        use inbox::{
+            Schema as _,
+            inline::{OnDuplicate, consume_in_transaction},
+        };
+        use inbox_sqlite::{SqliteOptions, SqliteStore};
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let directory = tempfile::tempdir().unwrap();
+                let options = SqliteOptions::new(directory.path().join("inbox.db"));
+                let store = SqliteStore::connect(options).await.unwrap();
+                store.create().await.unwrap();
+                for result in [Err("no funds"), Ok(()), Ok(())] {
+                    let work = async |_: &mut _| result;
+                    let message = message(1);
+                    let policy = OnDuplicate::Skip;
+                    let answer = consume_in_transaction(&store, &message, policy, work).await;
+                    assert_eq!(answer.is_ok(), result.is_ok());
+                }
+            });
+        });
+        for outcome in ["failed", "ran", "duplicate"] {
+            let name = format!("inbox_inline_total billing,{outcome}");
+            assert_eq!(book.value(&name), Some(1), "{outcome}");
+        }
+    }
+
+    /// An archive with room for one slice.
+    struct OnePlace(AtomicBool);
+
+    #[async_trait::async_trait]
+    impl inbox::Archiver for OnePlace {
+        async fn archive(
+            &self,
+            _: &[inbox::Record],
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            match self.0.swap(true, SeqCst) {
+                false => Ok(()),
+                true => Err("full".into()),
+            }
+        }
+    }
+
+    #[test]
+    fn receiving_inline_use_and_purging_are_counted() {
+        use inbox::{
+            Janitor, LeaseTerms, WorkerName,
+            inline::InlineConsumer,
+            receiver::{Receiver, StreamSource},
+        };
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let store = Arc::new(inbox_memory::MemoryStore::new());
+                let deliveries = [message(1), message(2), message(1)].map(Ok);
+                let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+                let receiver = Receiver::builder(store.clone()).build();
+                let shutdown = inbox::CancellationToken::new();
+                receiver.run(&mut source, shutdown).await.unwrap();
+
+                let worker = WorkerName::new("inline").unwrap();
+                let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+                let consumer = InlineConsumer::new(store.clone(), terms);
+                for n in [1, 1, 2] {
+                    let handler = async |_| Ok::<_, String>(None);
+                    consumer.consume(&message(n), handler).await.unwrap();
+                }
+
+                // What is deleted counts also when the rest fails.
+                let janitor = Janitor::builder(store).keep_processed(Duration::ZERO);
+                let janitor = janitor.slice(1).archiver(OnePlace(AtomicBool::new(false)));
+                janitor.build().unwrap().sweep().await.unwrap_err();
+            });
+        });
+        let value = |name: &str| book.value(name);
+        assert_eq!(value("inbox_received_total accepted"), Some(2));
+        assert_eq!(value("inbox_received_total duplicate"), Some(1));
+        assert_eq!(value("inbox_received_total rejected"), Some(0));
+        assert_eq!(value("inbox_receive_seconds "), Some(1));
+        assert_eq!(value("inbox_inline_total billing,ran"), Some(2));
+        assert_eq!(value("inbox_inline_total billing,duplicate"), Some(1));
+        assert_eq!(value("inbox_purged_total processed"), Some(1));
+    }
+}
