@@ -11,7 +11,7 @@
     clippy::panic,
     reason = "shared with the suite's own tests, which use all of it"
 )]
-#[path = "../../tests/broken/mod.rs"]
+#[path = "../../tests/it/broken/mod.rs"]
 mod broken;
 
 use std::{

@@ -1,7 +1,5 @@
 //! When the suite asks a fixture whether its tables agree, and what becomes of the answer.
 
-#![allow(clippy::panic, reason = "helpers of tests are tests as well")]
-
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

@@ -1,7 +1,5 @@
 //! What a user of the suite reads: a store that fails, one that panics, and what was not checked.
 
-#![allow(clippy::panic, reason = "helpers of tests are tests as well")]
-
 use std::sync::Arc;
 
 use async_trait::async_trait;

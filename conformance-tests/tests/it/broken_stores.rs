@@ -1,18 +1,11 @@
 //! The suite is tested itself: each broken store must be caught by the case that names its
 //! defect, and the same wrapper without a defect must pass everything.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests are tests as well"
-)]
-
-mod broken;
-
 use std::{collections::BTreeSet, num::NonZeroUsize, sync::Arc};
 
-use broken::{Correct, Defect, Workshop};
 use conformance_tests::{CASES, Harness, Need, Options, Report, Verdict, run, run_with};
+
+use crate::broken::{self, Correct, Defect, Workshop};
 
 fn workshop<D: Defect>(name: &'static str, defect: fn() -> D) -> Arc<dyn Harness> {
     Arc::new(Workshop { name, defect })
@@ -185,7 +178,7 @@ fn there_are_enough_broken_stores() {
 /// As `cargo run -p conformance-tests --example mutants -- --markdown` prints it.
 #[test]
 fn the_readme_lists_them() {
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let mut rows = readme.lines().filter(|line| line.ends_with("` |"));
     for (name, id) in BROKEN {
         let row = format!("| {} | `{id}` |", name.replace('_', " "));
