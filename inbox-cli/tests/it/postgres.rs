@@ -1,18 +1,11 @@
 //! The command on PostgreSQL, where it is not as on a file: places that cannot be reached, servers
 //! that go away, and its own schemas.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use nix::sys::signal::Signal;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use support::{Counts, Place, WEBHOOKS, events, finish, signal, wait_for};
 use test_servers::{Kind, Server, require_or_skip};
+
+use crate::support::{Counts, Place, WEBHOOKS, events, finish, signal, wait_for};
 
 /// Runs one query for one text on the server of `place`, without the command.
 fn ask(place: &Place, sql: &str) -> Option<String> {

@@ -6,7 +6,7 @@ use reqwest::{Certificate, Client};
 use serde_json::json;
 
 use crate::{
-    service::{Service, TOKEN},
+    serve::service::{Service, TOKEN},
     support::{Output, Place, wait_for},
 };
 

@@ -9,7 +9,7 @@ use sha1::Sha1;
 use sha2::{Sha256, Sha512};
 
 use crate::{
-    service::{Service, on_both_stores},
+    serve::service::{Service, on_both_stores},
     support::{Place, lines, wait_for},
 };
 
@@ -133,7 +133,7 @@ async fn a_webhook_needs_no_file() {
         "cat >> handled",
     ];
     let service = Service::start(&place, &arguments);
-    let signature = sign(crate::service::TOKEN, "{}");
+    let signature = sign(super::service::TOKEN, "{}");
     assert_eq!(deliver(&service, "d1", "{}", &signature).await, 202);
     wait_for("the handler", || place.read("handled") == "{}");
 }

@@ -1,12 +1,5 @@
 //! Processing: retries, dead letters, interventions, and workers that are killed.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader, Read, Write},
@@ -22,7 +15,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{Counts, Place, event, events, finish, on_every_store, wait_for};
+
+use crate::support::{self, Counts, Place, event, events, finish, on_every_store, wait_for};
 
 #[test]
 fn a_failing_command_is_retried_and_then_dead() {

@@ -1,12 +1,5 @@
 //! Readers that have gone, and disks that are full, for everything that prints.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use std::{
     io::{BufRead, BufReader},
     process::{Command, Stdio},
@@ -14,7 +7,7 @@ use std::{
     thread,
 };
 
-use support::{Place, closed_pipe, event, full_disk};
+use crate::support::{self, Place, closed_pipe, event, full_disk};
 
 /// A command line, the exit code that it deserves, and whether it prints on standard output.
 type Case = (&'static [&'static str], i32, bool);

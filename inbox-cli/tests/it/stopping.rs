@@ -1,12 +1,5 @@
 //! Ctrl-C and SIGTERM: what an end that was asked for finishes, hands back and says.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use std::{
     io::{PipeReader, PipeWriter, Write},
     os::unix::process::ExitStatusExt,
@@ -20,7 +13,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use support::{Place, closed_pipe, event, events, finish, on_every_store, signal, wait_for};
+
+use crate::support::{Place, closed_pipe, event, events, finish, on_every_store, signal, wait_for};
 
 #[test]
 fn an_interrupt_finishes_what_runs_and_hands_the_rest_back() {

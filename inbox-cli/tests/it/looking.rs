@@ -1,13 +1,6 @@
 //! Looking, schema, and how the command talks.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
-use support::{Place, event, events, on_every_store};
+use crate::support::{self, Place, event, events, on_every_store};
 
 #[test]
 fn a_message_is_shown_with_its_past_attempts() {

@@ -1,16 +1,9 @@
 //! The command on MongoDB, or what speaks its protocol, where it is not as on a file: places that
 //! cannot be reached, and its own databases.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use inbox_mongo::mongodb::{Client, bson::doc};
-use support::Place;
+
+use crate::support::Place;
 
 /// Whether the server has transactions and change streams, and how many databases are there with
 /// such names, without the command.

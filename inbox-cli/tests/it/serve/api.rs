@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    service::{Service, TOKEN, on_both_stores},
+    serve::service::{Service, TOKEN, on_both_stores},
     support::Place,
 };
 

@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    service::{Service, TOKEN, on_both_stores},
+    serve::service::{Service, TOKEN, on_both_stores},
     support::{Place, finish, signal, wait_for},
 };
 

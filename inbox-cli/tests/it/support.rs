@@ -1,13 +1,5 @@
 //! Runs the built command in its own folder.
 
-// Each test file uses a part of this.
-#![allow(dead_code, reason = "shared by several test binaries")]
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a failure here fails the test that asked"
-)]
-
 use std::{
     fs::File,
     io::{PipeWriter, Write},

@@ -1,18 +1,11 @@
 //! A store that fails for good, and an archive with half a line.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use std::{
     io::Write as _,
     process::{Child, ChildStdin, Stdio},
 };
 
-use support::{Place, event, events, wait_for};
+use crate::support::{self, Place, event, events, wait_for};
 
 /// What is changed in the inbox's file, as an administrator would.
 fn change(place: &Place, sql: &'static str) {

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::{
-    service::{Service, TOKEN, on_both_stores},
+    serve::service::{Service, TOKEN, on_both_stores},
     support::{Place, lines, signal, wait_for},
 };
 
@@ -190,7 +190,7 @@ impl Client {
     /// The answer, if there is one.
     async fn post(&self, path: &str, body: &serde_json::Value) -> Option<serde_json::Value> {
         let request = self.http.post(format!("{}{path}", self.base));
-        let request = request.bearer_auth(crate::service::TOKEN);
+        let request = request.bearer_auth(super::service::TOKEN);
         let request = request.header("content-type", "application/json");
         let response = request.body(body.to_string()).send().await.ok()?;
         let is_success = response.status().is_success();

@@ -1,10 +1,8 @@
 //! What operators do to many messages at once, to handlers, and to an inbox.
 
-mod support;
-
 use std::{thread, time::Duration};
 
-use support::{Place, event, events, finish, on_every_store};
+use crate::support::{Place, event, events, finish, on_every_store};
 
 /// Ingests messages whose handling fails with this text, and with no other attempt.
 fn fails_all(place: &Place, ids: &[&str], error: &str) {

@@ -1,20 +1,13 @@
 //! The command on Redis and its clusters, where it is not as on a file: places that cannot be
 //! reached or are set up otherwise, passwords and users, and inboxes of its own.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use inbox_redis::{
     ACL_RULES,
     redis::{self, Cmd, FromRedisValue},
 };
-use support::{Place, REDIS_KINDS, WEBHOOKS};
 use test_servers::{Kind, Server, find_own, or_skip};
+
+use crate::support::{Place, REDIS_KINDS, WEBHOOKS};
 
 fn on_each(test: impl Fn(Place)) {
     for kind in REDIS_KINDS {

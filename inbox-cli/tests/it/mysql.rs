@@ -1,16 +1,9 @@
 //! The command on MySQL and MariaDB, where it is not as on a file: places that cannot be reached,
 //! and its own tables.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
-use support::{MYSQL_KINDS, Place};
+
+use crate::support::{MYSQL_KINDS, Place};
 
 fn on_each(test: impl Fn(Place)) {
     for kind in MYSQL_KINDS {

@@ -1,13 +1,6 @@
 //! Input: good, bad and hostile.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "helpers of tests, which the configuration for tests does not reach"
-)]
-
-mod support;
-
-use support::{Counts, Place, WEBHOOKS, event, events, on_every_store};
+use crate::support::{self, Counts, Place, WEBHOOKS, event, events, on_every_store};
 
 #[test]
 fn a_file_fed_twice_is_accepted_once() {

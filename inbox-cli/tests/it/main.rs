@@ -1,0 +1,25 @@
+//! The tests of the command, in one program; what it links is another's.
+#![allow(
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests, which fail by panicking"
+)]
+
+mod input;
+mod looking;
+mod mishaps;
+#[cfg(feature = "mongo")]
+mod mongodb;
+#[cfg(feature = "mysql")]
+mod mysql;
+mod operating;
+mod output;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod processing;
+#[cfg(feature = "redis")]
+mod redis;
+mod serve;
+mod stopping;
+mod support;

@@ -1,0 +1,8 @@
+//! `inbox serve`, as a process, over HTTP.
+
+mod api;
+mod configuration;
+mod service;
+mod stopping;
+mod webhooks;
+mod workers;
