@@ -1,11 +1,8 @@
 //! The check that the conformance suite makes after each case finds each thing that it looks for.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
 use inbox_api::{AfterDead, Outcome, Store as _};
+
+use crate::common::{self, *};
 
 /// One is leased, one pending, one processed, three are of the ordering key `a`, two of `b`, whose first
 /// blocks.

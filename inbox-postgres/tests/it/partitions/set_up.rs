@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::common;
+
 #[tokio::test]
 async fn the_options_have_to_agree_with_the_inbox() {
     let Some(ready) = partitioned().await else {

@@ -1,8 +1,4 @@
 //! Everything at once on one inbox: nothing but retries, no deadlock, nothing held twice.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,12 +9,13 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use inbox_api::{
     AfterDead, ClaimRequest, Due, Extended, Filter, LeaseTerms, Leased, Message, Operate as _,
     Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_postgres::PostgresStore;
+
+use crate::common::*;
 
 const MESSAGES: usize = 1200;
 

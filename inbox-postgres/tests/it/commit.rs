@@ -1,8 +1,4 @@
 //! What a commit answers when the transaction is not whole any more.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     pin::pin,
@@ -10,13 +6,14 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use inbox_api::{
     Effect, ErrorKind, Operate as _, Recorded, Settled, Settlement, State, Store as _,
     Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgPool, Postgres, Transaction, postgres::PgPoolOptions};
+
+use crate::common::*;
 
 /// The caller's own pool.
 async fn own_pool(place: &TestInbox) -> PgPool {

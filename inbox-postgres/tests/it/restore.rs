@@ -1,19 +1,16 @@
 //! Logical dumps of a live inbox, loaded whole and in parts, into empty databases and into ones
 //! that are set up: what comes of it is right or refused, never wrong.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{process::Command, time::Duration};
 
-use common::*;
 use inbox_api::{
     AfterDead, Due, Error, ErrorKind, Operate as _, Receipt, Schema as _, Settled, State,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
 use test_servers::{Kind as ServerKind, NoServer, Skipped, or_skip};
+
+use crate::common::*;
 
 /// Runs one of PostgreSQL's own programs; what it says, and whether it went well.
 fn program(name: &str, arguments: &[&str]) -> (String, bool) {

@@ -1,13 +1,5 @@
 //! Servers for the tests of this crate, inboxes on them, and what the tests say to them.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "each test program uses a part of it, and fails by panicking"
-)]
 
-#[allow(unused_imports, reason = "each test program uses a part")]
 pub use conformance_tests::samples::{
     LEASE, begin, claim, claim_one, dead, defer, get, handler, ids, key, message, ordered,
     processed, request, retry, settle, terms, worker,
@@ -55,7 +47,8 @@ pub fn own_server() -> Option<Server> {
     server.filter(|server| !server.is_shared())
 }
 
-/// Names the server, `postgres` or `postgres-18`, for runs of the whole suite with odd settings, by hand.
+/// Names the server, `postgres` or `postgres-18`, for runs of the whole suite where otherwise a part is run,
+/// by hand.
 pub const SETTINGS_ON: &str = "INBOX_TEST_SETTINGS_ON";
 
 pub fn kind_with_settings() -> ServerKind {
@@ -147,16 +140,29 @@ pub async fn run_suite(harness: PostgresHarness) {
     assert!(report.is_conformant(), "{report}");
 }
 
+/// Runs these groups of cases, or all where [`SETTINGS_ON`] asks for that.
+pub async fn run_parts(parts: &[&str], harness: impl Fn() -> PostgresHarness) {
+    if std::env::var_os(SETTINGS_ON).is_some() {
+        return run_suite(harness()).await;
+    }
+    for part in parts {
+        run_part(harness(), part).await;
+    }
+}
+
 /// Runs the cases whose `group::name` contains `filter`, several at a time.
 pub async fn run_part(harness: PostgresHarness, filter: &str) {
     let report = report(harness, filter).await;
-    assert!(report.is_clean() && report.passed > 0, "{filter}: {report}");
+    println!("{report}");
+    assert!(report.is_clean() && report.passed > 0, "{filter}");
 }
 
 async fn report(harness: PostgresHarness, filter: &str) -> Report {
     let options = Options {
         filter: filter.into(),
         jobs: NonZeroUsize::new(4),
+        // The model's, which takes a minute otherwise. Parts are run for the sake of time.
+        budget: (!filter.is_empty()).then_some(Duration::from_secs(15)),
         ..Options::default()
     };
     conformance_tests::run_with(Arc::new(harness), &options, |_| {}).await

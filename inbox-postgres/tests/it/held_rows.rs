@@ -1,17 +1,14 @@
 //! While another transaction holds a message: what waits, what passes it, and what is answered.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use common::*;
 use inbox_api::{
     AfterDead, Begun, Extended, Filter, Operate as _, PurgeRequest, Recorded, Settled, Slice,
     State, Store as _, StoreExt as _, Transactional as _, from_micros,
 };
 use inbox_postgres::PostgresStore;
+
+use crate::common::*;
 
 /// Waits until some backend waits for a lock of another.
 async fn wait_for_a_lock_wait(place: &TestInbox) {

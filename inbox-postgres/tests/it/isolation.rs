@@ -1,19 +1,16 @@
 //! Where connections begin transactions at a stricter level than read committed unless told to, and
 //! where texts are sorted by a language's rules.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
 use inbox_api::{
     AfterDead, ErrorKind, Filter, Operate as _, PurgeRequest, Receipt, Schema as _, Settled,
     Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresStore};
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction, postgres::PgPoolOptions};
+
+use crate::common::*;
 
 const STRICTER: [&str; 2] = ["repeatable read", "serializable"];
 

@@ -1,8 +1,4 @@
 //! Recording, receiving and settling inside the caller's transaction, at every isolation level.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     collections::HashMap,
@@ -10,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::*;
 use inbox_api::{
     AfterDead, Attempts, Begun, Bytes, Due, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest,
     Receipt, Recorded, Settled, Settlement, Slice, State, Store as _, StoreExt as _,
@@ -18,6 +13,8 @@ use inbox_api::{
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool, Postgres, Transaction, postgres::PgPoolOptions};
+
+use crate::common::*;
 
 const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 

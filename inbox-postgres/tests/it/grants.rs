@@ -1,15 +1,12 @@
 //! What a role must be allowed: exactly this, and nothing works with less.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use common::*;
 use inbox_api::{
     AfterDead, Due, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Result,
     Schema as _, Settled, Settlement, Slice, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
+
+use crate::common::*;
 
 /// The grants, for `{role}`: those that SETUP.md lists.
 const GRANTS: &[&str] = &[

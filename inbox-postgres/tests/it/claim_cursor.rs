@@ -1,19 +1,16 @@
 //! Claims while a transaction holds a snapshot: they do not step over what was processed since, and
 //! pass over nothing that can be claimed, however it came to be behind.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
 use inbox_api::{
     AfterDead, Edit, Intervention, Lease, Message, Operate as _, Outcome, Recorded, Settlement,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgConnection, postgres::PgPoolOptions};
+
+use crate::common::*;
 
 /// So many messages that claims start behind them.
 const MANY: usize = 4000;

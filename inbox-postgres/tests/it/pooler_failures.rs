@@ -1,16 +1,11 @@
 //! PgBouncer with nothing behind it, with no connection left, in each of its modes, and with
 //! settings that do not suit.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use common::*;
 use inbox_api::{
     Effect, Error, ErrorKind, Operate as _, Receipt, Recorded, Schema as _, State, Store as _,
     StoreExt as _, Transactional as _,
@@ -18,6 +13,8 @@ use inbox_api::{
 use inbox_postgres::{PostgresOptions, PostgresStore};
 use sqlx::{Connection as _, postgres::PgPoolOptions};
 use test_servers::{Kind as ServerKind, Server, or_skip};
+
+use crate::common::*;
 
 /// An inbox on a server of the test's own, and a store that reaches it through PgBouncer.
 struct Pooled {

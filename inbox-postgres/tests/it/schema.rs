@@ -1,17 +1,14 @@
 //! Setting up, what is refused, names, and the view for people.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
 use inbox_api::{
     AfterDead, Due, ErrorKind, HandlerName, InboxName, Operate as _, Receipt, Schema as _,
     Store as _, StoreExt as _,
 };
 use inbox_postgres::{PayloadType, PostgresStore, SchemaName};
+
+use crate::common::*;
 
 /// A schema without an inbox, and a store on it.
 async fn empty() -> Option<Ready> {

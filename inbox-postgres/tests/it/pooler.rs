@@ -1,15 +1,12 @@
 //! Behind PgBouncer in transaction mode.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::sync::LazyLock;
 
-use common::*;
 use inbox_api::{Effect, ErrorKind, Receipt, Store as _, StoreExt as _, Wakeups};
 use inbox_postgres::PostgresOptions;
 use test_servers::{Error, Kind as ServerKind, Server, require_or_skip};
+
+use crate::common::*;
 
 static SERVER: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(ServerKind::Pgbouncer));

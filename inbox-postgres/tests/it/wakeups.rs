@@ -1,15 +1,10 @@
 //! Notifications: who is woken, how soon, and after what.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use common::*;
 use inbox_api::{
     AfterDead, Due, Edit, ErrorKind, Filter, Operate as _, Outcome, PurgeRequest, Receipt,
     Settlement, Slice, State, Store as _, StoreExt as _, Subscription, Transactional as _, Wakeups,
@@ -17,6 +12,8 @@ use inbox_api::{
 use inbox_postgres::PostgresStore;
 use sqlx::postgres::{PgListener, PgPoolOptions};
 use test_servers::Server;
+
+use crate::common::*;
 
 const SOON: Duration = Duration::from_secs(10);
 /// Long enough for a notification that was sent to arrive.

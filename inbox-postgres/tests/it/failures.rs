@@ -1,16 +1,11 @@
 //! What a caller is told when something is wrong with the connections or the server, and that the
 //! store goes on when it is right again.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use common::*;
 use inbox_api::{
     Edit, Effect, Error, ErrorKind, Operate as _, Receipt, Schema as _, State, Store as _,
     StoreExt as _, Transactional as _,
@@ -18,6 +13,8 @@ use inbox_api::{
 use inbox_postgres::PostgresStore;
 use sqlx::postgres::PgPoolOptions;
 use test_servers::{Kind as ServerKind, Server, or_skip};
+
+use crate::common::*;
 
 /// An inbox on a server of the test's own.
 async fn alone() -> Option<(Arc<Mutex<Server>>, Ready)> {

@@ -1,15 +1,12 @@
 //! The operator's side: counts that are summed up, silence where it is asked for, rows that are missing.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::*;
 use inbox_api::{
     AfterDead, Edit, ErrorKind, Filter, Operate, Page, PurgeRequest, State, Store, StoreExt,
 };
+
+use crate::common::{self, *};
 
 #[tokio::test]
 async fn records_alone_do_not_make_the_counts_grow() {

@@ -1,8 +1,4 @@
 //! Connections that go silent: every call ends, and the next one uses another connection.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     future::Future,
@@ -10,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::*;
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
     Due, Edit, Effect, Error, ErrorKind, Filter, Operate as _, Page, PurgeRequest, Receipt,
@@ -18,6 +13,8 @@ use inbox_api::{
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+
+use crate::common::*;
 
 /// Longer than any call takes that is answered, even on a slow machine, as a rule.
 const LIMIT: Duration = Duration::from_secs(2);

@@ -1,18 +1,15 @@
 //! Builds of several revisions and versions on one database, and inboxes of several names in one
 //! schema.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use common::*;
 use inbox_api::{
     ErrorKind, InboxName, Operate as _, Receipt, Schema as _, State, Store as _, StoreExt as _,
     Transactional as _,
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
+
+use crate::common::*;
 
 /// What another build's set-up sends: the same tables, and functions that are called in the same
 /// way, with other comments and blanks in them.

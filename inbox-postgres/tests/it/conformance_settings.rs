@@ -2,14 +2,10 @@
 //! default, and texts that are sorted by a language's rules. Of the suite, what several transactions do at
 //! once, and texts: the whole takes three times as long there as elsewhere.
 //!
-//! By hand, the whole: `INBOX_TEST_SETTINGS_ON=postgres cargo test -p inbox-postgres --test
+//! By hand, the whole: `INBOX_TEST_SETTINGS_ON=postgres cargo test -p inbox-postgres --test it
 //! conformance_settings`, or `=postgres-18` on the newest server.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
-use inbox_postgres::conformance::PostgresHarness;
+use crate::common;
 
 const PARTS: &[&str] = &[
     "commit::",
@@ -29,23 +25,13 @@ const SERIALIZABLE: &[&str] = &["default_transaction_isolation=serializable"];
 /// Unlike the others, a database whose texts are sorted by English rules.
 const ICU: &str = "CREATE DATABASE icu TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'";
 
-/// Runs the parts, or the whole where that is asked for.
-async fn run(harness: impl Fn() -> PostgresHarness) {
-    if std::env::var_os(common::SETTINGS_ON).is_some() {
-        return common::run_suite(harness()).await;
-    }
-    for part in PARTS {
-        common::run_part(harness(), part).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_conforms_where_repeatable_read_is_the_default() {
     let Some(server) = common::own_server_with(REPEATABLE_READ) else {
         return;
     };
     let kind = common::kind_with_settings();
-    run(|| {
+    common::run_parts(PARTS, || {
         common::harness(common::patient(server.url()), kind, REPEATABLE_READ)
             .named("postgres, repeatable read")
     })
@@ -64,7 +50,7 @@ async fn it_conforms_where_serializable_is_the_default_and_texts_are_sorted_in_e
         .await
         .unwrap();
     let kind = common::kind_with_settings();
-    run(|| {
+    common::run_parts(PARTS, || {
         common::harness(common::patient(&url), kind, SERIALIZABLE)
             .named("postgres, serializable, ICU")
     })

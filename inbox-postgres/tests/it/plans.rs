@@ -3,20 +3,17 @@
 //!
 //! Measured by the server's own counters of scans and rows, which count what was really read in
 //! functions as well.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use common::*;
 use inbox_api::{
     AfterDead, ClaimRequest, Due, Edit, Filter, Key, Lease, LeaseTerms, Message, Operate as _,
     Page, PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_postgres::PostgresStore;
 use sqlx::{Executor as _, PgPool, postgres::PgPoolOptions};
+
+use crate::common::*;
 
 /// How many messages are there of each sort when there are many.
 const MANY: i64 = 100_000;

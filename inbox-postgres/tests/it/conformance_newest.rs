@@ -1,10 +1,8 @@
 //! The conformance suite, on PostgreSQL 18, where there is one.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::panic)]
-
-mod common;
 
 use test_servers::{Kind, require_or_skip};
+
+use crate::common;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_18_conforms() {

@@ -1,9 +1,5 @@
 //! Inboxes in partitions, a subject in each file, and what they share.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod dropping;
 mod set_up;
 mod statements;
@@ -18,7 +14,6 @@ use std::{
     time::Duration,
 };
 
-use common::*;
 use inbox_api::{
     AfterDead, Begun, ClaimRequest, Edit, ErrorKind, Filter, Intervention, Message, Operate as _,
     Page, PurgeRequest, Receipt, Recorded, Schema as _, Settled, Settlement, State, Store as _,
@@ -26,6 +21,8 @@ use inbox_api::{
 };
 use inbox_postgres::{Partitions, PostgresOptions, PostgresStore};
 use sqlx::PgConnection;
+
+use crate::common::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
