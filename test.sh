@@ -40,7 +40,7 @@ awk '
     }
     # What failed is said again at the end, where it is looked for.
     /^ *(Running|Doc-tests) / { running = $0 }
-    /^failures:$/ { if (!failing) failures = failures "\n" running "\n"; failing = 1 }
+    /^failures:$/ { if (!failing) failures = failures "\n" package running "\n"; failing = 1 }
     /^test result: / || /^error: / { failing = 0; shown = 0 }
     failing && shown++ < 200 { failures = failures $0 "\n" }
     / NOT CHECKED: / { unchecked[package]++ }
