@@ -4,8 +4,9 @@
 //!
 //! Of the suite, what partitions do otherwise: keys are in their own table, which receives, begins and
 //! records insert into under a lock of the messages' table, and which each purge, removal and dropped
-//! partition empties; and tables are made and dropped while others work. Claims, settlements, ordering
-//! keys and what operators look at are the same statements as without. What is only there in partitions: `partitions`.
+//! partition empties; and tables are made and dropped while others work. Claims, settlements, commits,
+//! ordering keys and what operators look at are the same statements as without. What is there only in
+//! partitions: `partitions`.
 //!
 //! By hand, the whole: `INBOX_TEST_SETTINGS_ON=postgres cargo test -p inbox-postgres --test it
 //! conformance_partitioned`.
@@ -20,7 +21,6 @@ use crate::common;
 const PARTS: &[&str] = &[
     "begin::",
     "clearing::",
-    "commit::",
     "concurrency::",
     "dropping::",
     "duplicates::",
