@@ -22,6 +22,15 @@ use inbox_api::{Schema as _, Store as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::Effects};
 use test_servers::{Kind, Server, require_or_skip};
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests, of which crash runs need a part"
+)]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use common::connect_options;

@@ -1,23 +1,17 @@
 //! Workers that take messages while they are being stored.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-use common::{handler, message, on_each, ordered};
 use inbox_api::{
     Attempts, Begun, ClaimRequest, LeaseTerms, Operate as _, Outcome, Receipt, Settled, Settlement,
     State, Store as _, WorkerName,
 };
 use inbox_mysql::MySqlStore;
+
+use crate::common::{self, handler, message, on_each, ordered, waiting};
 
 const RECEIVERS: usize = 12;
 const CLAIMERS: usize = 6;
@@ -153,12 +147,7 @@ fn content_that_is_not_to_be_seen_yet_is_waited_for() {
                 store.claim(&request).await.unwrap()
             }
         });
-        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
-                       WHERE trx_state = 'LOCK WAIT'";
-        while !claiming.is_finished() && inbox.number(waiting).await == 0 {
-            // The servers renew what they answer only when nobody has asked for a tenth of a second.
-            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
-        }
+        while !claiming.is_finished() && waiting(&inbox).await == 0 {}
         sqlx::raw_sql("COMMIT").execute(&mut storing).await.unwrap();
         let claims = claiming.await.unwrap();
         assert_eq!(claims.corrupt, []);

@@ -1,17 +1,11 @@
 //! The rows that statistics add up stay few.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{connect_options, message, on_each};
 use inbox_api::{Operate as _, Recorded, State, Transactional as _};
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
+
+use crate::common::{connect_options, message, on_each};
 
 /// The store sees nothing of such a commit.
 #[test]

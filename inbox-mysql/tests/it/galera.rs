@@ -2,14 +2,7 @@
 //! nodes, and a node that is killed under load. Skipped where there is no Galera.
 //!
 //! Of the suite, what several transactions do at once. By hand, the whole:
-//! `INBOX_TEST_SUITE_ON=galera cargo test -p inbox-mysql --test galera`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
+//! `INBOX_TEST_SUITE_ON=galera cargo test -p inbox-mysql --test it galera`.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use common::{TestInbox, claim, connect_options, handler, message, processed, report};
 use conformance_tests::CASES;
 use inbox_api::{
     Operate as _, Receipt, Schema as _, Settled, Settlement, State, Store as _, StoreExt as _,
@@ -29,6 +21,8 @@ use inbox_api::{
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::MySqlHarness};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, mysql::MySqlPoolOptions};
 use test_servers::{Kind, require_or_skip};
+
+use crate::common::{self, TestInbox, claim, connect_options, handler, message, processed, report};
 
 const PARTS: &[&str] = &[
     "commit",

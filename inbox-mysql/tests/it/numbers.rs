@@ -1,24 +1,18 @@
 //! The numbers of messages: drawn by the table, and never taken for one another.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::{collections::HashSet, time::Duration};
 
-use common::{
-    TestInbox, accept, claim, connect_options, key, message, on_each, ordered, own_server,
-    processed, settle,
-};
 use inbox_api::{
     ClaimRequest, ErrorKind, Operate as _, PurgeRequest, Receipt, Schema as _, State, Store as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{Executor as _, mysql::MySqlPoolOptions};
 use test_servers::Kind;
+
+use crate::common::{
+    self, TestInbox, accept, claim, connect_options, key, message, on_each, ordered, own_server,
+    processed, settle,
+};
 
 /// A session that is made to draw a number which is in use: once, and again and again.
 #[test]

@@ -1,24 +1,18 @@
 //! Logical dumps and what becomes of the numbers, the tokens and the keys when they are loaded.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use common::{
-    TestInbox, accept, claim, dead,
-    dump::{available, dump, load, load_all},
-    key, message, on_each, ordered, processed, settle,
-};
 use inbox_api::{
     AfterDead, ErrorKind, Lease, Operate as _, PurgeRequest, Receipt, Schema as _, Settled, State,
     Store as _, StoreExt as _,
 };
 use inbox_mysql::MySqlStore;
+
+use crate::common::{
+    self, TestInbox, accept, claim, dead,
+    dump::{available, dump, load, load_all},
+    key, message, on_each, ordered, processed, settle,
+};
 
 /// Only rows; those that are there already, such as the mark of a set-up, stay.
 const ROWS: [&str; 2] = ["--no-create-info", "--insert-ignore"];

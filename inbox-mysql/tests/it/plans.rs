@@ -1,24 +1,18 @@
 //! What the statements read: no more with a backlog and a history than without. Measured by the
 //! server's own counters of the rows that a session has read.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use common::{
-    TestInbox, claim, dead, defer, handler, key, message, on_each, ordered, processed, terms,
-};
 use inbox_api::{
     AfterDead, ClaimRequest, Due, Edit, Filter, Intervention, Lease, Message, Operate as _,
     Outcome, Page, PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
+
+use crate::common::{
+    self, TestInbox, claim, dead, defer, handler, key, message, on_each, ordered, processed, terms,
+};
 
 /// How many messages of each sort there are when there are many.
 const MANY: i64 = 20_000;

@@ -1,18 +1,12 @@
 //! Steps in a caller's transaction that do not come to their end, on a pool of the caller's. On the store's
 //! own connections: the conformance suite.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod common;
-
-use common::{TestInbox, claim, connect_options, message, on_each, waits};
 use conformance_tests::BusinessWrites as _;
 use inbox_api::{Effect, ErrorKind, Message, Receipt, Recorded, Store as _, Transactional as _};
 use inbox_mysql::{MySqlStore, conformance::Effects};
 use sqlx::{MySql, MySqlPool, Transaction, mysql::MySqlPoolOptions};
+
+use crate::common::{TestInbox, claim, connect_options, message, on_each, waits};
 
 /// With one connection, so that each transaction follows the others in its session.
 async fn pool(inbox: &TestInbox, session: &'static str) -> MySqlPool {

@@ -1,22 +1,16 @@
 //! What becomes of connections: silent ones are given up, and sessions of the caller's pool are left as
 //! they were.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{accept, claim, connect_options, key, message, on_each, terms};
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
     ErrorKind, Operate as _, Outcome, Settled, Settlement, Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{Executor as _, mysql::MySqlPoolOptions};
+
+use crate::common::{self, accept, claim, connect_options, key, message, on_each, terms};
 
 const LIMIT: Duration = Duration::from_secs(1);
 /// Far beyond the limit, on any machine.

@@ -1,25 +1,19 @@
 //! Transactions of the caller's whose snapshot is older than what they work on: in the servers'
 //! default isolation, and in the strictest.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{
-    TestInbox, accept, claim, claim_one, dead, defer, key, message, on_each, ordered, processed,
-    settle,
-};
 use inbox_api::{
     AfterDead, Edit, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State,
     Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
+
+use crate::common::{
+    self, TestInbox, accept, claim, claim_one, dead, defer, key, message, on_each, ordered,
+    processed, settle,
+};
 
 const ISOLATIONS: [&str; 4] = [
     "READ UNCOMMITTED",

@@ -1,19 +1,13 @@
 //! Histories of attempts, which both servers write as JSON, each in its way.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{LEASE, accept, claim, key, message, on_each, settle};
 use inbox_api::{
     AttemptEnd, ErrorKind, LeaseTerms, Operate as _, Outcome, PastAttempt, Store as _,
     StoreExt as _, WorkerName,
 };
+
+use crate::common::{LEASE, accept, claim, key, message, on_each, settle};
 
 fn retry(error: &str) -> Outcome {
     Outcome::Retry {

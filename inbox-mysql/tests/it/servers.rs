@@ -1,18 +1,7 @@
 //! What servers are set to, and who may do what: none of it changes what the store does.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{
-    TestInbox, accept, claim, connect_options, dead, handler, key, message, on_each, ordered,
-    processed, report, settle,
-};
 use inbox_api::{
     AfterDead, Edit, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled,
     Settlement, State, Store as _, StoreExt as _, Transactional as _,
@@ -21,6 +10,11 @@ use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType, conformance::MySqlHarne
 use sqlx::mysql::{MySqlPoolOptions, MySqlSslMode};
 use test_servers::{Kind, Server, find_own, or_skip};
 use tokio::{sync::Barrier, time::timeout};
+
+use crate::common::{
+    self, TestInbox, accept, claim, connect_options, dead, handler, key, message, on_each, ordered,
+    processed, report, settle,
+};
 
 fn own(kind: Kind, arguments: &[&str]) -> Option<Server> {
     or_skip(kind, find_own(kind, arguments)).unwrap()

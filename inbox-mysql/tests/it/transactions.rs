@@ -1,17 +1,7 @@
 //! Transactions of the caller's: from the store, from another pool, and what handlers do in them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{
-    TestInbox, accept, claim, claim_one, connect_options, key, message, on_each, processed, settle,
-};
 use conformance_tests::{BusinessWrites as _, Mishap};
 use inbox_api::{
     Begun, Effect, ErrorKind, Extended, Operate as _, Outcome, Recorded, Settled, Settlement,
@@ -19,6 +9,11 @@ use inbox_api::{
 };
 use inbox_mysql::{MySqlStore, conformance::Effects};
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
+
+use crate::common::{
+    self, TestInbox, accept, claim, claim_one, connect_options, key, message, on_each, processed,
+    settle, waiting,
+};
 
 /// A pool of the caller's.
 async fn pool(inbox: &TestInbox, session: &'static str) -> MySqlPool {
@@ -284,12 +279,7 @@ fn a_lease_that_was_waited_for_has_its_whole_length() {
 
 /// The inbox's time, some time after a transaction has begun to wait for another.
 async fn waited(inbox: &TestInbox) -> SystemTime {
-    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' \
-                   AND trx_query LIKE '%inbox_%'";
-    while inbox.number(waiting).await == 0 {
-        // The servers renew what they answer only when nobody has asked for a tenth of a second.
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
+    while waiting(inbox).await == 0 {}
     let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
     inbox_api::from_micros(inbox.number(now).await + inbox.clock.micros())
 }

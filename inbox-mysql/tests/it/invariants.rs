@@ -1,15 +1,9 @@
 //! The check that the conformance suite makes after each case finds each thing that it looks for.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod common;
-
-use common::{accept, claim, claim_one, dead, message, on_each, ordered, processed, settle};
 use inbox_api::{AfterDead, Outcome};
 use inbox_mysql::{MySqlStore, conformance::contradictions};
+
+use crate::common::{accept, claim, claim_one, dead, message, on_each, ordered, processed, settle};
 
 /// Seq 1 is leased, 2 pending, 3 processed, 4 to 6 are of the ordering key `a`, 7 and 8 of `b`, whose
 /// first blocks.

@@ -1,16 +1,12 @@
 //! What a caller's open transaction keeps from others: nothing but its own messages.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod common;
-
-use common::{accept, claim, connect_options, message, on_each, ordered, processed, settle};
 use inbox_api::{Message, Receipt, Recorded, Transactional as _};
 use inbox_mysql::MySqlStore;
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
+
+use crate::common::{
+    accept, claim, connect_options, message, on_each, ordered, processed, settle, waiting,
+};
 
 async fn others_go_on(store: &MySqlStore, round: &str) {
     // On both sides of what the transaction has, in the order of keys.
@@ -122,8 +118,6 @@ fn a_transaction_that_waits_for_a_key_keeps_no_others_waiting() {
         let mut first = store.open().await.unwrap();
         let recorded = store.record_in(&mut first, &contended, None).await;
         assert_eq!(recorded.unwrap(), Recorded::First);
-        let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx \
-                       WHERE trx_state = 'LOCK WAIT'";
         let second = tokio::spawn({
             let (store, contended) = (store.clone(), contended.clone());
             async move {
@@ -133,10 +127,8 @@ fn a_transaction_that_waits_for_a_key_keeps_no_others_waiting() {
                 recorded.unwrap()
             }
         });
-        while inbox.number(waiting).await == 0 {
+        while waiting(&inbox).await == 0 {
             assert!(!second.is_finished(), "it did not wait");
-            // The servers renew what they answer only when nobody has asked for a tenth of a second.
-            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
         }
         others_go_on(&store, "while it waits").await;
         store.commit(first).await.unwrap();

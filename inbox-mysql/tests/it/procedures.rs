@@ -1,21 +1,15 @@
 //! What is done to one message at a time means the same with the procedures and without them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod common;
-
-use common::{
-    LEASE, TestInbox, accept, claim_one, connect_options, dead, key, message, on_each, processed,
-    settle, terms, waits,
-};
 use inbox_api::{
     AfterDead, Begun, Bytes, Edit, ErrorKind, Leased, Message, Operate as _, Outcome, Schema as _,
     Settled, Settlement, State, Store as _, Transactional as _, to_micros,
 };
 use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType};
+
+use crate::common::{
+    LEASE, TestInbox, accept, claim_one, connect_options, dead, key, message, on_each, processed,
+    settle, terms, waits,
+};
 
 const PROCEDURES: &str = "SELECT COUNT(*) FROM information_schema.routines \
                           WHERE routine_schema = DATABASE() AND routine_type = 'PROCEDURE'";

@@ -1,24 +1,18 @@
 //! The caller's transactions at each isolation level, while others are open that are not committed.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{
-    TestInbox, accept, claim, claim_one, connect_options, key, message, on_each, ordered,
-    processed, waiting, waits,
-};
 use inbox_api::{
     Begun, ErrorKind, Operate as _, Outcome, Receipt, Recorded, Settled, Settlement, State,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySql, MySqlPool, SqlSafeStr as _, Transaction, mysql::MySqlPoolOptions};
+
+use crate::common::{
+    self, TestInbox, accept, claim, claim_one, connect_options, key, message, on_each, ordered,
+    processed, waiting, waits,
+};
 
 const LEVELS: [&str; 4] = [
     "READ UNCOMMITTED",

@@ -1,16 +1,10 @@
 //! Removing an inbox, and the text that tells whether one is there.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
 
-mod common;
-
-use common::{TestInbox, message, on_each, terms};
 use inbox_api::{ErrorKind, Schema as _, Store as _, StoreExt as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType};
 use sqlx::{AssertSqlSafe, Row as _};
+
+use crate::common::{TestInbox, message, on_each, terms};
 
 /// What the query answers, in a session of its own.
 async fn answer(inbox: &TestInbox, store: &MySqlStore) -> bool {
