@@ -4,6 +4,14 @@
 //!
 //! `cargo test -p inbox-mongo --test crash -- --kills 200 --operations 100000` is the full run.
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests, of which crash runs need a part"
+)]
+#[path = "it/common.rs"]
 mod common;
 
 use std::{
@@ -115,7 +123,14 @@ impl Site for Harmed {
 
     async fn restart(&self, how: Restart) -> Offered<()> {
         if !self.set || how == Restart::Orderly {
-            return common::restart(&self.server, how).await;
+            return common::act(&self.server, move |server| match how {
+                Restart::Orderly => server.restart(),
+                Restart::Killed => {
+                    server.kill()?;
+                    server.start()
+                }
+            })
+            .await;
         }
         let primary = common::primary(&self.address).await;
         common::act(&self.server, move |set| {

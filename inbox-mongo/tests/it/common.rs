@@ -1,12 +1,5 @@
 //! Servers for the tests of this crate, and inboxes on them: a `mongod` where there is one, and
 //! FerretDB otherwise.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "each test program uses a part of it, and fails by panicking"
-)]
 
 use std::{
     sync::{
@@ -16,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use conformance_tests::{Offered, Restart, Unable, crash::proxy::Proxy};
+use conformance_tests::{Offered, Unable, crash::proxy::Proxy};
 use inbox_api::{ClockOffset, HandlerName, Kind, Message, MessageId, Schema as _, WorkerName};
 use inbox_mongo::{
     MongoOptions, MongoStore,
@@ -72,18 +65,6 @@ pub fn seeds(set: &Server) -> String {
     let hosts: Vec<String> = set.urls().iter().map(host).collect();
     let settings = set.url().rsplit('/').next().unwrap_or_default();
     format!("mongodb://{}/{settings}", hosts.join(","))
-}
-
-/// Restarts a server of the test's own.
-pub async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
-    act(server, move |server| match how {
-        Restart::Orderly => server.restart(),
-        Restart::Killed => {
-            server.kill()?;
-            server.start()
-        }
-    })
-    .await
 }
 
 /// Does something to a server of the test's own, which may take a while.

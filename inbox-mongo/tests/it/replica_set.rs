@@ -1,14 +1,6 @@
 //! What only a replica set has: transactions that meet each other and other workers, and members that
 //! take over. Not run where there is no `mongod`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "tests fail by panicking"
-)]
-
-mod common;
-
 use std::{
     sync::{
         Arc, Mutex,
@@ -17,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{TestInbox, handler, message, worker};
 use inbox_api::{
     Begun, ErrorKind, Extended, LeaseTerms, Message, OrderingKey, Outcome, Receipt, Recorded,
     Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
@@ -32,6 +23,8 @@ use inbox_mongo::{
     },
 };
 use test_servers::{Kind, find_own, or_skip};
+
+use crate::common::{self, TestInbox, handler, message, worker};
 
 const LEASE: Duration = Duration::from_secs(60);
 

@@ -1,14 +1,6 @@
 //! Operations of several requests of which a later one fails: what they say of their effect, and
 //! what they leave behind.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "tests fail by panicking"
-)]
-
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -17,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use common::{TestInbox, handler, message, worker};
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{Effect, ErrorKind, LeaseTerms, OrderingKey, Outcome, Store as _, StoreExt as _};
 use inbox_mongo::{
@@ -29,6 +20,8 @@ use inbox_mongo::{
         options::ClientOptions,
     },
 };
+
+use crate::common::{self, TestInbox, handler, message, worker};
 
 const LEASE: Duration = Duration::from_secs(60);
 

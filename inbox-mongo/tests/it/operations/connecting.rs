@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::common;
+
 async fn cannot_connect(url: &str) -> String {
     let url = common::with(url, "serverSelectionTimeoutMS=1000");
     let url = url.replacen("://", "://app:secret@", 1);

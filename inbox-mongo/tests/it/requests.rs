@@ -1,20 +1,10 @@
 //! How many requests operations take, what they say to the server, and which indexes they use.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
-
-mod common;
-
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use common::{TestInbox, handler, lock, message, worker};
 use inbox_api::{
     ClaimRequest, Edit, HandlerName, Lease, LeaseTerms, Message, Operate as _, OrderingKey,
     Outcome, Schema as _, Settlement, Store as _,
@@ -28,6 +18,8 @@ use inbox_mongo::{
         options::{Acknowledgment, ClientOptions, ReadConcern, WriteConcern},
     },
 };
+
+use crate::common::{self, TestInbox, handler, lock, message, worker};
 
 /// Commands that were sent, in order.
 type Sent = Arc<Mutex<Vec<Document>>>;

@@ -1,11 +1,9 @@
 //! The conformance suite, over the MongoDB store.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use inbox_mongo::conformance::MongoHarness;
 use test_servers::control::{Outage, own};
+
+use crate::common;
 
 fn harness() -> MongoHarness {
     // A machine may be slow.

@@ -1,22 +1,15 @@
 //! Messages in a sharded collection, through a `mongos`. Not run where there is none.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "tests fail by panicking"
-)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{TestInbox, handler, message, worker};
 use inbox_api::{
     Effect, ErrorKind, Message, OrderingKey, Outcome, Receipt, Schema as _, Settled, Settlement,
     Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{MongoStore, mongodb::bson::doc};
 use test_servers::{Kind, find_own, or_skip};
+
+use crate::common::{self, TestInbox, handler, message, worker};
 
 const LEASE: Duration = Duration::from_secs(60);
 

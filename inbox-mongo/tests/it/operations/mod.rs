@@ -1,14 +1,6 @@
 //! What the conformance suite does not look at: the schema as text, errors of the server, TTL,
 //! what is left behind by a crash between two documents, and what a standalone server lacks.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "tests fail by panicking"
-)]
-
-#[path = "../common/mod.rs"]
-mod common;
 mod connecting;
 mod counts;
 mod left_behind;
@@ -16,7 +8,6 @@ mod set_up;
 
 use std::time::Duration;
 
-use common::{TestInbox, handler, message, worker};
 use inbox_api::{
     Edit, ErrorKind, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt, Schema as _, State,
     Store as _, StoreExt as _, Transactional as _,
@@ -25,6 +16,8 @@ use inbox_mongo::{
     MongoOptions, MongoStore,
     mongodb::bson::{Document, doc, oid::ObjectId},
 };
+
+use crate::common::{self, TestInbox, handler, message, worker};
 
 const LEASE: Duration = Duration::from_secs(60);
 

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::common;
+
 fn commands(ddl: &str) -> Vec<Document> {
     ddl.split("db.runCommand(")
         .skip(1)
