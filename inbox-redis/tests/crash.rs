@@ -8,6 +8,14 @@
 //! `cargo test -p inbox-redis --test crash -- --kills 200 --operations 100000` is the full run,
 //! `--server-kills 100` makes it a hundred fail-overs.
 
+#[allow(
+    dead_code,
+    unreachable_pub,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests, of which crash runs need a part"
+)]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::{

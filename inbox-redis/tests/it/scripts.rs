@@ -1,22 +1,19 @@
 //! How long scripts keep the server from doing anything else.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::Duration;
 
-use common::{
-    Raw,
-    messages::{LENGTH, claim, claim_runs, handler, message, ordered, processed},
-    options, store,
-};
 use inbox_api::{
     AfterDead, Due, Extended, Filter, HandlerName, HandlerStatistics, Lease, Leased, Message,
     Operate as _, Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_redis::RedisStore;
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+use crate::common::{
+    Raw,
+    messages::{LENGTH, claim, claim_runs, handler, message, ordered, processed},
+    options, store,
+};
 
 /// The most that a script may take of the processor, on average of an operation's scripts. Twice of
 /// what is meant, since others use the machine's caches too.

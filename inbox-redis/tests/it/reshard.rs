@@ -1,8 +1,4 @@
 //! Shards move between a cluster's nodes while messages are received and processed.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +9,6 @@ use std::{
     time::Duration,
 };
 
-use common::{
-    load::{message, send},
-    options, store,
-};
 use inbox_api::{
     ClaimRequest, HandlerName, LeaseTerms, Operate as _, Outcome, Schema as _, Settled, Settlement,
     State, Store as _, WorkerName,
@@ -24,6 +16,11 @@ use inbox_api::{
 use inbox_redis::RedisStore;
 use redis::{RedisResult, aio::MultiplexedConnection};
 use test_servers::{Kind as ServerKind, find_own, or_skip};
+
+use crate::common::{
+    load::{message, send},
+    options, store,
+};
 
 const SHARDS: u16 = 9;
 /// No lease runs out while the test runs.

@@ -1,7 +1,4 @@
 //! Encrypted connections.
-#![cfg(feature = "tls")]
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{net::TcpListener, time::Duration};
 

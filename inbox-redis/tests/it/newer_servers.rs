@@ -1,19 +1,16 @@
 //! A part of the conformance suite on Valkey and on clusters of newer servers, and waiting for
 //! append-only files, which only they can.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{sync::Arc, time::Duration};
 
-use common::{harness, options, store, url};
 use conformance_tests::run;
 use inbox_api::{
     Effect, ErrorKind, HandlerName, Kind, Message, MessageId, Receipt, Schema as _, StoreExt as _,
 };
 use inbox_redis::{Confirmations, RedisStore};
 use test_servers::Kind as Server;
+
+use crate::common::{self, harness, options, store, url};
 
 /// What depends most on the server: scripts, its clock, wake-ups, and the random comparison.
 const PARTS: &[&str] = &[

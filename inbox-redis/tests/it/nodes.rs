@@ -1,12 +1,7 @@
 //! Clusters whose nodes forget, or have clocks that are far apart.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use common::{Raw, harness, options, store, url};
 use conformance_tests::{CaseReport, Verdict, run};
 use inbox_api::{
     Begun, ClaimRequest, Filter, HandlerName, Kind, LeaseTerms, Leased, Message, MessageId,
@@ -15,6 +10,8 @@ use inbox_api::{
 };
 use inbox_redis::{Confirmations, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+use crate::common::{self, Raw, harness, options, store, url};
 
 const SHARDS: u16 = 6;
 const LENGTH: Duration = Duration::from_secs(60);

@@ -4,11 +4,10 @@
 //! `INBOX_TEST_SUITE_ON=valkey`, `valkey-shards`, `valkey-cluster` or `redis-8-cluster` takes another
 //! server, by hand; on a cluster, what a replica has counts.
 
-mod common;
-
-use common::{by_a_replica, by_the_disk};
 use inbox_redis::conformance::RedisHarness;
 use test_servers::Kind;
+
+use crate::common::{self, by_a_replica, by_the_disk};
 
 fn harness() -> RedisHarness {
     let on = std::env::var("INBOX_TEST_SUITE_ON").unwrap_or_default();

@@ -1,17 +1,7 @@
 //! Connections that break, go silent, or end at a server that is no longer the one.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{
-    Raw,
-    address::{Address, follow, socket},
-    messages::{claim, key, message, processed, terms},
-    options, store,
-};
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
     Begun, Effect, ErrorKind, Operate as _, Receipt, Schema as _, Settled, State, Store as _,
@@ -19,6 +9,13 @@ use inbox_api::{
 };
 use inbox_redis::{Command, Confirmations, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+use crate::common::{
+    Raw,
+    address::{Address, follow, socket},
+    messages::{claim, key, message, processed, terms},
+    options, store,
+};
 
 const LIMIT: Duration = Duration::from_secs(2);
 

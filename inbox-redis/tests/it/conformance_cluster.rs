@@ -1,11 +1,10 @@
 //! The conformance suite, on a cluster of six processes, with what a replica has as the only thing that
 //! counts.
 
-mod common;
-
-use common::by_a_replica;
 use inbox_redis::conformance::RedisHarness;
 use test_servers::Kind;
+
+use crate::common::{self, by_a_replica};
 
 fn harness() -> RedisHarness {
     let cluster = (Kind::RedisCluster, &common::CLUSTER);

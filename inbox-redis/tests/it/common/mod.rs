@@ -1,5 +1,4 @@
 //! What the tests share: their own servers, and fixtures on them.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 pub mod address;
 pub mod load;

@@ -1,9 +1,9 @@
 //! The conformance suite, on one server.
 
-mod common;
-
 use inbox_redis::{Confirmations, conformance::RedisHarness};
 use test_servers::Kind;
+
+use crate::common;
 
 fn harness() -> RedisHarness {
     let server = (Kind::Redis, &common::SERVER);

@@ -1,9 +1,5 @@
 //! What is particular to Redis, a subject in each file, and what they share.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod history;
 mod permissions;
 mod servers;
@@ -13,7 +9,6 @@ mod shards;
 
 use std::time::{Duration, Instant};
 
-use common::{Raw, options, store, url};
 use inbox_api::{
     AfterDead, Begun, Bytes, ClaimRequest, Edit, Effect, ErrorKind, Filter, HandlerName,
     Intervention, Key, Kind, LeaseTerms, Leased, Message, MessageId, Operate, OrderingKey, Outcome,
@@ -22,6 +17,8 @@ use inbox_api::{
 use inbox_redis::{Command, Confirmations, RedisOptions, RedisStore, StartChecks};
 use redis::Value;
 use test_servers::{Kind as Server, find_own, or_skip};
+
+use crate::common::{self, Raw, options, store, url};
 
 const LENGTH: Duration = Duration::from_secs(30);
 

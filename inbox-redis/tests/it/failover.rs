@@ -1,8 +1,4 @@
 //! A node of a cluster dies under load, and its replica takes over.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     sync::{
@@ -12,16 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
-    load::{message, send},
-    options,
-};
 use inbox_api::{
     ClaimRequest, HandlerName, LeaseTerms, Message, Operate, Outcome, Receipt, Schema, Settled,
     Settlement, State, Store, WorkerName,
 };
 use inbox_redis::{Confirmations, RedisStore};
 use test_servers::{Kind as ServerKind, find_own, or_skip};
+
+use crate::common::{
+    load::{message, send},
+    options,
+};
 
 /// With this a replica may take over, which the test servers otherwise prevent. What counts here is
 /// what replicas have confirmed, not what is on a disk.

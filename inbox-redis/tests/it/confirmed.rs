@@ -1,26 +1,23 @@
 //! Answers that replicas have to confirm first, whichever client wrote what they rest on.
-// The lint configuration spares `#[test]` functions, not their helpers.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::{
     fmt::Debug,
     time::{Duration, Instant},
 };
 
-use common::{
-    Raw,
-    address::follow,
-    messages::{LENGTH, claim, key, message, ordered, processed, terms},
-    options,
-};
 use inbox_api::{
     AfterDead, Begun, Effect, ErrorKind, Intervention, Message, Operate as _, Outcome, Receipt,
     Result, Schema as _, Settled, State, Store as _, StoreExt as _,
 };
 use inbox_redis::{Confirmations, RedisOptions, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
+
+use crate::common::{
+    self, Raw,
+    address::follow,
+    messages::{LENGTH, claim, key, message, ordered, processed, terms},
+    options,
+};
 
 const SHARDS: u16 = 6;
 

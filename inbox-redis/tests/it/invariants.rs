@@ -1,15 +1,13 @@
 //! The check that the conformance suite makes after each case finds each thing that it looks for.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use inbox_api::{AfterDead, InboxName, Outcome, Store as _, StoreExt as _};
+use inbox_redis::{RedisStore, conformance::contradictions};
 
-use common::{
-    Raw, SERVER,
+use crate::common::{
+    self, Raw, SERVER,
     messages::{claim, message, ordered, processed},
     options, store, url,
 };
-use inbox_api::{AfterDead, InboxName, Outcome, Store as _, StoreExt as _};
-use inbox_redis::{RedisStore, conformance::contradictions};
 
 /// A processed message with a result and a processed run, a blocking death, a leased message and a leased
 /// run, a pending message and a pending run, an ordering key of two messages.

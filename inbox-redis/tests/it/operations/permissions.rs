@@ -30,7 +30,7 @@ async fn credentials_and_permissions_are_denied() {
     assert!(!format!("{error:?}").contains("wrong"), "{error:?}");
 
     // The documented user can do everything.
-    let documented = include_str!("../../SETUP.md");
+    let documented = include_str!("../../../SETUP.md");
     assert!(documented.contains(&inbox_redis::ACL_RULES.replace("INBOX", "inbox")));
     let store = RedisStore::connect(with("minimal", "secret"))
         .await

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::common;
+
 #[tokio::test]
 async fn a_full_server_refuses_new_messages_and_can_be_drained() {
     let arguments = &["--maxmemory-policy", "noeviction"];
