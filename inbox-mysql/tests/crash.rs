@@ -26,6 +26,7 @@ use test_servers::{Kind, Server, require_or_skip};
     dead_code,
     unreachable_pub,
     unused_imports,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers of tests, of which crash runs need a part"

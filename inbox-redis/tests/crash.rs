@@ -11,6 +11,7 @@
 #[allow(
     dead_code,
     unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers of tests, of which crash runs need a part"

@@ -1,6 +1,7 @@
 //! The tests of the command, in one program; what it links is another's.
 #![allow(
     unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers of tests, which fail by panicking"

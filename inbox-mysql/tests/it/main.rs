@@ -1,6 +1,7 @@
 //! The tests of the store on MariaDB and MySQL, in one program; crash runs are another.
 #![allow(
     unreachable_pub,
+    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers of tests, which fail by panicking"
