@@ -1,6 +1,8 @@
 //! Installs what servers tests need, as root on Debian or Ubuntu.
 
 mod ferretdb;
+mod kafka;
+mod nats;
 mod release;
 
 use std::fs::{self, File};
@@ -15,17 +17,45 @@ use release::{RELEASES, Release};
 use test_servers::{ADDED, Kind, docker_answers, locate};
 
 /// The packages of Debian and Ubuntu.
-const PACKAGES: [(Kind, &[&str]); 5] = [
+const PACKAGES: [(Kind, &[&str]); 8] = [
     (Kind::Postgres, &["postgresql"]),
     (Kind::Pgbouncer, &["pgbouncer"]),
     (Kind::Mariadb, &["mariadb-server"]),
     (Kind::Galera, &["galera-4", "rsync"]),
     (Kind::Redis, &["redis-server"]),
+    (Kind::Kafka, &["default-jre-headless", "maven"]),
+    (Kind::RabbitMq, &["rabbitmq-server"]),
+    (Kind::Nats, &["nats-server"]),
 ];
 
 const NOT_PACKAGED: &str = "\
 MongoDB is not installed: neither Debian nor Ubuntu packages it.
 Use Docker for it, or set INBOX_TEST_MONGODB_URL.";
+
+/// A server that no package has.
+struct Addition {
+    name: &'static str,
+    is_there: fn(&Path) -> bool,
+    add: fn(&Path) -> Result<(), Failure>,
+}
+
+const ADDITIONS: [Addition; 3] = [
+    Addition {
+        name: "FerretDB",
+        is_there: ferretdb::is_there,
+        add: ferretdb::build,
+    },
+    Addition {
+        name: "Kafka from Maven Central",
+        is_there: kafka::is_there,
+        add: kafka::add,
+    },
+    Addition {
+        name: "NATS by Go module",
+        is_there: nats::is_there,
+        add: nats::build,
+    },
+];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -44,8 +74,11 @@ pub(crate) fn install() -> Result<(), Failure> {
         .iter()
         .filter(|release| !release.is_there(directory))
         .collect();
-    let ferretdb = !ferretdb::is_there(directory);
-    if packages.is_empty() && releases.is_empty() && !ferretdb {
+    let additions: Vec<&Addition> = ADDITIONS
+        .iter()
+        .filter(|addition| !(addition.is_there)(directory))
+        .collect();
+    if packages.is_empty() && releases.is_empty() && additions.is_empty() {
         say("Every server that can be installed is there already.")?;
         return say(NOT_PACKAGED);
     }
@@ -62,7 +95,7 @@ pub(crate) fn install() -> Result<(), Failure> {
     if !packages.is_empty() {
         failures.extend(install_packages(&packages).err());
     }
-    failures.extend(add(&releases, ferretdb)?);
+    failures.extend(add(&releases, &additions)?);
     say(NOT_PACKAGED)?;
     if failures.is_empty() {
         return Ok(());
@@ -81,7 +114,7 @@ fn install_packages(packages: &[&str]) -> Result<(), Failure> {
 }
 
 /// Adds what is no package of this machine, all at the same time, and returns what failed.
-fn add(releases: &[&Release], ferretdb: bool) -> Result<Vec<Failure>, Failure> {
+fn add(releases: &[&Release], additions: &[&Addition]) -> Result<Vec<Failure>, Failure> {
     let directory = Path::new(ADDED);
     fs::create_dir_all(directory)?;
     // The second process waits, and finds it done.
@@ -92,8 +125,8 @@ fn add(releases: &[&Release], ferretdb: bool) -> Result<Vec<Failure>, Failure> {
         for release in releases {
             running.push(scope.spawn(move || add_release(release, directory)));
         }
-        if ferretdb {
-            running.push(scope.spawn(|| add_ferretdb(directory)));
+        for addition in additions {
+            running.push(scope.spawn(move || add_other(addition, directory)));
         }
         let ended = running.into_iter().map(thread::ScopedJoinHandle::join);
         ended
@@ -116,12 +149,12 @@ fn add_release(release: &Release, directory: &Path) -> Result<(), Failure> {
     say(&format!("Added from Debian {}: {packages}.", release.name))
 }
 
-fn add_ferretdb(directory: &Path) -> Result<(), Failure> {
-    if ferretdb::is_there(directory) {
+fn add_other(addition: &Addition, directory: &Path) -> Result<(), Failure> {
+    if (addition.is_there)(directory) {
         return Ok(());
     }
-    ferretdb::build(directory)?;
-    say("Added: FerretDB.")
+    (addition.add)(directory)?;
+    say(&format!("Added: {}.", addition.name))
 }
 
 fn apt_get() -> Command {

@@ -42,11 +42,20 @@ pub enum Kind {
     /// FerretDB 2 in front of its own PostgreSQL 18 with the DocumentDB extension. It speaks
     /// MongoDB's protocol, but has no transactions and is no replica set.
     Ferretdb,
+    /// Apache Kafka in KRaft mode, one process that is broker and controller. Topics are not made by themselves.
+    Kafka,
+    /// RabbitMQ, one node, with the management plug-in, whose port stands in `rabbitmq.conf` in the server's
+    /// directory.
+    RabbitMq,
+    /// NATS with JetStream, one server of the version that the machine has.
+    Nats,
+    /// The newest NATS with JetStream, one server.
+    NatsNewest,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
@@ -63,6 +72,10 @@ impl Kind {
         Self::MongodbSet,
         Self::MongodbSharded,
         Self::Ferretdb,
+        Self::Kafka,
+        Self::RabbitMq,
+        Self::Nats,
+        Self::NatsNewest,
     ];
 
     pub(crate) fn is_postgres(self) -> bool {
@@ -89,6 +102,10 @@ impl Kind {
             Self::MongodbSet => "mongodb-set",
             Self::MongodbSharded => "mongodb-sharded",
             Self::Ferretdb => "ferretdb",
+            Self::Kafka => "kafka",
+            Self::RabbitMq => "rabbitmq",
+            Self::Nats => "nats",
+            Self::NatsNewest => "nats-newest",
         }
     }
 
@@ -112,6 +129,10 @@ impl Kind {
             Self::MongodbSet => "INBOX_TEST_MONGODB_SET_URL",
             Self::MongodbSharded => "INBOX_TEST_MONGODB_SHARDED_URL",
             Self::Ferretdb => "INBOX_TEST_FERRETDB_URL",
+            Self::Kafka => "INBOX_TEST_KAFKA_URL",
+            Self::RabbitMq => "INBOX_TEST_RABBITMQ_URL",
+            Self::Nats => "INBOX_TEST_NATS_URL",
+            Self::NatsNewest => "INBOX_TEST_NATS_NEWEST_URL",
         }
     }
 }

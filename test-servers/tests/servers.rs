@@ -269,6 +269,7 @@ kinds! {
     mongodb_set: Kind::MongodbSet,
     mongodb_sharded: Kind::MongodbSharded,
     ferretdb: Kind::Ferretdb,
+    kafka: Kind::Kafka,
 }
 
 /// PostgreSQL's sessions are process groups of their own, which a signal to the server's misses.

@@ -2,13 +2,16 @@
 
 pub(crate) mod ferretdb;
 mod galera;
+mod kafka;
 mod mongodb;
 mod mongodb_sharded;
 mod mysql;
 mod mysql_session;
+mod nats;
 pub(crate) mod pgbouncer;
 mod postgres;
 mod postgres_session;
+mod rabbitmq;
 mod redis;
 mod redis_cluster;
 mod standby;
@@ -159,6 +162,10 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::MongodbSet => Arc::new(mongodb::Mongodb { members: 3 }),
         Kind::MongodbSharded => Arc::new(mongodb_sharded::Sharded),
         Kind::Ferretdb => Arc::new(ferretdb::FerretDb { server: 0 }),
+        Kind::Kafka => Arc::new(kafka::Kafka),
+        Kind::RabbitMq => Arc::new(rabbitmq::RabbitMq),
+        Kind::Nats => Arc::new(nats::Nats::Any),
+        Kind::NatsNewest => Arc::new(nats::Nats::Newest),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes a word into a server and reads it again, mostly with the server's own client program.
 
 mod documents;
+mod kafka;
 
 use std::error::Error;
 use std::io::{self, Read as _, Write as _};
@@ -57,6 +58,10 @@ impl Client {
                 }
                 documents::write(port, word).map_err(|error| error.to_string())?;
             }
+            Kind::Kafka => {
+                let port = self.port.parse()?;
+                kafka::write(port, word).map_err(|error| error.to_string())?;
+            }
             Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {
                 // Where the table is not there yet, that is worth a notice.
                 self.run(&format!("SET client_min_messages = warning; {sql}"))?
@@ -83,6 +88,11 @@ impl Client {
                 }
                 documents::read(port).map_err(|error| error.to_string())
             };
+            return Ok(Running::Thread(thread::spawn(read)));
+        }
+        if self.kind == Kind::Kafka {
+            let port = self.port.parse()?;
+            let read = move || kafka::read(port).map_err(|error| error.to_string());
             return Ok(Running::Thread(thread::spawn(read)));
         }
         self.run(match self.kind {
