@@ -4,8 +4,10 @@
 //!
 //! | metric | type | labels | meaning |
 //! |---|---|---|---|
-//! | `inbox_received_total` | counter | `outcome`: `accepted`, `duplicate`, `rejected` | deliveries of a receiver |
-//! | `inbox_receive_seconds` | histogram | | from storing to the last acknowledgement, per batch, outages included |
+//! | `inbox_received_total` | counter | `source`, `outcome`: `accepted`, `duplicate`, `rejected`, `kept` | deliveries of a receiver |
+//! | `inbox_receive_seconds` | histogram | `source` | from storing to the last acknowledgement, per batch, outages included |
+//! | `inbox_unacknowledged` | gauge | `source` | deliveries taken and not acknowledged, after a batch |
+//! | `inbox_source_lag` | gauge | `source` | messages that the broker has and has not handed out, where the source knows |
 //! | `inbox_inline_total` | counter | `handler`, `outcome`: `ran`, `duplicate`, `busy`, `dead`, `failed`, … | calls of an inline consumer, and of `consume_in_transaction` |
 //! | `inbox_purged_total` | counter | `state` | messages deleted by a janitor |
 //! | `inbox_claimed_total` | counter | `handler` | messages claimed |
@@ -212,15 +214,32 @@ pub(crate) fn unserved(statistics: &HandlerStatistics) {
 
 /// A receiver has finished a batch.
 #[cfg(feature = "metrics")]
-pub(crate) fn received(outcomes: [(&'static str, usize); 4], elapsed: Duration) {
+pub(crate) fn received(source: &str, outcomes: [(&'static str, usize); 4], elapsed: Duration) {
     for (outcome, count) in outcomes {
-        metrics::counter!("inbox_received_total", "outcome" => outcome).increment(count as u64);
+        metrics::counter!(
+            "inbox_received_total", "source" => source.to_owned(), "outcome" => outcome
+        )
+        .increment(count as u64);
     }
-    metrics::histogram!("inbox_receive_seconds").record(elapsed);
+    metrics::histogram!("inbox_receive_seconds", "source" => source.to_owned()).record(elapsed);
+}
+
+/// How a receiver's source stands after a batch.
+#[cfg(feature = "metrics")]
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub(crate) fn source(source: &str, unacknowledged: usize, lag: Option<u64>) {
+    metrics::gauge!("inbox_unacknowledged", "source" => source.to_owned())
+        .set(unacknowledged as f64);
+    if let Some(lag) = lag {
+        metrics::gauge!("inbox_source_lag", "source" => source.to_owned()).set(lag as f64);
+    }
 }
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn received(_: [(&'static str, usize); 4], _: Duration) {}
+pub(crate) fn source(_: &str, _: usize, _: Option<u64>) {}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn received(_: &str, _: [(&'static str, usize); 4], _: Duration) {}
 
 /// An inline consumer has answered.
 #[cfg(feature = "metrics")]

@@ -9,12 +9,13 @@ use std::{
 
 use futures_util::FutureExt as _;
 
+use inbox_source::{Delivery, Rejection, SourceError};
+
 use super::{
     Receiver,
     finals::{self, Final},
     outage::Outage,
-    report::{BatchReport, Summary},
-    source::{Delivery, Rejection, SourceError},
+    report::{BatchReport, ReceiverError, Summary},
 };
 use crate::{
     Error, ErrorKind, HandlerName, Message, Receipt, Result, Store as _,
@@ -41,17 +42,19 @@ type Place = std::result::Result<Range<usize>, Rejection>;
 /// any time: what was not acknowledged by then is delivered again.
 pub(super) async fn process<D: Delivery>(
     receiver: &Receiver,
+    source: &str,
     taken: Vec<Taken<D>>,
     summary: &Mutex<Summary>,
-) -> Result<()> {
+) -> std::result::Result<(), ReceiverError> {
     let began = Instant::now();
-    let (deliveries, messages, places) = unpack(receiver, taken);
+    let (mut deliveries, messages, places) = unpack(receiver, taken);
     let receipts = if receiver.record_only {
         let finals: Vec<_> = messages.iter().map(Final::record).collect();
-        finals::store(receiver, &finals).await?
+        finals::store(receiver, &finals).await
     } else {
-        store(receiver, &messages).await?
+        store(receiver, &messages).await
     };
+    let receipts = receipts.map_err(ReceiverError::Store)?;
     let mut report = BatchReport {
         deliveries: deliveries.len(),
         ..BatchReport::default()
@@ -62,8 +65,13 @@ pub(super) async fn process<D: Delivery>(
         .collect();
     if let Some(handler) = &receiver.keep_rejected {
         let (places, letters) = dead_letters(receiver, handler, &deliveries, &verdicts);
-        keep(receiver, places, letters, &mut verdicts, &mut report).await?;
+        let kept = keep(receiver, places, letters, &mut verdicts, &mut report).await;
+        kept.map_err(ReceiverError::Store)?;
     }
+    let stopped = receiver
+        .stop_at_rejected
+        .then(|| stop_before_rejected(&mut deliveries, &mut verdicts, &mut report))
+        .flatten();
     lock(summary).add_stored(&report);
     report.failed_acknowledgements = finish(deliveries, verdicts).await;
     lock(summary).failed_acknowledgements += report.failed_acknowledgements as u64;
@@ -81,13 +89,40 @@ pub(super) async fn process<D: Delivery>(
         ("rejected", report.rejected),
         ("kept", report.kept),
     ];
-    telemetry::received(outcomes, report.elapsed);
+    telemetry::received(source, outcomes, report.elapsed);
     if let Some(on_batch) = &receiver.on_batch
         && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
     {
         tracing::error!("the observer of batches panicked");
     }
-    Ok(())
+    stopped.map_or(Ok(()), |rejection| Err(ReceiverError::Rejected(rejection)))
+}
+
+/// Leaves out the first delivery that is to be rejected and all after it: the broker delivers them
+/// again.
+fn stop_before_rejected<D>(
+    deliveries: &mut Vec<D>,
+    verdicts: &mut Vec<Verdict>,
+    report: &mut BatchReport,
+) -> Option<Rejection> {
+    let first = verdicts
+        .iter()
+        .position(|verdict| matches!(verdict, Verdict::Reject(_)))?;
+    deliveries.truncate(first);
+    let given_up = verdicts.split_off(first);
+    for verdict in &given_up {
+        let count = match verdict {
+            Verdict::Acknowledge(Receipt::Accepted) => &mut report.accepted,
+            Verdict::Acknowledge(_) => &mut report.duplicates,
+            Verdict::Keep => &mut report.kept,
+            Verdict::Reject(_) => &mut report.rejected,
+        };
+        *count = count.saturating_sub(1);
+    }
+    given_up.into_iter().find_map(|verdict| match verdict {
+        Verdict::Reject(rejection) => Some(rejection),
+        _ => None,
+    })
 }
 
 /// A delivery with its message, or why it has none.

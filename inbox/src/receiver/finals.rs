@@ -73,8 +73,8 @@ impl Final {
         limit: usize,
     ) -> Result<Self, Invalid> {
         let id = MessageId::new(digest(&raw))?;
-        let mut headers = raw.headers;
-        let mut payload = raw.payload;
+        let mut headers = raw.headers().clone();
+        let mut payload = raw.payload().clone();
         if payload.len() > limit {
             // Rather without a header than not at all.
             let _ = headers.insert(RAW_BYTES, payload.len().to_string());
@@ -97,10 +97,10 @@ fn digest(raw: &Raw) -> String {
     use sha2::{Digest as _, Sha256};
     use std::fmt::Write as _;
 
-    let mut digest = Sha256::digest(&raw.payload);
-    let headers = raw.headers.iter();
-    let known: Vec<_> = match &raw.origin {
-        Some(origin) => vec![origin.as_str()],
+    let mut digest = Sha256::digest(raw.payload());
+    let headers = raw.headers().iter();
+    let known: Vec<_> = match raw.origin() {
+        Some(origin) => vec![origin],
         None => headers.flat_map(|(name, value)| [name, value]).collect(),
     };
     if !known.is_empty() {

@@ -1,18 +1,23 @@
 //! The loop that gathers one batch while another is being stored.
 
-use std::{future::ready, panic::AssertUnwindSafe, pin::pin, sync::Mutex};
+use std::{future::ready, panic::AssertUnwindSafe, pin::pin, sync::Mutex, time::Duration};
 
 use futures_util::{FutureExt as _, future::OptionFuture};
-use tokio::time::{Instant, sleep_until};
+use inbox_source::{Flow, Source, SourceError};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Receiver, ReceiverError, Summary,
     batch::{Taken, lock, process},
     outage::Outage,
-    source::{Source, SourceError},
 };
-use crate::{BacklogGate, backoff::after, telemetry::MESSAGE, vitals::Vitals};
+use crate::{
+    BacklogGate,
+    backoff::after,
+    telemetry::{self, MESSAGE},
+    vitals::Vitals,
+};
 
 /// How the source stands.
 enum Supply {
@@ -21,11 +26,31 @@ enum Supply {
     Failed(SourceError),
 }
 
+/// How long a source may take to tell its broker what it has not told yet.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
 pub(super) async fn run<S: Source>(
     receiver: &Receiver,
     source: &mut S,
     shutdown: CancellationToken,
 ) -> Result<Summary, ReceiverError> {
+    source.set_flow(Flow::new(receiver.max_unacknowledged, receiver.batch_size));
+    let ended = take(receiver, source, shutdown).await;
+    match timeout(CLOSE_LIMIT, source.close()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(target: MESSAGE, %error, "the source did not close well"),
+        Err(_) => tracing::warn!(target: MESSAGE, "the source did not close in time"),
+    }
+    ended
+}
+
+/// Takes from the source and stores, until it ends or is told to.
+async fn take<S: Source>(
+    receiver: &Receiver,
+    source: &mut S,
+    shutdown: CancellationToken,
+) -> Result<Summary, ReceiverError> {
+    let name = source.name();
     let summary = Mutex::new(Summary::default());
     let mut puller = Puller::new(source, &receiver.vitals);
     let mut supply = Supply::Open;
@@ -66,8 +91,9 @@ pub(super) async fn run<S: Source>(
                 storing.set(None.into());
                 storing_now = 0;
                 storing_bytes = 0;
-                let stored: crate::Result<()> = stored;
-                stored.map_err(ReceiverError::Store)?;
+                let stored: Result<(), ReceiverError> = stored;
+                stored?;
+                telemetry::source(&name, gathered.len(), puller.source.lag());
             }
             () = linger.as_mut(), if !at_once && !linger_over && !gathered.is_empty() => {
                 linger_over = true;
@@ -99,7 +125,7 @@ pub(super) async fn run<S: Source>(
             let batch = std::mem::take(&mut gathered);
             storing_now = batch.len();
             storing_bytes = std::mem::take(&mut gathered_bytes);
-            storing.set(Some(process(receiver, batch, &summary)).into());
+            storing.set(Some(process(receiver, &name, batch, &summary)).into());
         }
         if !open && storing_now == 0 {
             break;

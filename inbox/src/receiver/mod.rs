@@ -53,15 +53,17 @@ mod finals;
 mod intake;
 mod outage;
 mod report;
-mod source;
 mod sources;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
+pub use inbox_source::{
+    Delivery, Envelope, Flow, IdFrom, Mapping, MappingError, Positions, Publisher, Raw, Rejection,
+    Source, SourceError, TextFrom, UnknownPlace,
+};
 pub use report::{BatchReport, ReceiverError, Summary};
-pub use source::{Delivery, Raw, Rejection, Source, SourceError};
 pub use sources::{ChannelSource, StreamSource, Submission};
 
 use crate::{
@@ -86,6 +88,7 @@ pub struct Receiver {
     on_batch: Option<OnBatch>,
     backlog_gate: Option<BacklogGate>,
     keep_rejected: Option<HandlerName>,
+    stop_at_rejected: bool,
     record_only: bool,
     vitals: Vitals,
 }
@@ -103,6 +106,7 @@ impl Receiver {
             on_batch: None,
             backlog_gate: None,
             keep_rejected: None,
+            stop_at_rejected: false,
             record_only: false,
             store,
             store_timeout: STORE_TIMEOUT,
@@ -169,6 +173,7 @@ pub struct ReceiverBuilder {
     on_batch: Option<OnBatch>,
     backlog_gate: Option<BacklogGate>,
     keep_rejected: Option<HandlerName>,
+    stop_at_rejected: bool,
     record_only: bool,
 }
 
@@ -268,6 +273,15 @@ impl ReceiverBuilder {
         self
     }
 
+    /// Ends at the first delivery that would be rejected, and leaves it and what came after it to the broker:
+    /// where a delivery that is no message means that something is wrong, and losing it is worse than
+    /// standing still. [`Receiver::run`] fails with [`ReceiverError::Rejected`]. With
+    /// [`keep_rejected`](Self::keep_rejected) only for those that cannot be kept.
+    pub fn stop_at_rejected(mut self) -> Self {
+        self.stop_at_rejected = true;
+        self
+    }
+
     /// Only records: each message is stored as processed at once, for audits and to tell duplicates.
     /// Nothing works on it; it can be listed, and goes with its retention. Due times and ordering keys
     /// are left out, as they have no meaning then.
@@ -305,6 +319,7 @@ impl ReceiverBuilder {
             on_batch: self.on_batch,
             backlog_gate: self.backlog_gate,
             keep_rejected: self.keep_rejected,
+            stop_at_rejected: self.stop_at_rejected,
             record_only: self.record_only,
             vitals: Vitals::default(),
         }

@@ -2,7 +2,8 @@
 
 use std::{ops::AddAssign, time::Duration};
 
-use super::source::SourceError;
+use inbox_source::{Rejection, SourceError};
+
 use crate::Error;
 
 /// What became of one batch, for progress bars and logs.
@@ -99,4 +100,8 @@ pub enum ReceiverError {
     /// The source failed for good. What it had handed out before was stored and acknowledged.
     #[error("the receiver's source failed")]
     Source(#[source] SourceError),
+    /// A delivery would have been rejected, and the receiver was told to stop at one. It was neither
+    /// acknowledged nor rejected; what came before it was stored and acknowledged.
+    #[error("a delivery is no message that can be stored: {0}")]
+    Rejected(Rejection),
 }

@@ -5,8 +5,8 @@ use std::{fmt, pin::Pin};
 use futures_util::{Stream, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
 
-use super::source::{Delivery, Rejection, Source, SourceError};
 use crate::{Message, Receipt};
+use inbox_source::{Delivery, Rejection, Source, SourceError};
 
 /// A [`Source`] that takes deliveries from a bounded channel, whose bound is the back-pressure on
 /// those who send. It ends when all senders are gone.
@@ -61,21 +61,6 @@ where
 impl<S> fmt::Debug for StreamSource<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamSource").finish_non_exhaustive()
-    }
-}
-
-/// A message with nobody to tell: for imports, where the source can be read again.
-impl Delivery for Message {
-    fn message(&self) -> Result<Message, Rejection> {
-        Ok(self.clone())
-    }
-
-    async fn acknowledge(self) -> Result<(), SourceError> {
-        Ok(())
-    }
-
-    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
-        Ok(())
     }
 }
 

@@ -425,10 +425,10 @@ mod counted {
             });
         });
         let value = |name: &str| book.value(name);
-        assert_eq!(value("inbox_received_total accepted"), Some(2));
-        assert_eq!(value("inbox_received_total duplicate"), Some(1));
-        assert_eq!(value("inbox_received_total rejected"), Some(0));
-        assert_eq!(value("inbox_receive_seconds "), Some(1));
+        assert_eq!(value("inbox_received_total source,accepted"), Some(2));
+        assert_eq!(value("inbox_received_total source,duplicate"), Some(1));
+        assert_eq!(value("inbox_received_total source,rejected"), Some(0));
+        assert_eq!(value("inbox_receive_seconds source"), Some(1));
         assert_eq!(value("inbox_inline_total billing,ran"), Some(2));
         assert_eq!(value("inbox_inline_total billing,duplicate"), Some(1));
         assert_eq!(value("inbox_purged_total processed"), Some(1));

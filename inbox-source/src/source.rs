@@ -2,7 +2,8 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, future::Future};
 
-use crate::{Bytes, Headers, Invalid, Message, Receipt};
+use bytes::Bytes;
+use inbox_api::{Headers, Invalid, Message, Receipt};
 
 /// A stream of deliveries: a queue's consumer, a topic's partition, a channel.
 pub trait Source: Send {
@@ -18,6 +19,55 @@ pub trait Source: Send {
     /// A transient [`SourceError`] makes the receiver pause and call again; a permanent one makes
     /// it finish what it has and end, and so does a panic.
     fn next(&mut self) -> impl Future<Output = Result<Option<Self::Delivery>, SourceError>> + Send;
+
+    /// Hears, before the first delivery is asked for, how much the receiver takes before it
+    /// acknowledges, so that the broker's own flow control (prefetch, pending acknowledgements) can be
+    /// set to it. Provided: does nothing.
+    fn set_flow(&mut self, flow: Flow) {
+        let _ = flow;
+    }
+
+    /// Called once, after the last delivery is finished or given up: whatever was acknowledged has
+    /// reached the broker when it returns, and what was not may be delivered elsewhere at once. Takes
+    /// no longer than ten seconds; the receiver gives it up then. Provided: does nothing.
+    ///
+    /// # Errors
+    /// Logged, nothing more: the broker delivers again what it does not know of.
+    fn close(&mut self) -> impl Future<Output = Result<(), SourceError>> + Send {
+        async { Ok(()) }
+    }
+
+    /// A name for metrics and logs, such as `kafka/orders`. Provided: `source`.
+    fn name(&self) -> Cow<'static, str> {
+        "source".into()
+    }
+
+    /// How many messages the broker has for this consumer that it has not handed out, as far as the
+    /// source knows without asking. Provided: not known.
+    fn lag(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// How much a receiver takes from a source before it acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Flow {
+    /// The most deliveries that are taken and not yet acknowledged or rejected.
+    pub max_unacknowledged: usize,
+    /// The most deliveries that are acknowledged together.
+    pub batch_size: usize,
+}
+
+impl Flow {
+    /// A bound of so many deliveries, acknowledged in batches of `batch_size`.
+    #[must_use]
+    pub fn new(max_unacknowledged: usize, batch_size: usize) -> Self {
+        Self {
+            max_unacknowledged,
+            batch_size,
+        }
+    }
 }
 
 /// One delivery, to be acknowledged or rejected. Dropping it means neither: the broker is
@@ -34,15 +84,14 @@ pub trait Delivery: Send + 'static {
     fn message(&self) -> Result<Message, Rejection>;
 
     /// The bytes that this holds in memory, for
-    /// [`max_unacknowledged_bytes`](super::ReceiverBuilder::max_unacknowledged_bytes), where they
+    /// `max_unacknowledged_bytes` of the receiver, where they
     /// are more than those of its message, or it is rejected. Provided: not known. A rejected
     /// delivery counts as 1 MiB then.
     fn bytes(&self) -> Option<usize> {
         None
     }
 
-    /// The delivery as it came, for
-    /// [`keep_rejected`](super::ReceiverBuilder::keep_rejected). Asked only of one that would be
+    /// The delivery as it came, for `keep_rejected` of the receiver. Asked only of one that would be
     /// rejected. Provided: none, so that it is rejected. Deliveries that wrap others should pass it on.
     fn raw(&self) -> Option<Raw> {
         None
@@ -88,12 +137,27 @@ pub trait Delivery: Send + 'static {
     }
 }
 
+/// A message with nobody to tell: for imports, where the source can be read again.
+impl Delivery for Message {
+    fn message(&self) -> Result<Message, Rejection> {
+        Ok(self.clone())
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
 /// A delivery as it came, which need not be a message. `Debug` shows the length, never the bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Raw {
-    pub(super) payload: Bytes,
-    pub(super) headers: Headers,
-    pub(super) origin: Option<String>,
+    payload: Bytes,
+    headers: Headers,
+    origin: Option<String>,
 }
 
 impl Raw {
@@ -122,6 +186,24 @@ impl Raw {
     pub fn with_origin(mut self, origin: impl Into<String>) -> Self {
         self.origin = Some(origin.into());
         self
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// What else is known of it.
+    #[must_use]
+    pub fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// What tells it from others in place of its headers, if that was said.
+    #[must_use]
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
     }
 }
 

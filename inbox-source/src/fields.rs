@@ -56,9 +56,9 @@ impl From<serde_json::Error> for NotJson {
 /// A JSON document of which some fields are of interest.
 ///
 /// ```
-/// use inbox::fields::Document;
+/// use inbox_source::fields::Document;
 ///
-/// # fn main() -> Result<(), inbox::fields::FieldError> {
+/// # fn main() -> Result<(), inbox_source::fields::FieldError> {
 /// let document = Document::parse(br#"{"order": {"id": 7}, "event": "placed"}"#)?;
 /// assert_eq!(document.text("event")?.as_deref(), Some("placed"));
 /// assert_eq!(document.text("/order/id")?.as_deref(), Some("7"));

@@ -5,8 +5,8 @@
 //! ([`CloudEvent::from_attributes`]). [`Mode::of`] tells them apart by content type.
 //!
 //! ```
-//! use inbox::HandlerName;
-//! use inbox::cloudevents::CloudEvent;
+//! use inbox_api::HandlerName;
+//! use inbox_source::cloudevents::CloudEvent;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let event = CloudEvent::from_json(
@@ -27,11 +27,9 @@ use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 
-use crate::{
-    ContentType, HandlerName, Invalid, Kind, Message, MessageId,
-    fields::{NotJson, join_ids},
-    headers,
-};
+use inbox_api::{ContentType, HandlerName, Invalid, Kind, Message, MessageId, headers};
+
+use crate::fields::{NotJson, join_ids};
 
 pub use structured::from_json_batch;
 
@@ -84,6 +82,11 @@ impl CloudEvent {
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.others.get(name).map(String::as_str)
+    }
+
+    /// The other attributes and the extensions, by name.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.others.iter().map(|(name, value)| (&**name, &**value))
     }
 
     /// Source and id, joined as `source#id`: what is unique among events of all sources.

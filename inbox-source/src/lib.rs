@@ -1,0 +1,28 @@
+//! What a message broker has to do for an inbox: the contract of sources, and what their
+//! deliveries mean as messages.
+//!
+//! Applications use the crate `inbox`, which re-exports this one in `inbox::receiver`,
+//! `inbox::cloudevents` and `inbox::fields`, and brings the brokers by feature. This crate is for those who write a
+//! source for another broker.
+//!
+//! - A [`Source`] hands out [deliveries](Delivery), which the receiver of `inbox` stores, and only
+//!   then acknowledges.
+//! - An [`Envelope`] is a delivery in words that all brokers share. A [`Mapping`] makes a message of
+//!   it: which of its properties, headers and fields are the message's id, kind and ordering key.
+//! - CloudEvents are read in one place for all ways in: [`cloudevents`].
+//!
+//! The crate `source-tests` checks a source against a real broker.
+
+pub mod cloudevents;
+mod envelope;
+pub mod fields;
+mod mapping;
+mod places;
+mod publisher;
+mod source;
+
+pub use envelope::Envelope;
+pub use mapping::{Mapping, MappingError, Positions};
+pub use places::{IdFrom, TextFrom, UnknownPlace};
+pub use publisher::Publisher;
+pub use source::{Delivery, Flow, Raw, Rejection, Source, SourceError};
