@@ -96,6 +96,16 @@
 //! # }
 //! ```
 //!
+//! # Brokers
+//! One Cargo feature each, which adds a module with a [`Source`](receiver::Source) for receivers and a
+//! [`Publisher`](receiver::Publisher) for an [outbox](outbox):
+//!
+//! | feature | broker |
+//! |---|---|
+//! | `kafka` | Kafka and what speaks its protocol |
+//!
+//! Any other broker: implement the traits, and run the crate `source-tests` on it.
+//!
 //! # Encryption
 //! Stores on a server leave TLS to the features of their driver, so that the application decides
 //! which implementation and which root certificates it builds. Cargo unites the features of a
@@ -112,14 +122,13 @@
 
 mod backlog_gate;
 mod backoff;
-pub mod cloudevents;
 mod connect;
 mod expiry;
-pub mod fields;
 mod hooks;
 pub mod inline;
 mod janitor;
 pub mod layer;
+pub mod outbox;
 mod patience;
 mod processor;
 pub mod receiver;
@@ -146,6 +155,7 @@ pub use inbox_api::{
     ReceiveAtomicity, Record, Recorded, Result, Schema, Settled, Settlement, Slice, Span, State,
     Statistics, Store, StoreExt, Subscription, Transactional, Wakeups, WorkerName, headers,
 };
+pub use inbox_source::{cloudevents, fields};
 pub use inline::InlineConsumer;
 pub use janitor::{
     Archiver, Janitor, JanitorBuilder, Retention, RetentionWarning, Sweep, SweepError,
@@ -163,6 +173,9 @@ pub use retry::RetryPolicy;
 pub use service::Service;
 pub use tokio_util::sync::CancellationToken;
 
+/// Kafka: a source for receivers, and a publisher.
+#[cfg(feature = "kafka")]
+pub use inbox_kafka as kafka;
 /// The memory store, with its options.
 #[cfg(feature = "memory")]
 pub use inbox_memory as memory;

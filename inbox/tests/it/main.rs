@@ -27,6 +27,8 @@ mod mysql_support;
 #[cfg(feature = "opentelemetry")]
 mod opentelemetry;
 mod outage;
+#[cfg(feature = "sqlite")]
+mod outbox;
 mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
