@@ -1,0 +1,339 @@
+//! Consumers as processes, killed again and again, with the broker and the database killed meanwhile.
+//!
+//! The case `consumers::killed_as_processes` is the small form: 3,000 messages, 6 kills of consumers
+//! and one of the broker, on SQLite. The environment makes it larger:
+//!
+//! | environment variable | meaning | default |
+//! |---|---|---|
+//! | `INBOX_CHAOS_MESSAGES` | messages | 3000 |
+//! | `INBOX_CHAOS_KILLS` | kills of consumers | 6 |
+//! | `INBOX_CHAOS_BROKER_KILLS` | kills of the broker | a tenth of those, at least 1 |
+//! | `INBOX_CHAOS_DATABASE_KILLS` | kills of the database, where it is a server | as of the broker |
+//! | `INBOX_CHAOS_CONSUMERS` | consumers at a time | 3 |
+//! | `INBOX_CHAOS_STORE` | `sqlite`, or with the feature `servers` `postgres`, a server of the run's own | `sqlite` |
+//!
+//! The run of a million messages and 200 kills, for RabbitMQ into PostgreSQL:
+//!
+//! ```text
+//! INBOX_CHAOS_MESSAGES=1000000 INBOX_CHAOS_KILLS=160 INBOX_CHAOS_BROKER_KILLS=20 \
+//! INBOX_CHAOS_DATABASE_KILLS=20 INBOX_CHAOS_STORE=postgres \
+//!     cargo test --release -p inbox-rabbitmq --features source-tests/servers --test conformance -- \
+//!     killed_as_processes --nocapture
+//! ```
+//!
+//! On SQLite the database is a part of the consumers, and dies with them.
+
+use std::{
+    collections::BTreeMap,
+    io::Write as _,
+    process::{ExitStatus, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use inbox::{CancellationToken, Filter, Inbox, Page, receiver::Receiver};
+use tokio::{
+    io::AsyncReadExt as _,
+    process::{Child, Command},
+    runtime::Runtime,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::{
+    Broker, Failure, Harm, NotOffered,
+    case::CaseResult,
+    context::{Context, ensure, envelope, id, key, mapping, some},
+    database::Database,
+};
+
+/// In the environment of a consumer process: what it is to consume.
+const CONSUMER: &str = "INBOX_CHAOS_CONSUMER";
+/// Without any progress for so long, a run is given up.
+const STUCK: Duration = Duration::from_secs(180);
+/// Messages that are sent at a time.
+const AT_ONCE: usize = 100;
+/// How far the publisher is ahead of the store, at most.
+const AHEAD: usize = 20_000;
+
+/// How large a run is.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    messages: usize,
+    kills: usize,
+    broker_kills: usize,
+    database_kills: usize,
+    consumers: usize,
+    store: String,
+}
+
+impl Options {
+    pub(crate) fn from_env() -> Result<Self, Failure> {
+        let kills = number("INBOX_CHAOS_KILLS", 6)?;
+        let broker_kills = number("INBOX_CHAOS_BROKER_KILLS", (kills / 10).max(1))?;
+        Ok(Self {
+            messages: number("INBOX_CHAOS_MESSAGES", 3_000)?,
+            kills,
+            broker_kills,
+            database_kills: number("INBOX_CHAOS_DATABASE_KILLS", broker_kills)?,
+            consumers: number("INBOX_CHAOS_CONSUMERS", 3)?.max(1),
+            store: std::env::var("INBOX_CHAOS_STORE").unwrap_or_else(|_| "sqlite".into()),
+        })
+    }
+}
+
+fn number(variable: &str, default: usize) -> Result<usize, Failure> {
+    match std::env::var(variable) {
+        Ok(text) => text
+            .parse()
+            .map_err(|_| format!("{variable} is no number: {text}").into()),
+        Err(_) => Ok(default),
+    }
+}
+
+/// What is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Consumer,
+    Broker,
+    Database,
+}
+
+/// The kills in a random order.
+fn victims(options: &Options, has_server: bool) -> Vec<Victim> {
+    let databases = if has_server {
+        options.database_kills
+    } else {
+        0
+    };
+    let mut victims = vec![Victim::Consumer; options.kills];
+    victims.extend(vec![Victim::Broker; options.broker_kills]);
+    victims.extend(vec![Victim::Database; databases]);
+    fastrand::shuffle(&mut victims);
+    victims
+}
+
+/// One run on the case's broker.
+pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Options) -> CaseResult {
+    let Some(address) = c.broker.address() else {
+        return Err(NotOffered("the broker has no address for other processes".into()).into());
+    };
+    let Some(path) = c.test_path() else {
+        return Err(NotOffered("it is not run as a test".into()).into());
+    };
+    let database = Database::start(&options.store).await?;
+    let inbox = inbox::connect(&database.url()).await?;
+    inbox.create().await?;
+    let assignment = [&*address, channel, &database.url()].join("\n");
+    let start = || consumer(path, &assignment);
+    let began = Instant::now();
+
+    let (broker, name, all) = (Arc::clone(&c.broker), channel.to_owned(), options.messages);
+    let stored = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let seen = Arc::clone(&stored);
+    let publishing = AbortOnDrop(tokio::spawn(async move {
+        let mut next = 0;
+        while next < all {
+            if next > seen.load(std::sync::atomic::Ordering::Relaxed) + AHEAD {
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+            let end = (next + AT_ONCE).min(all);
+            let some: Vec<_> = (next..end).map(|number| envelope(&name, number)).collect();
+            broker.publish(&name, &some).await?;
+            next = end;
+        }
+        Ok::<_, Failure>(())
+    }));
+
+    let mut children = Vec::new();
+    for _ in 0..options.consumers {
+        children.push(start()?);
+    }
+    let victims = victims(options, database.is_server());
+    let mut killed = 0;
+    let mut progress = (0, Instant::now());
+    loop {
+        let count = count(&*inbox).await.unwrap_or(progress.0);
+        stored.store(count, std::sync::atomic::Ordering::Relaxed);
+        if count > progress.0 {
+            progress = (count, Instant::now());
+        } else if progress.1.elapsed() > STUCK {
+            let all = options.messages;
+            return Err(format!("for {STUCK:?} nothing was stored: {count} of {all}").into());
+        }
+        if count >= options.messages && killed == victims.len() {
+            break;
+        }
+        let due = (killed + 1) * options.messages / (victims.len() + 1);
+        if let Some(victim) = victims.get(killed)
+            && count >= due
+        {
+            // Not always at the same place of a batch.
+            sleep(Duration::from_millis(fastrand::u64(..50))).await;
+            match victim {
+                Victim::Consumer => {
+                    let mut child = children.swap_remove(fastrand::usize(..children.len()));
+                    ensure!(
+                        child.try_wait()?.is_none(),
+                        "a consumer ended by itself: {:?}",
+                        child.wait().await?
+                    );
+                    child.kill().await?;
+                    children.push(start()?);
+                }
+                Victim::Broker => {
+                    c.harm(Harm::Kill).await?;
+                    sleep(Duration::from_millis(fastrand::u64(..1000))).await;
+                    c.harm(Harm::Start).await?;
+                }
+                Victim::Database => database.restart().await?,
+            }
+            killed += 1;
+            progress.1 = Instant::now();
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    publishing.finish().await?;
+    c.until_done(channel).await?;
+    for child in children {
+        let status = finish(child).await?;
+        ensure!(status.success(), "a consumer failed: {status}");
+    }
+    let ordered =
+        c.abilities.order_across_consumers || (c.abilities.order_by_key && options.consumers == 1);
+    judge(&*inbox, options.messages, ordered).await?;
+    let line = format!(
+        "source-tests: {path}: {} messages, {} kills of consumers, {} of the broker, {} of the database, \
+         {:.0} s: none lost, none twice{}\n",
+        options.messages,
+        options.kills,
+        options.broker_kills,
+        victims.len() - options.kills - options.broker_kills,
+        began.elapsed().as_secs_f64(),
+        if ordered { ", in order by key" } else { "" },
+    );
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    Ok(())
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<Result<(), Failure>>);
+
+impl AbortOnDrop {
+    async fn finish(mut self) -> Result<(), Failure> {
+        (&mut self.0).await?
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn count(inbox: &dyn Inbox) -> Result<usize, Failure> {
+    let count = inbox.count(&Filter::default()).await?;
+    Ok(usize::try_from(count)?)
+}
+
+/// This program once more, as a consumer. It ends when its standard input does, and so with this
+/// process.
+fn consumer(path: &str, assignment: &str) -> Result<Child, Failure> {
+    // The test runner's names begin within the crate.
+    let test = path.split_once("::").map_or(path, |(_, test)| test);
+    let child = Command::new(std::env::current_exe()?)
+        .args([test, "--exact", "--nocapture", "--include-ignored"])
+        .env(CONSUMER, assignment)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    Ok(child)
+}
+
+async fn finish(mut child: Child) -> Result<ExitStatus, Failure> {
+    drop(child.stdin.take());
+    match timeout(Duration::from_secs(60), child.wait()).await {
+        Ok(status) => Ok(status?),
+        Err(_) => Err("a consumer did not end".into()),
+    }
+}
+
+/// In a consumer process: consumes, and never returns.
+pub(crate) fn be_consumer<B: Broker>(runtime: &Runtime) {
+    let Ok(assignment) = std::env::var(CONSUMER) else {
+        return;
+    };
+    let consumed = runtime.block_on(consume::<B>(&assignment));
+    if let Err(failure) = &consumed {
+        eprintln!("source-tests: a consumer failed: {failure}");
+    }
+    std::process::exit(i32::from(consumed.is_err()));
+}
+
+async fn consume<B: Broker>(assignment: &str) -> Result<(), Failure> {
+    let mut parts = assignment.split('\n');
+    let mut part = || parts.next().ok_or("the assignment is not whole");
+    let broker = B::attach(part()?).await?;
+    let mut source = broker.source(part()?, mapping()?)?;
+    let inbox = inbox::connect(part()?).await?;
+    let receiver = Receiver::builder(inbox).batch_size(50).build();
+    let shutdown = CancellationToken::new();
+    let token = shutdown.clone();
+    tokio::spawn(async move {
+        let mut rest = Vec::new();
+        let _ = tokio::io::stdin().read_to_end(&mut rest).await;
+        token.cancel();
+    });
+    receiver.run(&mut source, shutdown).await?;
+    Ok(())
+}
+
+/// That each message is in the store, once, and in its key's order.
+async fn judge(inbox: &dyn Inbox, messages: usize, ordered: bool) -> CaseResult {
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    let mut last: BTreeMap<String, usize> = BTreeMap::new();
+    let mut page = Page {
+        with_payload: true,
+        ..Page::first(Page::MAX)
+    };
+    loop {
+        let listing = inbox.list(&Filter::default(), &page).await?;
+        ensure!(
+            listing.corrupt.is_empty(),
+            "rows are corrupt: {:?}",
+            listing.corrupt
+        );
+        for record in listing.records {
+            let payload = record.payload.unwrap_or_default();
+            let sent: serde_json::Value = serde_json::from_slice(&payload)?;
+            let number = sent.get("number").and_then(serde_json::Value::as_u64);
+            let number = usize::try_from(number.ok_or("a payload has no number")?)?;
+            *found.entry(id(number)).or_default() += 1;
+            let before = last.insert(key(number), number);
+            ensure!(
+                !ordered || before.is_none_or(|before| before < number),
+                "of the key {}, {number} was accepted after {before:?}",
+                key(number)
+            );
+        }
+        let Some(next) = listing.next else {
+            break;
+        };
+        page.after = Some(next);
+    }
+    let lost: Vec<String> = (0..messages)
+        .map(id)
+        .filter(|id| !found.contains_key(id))
+        .collect();
+    let twice = found
+        .iter()
+        .filter(|(_, count)| **count > 1)
+        .map(|(id, _)| id);
+    let twice = some(twice);
+    ensure!(
+        lost.is_empty() && found.values().all(|count| *count == 1) && found.len() == messages,
+        "of {messages} messages lost: {}; stored twice: {twice}",
+        some(&lost)
+    );
+    Ok(())
+}
