@@ -1,0 +1,51 @@
+//! Commits on a thread of its own, which waits for the answer.
+//!
+//! The client has a commit that does not wait, but does not tell what came of it.
+
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle, Thread},
+};
+
+use rdkafka::{
+    TopicPartitionList,
+    consumer::{CommitMode, Consumer as _},
+};
+
+use crate::context::{Consumer, Event};
+
+pub(crate) struct Committer {
+    orders: mpsc::Sender<TopicPartitionList>,
+    thread: JoinHandle<()>,
+}
+
+impl Committer {
+    /// Answers are events of the consumer's context, upon which `poller` is woken.
+    pub(crate) fn start(consumer: Arc<Consumer>, poller: Thread) -> io::Result<Self> {
+        let (orders, ordered) = mpsc::channel();
+        let work = move || {
+            for offsets in ordered {
+                let done = consumer.commit(&offsets, CommitMode::Sync);
+                consumer.context().note(Event::Committed(done));
+                poller.unpark();
+            }
+        };
+        let thread = thread::Builder::new().name("inbox-kafka-commits".into());
+        Ok(Self {
+            orders,
+            thread: thread.spawn(work)?,
+        })
+    }
+
+    /// Begins a commit. `false`: the thread has ended.
+    pub(crate) fn commit(&self, offsets: TopicPartitionList) -> bool {
+        self.orders.send(offsets).is_ok()
+    }
+
+    /// Ends the thread, which has nothing to do, so that it does not hold the consumer any more.
+    pub(crate) fn end(self) {
+        drop(self.orders);
+        let _ = self.thread.join();
+    }
+}

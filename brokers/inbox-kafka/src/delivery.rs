@@ -1,0 +1,248 @@
+//! One record, to be acknowledged or rejected.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use inbox_api::Message;
+use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
+use rdkafka::{
+    config::FromClientConfig as _,
+    message::Header,
+    producer::{FutureProducer, FutureRecord},
+    util::Timeout,
+};
+
+use tokio::sync::mpsc::WeakUnboundedSender;
+
+use crate::{
+    Connection, Rejections,
+    envelope::{Original, headers, is_tombstone},
+    error::source_error,
+    shared::Ticket,
+};
+
+/// The header of a dead letter that says why it is one.
+pub const REJECTED_REASON: &str = "inbox-rejected-reason";
+/// The header of a dead letter that says where it was: topic, partition and offset.
+pub const REJECTED_FROM: &str = "inbox-rejected-from";
+
+/// How long the brokers have to confirm a dead letter.
+const DEAD_LETTER_LIMIT: Duration = Duration::from_secs(30);
+
+/// One record. Dropping it unfinished has its partition read again from it.
+pub struct KafkaDelivery {
+    envelope: Envelope,
+    original: Option<Box<Original>>,
+    mapping: Arc<Mapping>,
+    rejecter: Arc<Rejecter>,
+    ticket: Ticket,
+}
+
+impl KafkaDelivery {
+    pub(crate) fn new(
+        envelope: Envelope,
+        original: Option<Box<Original>>,
+        mapping: Arc<Mapping>,
+        rejecter: Arc<Rejecter>,
+        ticket: Ticket,
+    ) -> Self {
+        Self {
+            envelope,
+            original,
+            mapping,
+            rejecter,
+            ticket,
+        }
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+
+    /// `false`: its assignment is over.
+    pub(crate) fn hand_out(&self) -> bool {
+        self.ticket.hand_out()
+    }
+
+    fn former(&self) -> SourceError {
+        let place = &self.ticket.mark().place;
+        SourceError::transient(format!(
+            "{place} is not assigned to this consumer any more, or is read again; the offset {} is not committed",
+            self.ticket.mark().offset
+        ))
+    }
+}
+
+impl Delivery for KafkaDelivery {
+    fn message(&self) -> Result<Message, Rejection> {
+        self.mapping.message(&self.envelope)
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        Some(self.envelope.bytes() + size_of::<Self>())
+    }
+
+    fn raw(&self) -> Option<Raw> {
+        Some(self.envelope.raw())
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        Self::acknowledge_all(vec![self])
+            .await
+            .pop()
+            .map_or(Ok(()), Err)
+    }
+
+    async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
+        let rejecter = self.rejecter.clone();
+        rejecter.reject(&self, &rejection).await?;
+        let shared = self.ticket.shared().clone();
+        let finished = self.ticket.finish(&mut shared.offsets());
+        shared.wake();
+        if finished { Ok(()) } else { Err(self.former()) }
+    }
+
+    /// Notes all of them as finished. The consumer commits at once what that makes of each partition; a
+    /// commit that fails is made again for as long as the partition is here.
+    async fn acknowledge_all(mut run: Vec<Self>) -> Vec<SourceError> {
+        let Some(first) = run.first() else {
+            return Vec::new();
+        };
+        let mut failures = Vec::new();
+        let mut shared = first.ticket.shared().clone();
+        let mut offsets = shared.offsets();
+        for delivery in &mut run {
+            // Two consumers may follow each other within a run.
+            if !Arc::ptr_eq(&shared, delivery.ticket.shared()) {
+                drop(offsets);
+                shared.wake();
+                shared = delivery.ticket.shared().clone();
+                offsets = shared.offsets();
+            }
+            if !delivery.ticket.finish(&mut offsets) {
+                failures.push(delivery.former());
+            }
+        }
+        drop(offsets);
+        // Makes room for more before the consumer looks.
+        drop(run);
+        shared.wake();
+        failures
+    }
+}
+
+impl fmt::Debug for KafkaDelivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaDelivery")
+            .field("envelope", &self.envelope)
+            .finish_non_exhaustive()
+    }
+}
+
+type WeakSupply = WeakUnboundedSender<Result<KafkaDelivery, SourceError>>;
+
+/// Does with rejected deliveries what was decided.
+pub(crate) struct Rejecter {
+    rejections: Rejections,
+    connection: Connection,
+    producer: Mutex<Option<FutureProducer>>,
+    /// Where the source hears that it has to stop, while its consumer is there.
+    supply: Mutex<Option<WeakSupply>>,
+}
+
+impl Rejecter {
+    pub(crate) fn new(rejections: Rejections, connection: Connection) -> Self {
+        Self {
+            rejections,
+            connection,
+            producer: Mutex::default(),
+            supply: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn set_supply(&self, supply: WeakSupply) {
+        *self.supply.lock().unwrap_or_else(PoisonError::into_inner) = Some(supply);
+    }
+
+    async fn reject(
+        &self,
+        delivery: &KafkaDelivery,
+        rejection: &Rejection,
+    ) -> Result<(), SourceError> {
+        let place = delivery.envelope.position.as_deref().unwrap_or_default();
+        match &self.rejections {
+            Rejections::Discard => {
+                tracing::warn!(position = place, reason = %rejection, "discarded");
+                Ok(())
+            }
+            Rejections::Stop => {
+                let stop = || {
+                    SourceError::permanent(format!(
+                        "{place} was rejected ({rejection}), and the source is to stop then"
+                    ))
+                };
+                let supply = self.supply.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(supply) = supply.as_ref().and_then(WeakSupply::upgrade) {
+                    let _ = supply.send(Err(stop()));
+                }
+                Err(stop())
+            }
+            Rejections::DeadLetters(topic) => self.write(topic, delivery, rejection).await,
+        }
+    }
+
+    async fn write(
+        &self,
+        topic: &str,
+        delivery: &KafkaDelivery,
+        rejection: &Rejection,
+    ) -> Result<(), SourceError> {
+        let envelope = &delivery.envelope;
+        let original = delivery.original.as_deref();
+        let headers = original.map_or_else(|| headers(envelope), |one| one.headers.clone());
+        let headers = headers
+            .insert(Header {
+                key: REJECTED_REASON,
+                value: Some(rejection.reason()),
+            })
+            .insert(Header {
+                key: REJECTED_FROM,
+                value: envelope.position.as_deref(),
+            });
+        let key = match original {
+            Some(original) => original.key.as_deref(),
+            None => envelope.key.as_deref().map(str::as_bytes),
+        };
+        let mut record: FutureRecord<'_, [u8], [u8]> = FutureRecord::to(topic).headers(headers);
+        if !is_tombstone(envelope) {
+            record = record.payload(&envelope.payload);
+        }
+        if let Some(key) = key {
+            record = record.key(key);
+        }
+        let producer = self.producer()?;
+        let sent = producer
+            .send(record, Timeout::After(DEAD_LETTER_LIMIT))
+            .await;
+        match sent {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(source_error("writing a dead letter", &error)),
+        }
+    }
+
+    fn producer(&self) -> Result<FutureProducer, SourceError> {
+        let mut producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(producer) = &*producer {
+            return Ok(producer.clone());
+        }
+        let config = self.connection.producer_config(DEAD_LETTER_LIMIT);
+        let made = FutureProducer::from_config(&config)
+            .map_err(|error| source_error("writing dead letters", &error))?;
+        Ok(producer.insert(made).clone())
+    }
+}

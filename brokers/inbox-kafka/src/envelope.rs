@@ -1,0 +1,173 @@
+//! A record of Kafka as an envelope.
+//!
+//! The client's record lives in the client's memory, as long as the client does. Its body, key and headers
+//! are copied once, into the envelope; the message of the inbox shares the body with that.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use inbox_source::Envelope;
+use rdkafka::message::{Header, Headers as _, Message, OwnedHeaders};
+
+/// The header that is a message's id: [`Envelope::id`].
+pub const ID: &str = "message-id";
+/// The header that is a message's kind: [`Envelope::kind`].
+pub const KIND: &str = "message-type";
+/// The header that is a body's content type.
+pub const CONTENT_TYPE: &str = "content-type";
+/// The header, with the value `true`, of a record that has no body at all, as one has that marks its
+/// key as deleted.
+pub const TOMBSTONE: &str = "kafka-tombstone";
+
+pub(crate) fn read<M: Message>(message: &M) -> Envelope {
+    let topic = message.topic();
+    let payload = message.payload();
+    let mut envelope = Envelope::new(topic, Bytes::copy_from_slice(payload.unwrap_or_default()));
+    envelope.position = Some(format!(
+        "{topic}/{}/{}",
+        message.partition(),
+        message.offset()
+    ));
+    envelope.key = message.key().map(|key| match text(key) {
+        Some(text) => text.to_owned(),
+        None => STANDARD.encode(key),
+    });
+    let sent = message.timestamp().to_millis();
+    let sent = sent.and_then(|sent| u64::try_from(sent).ok());
+    envelope.time = sent.and_then(|sent| UNIX_EPOCH.checked_add(Duration::from_millis(sent)));
+    if let Some(headers) = message.headers() {
+        for header in headers.iter() {
+            envelope.add_header(header.key, header.value.unwrap_or_default());
+        }
+    }
+    envelope.id = envelope.header(ID).map(String::from);
+    envelope.kind = envelope.header(KIND).map(String::from);
+    envelope.content_type = envelope.header(CONTENT_TYPE).map(String::from);
+    if payload.is_none() {
+        envelope.add_header(TOMBSTONE, b"true");
+    }
+    envelope
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    (!text.contains('\0')).then_some(text)
+}
+
+/// What an envelope does not have as it came, to be written to another topic. Most records have
+/// nothing of the kind.
+pub(crate) struct Original {
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) headers: OwnedHeaders,
+}
+
+impl Original {
+    pub(crate) fn of<M: Message>(message: &M) -> Option<Box<Self>> {
+        let is_text = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| text(bytes).is_some());
+        let key_is_text = message.key().is_none_or(|key| text(key).is_some());
+        let headers = message.headers();
+        let headers_are_text =
+            headers.is_none_or(|headers| headers.iter().all(|header| is_text(header.value)));
+        if key_is_text && headers_are_text {
+            return None;
+        }
+        let mut copy = OwnedHeaders::new();
+        for header in headers.iter().flat_map(|headers| headers.iter()) {
+            copy = copy.insert(header);
+        }
+        let key = message.key().map(<[u8]>::to_vec);
+        Some(Box::new(Self { key, headers: copy }))
+    }
+}
+
+/// The headers of an envelope as a record has them: those of its own, and its properties where they are
+/// not among these.
+pub(crate) fn headers(envelope: &Envelope) -> OwnedHeaders {
+    let mut headers = OwnedHeaders::new();
+    let own = envelope.headers.iter();
+    for (name, value) in own.filter(|(name, _)| name != TOMBSTONE) {
+        headers = headers.insert(Header {
+            key: name,
+            value: Some(value),
+        });
+    }
+    for (name, value) in [
+        (ID, &envelope.id),
+        (KIND, &envelope.kind),
+        (CONTENT_TYPE, &envelope.content_type),
+    ] {
+        if let Some(value) = value
+            && envelope.header(name) != Some(value)
+        {
+            headers = headers.insert(Header {
+                key: name,
+                value: Some(value),
+            });
+        }
+    }
+    headers
+}
+
+/// Whether it is to have no body at all.
+pub(crate) fn is_tombstone(envelope: &Envelope) -> bool {
+    envelope.payload.is_empty() && envelope.header(TOMBSTONE) == Some("true")
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    use super::*;
+
+    fn record(key: Option<&[u8]>, payload: Option<&[u8]>, headers: OwnedHeaders) -> OwnedMessage {
+        let (key, payload) = (key.map(<[u8]>::to_vec), payload.map(<[u8]>::to_vec));
+        let time = Timestamp::CreateTime(1_500);
+        OwnedMessage::new(payload, key, "orders".into(), time, 2, 17, Some(headers))
+    }
+
+    #[test]
+    fn a_record_is_read_whole() {
+        let mut headers = OwnedHeaders::new();
+        for (key, value) in [
+            (ID, &b"evt-1"[..]),
+            (CONTENT_TYPE, b"application/json"),
+            ("raw", b"\xff\x00"),
+        ] {
+            let value = Some(value);
+            headers = headers.insert(Header { key, value });
+        }
+        let record = record(Some(b"c-1"), Some(b"{}"), headers);
+        let envelope = read(&record);
+        assert_eq!(envelope.payload, "{}");
+        assert_eq!(envelope.key.as_deref(), Some("c-1"));
+        assert_eq!(envelope.position.as_deref(), Some("orders/2/17"));
+        assert_eq!(envelope.id.as_deref(), Some("evt-1"));
+        assert_eq!(envelope.content_type.as_deref(), Some("application/json"));
+        assert_eq!(envelope.header("raw-bin"), Some("/wA="));
+        assert_eq!(
+            envelope.time,
+            Some(UNIX_EPOCH + Duration::from_millis(1_500))
+        );
+        let original = Original::of(&record).unwrap();
+        assert_eq!(original.headers.get(2).value, Some(&b"\xff\x00"[..]));
+        assert!(!envelope.headers.iter().any(|(name, _)| name == TOMBSTONE));
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_is_base64() {
+        let record = record(Some(b"\xff\xfe"), Some(b""), OwnedHeaders::new());
+        assert_eq!(read(&record).key.as_deref(), Some("//4="));
+        assert_eq!(Original::of(&record).unwrap().key.unwrap(), b"\xff\xfe");
+    }
+
+    #[test]
+    fn a_tombstone_is_told_from_an_empty_body() {
+        let tombstone = read(&record(Some(b"k"), None, OwnedHeaders::new()));
+        let empty = read(&record(Some(b"k"), Some(b""), OwnedHeaders::new()));
+        assert!(is_tombstone(&tombstone) && !is_tombstone(&empty));
+        assert_eq!(tombstone.payload, "");
+        assert_eq!(headers(&tombstone).count(), 0);
+    }
+}

@@ -1,0 +1,127 @@
+//! What errors of the client mean.
+
+use inbox_source::SourceError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+
+/// The error as the receiver hears it. Values of settings, which may be passwords, are left out.
+pub(crate) fn source_error(doing: &str, error: &KafkaError) -> SourceError {
+    let text = match error {
+        KafkaError::ClientConfig(_, _, name, _) => {
+            format!("{doing}: the property {name} does not take this value")
+        }
+        _ => match error.rdkafka_error_code() {
+            Some(code) => of_code(doing, code),
+            None => format!("{doing}: {error}"),
+        },
+    };
+    if is_permanent(error) {
+        SourceError::permanent(text)
+    } else {
+        SourceError::transient(text)
+    }
+}
+
+fn of_code(doing: &str, code: Code) -> String {
+    let advice = match code {
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => "; create the topic",
+        Code::TopicAuthorizationFailed => "; it needs READ on the topic",
+        Code::GroupAuthorizationFailed => "; it needs READ on the group",
+        Code::InconsistentGroupProtocol => {
+            "; the group has members that are not cooperative-sticky"
+        }
+        Code::AutoOffsetReset => "; no offset is committed and `start` is `error`",
+        Code::FencedInstanceId => "; another consumer has the same instance name",
+        _ => "",
+    };
+    format!("{doing}: {code}{advice}")
+}
+
+/// Whether waiting does not mend it. The client itself tries again what may pass.
+pub(crate) fn is_permanent(error: &KafkaError) -> bool {
+    if matches!(
+        error,
+        KafkaError::ClientConfig(..) | KafkaError::Nul(_) | KafkaError::MessageConsumptionFatal(_)
+    ) {
+        return true;
+    }
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::Authentication
+                | Code::AutoOffsetReset
+                | Code::ClusterAuthorizationFailed
+                | Code::Fatal
+                | Code::FencedInstanceId
+                | Code::GroupAuthorizationFailed
+                | Code::InconsistentGroupProtocol
+                | Code::InvalidGroupId
+                | Code::InvalidRecord
+                | Code::InvalidSessionTimeout
+                | Code::InvalidTopic
+                | Code::MessageSizeTooLarge
+                | Code::SaslAuthenticationFailed
+                | Code::SSL
+                | Code::TopicAuthorizationFailed
+                | Code::TransactionalIdAuthorizationFailed
+                | Code::UnsupportedFeature
+                | Code::UnsupportedForMessageFormat
+                | Code::UnsupportedSASLMechanism
+                | Code::UnsupportedVersion
+        )
+    )
+}
+
+/// Whether it ends the client, so that a new one is needed.
+pub(crate) fn is_fatal(error: &KafkaError) -> bool {
+    matches!(error, KafkaError::MessageConsumptionFatal(_))
+        || error.rdkafka_error_code() == Some(Code::Fatal)
+}
+
+/// Whether the receiver has to hear of it. What concerns one connection of several passes unheard:
+/// the client connects again.
+pub(crate) fn is_outage(error: &KafkaError) -> bool {
+    is_permanent(error)
+        || is_fatal(error)
+        || matches!(
+            error.rdkafka_error_code(),
+            Some(
+                Code::AllBrokersDown
+                    | Code::PollExceeded
+                    | Code::UnknownTopic
+                    | Code::UnknownTopicOrPartition
+                    | Code::Resolve
+            )
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::consumer::BaseConsumer;
+
+    use super::*;
+
+    #[test]
+    fn no_value_of_a_setting_is_told() {
+        let made: Result<BaseConsumer, _> = ClientConfig::new()
+            .set("sasl.mechanisms", "s3cret")
+            .set("security.protocol", "s3cret")
+            .create();
+        let error = source_error("connecting", &made.err().unwrap());
+        assert!(!error.is_transient());
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn what_waiting_mends_is_transient() {
+        for (code, transient) in [
+            (Code::AllBrokersDown, true),
+            (Code::UnknownTopicOrPartition, true),
+            (Code::SaslAuthenticationFailed, false),
+            (Code::FencedInstanceId, false),
+        ] {
+            let error = source_error("receiving", &KafkaError::MessageConsumption(code));
+            assert_eq!(error.is_transient(), transient, "{error}");
+        }
+    }
+}

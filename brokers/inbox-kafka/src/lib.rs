@@ -1,0 +1,148 @@
+//! Kafka as a source of an inbox: store, then acknowledge. And a publisher, for the way out.
+//!
+//! A [`KafkaSource`] is a member of a consumer group. It hands records to a receiver of the crate `inbox`, and
+//! commits their offsets only when the receiver has stored them.
+//!
+//! ```no_run
+//! use inbox::receiver::{Mapping, Receiver};
+//! use inbox_kafka::{Connection, KafkaOptions, KafkaSource, Rejections};
+//!
+//! # async fn receive() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = inbox::connect("sqlite://orders.db").await?;
+//! store.migrate().await?;
+//!
+//! let options = KafkaOptions::new(Connection::new("broker.example:9092"), "billing", ["orders"])
+//!     .rejections(Rejections::DeadLetters("orders.dead".into()));
+//! let mut source = KafkaSource::new(options, Mapping::new("billing")?)?;
+//!
+//! let shutdown = inbox::CancellationToken::new(); // cancel it to drain and end
+//! Receiver::builder(store).build().run(&mut source, shutdown).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is guaranteed
+//! - **An offset is committed only when everything before it, on its partition, is finished**: stored, known
+//!   from before, or written to the dead letters. Nothing is committed by the client on its own.
+//! - **At a rebalance nothing is left half done.** Partitions move one by one (`cooperative-sticky`). One that goes
+//!   to another member is held until what was handed to the receiver is stored and committed, for
+//!   [`revoke_wait`](KafkaOptions::revoke_wait) at most; then it is let go, and what was not finished is delivered
+//!   there. What was fetched and not handed out is forgotten. Other partitions wait for it meanwhile.
+//! - **A delivery of a former assignment commits nothing**: acknowledging it fails, and the inbox refuses the
+//!   copy that comes again.
+//! - **A store that is away does not cost the membership.** The client is polled by a thread of its own whether
+//!   or not the receiver takes anything, so `max.poll.interval.ms` is not exceeded.
+//! - **Order**: records of one partition are handed out in their order, so those of one key are.
+//!
+//! What is not: a record whose producer sent it twice is two records with two positions, unless its id is in a
+//! header or field ([mapping](#mapping)). Offsets that are stored and not committed, as after a kill, are delivered
+//! again and refused by the inbox. Records that the topic's retention deletes before they are received are lost.
+//!
+//! # Where it begins
+//! **A group that has committed nothing begins at the earliest record** that is there, not at the newest as
+//! Kafka's own clients do: nothing is left out because a consumer came later than its messages. The log says
+//! so, as a warning, for each partition that it concerns. [`start`](KafkaOptions::start) changes it. The same
+//! holds when a committed offset was deleted; with [`Start::Error`] the source fails instead.
+//!
+//! # Mapping
+//! What a [`Mapping`](inbox_source::Mapping) finds in a record:
+//!
+//! | of the record | in the [`Envelope`](inbox_source::Envelope) |
+//! |---|---|
+//! | header `message-id` ([`ID`]) | id, and a header |
+//! | header `message-type` ([`KIND`]) | kind, and a header |
+//! | key | key, and so the ordering key; as base64 if it is no text |
+//! | topic | address, and so the kind of a message that says no other |
+//! | topic, partition and offset: `orders/2/17` | position; stable, so it is the id of a message that has no other |
+//! | header `content-type` ([`CONTENT_TYPE`]) | content type, and a header |
+//! | timestamp | time |
+//! | other headers | headers; `name-bin` with base64 if the value is no text; one without a value is empty |
+//! | no body (a tombstone) | an empty payload, and the header `kafka-tombstone: true` ([`TOMBSTONE`]) |
+//!
+//! CloudEvents in either mode of the Kafka binding (`ce_id` and others, `application/cloudevents+json`) are told by the
+//! mapping. A topic that was deleted and made again has its positions twice: give the mapping an
+//! [`id_prefix`](inbox_source::Mapping::id_prefix) then.
+//!
+//! Body, key and headers are copied once, out of the client's memory, in which they live only as long as the
+//! client; the message that is stored shares the body with that copy.
+//!
+//! # Flow control
+//! Deliveries that were taken from the client and are not finished are never more than the receiver's
+//! `max_unacknowledged`. Behind that, the client fetches ahead: about that number of each partition, at most
+//! [`prefetch_kb`](KafkaOptions::prefetch_kb) and one fetched batch. No partition is paused for it.
+//!
+//! # Commits
+//! What a run of acknowledgements makes of each partition is committed at once, one commit at a time, without
+//! waiting for the answer. The answer is seen: a commit that fails is logged and made again for as long as the
+//! partition is here. An acknowledgement says that the commit will be made, not that it was: what was not
+//! committed before a crash is delivered again. Before a partition goes, and when the source is closed, the last
+//! commit is waited for.
+//!
+//! # Rejected deliveries
+//! Kafka has no dead letters of its own, so what becomes of a delivery that the receiver rejects has to be
+//! decided: [`Rejections`]. With a topic for dead letters the record is written there, with its key, body and headers
+//! as they were and the headers [`REJECTED_REASON`] and [`REJECTED_FROM`], and counts as finished once all replicas in
+//! sync have it; if that fails, the partition is read again from it. So let that topic take larger records
+//! (`max.message.bytes`) than the others. A receiver that has `keep_rejected` or
+//! `stop_at_rejected` goes with [`Rejections::Stop`].
+//!
+//! # Errors and reconnecting
+//! The client connects again by itself, and finds brokers, leaders and coordinators that have moved. While no
+//! broker answers, or the topic is not there, the source fails transiently, so that the receiver's outage shows.
+//! A wrong password, missing rights, or a group of members with another assignment strategy fail for good. A
+//! member that gave no sign of life for the session time-out has lost its partitions: what is in flight is
+//! given up, and the member joins again.
+//!
+//! # Shutdown
+//! [`close`](inbox_source::Source::close) commits what is finished and leaves the group, so that other members have
+//! the partitions at once (not those of a static member). It takes up to nine seconds when the brokers do not
+//! answer. Dropping the source does the same, and nobody waits for it.
+//!
+//! # Setting Kafka up
+//! Topics have to be there; none is created. The user needs `READ` on topics and group, and `WRITE` on the dead letters'
+//! topic. All members of a group have to be `cooperative-sticky`. For messages that survive the loss of a
+//! broker, topics need three replicas and `min.insync.replicas=2`. Retention has to be longer than the
+//! longest time for which nobody receives.
+//!
+//! TLS and SCRAM come from the client: add it with the feature that you want.
+//!
+//! ```toml
+//! rdkafka = { version = "0.39", features = ["ssl-vendored"] }
+//! ```
+//!
+//! # Settings
+//! Of a URL, `kafka://user:password@host:9092,host:9092/?topic=orders&group=billing&…`; user and password
+//! percent-encoded:
+//!
+//! | parameter | method | default |
+//! |---|---|---|
+//! | `topic`, may be repeated | [`KafkaOptions::new`] | has to be set |
+//! | `group` | [`KafkaOptions::new`] | has to be set |
+//! | `dead_letters=TOPIC`, or `rejected=stop` or `discard` | [`rejections`](KafkaOptions::rejections) | has to be set |
+//! | `start=earliest`, `latest`, `error` | [`start`](KafkaOptions::start) | `earliest` |
+//! | `isolation=read_committed`, `read_uncommitted` | [`read_committed`](KafkaOptions::read_committed) | `read_committed` |
+//! | `instance` | [`instance`](KafkaOptions::instance) | none: a dynamic member |
+//! | `session_timeout_ms` | [`session_timeout`](KafkaOptions::session_timeout) | 45,000 |
+//! | `revoke_wait_ms` | [`revoke_wait`](KafkaOptions::revoke_wait) | 10,000 |
+//! | `prefetch_kb` | [`prefetch_kb`](KafkaOptions::prefetch_kb) | 4,096 |
+//! | `sasl=plain`, `scram-sha-256`, `scram-sha-512` | [`credentials`](Connection::credentials) | none; has to be set with a user |
+//! | `tls=true` | [`tls`](Connection::tls) | `false` |
+//! | `tls_ca_file` | [`property`](Connection::property) `ssl.ca.location` | the system's |
+
+mod committer;
+mod context;
+mod delivery;
+mod envelope;
+mod error;
+mod offsets;
+mod options;
+mod poller;
+mod publisher;
+mod shared;
+mod source;
+
+pub use delivery::{KafkaDelivery, REJECTED_FROM, REJECTED_REASON};
+pub use envelope::{CONTENT_TYPE, ID, KIND, TOMBSTONE};
+pub use options::{Connection, KafkaOptions, Rejections, SCHEMES, Sasl, Start};
+pub use publisher::KafkaPublisher;
+pub use source::KafkaSource;

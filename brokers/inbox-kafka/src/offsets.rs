@@ -1,0 +1,363 @@
+//! Which deliveries of which partitions are under way, and up to where each partition is finished.
+//!
+//! An offset is committed only when every delivery before it, of that partition and that assignment, is
+//! finished. Each assignment has a number of its own; a delivery of a former one changes nothing.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::Arc,
+    time::Instant,
+};
+
+/// A partition of a topic.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub(crate) topic: Arc<str>,
+    pub(crate) partition: i32,
+}
+
+impl Place {
+    pub(crate) fn new(topic: &str, partition: i32) -> Self {
+        Self {
+            topic: topic.into(),
+            partition,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.topic, self.partition)
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What tells one delivery from all others, redeliveries included.
+#[derive(Clone)]
+pub(crate) struct Mark {
+    pub(crate) place: Place,
+    assignment: u64,
+    pub(crate) offset: i64,
+}
+
+/// All partitions that this consumer has.
+#[derive(Default)]
+pub(crate) struct Offsets {
+    partitions: HashMap<Place, Partition>,
+    assignments: u64,
+}
+
+struct Partition {
+    assignment: u64,
+    state: State,
+    /// Not finished, or behind one that is not; the oldest first.
+    waiting: VecDeque<Waiting>,
+    /// The first offset that is not finished, once there is one to commit.
+    finished: Option<i64>,
+    committed: Option<i64>,
+    /// The first offset that was not taken.
+    next: Option<i64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// It goes to another member; nothing more is taken.
+    Leaving,
+    /// A delivery was given up, so that it has to be read again from this offset.
+    Rewinding {
+        to: i64,
+        since: Instant,
+    },
+}
+
+struct Waiting {
+    offset: i64,
+    assignment: u64,
+    handed_out: bool,
+    finished: bool,
+}
+
+impl Offsets {
+    /// Begins an assignment of a partition, of which so much is committed.
+    pub(crate) fn assign(&mut self, place: Place, committed: Option<i64>) {
+        self.assignments += 1;
+        let partition = Partition {
+            assignment: self.assignments,
+            state: State::Open,
+            waiting: VecDeque::new(),
+            finished: None,
+            committed,
+            next: committed,
+        };
+        self.partitions.insert(place, partition);
+    }
+
+    /// Notes a delivery that the broker sent. `None`: nothing is to be taken from there.
+    pub(crate) fn take(&mut self, place: &Place, offset: i64) -> Option<Mark> {
+        let partition = self.partitions.get_mut(place)?;
+        let newest = partition.waiting.back().map(|waiting| waiting.offset);
+        if partition.state != State::Open || newest.is_some_and(|newest| newest >= offset) {
+            return None;
+        }
+        partition.waiting.push_back(Waiting {
+            offset,
+            assignment: partition.assignment,
+            handed_out: false,
+            finished: false,
+        });
+        partition.next = Some(offset + 1);
+        Some(Mark {
+            place: place.clone(),
+            assignment: partition.assignment,
+            offset,
+        })
+    }
+
+    /// Notes that a delivery goes to the receiver. `false`: its assignment is over.
+    pub(crate) fn hand_out(&mut self, mark: &Mark) -> bool {
+        let waiting = self.waiting(mark);
+        waiting.is_some_and(|waiting| {
+            waiting.handed_out = true;
+            true
+        })
+    }
+
+    /// Notes that a delivery is finished. `false`: its assignment is over, or one before it was given up.
+    pub(crate) fn finish(&mut self, mark: &Mark) -> bool {
+        let Some(waiting) = self.waiting(mark) else {
+            return false;
+        };
+        waiting.finished = true;
+        if let Some(partition) = self.partitions.get_mut(&mark.place) {
+            while let Some(first) = partition.waiting.pop_front_if(|first| first.finished) {
+                partition.finished = Some(first.offset + 1);
+            }
+        }
+        true
+    }
+
+    /// Notes that a delivery will not be finished. It and all after it are read again, unless the
+    /// partition leaves anyway; those before it stay what they are.
+    pub(crate) fn give_up(&mut self, mark: &Mark, now: Instant) {
+        if self.waiting(mark).is_none() {
+            return;
+        }
+        self.assignments += 1;
+        let Some(partition) = self.partitions.get_mut(&mark.place) else {
+            return;
+        };
+        let waiting = &mut partition.waiting;
+        waiting.retain(|waiting| waiting.offset < mark.offset);
+        partition.assignment = self.assignments;
+        if partition.state != State::Leaving {
+            let to = mark.offset;
+            partition.state = State::Rewinding { to, since: now };
+        }
+    }
+
+    /// The partitions that are to be read again, and from where.
+    pub(crate) fn rewinds(&self, since: Instant) -> Vec<(Place, i64)> {
+        let of_partition = |(place, partition): (&Place, &Partition)| match partition.state {
+            State::Rewinding { to, since: begun } if begun <= since => Some((place.clone(), to)),
+            _ => None,
+        };
+        self.partitions.iter().filter_map(of_partition).collect()
+    }
+
+    /// Notes that a partition is read again.
+    pub(crate) fn reopen(&mut self, place: &Place) {
+        if let Some(partition) = self.partitions.get_mut(place)
+            && let State::Rewinding { to, .. } = partition.state
+        {
+            partition.state = State::Open;
+            partition.next = Some(to);
+        }
+    }
+
+    /// Takes nothing more of a partition, and forgets what was not handed out.
+    pub(crate) fn leave(&mut self, place: &Place) {
+        if let Some(partition) = self.partitions.get_mut(place) {
+            partition.state = State::Leaving;
+            partition.waiting.retain(|waiting| waiting.handed_out);
+        }
+    }
+
+    /// How many deliveries of a partition are handed out and not finished.
+    pub(crate) fn in_flight(&self, place: &Place) -> usize {
+        let partition = self.partitions.get(place);
+        partition.map_or(0, |partition| partition.waiting.len())
+    }
+
+    /// Ends an assignment.
+    pub(crate) fn remove(&mut self, place: &Place) {
+        self.partitions.remove(place);
+    }
+
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.partitions.keys().cloned().collect()
+    }
+
+    /// What is finished and not committed.
+    pub(crate) fn to_commit(&self) -> Vec<(Place, i64)> {
+        let of_partition = |(place, partition): (&Place, &Partition)| match partition.finished {
+            Some(finished)
+                if partition
+                    .committed
+                    .is_none_or(|committed| committed < finished) =>
+            {
+                Some((place.clone(), finished))
+            }
+            _ => None,
+        };
+        self.partitions.iter().filter_map(of_partition).collect()
+    }
+
+    /// Whether all that is finished of a partition is committed.
+    pub(crate) fn is_committed(&self, place: &Place) -> bool {
+        self.partitions.get(place).is_none_or(|partition| {
+            partition.finished.is_none() || partition.committed >= partition.finished
+        })
+    }
+
+    /// Notes what the broker has.
+    pub(crate) fn committed(&mut self, place: &Place, offset: i64) {
+        if let Some(partition) = self.partitions.get_mut(place) {
+            partition.committed = partition.committed.max(Some(offset));
+            partition.next = partition.next.or(Some(offset));
+        }
+    }
+
+    /// How many offsets are between what was taken of a partition and this end of it.
+    pub(crate) fn behind(&self, place: &Place, end: i64) -> Option<u64> {
+        let next = self.partitions.get(place)?.next?;
+        u64::try_from(end.saturating_sub(next)).ok()
+    }
+
+    fn waiting(&mut self, mark: &Mark) -> Option<&mut Waiting> {
+        let waiting = &mut self.partitions.get_mut(&mark.place)?.waiting;
+        let found = waiting.binary_search_by_key(&mark.offset, |waiting| waiting.offset);
+        let found = waiting.get_mut(found.ok()?)?;
+        (found.assignment == mark.assignment).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assigned() -> (Offsets, Place) {
+        let mut offsets = Offsets::default();
+        let place = Place::new("orders", 0);
+        offsets.assign(place.clone(), None);
+        (offsets, place)
+    }
+
+    fn take(offsets: &mut Offsets, place: &Place, numbers: &[i64]) -> Vec<Mark> {
+        let numbers = numbers.iter();
+        let marks: Vec<_> = numbers
+            .map(|offset| offsets.take(place, *offset).unwrap())
+            .collect();
+        assert!(marks.iter().all(|mark| offsets.hand_out(mark)));
+        marks
+    }
+
+    #[test]
+    fn nothing_is_committed_past_what_is_not_finished() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4, 9]);
+        assert!(offsets.finish(&marks[1]));
+        assert!(offsets.to_commit().is_empty());
+        assert!(offsets.finish(&marks[0]));
+        assert_eq!(offsets.to_commit(), [(place.clone(), 5)]);
+        assert!(offsets.finish(&marks[2]));
+        assert_eq!(offsets.to_commit(), [(place.clone(), 10)]);
+        offsets.committed(&place, 10);
+        assert!(offsets.to_commit().is_empty() && offsets.is_committed(&place));
+    }
+
+    #[test]
+    fn a_delivery_of_a_former_assignment_changes_nothing() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4]);
+        offsets.remove(&place);
+        offsets.assign(place.clone(), None);
+        let again = take(&mut offsets, &place, &[3]);
+        assert!(!offsets.finish(&marks[0]));
+        assert!(!offsets.finish(&marks[1]));
+        assert!(!offsets.hand_out(&marks[0]));
+        offsets.give_up(&marks[0], Instant::now());
+        assert!(offsets.to_commit().is_empty());
+        assert!(offsets.finish(&again[0]));
+        assert_eq!(offsets.to_commit(), [(place, 4)]);
+    }
+
+    #[test]
+    fn what_is_given_up_is_read_again_with_all_behind_it() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4, 5]);
+        let now = Instant::now();
+        offsets.give_up(&marks[1], now);
+        assert!(offsets.finish(&marks[0]), "it was before");
+        assert!(!offsets.finish(&marks[2]), "it comes again");
+        assert!(offsets.take(&place, 6).is_none());
+        assert_eq!(offsets.rewinds(now), [(place.clone(), 4)]);
+        assert_eq!(offsets.to_commit(), [(place.clone(), 4)]);
+        offsets.reopen(&place);
+        assert!(offsets.rewinds(now).is_empty());
+        let again = take(&mut offsets, &place, &[4, 5]);
+        assert!(!offsets.finish(&marks[2]), "it is not this one");
+        assert!(again.iter().all(|mark| offsets.finish(mark)));
+        assert_eq!(offsets.to_commit(), [(place, 6)]);
+    }
+
+    #[test]
+    fn an_earlier_one_that_is_given_up_later_is_read_again_too() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4]);
+        let now = Instant::now();
+        offsets.give_up(&marks[1], now);
+        offsets.give_up(&marks[0], now);
+        assert_eq!(offsets.rewinds(now), [(place, 3)]);
+    }
+
+    #[test]
+    fn a_leaving_partition_waits_only_for_what_was_handed_out() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3]);
+        let not_handed_out = offsets.take(&place, 4).unwrap();
+        offsets.leave(&place);
+        assert!(!offsets.hand_out(&not_handed_out));
+        assert!(offsets.take(&place, 5).is_none());
+        assert_eq!(offsets.in_flight(&place), 1);
+        assert!(offsets.finish(&marks[0]));
+        assert_eq!(offsets.in_flight(&place), 0);
+        assert_eq!(offsets.to_commit(), [(place, 4)]);
+    }
+
+    #[test]
+    fn a_leaving_partition_does_not_wait_for_what_was_given_up() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4]);
+        offsets.leave(&place);
+        offsets.give_up(&marks[0], Instant::now());
+        assert_eq!(offsets.in_flight(&place), 0);
+        assert!(!offsets.finish(&marks[1]), "it is behind a gap");
+        assert!(offsets.to_commit().is_empty() && offsets.rewinds(Instant::now()).is_empty());
+    }
+
+    #[test]
+    fn the_lag_is_what_was_not_taken() {
+        let (mut offsets, place) = assigned();
+        assert_eq!(offsets.behind(&place, 10), None);
+        take(&mut offsets, &place, &[3]);
+        assert_eq!(offsets.behind(&place, 10), Some(6));
+        assert_eq!(offsets.behind(&place, 2), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! A Kafka server, and what tests ask and tell it, past the source.
+
+mod proxy;
+
+use std::{
+    error::Error as StdError,
+    sync::{LazyLock, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use inbox_kafka::{Connection, KafkaOptions, KafkaPublisher, Rejections};
+use inbox_source::{Envelope, Publisher as _};
+use rdkafka::{
+    ClientConfig, Message as _, Offset, TopicPartitionList,
+    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    client::DefaultClientContext,
+    config::FromClientConfig as _,
+    consumer::{BaseConsumer, Consumer as _},
+    message::OwnedMessage,
+};
+use test_servers::{Kind, Server, or_skip, require_or_skip};
+
+use proxy::Proxy;
+
+pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
+pub(crate) type Outcome = Result<(), Failure>;
+
+/// How long one question may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+static SERVER: LazyLock<Result<Option<Kafka>, Failure>> = LazyLock::new(|| {
+    let server = require_or_skip(Kind::Kafka)?;
+    Ok(server.map(Kafka::new))
+});
+
+pub(crate) struct Kafka {
+    pub(crate) servers: String,
+    server: Option<Mutex<Server>>,
+    proxy: Option<Proxy>,
+    publisher: OnceLock<KafkaPublisher>,
+}
+
+impl Kafka {
+    fn new(server: Server) -> Self {
+        let servers = server.url().trim_start_matches("kafka://");
+        let servers = servers.trim_end_matches('/').to_owned();
+        Self {
+            servers,
+            server: Some(Mutex::new(server)),
+            proxy: None,
+            publisher: OnceLock::new(),
+        }
+    }
+
+    /// One of another process, by its address.
+    pub(crate) fn at(servers: &str) -> Self {
+        Self {
+            servers: servers.to_owned(),
+            server: None,
+            proxy: None,
+            publisher: OnceLock::new(),
+        }
+    }
+
+    /// One that may be harmed, and whose clients all go through a proxy, to be cut off.
+    pub(crate) fn own_behind_proxy() -> Result<Option<Self>, Failure> {
+        let proxy = Proxy::listen()?;
+        let advertised = format!(
+            "advertised.listeners=PLAINTEXT://127.0.0.1:{}",
+            proxy.port()
+        );
+        let found = test_servers::find_own(Kind::Kafka, &["--override", &advertised]);
+        let Some(server) = or_skip(Kind::Kafka, found)? else {
+            return Ok(None);
+        };
+        let mut kafka = Self::new(server);
+        proxy.forward_to(&kafka.servers);
+        kafka.servers = format!("127.0.0.1:{}", proxy.port());
+        kafka.proxy = Some(proxy);
+        Ok(Some(kafka))
+    }
+
+    /// Closes all connections of clients.
+    pub(crate) fn cut(&self) -> Outcome {
+        self.proxy.as_ref().ok_or("there is no proxy")?.cut();
+        Ok(())
+    }
+
+    /// The server that tests share. `None`: skipped, and reported so.
+    pub(crate) fn shared() -> Result<Option<&'static Self>, Failure> {
+        match &*SERVER {
+            Ok(server) => Ok(server.as_ref()),
+            Err(error) => Err(error.to_string().into()),
+        }
+    }
+
+    /// One that may be harmed.
+    pub(crate) fn own() -> Result<Option<Self>, Failure> {
+        let found = test_servers::find_own(Kind::Kafka, &[]);
+        Ok(or_skip(Kind::Kafka, found)?.map(Self::new))
+    }
+
+    pub(crate) fn harm(
+        &self,
+        harm: impl Fn(&mut Server) -> Result<(), test_servers::Error>,
+    ) -> Outcome {
+        let server = self.server.as_ref().ok_or("it is another's")?;
+        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(harm(&mut server)?)
+    }
+
+    pub(crate) fn connection(&self) -> Connection {
+        Connection::new(&self.servers)
+    }
+
+    /// A member of a group that has the topic's name, with a short session.
+    pub(crate) fn options(&self, topic: &str) -> KafkaOptions {
+        KafkaOptions::new(self.connection(), topic, [topic])
+            .session_timeout(Duration::from_secs(6))
+            .revoke_wait(Duration::from_secs(20))
+            .rejections(Rejections::DeadLetters(dead(topic)))
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.servers);
+        config
+    }
+
+    /// Makes a topic, and one for its dead letters.
+    pub(crate) async fn create(&self, topic: &str, partitions: i32) -> Outcome {
+        let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&self.config())?;
+        let dead = dead(topic);
+        let topics = [
+            NewTopic::new(topic, partitions, TopicReplication::Fixed(1)),
+            NewTopic::new(&dead, 1, TopicReplication::Fixed(1)),
+        ];
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+        for made in admin.create_topics(&topics, &options).await? {
+            made.map_err(|(topic, code)| format!("{topic}: {code}"))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn publish(&self, topic: &str, messages: &[Envelope]) -> Outcome {
+        let mut messages = messages.to_vec();
+        for message in &mut messages {
+            topic.clone_into(&mut message.address);
+        }
+        let publisher = self.publisher.get_or_init(|| {
+            KafkaPublisher::new(self.connection()).timeout(Duration::from_secs(60))
+        });
+        for answer in publisher.publish(&messages).await {
+            answer?;
+        }
+        Ok(())
+    }
+
+    /// Sends so many messages with these keys in turn, numbered from one.
+    pub(crate) async fn publish_numbers(&self, topic: &str, count: usize, keys: usize) -> Outcome {
+        let messages: Vec<_> = (1..=count)
+            .map(|number| {
+                let mut message = Envelope::new(topic, number.to_string());
+                message.key = Some(format!("key-{}", number % keys));
+                message
+            })
+            .collect();
+        self.publish(topic, &messages).await
+    }
+
+    /// What the group of the topic's name has committed of each partition, and where each begins and ends. A
+    /// server that has just begun does not know it yet.
+    pub(crate) fn offsets(&self, topic: &str) -> Result<Vec<Place>, Failure> {
+        let deadline = std::time::Instant::now() + LIMIT;
+        loop {
+            match self.ask_offsets(topic) {
+                Err(_) if std::time::Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                asked => return asked,
+            }
+        }
+    }
+
+    fn ask_offsets(&self, topic: &str) -> Result<Vec<Place>, Failure> {
+        let mut config = self.config();
+        let asker: BaseConsumer = config.set("group.id", topic).create()?;
+        let metadata = asker.fetch_metadata(Some(topic), LIMIT)?;
+        let described = metadata.topics().first().ok_or("no topic")?;
+        let mut places = Vec::new();
+        for partition in described.partitions() {
+            let mut asked = TopicPartitionList::new();
+            asked.add_partition(topic, partition.id());
+            let committed = asker.committed_offsets(asked, LIMIT)?;
+            let committed = committed.elements()[0].offset();
+            let (low, high) = asker.fetch_watermarks(topic, partition.id(), LIMIT)?;
+            places.push(Place {
+                committed: match committed {
+                    Offset::Offset(offset) => Some(offset),
+                    _ => None,
+                },
+                low,
+                high,
+            });
+        }
+        Ok(places)
+    }
+
+    /// How many messages the group has not committed.
+    pub(crate) fn outstanding(&self, topic: &str) -> Result<u64, Failure> {
+        let places = self.offsets(topic)?;
+        let places = places.iter();
+        let left = places.map(|place| place.high - place.committed.unwrap_or(place.low));
+        Ok(u64::try_from(left.sum::<i64>())?)
+    }
+
+    /// Waits until the group has committed so much of the first partition.
+    pub(crate) async fn until_committed(&self, topic: &str, offset: i64) -> Outcome {
+        self.until(topic, |places| places[0].committed == Some(offset))
+            .await
+    }
+
+    pub(crate) async fn until(&self, topic: &str, wanted: impl Fn(&[Place]) -> bool) -> Outcome {
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            let places = tokio::task::block_in_place(|| self.offsets(topic))?;
+            if wanted(&places) {
+                return Ok(());
+            }
+            if std::time::Instant::now() > deadline {
+                return Err(format!("in the end the offsets are {places:?}").into());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// All records of a topic.
+    pub(crate) fn records(&self, topic: &str) -> Result<Vec<OwnedMessage>, Failure> {
+        let mut config = self.config();
+        let reader: BaseConsumer = config.set("group.id", "reader").create()?;
+        let mut records = Vec::new();
+        for (partition, place) in self.offsets(topic)?.iter().enumerate() {
+            let partition = i32::try_from(partition)?;
+            let mut from = TopicPartitionList::new();
+            from.add_partition_offset(topic, partition, Offset::Beginning)?;
+            reader.assign(&from)?;
+            let mut next = place.low;
+            while next < place.high {
+                let record = reader.poll(LIMIT).ok_or("no record came")??;
+                next = record.offset() + 1;
+                records.push(record.detach());
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// How a partition stands.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) committed: Option<i64>,
+    pub(crate) low: i64,
+    pub(crate) high: i64,
+}
+
+pub(crate) fn dead(topic: &str) -> String {
+    format!("{topic}.dead")
+}

@@ -1,0 +1,9 @@
+//! The source and the publisher, on a real server.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which the configuration for tests does not reach"
+)]
+
+mod conformance;
+mod harness;
+mod source;

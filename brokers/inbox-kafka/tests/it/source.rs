@@ -1,0 +1,556 @@
+//! What is peculiar to Kafka: offsets, assignments, dead letters, transactions.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use crate::harness::{Failure, Kafka, Outcome, dead};
+use inbox_kafka::{
+    KafkaDelivery, KafkaOptions, KafkaPublisher, KafkaSource, REJECTED_FROM, REJECTED_REASON,
+    Rejections, TOMBSTONE,
+};
+use inbox_source::{
+    Delivery as _, Envelope, Flow, Mapping, Publisher as _, Rejection, Source as _,
+};
+use rdkafka::{
+    ClientConfig, Message as _,
+    message::{Header, Headers as _, OwnedHeaders},
+    producer::{FutureProducer, FutureRecord, Producer as _},
+};
+use tokio::time::{sleep, timeout};
+
+/// How long what has to happen may take, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long nothing has to happen for it not to.
+const QUIET: Duration = Duration::from_secs(2);
+
+fn mapping() -> Mapping {
+    Mapping::new("billing").unwrap()
+}
+
+fn open(options: KafkaOptions) -> KafkaSource {
+    KafkaSource::new(options, mapping()).unwrap()
+}
+
+/// The next delivery, through outages.
+async fn next(source: &mut KafkaSource) -> Result<KafkaDelivery, Failure> {
+    let next = async {
+        loop {
+            match source.next().await {
+                Ok(delivery) => return delivery.ok_or("it ended".into()),
+                Err(error) if error.is_transient() => sleep(Duration::from_millis(100)).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    timeout(LIMIT, next).await?
+}
+
+async fn take(source: &mut KafkaSource, count: usize) -> Result<Vec<KafkaDelivery>, Failure> {
+    let mut deliveries = Vec::new();
+    while deliveries.len() < count {
+        deliveries.push(next(source).await?);
+    }
+    Ok(deliveries)
+}
+
+async fn is_quiet(source: &mut KafkaSource) -> bool {
+    timeout(QUIET, source.next()).await.is_err()
+}
+
+fn text(delivery: &KafkaDelivery) -> String {
+    String::from_utf8_lossy(&delivery.envelope().payload).into_owned()
+}
+
+fn texts(deliveries: &[KafkaDelivery]) -> Vec<String> {
+    deliveries.iter().map(text).collect()
+}
+
+async fn acknowledge(run: Vec<KafkaDelivery>) {
+    assert!(KafkaDelivery::acknowledge_all(run).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_finished_is_committed() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "only-what-is-finished";
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 10, 1).await?;
+    let mut source = open(kafka.options(topic));
+    let mut deliveries = take(&mut source, 5).await?;
+    let after = deliveries.split_off(3);
+    // A later one alone commits nothing.
+    let mut after = after.into_iter();
+    let (fourth, fifth) = (after.next().unwrap(), after.next().unwrap());
+    fifth.acknowledge().await?;
+    acknowledge(deliveries).await;
+    kafka.until_committed(topic, 3).await?;
+    fourth.acknowledge().await?;
+    kafka.until_committed(topic, 5).await?;
+    let sixth = next(&mut source).await?;
+    source.close().await?;
+    assert!(sixth.acknowledge().await.is_err(), "it is closed");
+    assert_eq!(kafka.offsets(topic)?[0].committed, Some(5));
+
+    let mut source = open(kafka.options(topic));
+    assert_eq!(
+        texts(&take(&mut source, 5).await?),
+        ["6", "7", "8", "9", "10"]
+    );
+    source.close().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_acknowledged_last_is_committed_by_close() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "committed-by-close";
+    kafka.create(topic, 3).await?;
+    kafka.publish_numbers(topic, 300, 7).await?;
+    let mut source = open(kafka.options(topic));
+    let deliveries = take(&mut source, 300).await?;
+    acknowledge(deliveries).await;
+    source.close().await?;
+    assert_eq!(kafka.outstanding(topic)?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_goes_when_what_is_in_flight_is_finished() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "goes-when-finished";
+    kafka.create(topic, 2).await?;
+    kafka.publish_numbers(topic, 20, 10).await?;
+    let options = kafka.options(topic).revoke_wait(Duration::from_secs(50));
+    let mut first = open(options.clone());
+    let in_flight = take(&mut first, 20).await?;
+    let mut second = open(options);
+    assert!(is_quiet(&mut second).await, "all is in flight");
+    assert!(is_quiet(&mut second).await, "still");
+    acknowledge(in_flight).await;
+    kafka.publish_numbers(topic, 20, 10).await?;
+    // Both have one partition now, and nothing comes twice.
+    let mut seen = BTreeSet::new();
+    let mut of_second = 0;
+    while seen.len() < 20 {
+        let delivery = tokio::select! {
+            delivery = next(&mut first) => delivery?,
+            delivery = next(&mut second) => { of_second += 1; delivery? }
+        };
+        assert!(seen.insert(text(&delivery)), "twice: {delivery:?}");
+        delivery.acknowledge().await?;
+    }
+    assert!(of_second > 0, "the second has nothing");
+    first.close().await?;
+    second.close().await?;
+    assert_eq!(kafka.outstanding(topic)?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_goes_after_the_wait_and_late_acknowledgements_fail() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "goes-after-the-wait";
+    kafka.create(topic, 2).await?;
+    kafka.publish_numbers(topic, 20, 10).await?;
+    let options = kafka.options(topic).revoke_wait(Duration::from_secs(1));
+    let mut first = open(options.clone());
+    let mut in_flight = take(&mut first, 20).await?;
+    let mut second = open(options);
+    let moved = next(&mut second).await?;
+    let gone = moved.envelope().position.clone();
+    let gone = gone.as_deref().unwrap().rsplit_once('/').unwrap().0;
+    let is_gone = |delivery: &KafkaDelivery| {
+        let position = delivery.envelope().position.as_deref().unwrap();
+        position.starts_with(&format!("{gone}/"))
+    };
+    let late: Vec<_> = in_flight.extract_if(.., |one| is_gone(one)).collect();
+    let count = late.len();
+    assert!(count > 0 && !in_flight.is_empty());
+    assert_eq!(KafkaDelivery::acknowledge_all(late).await.len(), count);
+    // The other partition is still the first one's.
+    acknowledge(in_flight).await;
+    first.close().await?;
+    let partition: usize = gone.rsplit_once('/').unwrap().1.parse()?;
+    assert_eq!(kafka.offsets(topic)?[partition].committed, None);
+    second.close().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_delivery_is_a_dead_letter_before_it_is_finished() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "rejected";
+    kafka.create(topic, 1).await?;
+    let producer: FutureProducer = ClientConfig::new()
+        .set("bootstrap.servers", &kafka.servers)
+        .create()?;
+    let headers = OwnedHeaders::new().insert(Header {
+        key: "raw",
+        value: Some(b"\xff\x00"),
+    });
+    let record = FutureRecord::to(topic)
+        .key(&b"\xfe"[..])
+        .payload(&b"\xff"[..]);
+    let sent = producer.send(record.headers(headers), LIMIT).await;
+    sent.map_err(|(error, _)| error)?;
+
+    let mut source = open(kafka.options(topic));
+    let delivery = next(&mut source).await?;
+    delivery.reject(Rejection::new("it is no message")).await?;
+    kafka.until_committed(topic, 1).await?;
+    source.close().await?;
+    let letters = kafka.records(&dead(topic))?;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].key(), Some(&b"\xfe"[..]));
+    assert_eq!(letters[0].payload(), Some(&b"\xff"[..]));
+    let headers = letters[0].headers().unwrap();
+    let value = |name: &str| {
+        let mut headers = headers.iter();
+        headers
+            .find(|header| header.key == name)
+            .unwrap()
+            .value
+            .unwrap()
+    };
+    assert_eq!(value("raw"), b"\xff\x00");
+    assert_eq!(value(REJECTED_REASON), b"it is no message");
+    assert_eq!(value(REJECTED_FROM), b"rejected/0/0");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_cannot_be_written_keeps_the_offset() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "no-dead-letters";
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 3, 1).await?;
+    let nowhere = Rejections::DeadLetters("this-topic-is-not-there".into());
+    let mut source = open(kafka.options(topic).rejections(nowhere));
+    let mut deliveries = take(&mut source, 3).await?.into_iter();
+    let rejected = deliveries.next().unwrap();
+    let refused = timeout(LIMIT, rejected.reject(Rejection::new("no"))).await?;
+    assert!(refused.is_err());
+    // What came after it is given up with it.
+    let after: Vec<_> = deliveries.collect();
+    assert_eq!(KafkaDelivery::acknowledge_all(after).await.len(), 2);
+    let again = take(&mut source, 3).await?;
+    assert_eq!(texts(&again), ["1", "2", "3"]);
+    assert_eq!(kafka.offsets(topic)?[0].committed, None);
+    acknowledge(again).await;
+    source.close().await?;
+    assert_eq!(kafka.offsets(topic)?[0].committed, Some(3));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_stops_the_source_if_so_decided() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "stops";
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 2, 1).await?;
+    let mut source = open(kafka.options(topic).rejections(Rejections::Stop));
+    let delivery = next(&mut source).await?;
+    assert!(delivery.reject(Rejection::new("no")).await.is_err());
+    let error = loop {
+        match timeout(LIMIT, source.next()).await? {
+            Ok(delivery) => drop(delivery),
+            Err(error) if error.is_transient() => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("stops/0/0"), "{error}");
+    source.close().await?;
+    assert_eq!(kafka.offsets(topic)?[0].committed, None);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_that_is_dropped_comes_again() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "dropped";
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 4, 1).await?;
+    let mut source = open(kafka.options(topic));
+    let mut deliveries = take(&mut source, 4).await?;
+    let after = deliveries.split_off(2);
+    drop(deliveries.pop());
+    acknowledge(deliveries).await;
+    assert_eq!(KafkaDelivery::acknowledge_all(after).await.len(), 2);
+    let again = take(&mut source, 3).await?;
+    assert_eq!(texts(&again), ["2", "3", "4"]);
+    acknowledge(again).await;
+    source.close().await?;
+    assert_eq!(kafka.offsets(topic)?[0].committed, Some(4));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_is_taken_than_the_flow_allows() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "flow";
+    kafka.create(topic, 2).await?;
+    kafka.publish_numbers(topic, 200, 10).await?;
+    let mut source = open(kafka.options(topic));
+    source.set_flow(Flow::new(7, 3));
+    let mut held = take(&mut source, 7).await?;
+    assert!(is_quiet(&mut source).await);
+    acknowledge(vec![held.remove(0)]).await;
+    held.push(next(&mut source).await?);
+    assert!(is_quiet(&mut source).await);
+    drop(held);
+    source.close().await?;
+    Ok(())
+}
+
+/// A store that is away for longer than the group's `max.poll.interval.ms`.
+#[tokio::test(flavor = "multi_thread")]
+async fn holding_deliveries_for_long_does_not_cost_the_membership() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "held-for-long";
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 4, 1).await?;
+    let connection = kafka
+        .connection()
+        .property("max.poll.interval.ms", "6000")?;
+    let options = KafkaOptions::new(connection, topic, [topic])
+        .session_timeout(Duration::from_secs(6))
+        .rejections(Rejections::Stop);
+    let mut source = open(options);
+    source.set_flow(Flow::new(2, 1));
+    let held = take(&mut source, 2).await?;
+    sleep(Duration::from_secs(10)).await;
+    acknowledge(held).await;
+    let rest = take(&mut source, 2).await?;
+    assert_eq!(texts(&rest), ["3", "4"]);
+    acknowledge(rest).await;
+    source.close().await?;
+    assert_eq!(kafka.offsets(topic)?[0].committed, Some(4));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_publisher_sends_arrives_as_it_was() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "round-trip";
+    kafka.create(topic, 3).await?;
+    let mut sent = Envelope::new(topic, &b"\x00\xff{}"[..]);
+    sent.id = Some("evt-1".into());
+    sent.kind = Some("order.placed".into());
+    sent.key = Some("c-1".into());
+    sent.content_type = Some("application/json".into());
+    sent.headers = vec![("traceparent".into(), "00-1-2-01".into())];
+    sent.time = Some(std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
+    let mut empty = Envelope::new(topic, "");
+    empty.key = Some("c-2".into());
+    let mut tombstone = empty.clone();
+    tombstone.add_header(TOMBSTONE, b"true");
+    kafka
+        .publish(topic, &[sent.clone(), empty, tombstone])
+        .await?;
+
+    let mut source = open(kafka.options(topic));
+    let deliveries = take(&mut source, 3).await?;
+    let find = |key: &str| {
+        let of_key = deliveries.iter().map(KafkaDelivery::envelope);
+        let found = of_key.filter(|one| one.key.as_deref() == Some(key));
+        found.cloned().collect::<Vec<_>>()
+    };
+    let mut got = find("c-1").remove(0);
+    let message = deliveries
+        .iter()
+        .find(|one| one.envelope() == &got)
+        .unwrap()
+        .message()?;
+    assert_eq!(message.id().as_str(), "evt-1");
+    assert_eq!(message.kind().as_str(), "order.placed");
+    assert_eq!(message.ordering_key().unwrap().as_str(), "c-1");
+    assert!(got.position.take().unwrap().starts_with("round-trip/"));
+    // The properties are headers, too.
+    got.headers.truncate(1);
+    assert_eq!(got, sent);
+    let others = find("c-2");
+    assert_eq!(others[0].header(TOMBSTONE), None);
+    assert_eq!(others[1].header(TOMBSTONE), Some("true"));
+    assert!(others.iter().all(|one| one.payload.is_empty()));
+    acknowledge(deliveries).await;
+    source.close().await?;
+
+    // What was received can be sent on.
+    let mut again = got.clone();
+    again.address = dead(topic);
+    let publisher = KafkaPublisher::from_url(&format!("kafka://{}", kafka.servers))?;
+    assert!(publisher.publish(&[again]).await[0].is_ok());
+    let record = kafka.records(&dead(topic))?.remove(0);
+    assert_eq!(record.headers().unwrap().count(), 4);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publisher_tells_what_will_never_be_taken() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "never-taken";
+    kafka.create(topic, 1).await?;
+    let publisher = KafkaPublisher::new(kafka.connection());
+    let good = Envelope::new(topic, "1");
+    let large = Envelope::new(topic, vec![0; 2_000_000]);
+    let answers = publisher.publish(&[good.clone(), large, good]).await;
+    assert!(answers[0].is_ok() && answers[2].is_ok());
+    assert!(!answers[1].as_ref().unwrap_err().is_transient());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn aborted_transactions_are_left_out() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "transactions";
+    kafka.create(topic, 1).await?;
+    let producer: FutureProducer = ClientConfig::new()
+        .set("bootstrap.servers", &kafka.servers)
+        .set("transactional.id", topic)
+        .create()?;
+    producer.init_transactions(LIMIT)?;
+    for (text, commit) in [("kept", true), ("aborted", false), ("kept too", true)] {
+        producer.begin_transaction()?;
+        let record: FutureRecord<'_, str, str> = FutureRecord::to(topic).payload(text);
+        let sent = producer.send(record, LIMIT).await;
+        sent.map_err(|(error, _)| error)?;
+        if commit {
+            producer.commit_transaction(LIMIT)?;
+        } else {
+            producer.abort_transaction(LIMIT)?;
+        }
+    }
+    let mut source = open(kafka.options(topic));
+    let deliveries = take(&mut source, 2).await?;
+    assert_eq!(texts(&deliveries), ["kept", "kept too"]);
+    acknowledge(deliveries).await;
+    source.close().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lag_is_known_without_asking() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "lag";
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 50, 1).await?;
+    let mut source = open(kafka.options(topic));
+    source.set_flow(Flow::new(10, 10));
+    assert_eq!(source.lag(), None);
+    let held = take(&mut source, 10).await?;
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while source.lag() != Some(40) {
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", source.lag());
+        sleep(Duration::from_millis(100)).await;
+    }
+    acknowledge(held).await;
+    source.close().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_is_waited_for() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "made-later";
+    let mut source = open(kafka.options(topic));
+    let error = timeout(LIMIT, source.next()).await?.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    assert!(error.to_string().contains("create the topic"), "{error}");
+    kafka.create(topic, 1).await?;
+    kafka.publish_numbers(topic, 1, 1).await?;
+    assert_eq!(text(&next(&mut source).await?), "1");
+    source.close().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_comes_back_with_what_was_committed() -> Outcome {
+    let Some(kafka) = Kafka::own()? else {
+        return Ok(());
+    };
+    let topic = "killed";
+    kafka.create(topic, 2).await?;
+    kafka.publish_numbers(topic, 20, 10).await?;
+    let mut source = open(kafka.options(topic));
+    source.set_flow(Flow::new(5, 5));
+    acknowledge(take(&mut source, 5).await?).await;
+    let held = take(&mut source, 5).await?;
+    kafka.harm(test_servers::Server::kill)?;
+    let error = timeout(LIMIT, source.next()).await?.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    // Stored while the broker is away: committed when it is back.
+    acknowledge(held).await;
+    kafka.harm(test_servers::Server::start)?;
+    kafka.publish_numbers(topic, 5, 5).await?;
+    // What was acknowledged while it was away may come again, if the member had to join again.
+    finish_all(&kafka, topic, &mut source).await?;
+    source.close().await?;
+    Ok(())
+}
+
+/// The group gives the partitions away, as far as the server knows, and the member comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_silent_for_longer_than_the_session() -> Outcome {
+    let Some(kafka) = Kafka::own()? else {
+        return Ok(());
+    };
+    let topic = "silent";
+    kafka.create(topic, 2).await?;
+    kafka.publish_numbers(topic, 20, 10).await?;
+    let mut source = open(kafka.options(topic));
+    let mut held = take(&mut source, 20).await?;
+    acknowledge(held.drain(..10).collect()).await;
+    kafka.harm(test_servers::Server::pause)?;
+    sleep(Duration::from_secs(12)).await;
+    kafka.harm(test_servers::Server::resume)?;
+    // They may be of a former assignment, and are then delivered again.
+    let _ = KafkaDelivery::acknowledge_all(held).await;
+    kafka.publish_numbers(topic, 1, 1).await?;
+    finish_all(&kafka, topic, &mut source).await?;
+    source.close().await?;
+    Ok(())
+}
+
+/// Acknowledges what comes until the group has committed all.
+async fn finish_all(kafka: &Kafka, topic: &str, source: &mut KafkaSource) -> Outcome {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        let taken = timeout(Duration::from_secs(1), next(source)).await;
+        if let Ok(delivery) = taken {
+            let _ = delivery?.acknowledge().await;
+        } else if tokio::task::block_in_place(|| kafka.outstanding(topic))? == 0 {
+            return Ok(());
+        }
+        let offsets = || kafka.offsets(topic);
+        assert!(tokio::time::Instant::now() < deadline, "{:?}", offsets()?);
+    }
+}
