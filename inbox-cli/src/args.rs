@@ -18,6 +18,7 @@ use crate::{
         pause::{PauseArgs, ResumeArgs},
         process::ProcessCommandArgs,
         purge::PurgeArgs,
+        receive::{self, ReceiveArgs},
         replay::ReplayArgs,
         reschedule::RescheduleArgs,
         run::{self, RunArgs},
@@ -137,6 +138,9 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Store the messages of a file or of standard input. Sets the inbox up if there is none
     Ingest(IngestArgs),
+    /// Store the messages of a broker, and acknowledge them. Sets the inbox up if there is none
+    #[command(after_help = receive::help())]
+    Receive(ReceiveArgs),
     /// Process stored messages with a command or by HTTP
     #[command(
         after_help = handler::HELP,

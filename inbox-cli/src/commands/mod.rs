@@ -12,6 +12,7 @@ pub(crate) mod list;
 pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod purge;
+pub(crate) mod receive;
 pub(crate) mod replay;
 pub(crate) mod reschedule;
 pub(crate) mod run;

@@ -8,6 +8,8 @@
 )]
 
 mod input;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod looking;
 mod mishaps;
 #[cfg(feature = "mongo")]

@@ -6,7 +6,7 @@ use inbox::HandlerName;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Spanned;
 
-use super::{secret::Secret, webhooks::Webhook};
+use super::{receivers::ReceiverConfig, secret::Secret, webhooks::Webhook};
 use crate::{
     args,
     commands::process::{self, ProcessingArgs, TimeLimit},
@@ -17,7 +17,7 @@ use crate::{
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) listen: Option<Listen>,
-    pub(crate) store: Option<Spanned<StoreUrl>>,
+    pub(crate) store: Option<Spanned<Url>>,
     /// How long requests and handlers may go on at the end.
     pub(crate) grace: Option<Time>,
     pub(crate) tls: Option<Tls>,
@@ -28,18 +28,38 @@ pub(crate) struct Config {
     pub(crate) body_budget_bytes: Option<Spanned<NonZeroU32>>,
     #[serde(default)]
     pub(crate) webhooks: Vec<Spanned<Webhook>>,
+    /// What is received from brokers.
+    #[serde(default)]
+    pub(crate) receivers: Vec<Spanned<ReceiverConfig>>,
     #[serde(default)]
     pub(crate) handlers: Vec<Spanned<HandlerConfig>>,
     #[serde(default)]
     pub(crate) janitor: Janitor,
 }
 
-/// The store's URL, or where it is if it has a password.
+/// A URL, or where it is if it has a password.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum StoreUrl {
+pub(crate) enum Url {
     Url(String),
     Secret(Secret),
+}
+
+impl Url {
+    /// The URL. The error names the place of a secret, and nothing of what is there.
+    pub(crate) fn read(&self) -> Result<String, String> {
+        match self {
+            Self::Url(url) => Ok(url.clone()),
+            Self::Secret(secret) => secret.read(),
+        }
+    }
+
+    fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::Url(_) => None,
+            Self::Secret(secret) => Some(secret),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -83,15 +103,14 @@ pub(crate) struct HandlerConfig {
 impl Config {
     /// The environment variables that are named as secrets.
     pub(crate) fn secret_variables(&self) -> Vec<String> {
-        let store = match self.store.as_ref().map(Spanned::get_ref) {
-            Some(StoreUrl::Secret(secret)) => Some(secret),
-            Some(StoreUrl::Url(_)) | None => None,
-        };
+        let receivers = self.receivers.iter();
+        let brokers = receivers.map(|receiver| receiver.get_ref().from.get_ref());
+        let urls = self.store.iter().map(Spanned::get_ref).chain(brokers);
         let tokens = self.api.iter().flat_map(|api| &api.get_ref().tokens);
         let webhooks = self.webhooks.iter();
         let secrets = webhooks.flat_map(|webhook| &webhook.get_ref().secrets);
-        let all = store
-            .into_iter()
+        let all = urls
+            .filter_map(Url::secret)
             .chain(tokens.chain(secrets).map(Spanned::get_ref));
         all.filter_map(Secret::variable)
             .map(str::to_owned)

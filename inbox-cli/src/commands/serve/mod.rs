@@ -5,6 +5,7 @@ mod config;
 mod custom;
 mod health;
 mod plan;
+mod receivers;
 mod secret;
 mod server;
 mod webhooks;
@@ -14,13 +15,13 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use inbox::{CancellationToken, HandlerName};
+use inbox::{BacklogGate, CancellationToken, HandlerName};
 use serde_json::json;
 
 use self::plan::Plan;
 use crate::{
     args::Global,
-    commands::process,
+    commands::{process, receive},
     exit::{self, Exit},
     interrupt, output, store,
 };
@@ -141,7 +142,11 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
     let store = store::open_or_create(&plan.store).await?;
     let token = interrupt::token()?;
     let counts = Arc::new(server::Counts::default());
-    let (router, api) = server::router(&plan, &store, &token, Arc::clone(&counts))?;
+    let gate = match plan.backlog_limit {
+        Some(limit) => Some(BacklogGate::builder(Arc::clone(&store), limit).build()?),
+        None => None,
+    };
+    let (router, api) = server::router(&plan, &store, &token, gate.as_ref(), Arc::clone(&counts))?;
     let address = listener.local_addr().context("cannot listen")?;
     if !global.quiet {
         announce(&plan, address);
@@ -154,24 +159,41 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
     };
     let serving = server::serve(listener, plan.tls.clone(), router, end);
     let working = work::run(&plan, &store, &token, &drained);
-    let (served, worked) = tokio::join!(cancelling(&token, serving), cancelling(&token, working));
+    let receiving = receivers::run(&plan, &store, gate.as_ref(), &token);
+    let (served, worked, received) = tokio::join!(
+        cancelling(&token, serving),
+        cancelling(&token, working),
+        cancelling(&token, receiving)
+    );
     if let Some(api) = api {
         // What it hands back for callers that have gone; their leases run out otherwise.
         let _ = tokio::time::timeout(END, api.finish()).await;
     }
     let worked = worked?;
     served?;
+    let received = received?;
     let figures = counts.figures();
     if global.json {
         let mut all = process::figures(&worked.summary);
         all["requests"] = json!(figures.requests);
         all["refused"] = json!(figures.refused);
         all["failed"] = json!(figures.failed);
+        if !plan.receivers.is_empty() {
+            all["receivers"] = receive::figures(&received);
+        }
         output::json(&all)?;
     } else if !global.quiet {
-        output::line(format!("{figures}; {}", process::sentence(&worked.summary)))?;
+        let worked = process::sentence(&worked.summary);
+        output::line(match plan.receivers.len() {
+            0 => format!("{figures}; {worked}"),
+            _ => format!(
+                "{figures}; from brokers, {}; {worked}",
+                receive::sentence(&received)
+            ),
+        })?;
     }
-    let is_orderly = worked.is_orderly && worked.summary.abandoned == 0;
+    let left = worked.summary.abandoned + received.abandoned();
+    let is_orderly = worked.is_orderly && left == 0;
     Ok(interrupt::exit_of_service(&token, is_orderly, Exit::Ok))
 }
 

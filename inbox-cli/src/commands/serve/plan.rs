@@ -16,7 +16,8 @@ use toml::Spanned;
 
 use super::{
     Flags, ServeArgs,
-    config::{Config, HandlerConfig, Janitor, Source, StoreUrl, Tls, Wrong},
+    config::{Config, HandlerConfig, Janitor, Source, Tls, Wrong},
+    receivers::{self, PlannedReceiver},
     secret::Secret,
     server::WEBHOOK_LIMIT,
     webhooks::{self, Path, PlannedWebhook, ProviderName, Webhook},
@@ -38,6 +39,7 @@ pub(super) struct Plan {
     pub(super) backlog_limit: Option<u64>,
     pub(super) body_budget: usize,
     pub(super) webhooks: Vec<PlannedWebhook>,
+    pub(super) receivers: Vec<PlannedReceiver>,
     pub(super) handlers: Vec<PlannedHandler>,
     pub(super) janitor: Janitor,
 }
@@ -88,11 +90,15 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
             store::check(&plan.store)?;
         }
     }
-    if plan.api.is_none() && plan.webhooks.is_empty() && plan.handlers.is_empty() {
+    let has_front = plan.api.is_some() || !plan.webhooks.is_empty();
+    if !has_front && plan.receivers.is_empty() && plan.handlers.is_empty() {
         return Err(match source {
             Source::CommandLine => anyhow!(NOTHING),
             Source::File { name, .. } => {
-                anyhow!("{name}: nothing to serve: there is no [api], [[webhooks]] or [[handlers]]")
+                anyhow!(
+                    "{name}: nothing to serve: there is no [api], [[webhooks]], [[receivers]] or \
+                     [[handlers]]"
+                )
             }
         });
     }
@@ -152,13 +158,8 @@ impl Plan {
         let store = match config.store {
             None => String::new(),
             Some(place) => {
-                let span = place.span();
-                match place.into_inner() {
-                    StoreUrl::Url(url) => url,
-                    StoreUrl::Secret(secret) => secret
-                        .read()
-                        .map_err(|error| source.wrong("store", span, error))?,
-                }
+                let url = place.get_ref().read();
+                url.map_err(|error| source.wrong("store", place.span(), error))?
             }
         };
         let tls = match &config.tls {
@@ -213,6 +214,7 @@ impl Plan {
             body_budget,
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
+            receivers: receivers::plan(source, config.receivers)?,
             handlers: handlers(source, config.handlers, grace, &secrets)?,
             janitor: janitor(source, config.janitor)?,
         })
@@ -232,6 +234,13 @@ impl Plan {
                 webhook.provider.as_str(),
                 webhook.path.0,
                 names(&webhook.handlers)
+            ));
+        }
+        for receiver in &self.receivers {
+            lines.push(format!(
+                "messages of {}, for {}",
+                receiver.name,
+                names(&receiver.rules.handlers)
             ));
         }
         for handler in &self.handlers {
@@ -282,6 +291,7 @@ impl Plan {
                 .webhooks
                 .iter()
                 .flat_map(|planned| &planned.webhook.handlers)
+                .chain(self.receivers.iter().flat_map(|one| &one.rules.handlers))
                 .collect();
             for handler in stored.difference(&worked_on) {
                 warnings.push(format!("nothing here works on the messages of `{handler}`"));
@@ -318,8 +328,12 @@ impl Plan {
         } else {
             ""
         };
+        let receivers = match self.receivers.len() as u64 {
+            0 => String::new(),
+            count => format!("{}, ", output::count_of(count, "broker")),
+        };
         format!(
-            "{api}{} of webhooks, {}",
+            "{api}{} of webhooks, {receivers}{}",
             output::count_of(self.webhooks.len() as u64, "path"),
             output::count_of(self.handlers.len() as u64, "handler")
         )

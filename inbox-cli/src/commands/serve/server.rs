@@ -90,13 +90,10 @@ pub(super) fn router(
     plan: &Plan,
     store: &Arc<dyn Inbox>,
     token: &CancellationToken,
+    gate: Option<&BacklogGate>,
     counts: Arc<Counts>,
 ) -> Result<(Router, Option<Api>)> {
     let mut router = Router::new();
-    let gate = match plan.backlog_limit {
-        Some(limit) => Some(BacklogGate::builder(Arc::clone(store), limit).build()?),
-        None => None,
-    };
     let budget = BodyBudget::new(plan.body_budget);
     let api = plan.api.as_ref().map(|planned| {
         let mut api = Api::builder(Arc::clone(store))
@@ -106,7 +103,7 @@ pub(super) fn router(
         if let Some(limit) = planned.body_limit {
             api = api.body_limit(limit);
         }
-        if let Some(gate) = &gate {
+        if let Some(gate) = gate {
             api = api.backlog_gate(gate.clone());
         }
         for token in &planned.tokens {
@@ -133,7 +130,7 @@ pub(super) const WEBHOOK_LIMIT: usize = 25 * 1024 * 1024;
 fn webhooks(
     plan: &Plan,
     inbox: &Arc<dyn Inbox>,
-    gate: Option<BacklogGate>,
+    gate: Option<&BacklogGate>,
     budget: BodyBudget,
 ) -> Result<Router> {
     let store: Arc<dyn Store> = Arc::<dyn Inbox>::clone(inbox);
@@ -141,7 +138,7 @@ fn webhooks(
         .body_limit(WEBHOOK_LIMIT)
         .body_budget(budget);
     if let Some(gate) = gate {
-        receiver = receiver.backlog_gate(gate);
+        receiver = receiver.backlog_gate(gate.clone());
     }
     for planned in &plan.webhooks {
         let webhook = &planned.webhook;

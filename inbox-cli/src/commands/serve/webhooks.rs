@@ -91,7 +91,8 @@ impl<'de> Deserialize<'de> for ProviderName {
     }
 }
 
-fn handlers() -> Vec<HandlerName> {
+/// Whose messages they are unless it is said.
+pub(super) fn handlers() -> Vec<HandlerName> {
     HandlerName::new("default").into_iter().collect()
 }
 

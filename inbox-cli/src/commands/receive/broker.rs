@@ -1,0 +1,121 @@
+//! Which broker a URL means.
+
+use std::borrow::Cow;
+
+use anyhow::Result;
+use inbox::{
+    CancellationToken, Receiver,
+    receiver::{Mapping, ReceiverError, Summary},
+};
+
+use crate::store;
+
+/// A broker that can be received from.
+struct Kind {
+    name: &'static str,
+    schemes: &'static [&'static str],
+    feature: &'static str,
+    is_built: bool,
+    url: &'static str,
+}
+
+const KINDS: [Kind; 1] = [Kind {
+    name: "Kafka",
+    schemes: &["kafka"],
+    feature: "kafka",
+    is_built: cfg!(feature = "kafka"),
+    url: "kafka://HOST:9092,HOST:9092/?topic=TOPIC&group=GROUP&dead_letters=TOPIC",
+}];
+
+/// What stands below the options in `inbox receive --help`.
+pub(crate) fn help() -> String {
+    let mut text = "Brokers:\n".to_owned();
+    for kind in KINDS {
+        text.push_str(&format!("  {}\n", kind.url));
+        if !kind.is_built {
+            let feature = kind.feature;
+            text.push_str(&format!(
+                "      (not in this build: needs the feature `{feature}`)\n"
+            ));
+        }
+    }
+    text.push_str(
+        "In user and password, write characters such as # ? @ as %XX. INBOX_FROM in the environment\n\
+         names the broker in place of --from, and keeps a password out of the list of processes.\n\
+         docs/brokers.md has more.\n\n\
+         A message is acknowledged only after the store has it. While the store or the broker is away,\n\
+         it waits. What comes again is a duplicate. SIGTERM ends it in order, with exit code 0.",
+    );
+    text
+}
+
+/// The kind of broker that `url` names.
+fn kind(url: &str) -> Option<Kind> {
+    let (scheme, _) = url.split_once("://")?;
+    let mut kinds = KINDS.into_iter();
+    kinds.find(|kind| {
+        let mut schemes = kind.schemes.iter();
+        schemes.any(|one| scheme.eq_ignore_ascii_case(one))
+    })
+}
+
+/// Fails when the broker that `url` names was left out of this build, and says how to add it.
+pub(crate) fn check_is_built(url: &str) -> Result<()> {
+    match kind(url).filter(|kind| !kind.is_built) {
+        Some(kind) => Err(store::left_out(
+            &format!("receive from {}", kind.name),
+            kind.feature,
+        )),
+        None => Ok(()),
+    }
+}
+
+/// A source of a broker.
+pub(crate) enum Broker {
+    #[cfg(feature = "kafka")]
+    Kafka(Box<inbox_kafka::KafkaSource>),
+}
+
+impl Broker {
+    /// The source that `url` names. Connects to nothing. The error says what is wrong, without the URL.
+    #[cfg_attr(
+        not(feature = "kafka"),
+        allow(unused_variables, reason = "no broker is in this build")
+    )]
+    pub(crate) fn new(url: &str, mapping: Mapping) -> Result<Self, String> {
+        match kind(url).map(|kind| kind.name) {
+            #[cfg(feature = "kafka")]
+            Some("Kafka") => inbox_kafka::KafkaOptions::from_url(url)
+                .and_then(|options| inbox_kafka::KafkaSource::new(options, mapping))
+                .map(|source| Self::Kafka(Box::new(source)))
+                .map_err(|error| error.context().to_owned()),
+            _ => {
+                let schemes = KINDS.iter().flat_map(|kind| kind.schemes);
+                let schemes: Vec<_> = schemes.map(|scheme| format!("{scheme}://")).collect();
+                let schemes = schemes.join(", ");
+                Err(format!("a broker's URL begins with one of: {schemes}"))
+            }
+        }
+    }
+
+    /// Its name in logs and metrics, such as `kafka/orders`.
+    pub(crate) fn name(&self) -> Cow<'static, str> {
+        use inbox::receiver::Source as _;
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(source) => source.name(),
+        }
+    }
+
+    /// Receives until `shutdown` is cancelled.
+    pub(crate) async fn run(
+        self,
+        receiver: &Receiver,
+        shutdown: CancellationToken,
+    ) -> Result<Summary, ReceiverError> {
+        match self {
+            #[cfg(feature = "kafka")]
+            Self::Kafka(mut source) => receiver.run(&mut *source, shutdown).await,
+        }
+    }
+}

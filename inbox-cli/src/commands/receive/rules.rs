@@ -1,0 +1,84 @@
+//! What becomes of deliveries: which handlers get them, which of their parts are a message's id, kind and
+//! ordering key, and what is done with those that are no messages.
+
+use std::sync::Arc;
+
+use clap::Args;
+use inbox::{
+    HandlerName, Store,
+    receiver::{IdFrom, Mapping, Receiver, ReceiverBuilder, TextFrom},
+};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Messages")]
+pub(crate) struct Rules {
+    /// Store each message for this handler; repeat it to store each for several
+    #[arg(long = "handler", value_name = "NAME", default_value = "default")]
+    pub(crate) handlers: Vec<HandlerName>,
+    /// Where to look for a message's id: cloudevent, property (the broker's own), position,
+    /// header:NAME or field:NAME of a JSON body. Repeat it to look further [default: cloudevent, then
+    /// property, then position where it is stable]
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) id_from: Vec<IdFrom>,
+    /// What each id begins with: where several senders number alike
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) id_prefix: String,
+    /// Where to look for the kind: cloudevent, property, address, header:NAME, field:NAME, fixed:TEXT
+    /// [default: cloudevent, then property, then address]
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) kind_from: Vec<TextFrom>,
+    /// Where to look for the ordering key, as for the kind [default: cloudevent, then property]
+    #[arg(long, value_name = "PLACE", conflicts_with = "unordered")]
+    pub(crate) ordering_key_from: Vec<TextFrom>,
+    /// Give no message an ordering key
+    #[arg(long)]
+    pub(crate) unordered: bool,
+    /// Keep what is no message, or what the store refuses, as a dead letter of this handler, rather than
+    /// reject it at the broker
+    #[arg(long, value_name = "NAME", conflicts_with = "stop_at_rejected")]
+    pub(crate) keep_rejected: Option<HandlerName>,
+    /// End at the first delivery that would be rejected, and leave it to the broker
+    #[arg(long)]
+    pub(crate) stop_at_rejected: bool,
+    /// Store up to this many messages at a time
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) batch: u32,
+}
+
+impl Rules {
+    /// How deliveries become messages, of the first handler.
+    pub(crate) fn mapping(&self) -> Result<Mapping, String> {
+        let first = self.handlers.first().ok_or("no handler is named")?;
+        let mapping = Mapping::new(first).map_err(|invalid| invalid.to_string())?;
+        let mut mapping = mapping.id_prefix(&self.id_prefix);
+        if !self.id_from.is_empty() {
+            mapping = mapping.id_from(self.id_from.iter().cloned());
+        }
+        if !self.kind_from.is_empty() {
+            mapping = mapping.kind_from(self.kind_from.iter().cloned());
+        }
+        if self.unordered || !self.ordering_key_from.is_empty() {
+            mapping = mapping.ordering_key_from(self.ordering_key_from.iter().cloned());
+        }
+        Ok(mapping)
+    }
+
+    /// What stores them.
+    pub(crate) fn receiver(&self, store: Arc<dyn Store>) -> ReceiverBuilder {
+        let mut receiver = Receiver::builder(store)
+            .batch_size(self.batch as usize)
+            .fan_out(self.handlers.iter().cloned());
+        if let Some(handler) = &self.keep_rejected {
+            receiver = receiver.keep_rejected(handler.clone());
+        }
+        if self.stop_at_rejected {
+            receiver = receiver.stop_at_rejected();
+        }
+        receiver
+    }
+}

@@ -1,0 +1,139 @@
+//! The brokers of a configuration: what is received from them.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow};
+use futures_util::future::join_all;
+use inbox::{
+    BacklogGate, CancellationToken, HandlerName, Inbox, Store,
+    receiver::{IdFrom, Summary, TextFrom},
+};
+use serde::{Deserialize, Deserializer, de::Error as _};
+use toml::Spanned;
+
+use super::{
+    config::{Source, Url, Wrong, from_text},
+    plan::Plan,
+    webhooks,
+};
+use crate::commands::receive::{Broker, Rules, check_is_built};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReceiverConfig {
+    /// The broker's URL, or where it is if it has a password.
+    pub(crate) from: Spanned<Url>,
+    #[serde(default = "webhooks::handlers")]
+    handlers: Vec<HandlerName>,
+    #[serde(default)]
+    id_from: Vec<IdPlace>,
+    #[serde(default)]
+    id_prefix: String,
+    #[serde(default)]
+    kind_from: Vec<TextPlace>,
+    /// An empty list is none at all.
+    ordering_key_from: Option<Vec<TextPlace>>,
+    keep_rejected: Option<HandlerName>,
+    #[serde(default)]
+    stop_at_rejected: bool,
+}
+
+from_text!(
+    /// Where to look for an id.
+    IdPlace(IdFrom),
+    |text| text.parse().map_err(|unknown: inbox::receiver::UnknownPlace| unknown.to_string())
+);
+
+from_text!(
+    /// Where to look for a kind or an ordering key.
+    TextPlace(TextFrom),
+    |text| text.parse().map_err(|unknown: inbox::receiver::UnknownPlace| unknown.to_string())
+);
+
+/// A source, and what becomes of what it delivers.
+pub(super) struct PlannedReceiver {
+    url: String,
+    pub(super) rules: Rules,
+    /// The source's name.
+    pub(super) name: String,
+}
+
+impl ReceiverConfig {
+    fn rules(self) -> Rules {
+        let texts = |places: Vec<TextPlace>| places.into_iter().map(|place| place.0).collect();
+        let ordering_key_from: Vec<_> = texts(self.ordering_key_from.clone().unwrap_or_default());
+        Rules {
+            handlers: self.handlers,
+            id_from: self.id_from.into_iter().map(|place| place.0).collect(),
+            id_prefix: self.id_prefix,
+            kind_from: texts(self.kind_from),
+            unordered: self.ordering_key_from.is_some() && ordering_key_from.is_empty(),
+            ordering_key_from,
+            keep_rejected: self.keep_rejected,
+            stop_at_rejected: self.stop_at_rejected,
+            batch: 500,
+        }
+    }
+}
+
+/// Reads what the receivers' configurations name.
+pub(super) fn plan(
+    source: &Source,
+    all: Vec<Spanned<ReceiverConfig>>,
+) -> Result<Vec<PlannedReceiver>, Wrong> {
+    let mut planned = Vec::new();
+    for (index, config) in all.into_iter().enumerate() {
+        let key = format!("receivers[{index}]");
+        let span = config.span();
+        let config = config.into_inner();
+        if config.keep_rejected.is_some() && config.stop_at_rejected {
+            let message = "rejected deliveries are either kept or stopped at";
+            return Err(source.wrong(&format!("{key}.stop_at_rejected"), span, message));
+        }
+        let place = config.from.span();
+        let wrong = |reason: String| source.wrong(&format!("{key}.from"), place.clone(), reason);
+        let url = config.from.get_ref().read().map_err(wrong)?;
+        let rules = config.rules();
+        check_is_built(&url).map_err(|error| wrong(error.to_string()))?;
+        let broker = rules
+            .mapping()
+            .and_then(|mapping| Broker::new(&url, mapping))
+            .map_err(wrong)?;
+        planned.push(PlannedReceiver {
+            name: broker.name().into_owned(),
+            url,
+            rules,
+        });
+    }
+    Ok(planned)
+}
+
+/// Receives from all brokers until `token` is cancelled, or one of them fails for good.
+pub(super) async fn run(
+    plan: &Plan,
+    store: &Arc<dyn Inbox>,
+    gate: Option<&BacklogGate>,
+    token: &CancellationToken,
+) -> anyhow::Result<Summary> {
+    let receiving = plan.receivers.iter().map(|planned| async {
+        let store: Arc<dyn Store> = Arc::<dyn Inbox>::clone(store);
+        let mut receiver = planned.rules.receiver(store).drain_limit(plan.grace);
+        if let Some(gate) = gate {
+            receiver = receiver.backlog_gate(gate.clone());
+        }
+        let mapping = planned.rules.mapping();
+        let broker = mapping.and_then(|mapping| Broker::new(&planned.url, mapping));
+        let broker = broker.map_err(|reason| anyhow!("{}: {reason}", planned.name))?;
+        let ended = broker.run(&receiver.build(), token.clone()).await;
+        if ended.is_err() {
+            // The others do not notice by themselves.
+            token.cancel();
+        }
+        ended.with_context(|| format!("cannot receive from {}", planned.name))
+    });
+    let mut all = Summary::default();
+    for ended in join_all(receiving).await {
+        all += ended?;
+    }
+    Ok(all)
+}
