@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests, on real servers where they can be had, and ends with what failed and a line per
-# store.
+# store and broker.
 #
 # As root on Debian or Ubuntu without Docker it first installs the server packages. What cannot be
 # had is reported as skipped with the reason; INBOX_TEST_REQUIRE=postgres,redis (or all) makes that
@@ -72,6 +72,8 @@ awk '
         store("inbox_redis", "redis")
         store("inbox_sqlite", "sqlite")
         store("redb_store", "redb (example)")
+        print "\nBrokers"
+        store("inbox_kafka", "kafka")
         print "\nServers for tests"
         for (kind in server) print sprintf("%-16s", kind) server[kind] | "sort"
     }
