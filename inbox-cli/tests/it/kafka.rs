@@ -11,7 +11,7 @@ use rdkafka::{
 };
 use test_servers::{Error, Kind, Server, require_or_skip};
 
-use crate::support::{Output, Place, event, finish, signal, wait_for};
+use crate::support::{Output, Place, event, finish, lines, signal, wait_for};
 
 static KAFKA: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(Kind::Kafka));
@@ -149,8 +149,8 @@ fn what_is_no_message_is_kept_or_stops() {
 fn a_wrong_url_says_what_is_wrong_with_it() {
     let place = Place::new();
     let receive = |from: &str| place.inbox(&["receive", "--from", from]).exits(2);
-    receive("orders").complains("a broker's URL begins with kafka://");
-    receive("ftp://user:Secret@host/").complains("begins with kafka://");
+    receive("orders").complains("a broker's URL begins with one of: kafka://");
+    receive("ftp://user:Secret@host/").complains("begins with one of: kafka://");
     receive("kafka://host/?topic=t").complains("group");
     let output = receive("kafka://u:Secret@host/?topic=t&group=g&rejected=stop");
     assert!(!output.stderr.contains("Secret"), "{output:?}");
@@ -161,4 +161,31 @@ fn a_wrong_url_says_what_is_wrong_with_it() {
         .complains("expected cloudevent, property, header:NAME");
     // None of them has set an inbox up.
     assert!(!place.path("inbox.db").exists());
+}
+
+#[test]
+fn a_service_receives_and_works() {
+    let Some(address) = topic("receive-serve") else {
+        return;
+    };
+    let place = Place::new();
+    let bodies: Vec<_> = (0..20).map(|n| format!(r#"{{"id":"{n}"}}"#)).collect();
+    send(&address, "receive-serve", &bodies);
+    let from = from(&address, "receive-serve");
+    place.file(
+        "inbox.toml",
+        format!(
+            "store = \"sqlite://inbox.db\"\nlisten = \"127.0.0.1:0\"\n[[receivers]]\nfrom = \"{from}\"\n\
+             handlers = [\"billing\"]\nid_from = [\"field:id\"]\nordering_key_from = []\n\
+             [[handlers]]\nname = \"billing\"\ncommand = [\"sh\", \"-c\", \"echo $INBOX_ID >> ran\"]\n"
+        ),
+    );
+    let child = place.start(&["serve", "--config", "inbox.toml", "--json"]);
+    wait_for("all to be handled", || {
+        let ran = place.path("ran");
+        ran.exists() && lines(&ran).len() == 20
+    });
+    let figures = &end(child).exits(0).json()[0];
+    assert_eq!(figures["receivers"]["accepted"], 20, "{figures}");
+    assert_eq!(figures["processed"], 20, "{figures}");
 }
