@@ -12,12 +12,12 @@
 //! | `INBOX_CHAOS_CONSUMERS` | consumers at a time | 3 |
 //! | `INBOX_CHAOS_STORE` | `sqlite`, or with the feature `servers` `postgres`, a server of the run's own | `sqlite` |
 //!
-//! The run of a million messages and 200 kills, for RabbitMQ into PostgreSQL:
+//! The run of a million messages and 200 kills, for Kafka into PostgreSQL:
 //!
 //! ```text
 //! INBOX_CHAOS_MESSAGES=1000000 INBOX_CHAOS_KILLS=160 INBOX_CHAOS_BROKER_KILLS=20 \
 //! INBOX_CHAOS_DATABASE_KILLS=20 INBOX_CHAOS_STORE=postgres \
-//!     cargo test --release -p inbox-rabbitmq --features source-tests/servers --test conformance -- \
+//!     cargo test --release -p inbox-kafka --features source-tests/servers --test it -- \
 //!     killed_as_processes --nocapture
 //! ```
 //!

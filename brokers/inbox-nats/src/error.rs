@@ -1,0 +1,20 @@
+//! What errors of the client mean. Their texts name no credentials.
+
+use async_nats::{ConnectError, ConnectErrorKind};
+use inbox_source::SourceError;
+
+pub(crate) fn transient(doing: &str, error: impl std::fmt::Display) -> SourceError {
+    SourceError::transient(format!("{doing}: {error}"))
+}
+
+/// A refused user or password waits for a change; all else may pass.
+pub(crate) fn connecting(error: &ConnectError) -> SourceError {
+    // The source of the error may repeat the address as it was given.
+    let text = format!("connecting: {}", error.kind());
+    match error.kind() {
+        ConnectErrorKind::Authentication
+        | ConnectErrorKind::AuthorizationViolation
+        | ConnectErrorKind::ServerParse => SourceError::permanent(text),
+        _ => SourceError::transient(text),
+    }
+}

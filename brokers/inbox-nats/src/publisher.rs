@@ -1,0 +1,216 @@
+//! The way out: messages that a stream has confirmed.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_nats::jetstream::{
+    self, Context,
+    context::{GetStreamByNameErrorKind, PublishAckFuture, PublishError, PublishErrorKind},
+};
+use inbox_api::Result;
+use inbox_source::{Envelope, Publisher, SourceError};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    Connection,
+    envelope::headers,
+    error::connecting,
+    options::{invalid, parse, read, unknown},
+    session::{Lost, connect},
+};
+
+type Outcome<T> = std::result::Result<T, SourceError>;
+
+/// Sends messages to the subjects that they are addressed to, with their id as `Nats-Msg-Id`.
+///
+/// A message is confirmed when a stream has it, with a majority of its replicas. One whose id the stream has seen
+/// within its duplicate window (two minutes unless set) is confirmed and not stored again. One that no stream
+/// takes is an error, and a permanent one.
+///
+/// Headers of a message that begin with `Nats-` are not sent: they give orders to the stream.
+///
+/// Messages of one call are sent in their order, all at once, and stored in it.
+pub struct NatsPublisher {
+    connection: Connection,
+    limit: Duration,
+    link: Mutex<Option<Link>>,
+}
+
+/// A connection until it is lost: the client would send what it still has over the next one, late.
+#[derive(Clone)]
+struct Link {
+    context: Context,
+    lost: Arc<Lost>,
+}
+
+impl NatsPublisher {
+    /// A publisher to this server. Connects with the first message.
+    #[must_use]
+    pub fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            limit: Duration::from_secs(30),
+            link: Mutex::default(),
+        }
+    }
+
+    /// Reads `nats://user:password@host:4222/?timeout_ms=30000`.
+    ///
+    /// # Errors
+    /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = parse(url)?;
+        let mut publisher = Self::new(Connection::of(&url)?);
+        for (key, value) in url.query_pairs() {
+            if key != "timeout_ms" {
+                return Err(unknown(&key, "timeout_ms"));
+            }
+            let limit = read(&key, &value);
+            let limit = limit.map_err(|_| invalid("timeout_ms must be a whole number"))?;
+            publisher = publisher.timeout(Duration::from_millis(limit));
+        }
+        Ok(publisher)
+    }
+
+    /// How long one call may take, with connecting; 30 seconds unless set, at least one.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit = limit.max(Duration::from_secs(1));
+        self
+    }
+
+    async fn link(&self) -> Outcome<Link> {
+        let mut link = self.link.lock().await;
+        if let Some(link) = link.as_ref().filter(|link| !link.lost.is_lost()) {
+            return Ok(link.clone());
+        }
+        let lost = Arc::new(Lost::default());
+        let client = connect(&self.connection, Arc::clone(&lost)).await;
+        let client = client.map_err(|error| connecting(&error))?;
+        let context = jetstream::context::ContextBuilder::new()
+            .ack_timeout(self.limit)
+            .build(client);
+        Ok(link.insert(Link { context, lost }).clone())
+    }
+}
+
+/// Sends one, and returns what its confirmation will be.
+async fn send(context: &Context, message: &Envelope) -> Outcome<PublishAckFuture> {
+    let refuse = |reason: &str| SourceError::permanent(format!("publishing: {reason}"));
+    let headers = headers(message).map_err(refuse)?;
+    if !is_subject(&message.address) {
+        return Err(refuse("the address is no subject"));
+    }
+    let (subject, payload) = (message.address.clone(), message.payload.clone());
+    let sent = context
+        .publish_with_headers(subject, headers, payload)
+        .await;
+    sent.map_err(|error| failure(&error))
+}
+
+/// Whether a message can be sent to it: no wildcards, no empty part.
+fn is_subject(address: &str) -> bool {
+    let bad = |c: char| c.is_whitespace() || c.is_control();
+    !address.contains(bad)
+        && (address.split('.')).all(|part| !part.is_empty() && part != "*" && part != ">")
+}
+
+fn failure(error: &PublishError) -> SourceError {
+    let text = format!("publishing: {error}");
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => SourceError::permanent(text),
+        _ => SourceError::transient(text),
+    }
+}
+
+/// Whether a stream takes what is sent to a subject, as far as the server says: one that has just started, or has no
+/// leader, takes nothing for a while.
+async fn has_no_stream(context: &Context, subject: &str) -> bool {
+    let found = context.stream_by_subject(subject).await;
+    found.is_err_and(|error| error.kind() == GetStreamByNameErrorKind::NotFound)
+}
+
+impl Publisher for NatsPublisher {
+    async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
+        let deadline = Instant::now() + self.limit;
+        let late = || SourceError::transient("publishing: the server did not confirm in time");
+        let link = match timeout_at(deadline, self.link()).await {
+            Ok(Ok(link)) => link,
+            failed => {
+                let error = failed.ok().and_then(Outcome::err).unwrap_or_else(late);
+                let again = || match error.is_transient() {
+                    true => SourceError::transient(error.to_string()),
+                    false => SourceError::permanent(error.to_string()),
+                };
+                return messages.iter().map(|_| Err(again())).collect();
+            }
+        };
+        let mut sending = Vec::with_capacity(messages.len());
+        for message in messages {
+            let sent = timeout_at(deadline, send(&link.context, message)).await;
+            sending.push(sent.unwrap_or_else(|_| Err(late())));
+        }
+        let mut answers = Vec::with_capacity(messages.len());
+        for (message, sending) in messages.iter().zip(sending) {
+            let answer = match sending {
+                Err(error) => Err(error),
+                Ok(sending) => tokio::select! {
+                    biased;
+                    answer = timeout_at(deadline, sending.into_future()) => match answer {
+                        Ok(Ok(_)) => Ok(()),
+                        Ok(Err(error)) if error.kind() == PublishErrorKind::StreamNotFound
+                            && has_no_stream(&link.context, &message.address).await =>
+                        {
+                            Err(SourceError::permanent(format!(
+                                "publishing: no stream takes what is sent to {:?}",
+                                message.address
+                            )))
+                        }
+                        Ok(Err(error)) => Err(failure(&error)),
+                        Err(_) => Err(late()),
+                    },
+                    () = link.lost.wait() => {
+                        Err(SourceError::transient("publishing: the connection is lost"))
+                    }
+                },
+            };
+            answers.push(answer);
+        }
+        answers
+    }
+}
+
+impl fmt::Debug for NatsPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NatsPublisher")
+            .field("connection", &self.connection)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_it_goes() {
+        let url = "nats://ann:s%40cret@h/?timeout_ms=2500";
+        let publisher = NatsPublisher::from_url(url).unwrap();
+        assert_eq!(publisher.limit, Duration::from_millis(2500));
+        assert!(!format!("{publisher:?}").contains("cret"));
+        for url in ["nats://h/?stream=S", "nats://h/?timeout_ms=x", "amqp://h/"] {
+            assert!(NatsPublisher::from_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn wildcards_are_no_subject() {
+        assert!(is_subject("orders.eu"));
+        for address in ["", "a..b", "a.*", ">", "a b", "a\r\nb"] {
+            assert!(!is_subject(address), "{address:?}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! One connection, and the consumer as it was found over it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_nats::{
+    Client, ConnectError, Event, Subject,
+    jetstream::{
+        self,
+        consumer::{AckPolicy, PullConsumer, pull},
+        context::GetStreamErrorKind,
+        stream::{ConsumerErrorKind, Stream},
+    },
+};
+use futures_util::StreamExt as _;
+use inbox_source::SourceError;
+use tokio::{sync::Notify, time::timeout};
+
+use crate::{
+    error::{connecting, transient},
+    held::Held,
+    options::{Connection, NatsOptions},
+};
+
+const STREAM_NOT_FOUND: u64 = 10059;
+const CONSUMER_NOT_FOUND: u64 = 10014;
+/// An older server may have open requests of a source that is gone; it takes what comes back for delivered to one, and delivers
+/// in its place the newest message once more.
+const GIVES_BACK_SINCE: (i64, i64, i64) = (2, 10, 0);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) context: jetstream::Context,
+    pub(crate) held: Held,
+    pub(crate) confirm: bool,
+    pub(crate) dead_letters: Option<String>,
+    /// When the stream was created, in nanoseconds.
+    pub(crate) created: i128,
+    pub(crate) ack_wait: Duration,
+    lost: Arc<Lost>,
+}
+
+/// Whether a connection was lost, once and for all.
+#[derive(Default)]
+pub(crate) struct Lost {
+    is_lost: AtomicBool,
+    changed: Notify,
+}
+
+impl Lost {
+    pub(crate) fn set(&self) {
+        self.is_lost.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::SeqCst)
+    }
+
+    pub(crate) async fn wait(&self) {
+        // It hears of what happens from here on.
+        let changed = self.changed.notified();
+        if !self.is_lost() {
+            changed.await;
+        }
+    }
+}
+
+impl Session {
+    pub(crate) async fn open(options: &NatsOptions) -> Result<(Self, PullConsumer), SourceError> {
+        let lost = Arc::new(Lost::default());
+        let client = connect(&options.connection, Arc::clone(&lost)).await;
+        let client = client.map_err(|error| connecting(&error))?;
+        let context = jetstream::new(client.clone());
+        let stream = get_stream(&context, &options.stream).await?;
+        let consumer = get_consumer(&stream, options).await?;
+        let ack_wait = consumer.cached_info().config.ack_wait;
+        let session = Self {
+            client,
+            context,
+            held: Held::default(),
+            confirm: options.confirm,
+            dead_letters: options.dead_letters.clone(),
+            created: stream.cached_info().created.unix_timestamp_nanos(),
+            ack_wait: if ack_wait.is_zero() {
+                options.ack_wait
+            } else {
+                ack_wait
+            },
+            lost,
+        };
+        Ok((session, consumer))
+    }
+
+    /// Whether answers still go to the consumer that the delivery came from: a connection is used for no
+    /// longer than the consumer that was found over it.
+    pub(crate) fn check(&self) -> Result<(), SourceError> {
+        if self.lost.is_lost() {
+            return Err(SourceError::transient(
+                "the delivery is of a former connection; it comes again",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lose(&self) {
+        self.lost.set();
+    }
+
+    pub(crate) async fn lost(&self) {
+        self.lost.wait().await;
+    }
+
+    /// Tells the server again and again that what is held is worked on, and at once what was dropped.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(self.ack_wait / 3);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.check().is_ok() {
+            let (replies, answer) = tokio::select! {
+                _ = ticks.tick() => (self.held.at_work(), "+WPI"),
+                () = self.held.dropped.notified() => (self.held.take_dropped(), "-NAK"),
+            };
+            for reply in replies {
+                if self.client.publish(reply, answer.into()).await.is_err() {
+                    return;
+                }
+            }
+            self.held.freed.notify_one();
+        }
+    }
+
+    /// Whether what is given back comes again while nobody asks.
+    pub(crate) fn can_give_back(&self) -> bool {
+        let (major, minor, patch) = GIVES_BACK_SINCE;
+        self.client.is_server_compatible(major, minor, patch)
+    }
+
+    /// Gives these back, and returns when the server has read all that was sent before.
+    pub(crate) async fn give_back(&self, replies: Vec<Subject>) -> Result<(), SourceError> {
+        let failed = |error: &dyn std::fmt::Display| transient("giving back", error);
+        let all = async {
+            for reply in replies {
+                let sent = self.client.publish(reply, "-NAK".into()).await;
+                sent.map_err(|error| failed(&error))?;
+            }
+            // A server reads a connection in order: what comes back was behind all the rest.
+            let inbox = self.client.new_inbox();
+            let echo = self.client.subscribe(inbox.clone()).await;
+            let mut echo = echo.map_err(|error| failed(&error))?;
+            let sent = self.client.publish(inbox, "".into()).await;
+            sent.map_err(|error| failed(&error))?;
+            let answer = echo.next().await;
+            answer.ok_or_else(|| failed(&"the connection is gone"))?;
+            Ok(())
+        };
+        match timeout(PATIENCE, all).await {
+            Ok(done) => done,
+            Err(_) => Err(failed(&"no answer in time")),
+        }
+    }
+}
+
+/// A client that is used until its connection is lost for the first time.
+pub(crate) async fn connect(
+    connection: &Connection,
+    lost: Arc<Lost>,
+) -> Result<Client, ConnectError> {
+    let options = connection.options().event_callback(move |event| {
+        let lost = Arc::clone(&lost);
+        async move {
+            if matches!(event, Event::Disconnected | Event::Closed) {
+                lost.set();
+            }
+        }
+    });
+    options.connect(connection.server()).await
+}
+
+async fn get_stream(context: &jetstream::Context, name: &str) -> Result<Stream, SourceError> {
+    context.get_stream(name).await.map_err(|error| {
+        let text = format!("looking for the stream {name}: {error}");
+        match error.kind() {
+            GetStreamErrorKind::JetStream(error) if error.error_code().0 == STREAM_NOT_FOUND => {
+                SourceError::permanent(format!("{text}; create it"))
+            }
+            _ => SourceError::transient(text),
+        }
+    })
+}
+
+async fn get_consumer(stream: &Stream, options: &NatsOptions) -> Result<PullConsumer, SourceError> {
+    let name = &options.consumer;
+    // The client's `get_consumer` hides which error it was.
+    let found = stream.consumer_info(name).await;
+    let is_missing = match found {
+        Ok(info) => {
+            check(name, &info.config, options).map_err(SourceError::permanent)?;
+            false
+        }
+        Err(error) => match error.kind() {
+            jetstream::context::ConsumerInfoErrorKind::NotFound => true,
+            jetstream::context::ConsumerInfoErrorKind::JetStream(answer)
+                if answer.error_code().0 == CONSUMER_NOT_FOUND =>
+            {
+                true
+            }
+            _ => return Err(transient("looking for the consumer", error)),
+        },
+    };
+    if !is_missing {
+        let got = stream.get_consumer(name).await;
+        return got.map_err(|error| transient("looking for the consumer", error));
+    }
+    if !options.create {
+        return Err(SourceError::permanent(format!(
+            "there is no consumer {name}; create it, or let the source do so by `create`"
+        )));
+    }
+    tracing::info!(
+        consumer = name,
+        stream = options.stream,
+        "creating the consumer"
+    );
+    let config = pull::Config {
+        durable_name: Some(name.clone()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: options.ack_wait,
+        // Each source asks for no more than it may hold; a limit of all of them would leave some idle.
+        max_ack_pending: -1,
+        max_deliver: options.max_deliver.map_or(-1, i64::from),
+        filter_subject: options.filter.clone().unwrap_or_default(),
+        ..pull::Config::default()
+    };
+    stream.create_consumer(config).await.map_err(|error| {
+        let text = format!("creating the consumer: {error}");
+        match error.kind() {
+            ConsumerErrorKind::JetStream(_) => SourceError::permanent(text),
+            _ => SourceError::transient(text),
+        }
+    })
+}
+
+/// What of a consumer's settings would break a promise.
+fn check(
+    name: &str,
+    config: &jetstream::consumer::Config,
+    options: &NatsOptions,
+) -> Result<(), String> {
+    let refuse = |reason: String| Err(format!("the consumer {name} does not fit: {reason}"));
+    match config.ack_policy {
+        AckPolicy::Explicit => {}
+        AckPolicy::None => return refuse("it counts messages as acknowledged once sent".into()),
+        _ => return refuse("acknowledging one message acknowledges others; use explicit".into()),
+    }
+    if config.deliver_subject.is_some() {
+        return refuse("it pushes; use a pull consumer".into());
+    }
+    if config.headers_only {
+        return refuse("it delivers headers without payloads".into());
+    }
+    if !config.inactive_threshold.is_zero() {
+        return refuse("the server deletes it when it is not used for a while".into());
+    }
+    let wanted = options.max_deliver.map_or(-1, i64::from);
+    if config.max_deliver > 0 && config.max_deliver != wanted {
+        return refuse(format!(
+            "it gives a message up after {} deliveries; set max_deliver to the same",
+            config.max_deliver
+        ));
+    }
+    Ok(())
+}
