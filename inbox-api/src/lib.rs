@@ -87,7 +87,7 @@ pub use store::{
     AfterDead, Begun, ClaimRequest, Claims, CorruptRow, Extended, MAX_ERROR_BYTES, Outcome,
     Receipt, Settled, Settlement, Store, StoreExt, Subscription, error_text,
 };
-pub use summary::{MessageGroup, MessageSummary, OperateExt, Span};
+pub use summary::{MessageGroup, MessageSummary, OperateExt, Span, error_shape};
 pub use transactional::{Recorded, Transactional};
 
 pub use bytes::Bytes;

@@ -15,7 +15,7 @@ const PAGE: u32 = 500;
 /// The messages that a filter means, in groups: see [`OperateExt::summarize`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageSummary {
-    /// The groups, in order of handler, kind and error type.
+    /// The groups, in order of handler, kind, error type and shape.
     pub groups: Vec<MessageGroup>,
     /// How many messages are in the groups.
     pub messages: u64,
@@ -25,7 +25,7 @@ pub struct MessageSummary {
     pub is_complete: bool,
 }
 
-/// Messages of one handler, one kind and one type of last error.
+/// Messages of one handler, one kind, and one type or shape of last error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageGroup {
     /// The handler.
@@ -34,6 +34,8 @@ pub struct MessageGroup {
     pub kind: Kind,
     /// The type of their last errors; `None` for those without an error, or with one that has no type.
     pub error_type: Option<ErrorType>,
+    /// The [shape](error_shape) of their last errors, where these have no type.
+    pub error_shape: Option<String>,
     /// How many they are.
     pub messages: u64,
     /// When they were accepted.
@@ -44,6 +46,8 @@ pub struct MessageGroup {
     pub finished: Option<Span>,
     /// The one that was accepted last, to look at.
     pub sample: Key,
+    /// Its last error.
+    pub sample_error: Option<String>,
 }
 
 /// The first and the last of several times, by the store's clock.
@@ -75,7 +79,7 @@ impl Span {
 #[async_trait]
 pub trait OperateExt: Operate {
     /// Groups the messages that `filter` means by handler, kind and [type](ErrorType::of) of the last
-    /// error. Reads the latest accepted first, page by page and without payloads, and stops after
+    /// error, or its [shape](error_shape) where it has no type. Reads the latest accepted first, page by page and without payloads, and stops after
     /// `limit` messages. What changes meanwhile is in it or not, like in any listing.
     ///
     /// # Errors
@@ -110,25 +114,65 @@ pub trait OperateExt: Operate {
 
 impl<S: Operate + ?Sized> OperateExt for S {}
 
-type Groups = BTreeMap<(HandlerName, Kind, Option<ErrorType>), MessageGroup>;
+/// The longest shape of an error, in characters.
+const SHAPE: usize = 120;
+
+/// What an error without a type has in common with others of its cause: its first line, with words that have
+/// a digit as `#`, cut at 120 characters; never empty. `None` of one that has a [type](ErrorType::of).
+///
+/// ```
+/// use inbox_api::error_shape;
+///
+/// let shape = error_shape("exit status: 65: no order 4711 of customer-12").unwrap();
+/// assert_eq!(shape, "exit status: #: no order # of #");
+/// assert_eq!(error_shape(""), Some("-".to_owned()));
+/// assert_eq!(error_shape("std::io::error::Error: connection refused"), None);
+/// ```
+#[must_use]
+pub fn error_shape(error: &str) -> Option<String> {
+    if ErrorType::of(error).is_some() {
+        return None;
+    }
+    let is_of_word = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    let mut shape = String::new();
+    let mut lines = error.lines();
+    let mut rest = lines.find(|line| !line.trim().is_empty()).unwrap_or("-");
+    while let Some(first) = rest.chars().next() {
+        let is_word = is_of_word(first);
+        let end = rest
+            .find(|c| is_of_word(c) != is_word)
+            .unwrap_or(rest.len());
+        let (part, behind) = rest.split_at(end);
+        let is_number = is_word && part.contains(|c: char| c.is_ascii_digit());
+        shape.push_str(if is_number { "#" } else { part });
+        rest = behind;
+    }
+    Some(shape.chars().take(SHAPE).collect())
+}
+
+type Groups = BTreeMap<(HandlerName, Kind, Option<ErrorType>, Option<String>), MessageGroup>;
 
 /// Adds a record that was accepted before those added so far.
 fn add(groups: &mut Groups, record: Record) {
     let error_type = record.last_error.as_deref().and_then(ErrorType::of);
+    let error_shape = record.last_error.as_deref().and_then(error_shape);
     let one = MessageGroup {
         handler: record.key.handler.clone(),
         kind: record.kind,
         error_type,
+        error_shape,
         messages: 1,
         accepted: Span::at(record.accepted_at),
         due: Span::at(record.due_at),
         finished: record.finished_at.map(Span::at),
         sample: record.key,
+        sample_error: record.last_error,
     };
     let group = (
         one.handler.clone(),
         one.kind.clone(),
         one.error_type.clone(),
+        one.error_shape.clone(),
     );
     match groups.entry(group) {
         btree_map::Entry::Vacant(place) => {
