@@ -83,15 +83,13 @@ use axum::{
 use inbox::{BacklogGate, CancellationToken, RetryPolicy, Store};
 use tokio_util::task::TaskTracker;
 
-pub use self::{
-    connection::{Connection, WatchedStream},
-    token::Token,
-};
+pub use self::connection::{Connection, WatchedStream};
 use self::{
     pace::Pace,
     problem::{Problem, ProblemType},
     turns::Turns,
 };
+pub use crate::Token;
 use crate::{BodyBudget, body::Reading};
 
 /// How long a body may take to arrive.

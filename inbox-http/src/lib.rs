@@ -80,10 +80,12 @@ mod budget;
 pub mod idempotency;
 pub mod problem;
 mod telemetry;
+mod token;
 mod uri;
 pub mod webhooks;
 
 pub use body::{BoxError, ReplyBody};
 pub use budget::BodyBudget;
 pub use idempotency::IdempotencyLayer;
+pub use token::Token;
 pub use webhooks::{Endpoint, Provider, WebhookReceiver};
