@@ -1,0 +1,338 @@
+//! Who may come in, who that is, and from where.
+
+use std::fmt;
+
+use axum::{
+    extract::Request,
+    http::{
+        HeaderMap, HeaderName, Method,
+        header::{AUTHORIZATION, COOKIE, HOST, ORIGIN},
+        uri::Authority,
+    },
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use inbox_http::Token;
+use subtle::ConstantTimeEq as _;
+
+use crate::{fault::Fault, text};
+
+/// The operator of a request: who is named in the audit log. An application's own authentication puts it into
+/// the request's extensions; the dashboard trusts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator(String);
+
+impl Operator {
+    /// The longest name, in characters; what is longer is cut.
+    pub const MOST: usize = 100;
+
+    /// An operator of that name. Control characters and the like are written out.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self(text::one_line(name, Self::MOST))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is asked of callers.
+#[derive(Debug, Default)]
+pub(crate) struct Access {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) users: Vec<(String, Token)>,
+    pub(crate) operator_header: Option<HeaderName>,
+    pub(crate) hosts: Vec<String>,
+}
+
+impl Access {
+    /// Whether the dashboard authenticates by itself.
+    pub(crate) fn is_needed(&self) -> bool {
+        !self.tokens.is_empty() || !self.users.is_empty()
+    }
+
+    /// Who sends the request, if it may be sent.
+    pub(crate) fn admit(&self, request: &Request) -> Result<Operator, Fault> {
+        if !self.is_known_host(request) {
+            return Err(Fault::wrong_host());
+        }
+        let signed_in = if self.is_needed() {
+            Some(
+                self.sign_in(request.headers())
+                    .ok_or_else(Fault::unauthorized)?,
+            )
+        } else {
+            None
+        };
+        if let Some(operator) = request.extensions().get::<Operator>() {
+            return Ok(operator.clone());
+        }
+        let header = self.operator_header.as_ref();
+        let header = header.and_then(|name| request.headers().get(name)?.to_str().ok());
+        Ok(header
+            .map(Operator::new)
+            .or(signed_in)
+            .unwrap_or_else(|| Operator::new("anonymous")))
+    }
+
+    /// Against names that lead to this machine for an attack (DNS rebinding).
+    fn is_known_host(&self, request: &Request) -> bool {
+        if self.hosts.is_empty() {
+            return true;
+        }
+        let Some(host) = host(request) else {
+            return false;
+        };
+        let name = host_name(host);
+        self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    fn sign_in(&self, headers: &HeaderMap) -> Option<Operator> {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let (value, more) = (values.next()?, values.next());
+        let (scheme, shown) = value.to_str().ok()?.split_once(' ')?;
+        if more.is_some() {
+            return None;
+        }
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return self.is_token(shown.trim()).then(|| Operator::new("token"));
+        }
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let shown = String::from_utf8(BASE64.decode(shown.trim()).ok()?).ok()?;
+        let (name, password) = shown.split_once(':')?;
+        let is_user = self.users.iter().fold(false, |found, (own, own_password)| {
+            let is_own = own.as_bytes().ct_eq(name.as_bytes());
+            found | (bool::from(is_own) & own_password.matches(password))
+        });
+        // A browser has no other way to show a token; the name is as good as its user is honest.
+        let name = if name.is_empty() { "token" } else { name };
+        (is_user | self.is_token(password)).then(|| Operator::new(name))
+    }
+
+    fn is_token(&self, shown: &str) -> bool {
+        let found = |found, token: &Token| found | token.matches(shown);
+        self.tokens.iter().fold(false, found)
+    }
+}
+
+/// Where the request was sent to, as the client says.
+fn host(request: &Request) -> Option<&str> {
+    let authority = request.uri().authority().map(Authority::as_str);
+    authority.or_else(|| request.headers().get(HOST)?.to_str().ok())
+}
+
+/// A host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    }
+}
+
+/// Whether a request changes nothing by its method.
+pub(crate) fn only_looks(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// Refuses a request that a page of another site has made the browser send. Browsers say so themselves;
+/// what is not a browser says nothing.
+pub(crate) fn check_origin(request: &Request) -> Result<(), Fault> {
+    const FOREIGN: &str = "the browser says that a page of another origin sends it";
+    let headers = request.headers();
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return match site.as_bytes() {
+            b"same-origin" => Ok(()),
+            _ => Err(Fault::foreign(FOREIGN)),
+        };
+    }
+    let Some(origin) = headers.get(ORIGIN) else {
+        return Ok(());
+    };
+    let origin = origin.to_str().unwrap_or_default();
+    let authority = origin.split_once("://").map(|(_, authority)| authority);
+    if authority.is_some() && authority == host(request) {
+        Ok(())
+    } else {
+        Err(Fault::foreign(FOREIGN))
+    }
+}
+
+/// The secret that a form has to repeat: another site can make a browser send a form with the cookie, but
+/// cannot read what is in it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct FormToken(String);
+
+impl FormToken {
+    const COOKIE: &str = "inbox-form";
+
+    /// The one that the browser has, if it has one.
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
+        let cookies = headers.get_all(COOKIE).iter();
+        let cookies = cookies.filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|value| value.split(';'));
+        let token = pairs.find_map(|pair| {
+            let (name, value) = pair.trim().split_once('=')?;
+            (name == Self::COOKIE).then_some(value)
+        })?;
+        let is_ours = token.len() == 32 && token.bytes().all(|b| b.is_ascii_hexdigit());
+        is_ours.then(|| Self(token.to_owned()))
+    }
+
+    /// A new one; `None` when the system has no random numbers.
+    pub(crate) fn random() -> Option<Self> {
+        let number =
+            (u128::from(getrandom::u64().ok()?) << 64) | u128::from(getrandom::u64().ok()?);
+        Some(Self(format!("{number:032x}")))
+    }
+
+    /// One that no form can repeat.
+    pub(crate) fn none() -> Self {
+        Self(String::new())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn is_repeated(&self, shown: &str) -> bool {
+        let is_same: bool = self.0.as_bytes().ct_eq(shown.as_bytes()).into();
+        is_same && !self.0.is_empty()
+    }
+
+    /// For the folder that the pages are in, as nothing else is said.
+    pub(crate) fn set_cookie(&self) -> String {
+        format!("{}={}; SameSite=Strict; HttpOnly", Self::COOKIE, self.0)
+    }
+}
+
+impl fmt::Debug for FormToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FormToken(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    const TOKEN: &str = "a-token-of-16-characters";
+
+    fn request(headers: &[(&str, &str)]) -> Request {
+        let mut request = Request::builder().uri("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(Body::empty()).unwrap()
+    }
+
+    fn name(access: &Access, authorization: &str) -> Option<String> {
+        let request = request(&[("authorization", authorization)]);
+        let admitted = access.admit(&request).ok();
+        admitted.map(|operator| operator.name().to_owned())
+    }
+
+    #[test]
+    fn tokens_and_users_are_admitted_by_name() {
+        let password = "ada's-password-of-16";
+        let access = Access {
+            tokens: vec![Token::new(TOKEN).unwrap()],
+            users: vec![("ada".to_owned(), Token::new(password).unwrap())],
+            ..Access::default()
+        };
+        let basic = |text: String| format!("Basic {}", BASE64.encode(text));
+        let admitted = |name: &str| Some(name.to_owned());
+        assert_eq!(name(&access, &format!("Bearer {TOKEN}")), admitted("token"));
+        assert_eq!(
+            name(&access, &basic(format!(":{TOKEN}"))),
+            admitted("token")
+        );
+        assert_eq!(
+            name(&access, &basic(format!("bob:{TOKEN}"))),
+            admitted("bob")
+        );
+        assert_eq!(
+            name(&access, &basic(format!("ada:{password}"))),
+            admitted("ada")
+        );
+        for wrong in [
+            basic(format!("bob:{password}")),
+            basic("ada:".to_owned()),
+            basic("ada".to_owned()),
+            format!("Bearer {password}"),
+            format!("Bearer {TOKEN}x"),
+            "Basic ?".to_owned(),
+            String::new(),
+        ] {
+            assert_eq!(name(&access, &wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_operator_is_who_the_application_says() {
+        let access = Access {
+            operator_header: Some(HeaderName::from_static("x-user")),
+            ..Access::default()
+        };
+        let mut request = request(&[("x-user", "ada\tx")]);
+        assert_eq!(access.admit(&request).unwrap().name(), "ada x");
+        request
+            .extensions_mut()
+            .insert(Operator::new("bob\u{202e}"));
+        assert_eq!(access.admit(&request).unwrap().name(), "bob\\u{202e}");
+        let nobody = Access::default().admit(&Request::new(Body::empty()));
+        assert_eq!(nobody.unwrap().name(), "anonymous");
+    }
+
+    #[test]
+    fn only_known_hosts_are_served_where_they_are_named() {
+        let access = Access {
+            hosts: vec!["localhost".to_owned(), "[::1]".to_owned()],
+            ..Access::default()
+        };
+        let is_served = |host: &str| access.admit(&request(&[("host", host)])).is_ok();
+        for good in ["localhost", "LOCALHOST:8090", "[::1]", "[::1]:8090"] {
+            assert!(is_served(good), "{good}");
+        }
+        for wrong in ["evil.example:8090", "localhost.evil.example", ""] {
+            assert!(!is_served(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_another_site_sends_is_refused() {
+        let is_good = |headers: &[(&str, &str)]| check_origin(&request(headers)).is_ok();
+        assert!(is_good(&[]));
+        assert!(is_good(&[("sec-fetch-site", "same-origin")]));
+        assert!(is_good(&[("origin", "https://a:8"), ("host", "a:8")]));
+        for site in ["cross-site", "same-site", "none", ""] {
+            assert!(!is_good(&[("sec-fetch-site", site)]), "{site}");
+        }
+        for origin in ["https://b", "null", "", "https://a.evil"] {
+            assert!(!is_good(&[("origin", origin), ("host", "a")]), "{origin}");
+        }
+    }
+
+    #[test]
+    fn form_tokens_are_found_among_cookies() {
+        let token = FormToken::random().unwrap();
+        assert_ne!(FormToken::random(), Some(token.clone()));
+        let cookies = format!("a=b; inbox-form={}; c", token.as_str());
+        let headers = request(&[("cookie", &cookies)]);
+        assert_eq!(FormToken::of(headers.headers()), Some(token.clone()));
+        assert!(token.is_repeated(token.as_str()) && !token.is_repeated(""));
+        let odd = request(&[("cookie", "inbox-form=; inbox-form=x")]);
+        assert_eq!(FormToken::of(odd.headers()), None);
+    }
+}

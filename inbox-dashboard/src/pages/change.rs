@@ -1,0 +1,169 @@
+//! What forms change.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse as _, Response},
+};
+use inbox::{Due, HandlerName};
+use maud::{Markup, html};
+
+use crate::{
+    access::Operator,
+    dashboard::Shared,
+    fault::Fault,
+    form::{Form, parse_key},
+    jobs::{Action, Target},
+    query::Parameters,
+    text,
+};
+
+/// For how long a change is waited for before its progress is shown.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Takes which messages are meant: keys, or all of a filter.
+pub(super) fn take_target(fields: &mut Parameters) -> Result<Target, Fault> {
+    let keys = fields.take_all("key");
+    if keys.is_empty() {
+        return Ok(Target::All(Box::new(fields.wanted()?)));
+    }
+    let keys = keys.iter().map(|key| parse_key(key));
+    Ok(Target::Keys {
+        keys: keys.collect::<Result<_, _>>()?,
+        also_processed: fields.has("also_processed")?,
+    })
+}
+
+pub(super) fn also_processed_field(is_set: bool) -> Markup {
+    html! {
+        p {
+            label {
+                input type="checkbox" name="also_processed" value="true" checked[is_set];
+                " also those that are processed: their effect happens a second time"
+            }
+        }
+    }
+}
+
+/// The same of a form that changes: all of a filter, even of none, has to be said.
+fn confirmed_target(fields: &mut Parameters) -> Result<Target, Fault> {
+    let is_all = fields.has("all")?;
+    let target = take_target(fields)?;
+    match (&target, is_all) {
+        (Target::Keys { .. }, false) | (Target::All(_), true) => Ok(target),
+        _ => Err(Fault::invalid("say which messages: `key`, or `all`")),
+    }
+}
+
+pub(crate) async fn replay(
+    State(shared): State<Arc<Shared>>,
+    Form { visit, mut fields }: Form,
+) -> Result<Response, Fault> {
+    let target = confirmed_target(&mut fields)?;
+    fields.end()?;
+    begin(&shared, visit.operator, Action::Replay, target).await
+}
+
+pub(crate) async fn discard(
+    State(shared): State<Arc<Shared>>,
+    Form { visit, mut fields }: Form,
+) -> Result<Response, Fault> {
+    let target = confirmed_target(&mut fields)?;
+    fields.end()?;
+    begin(&shared, visit.operator, Action::Discard, target).await
+}
+
+pub(crate) async fn reschedule(
+    State(shared): State<Arc<Shared>>,
+    Form { visit, mut fields }: Form,
+) -> Result<Response, Fault> {
+    let after = fields.take("after")?.unwrap_or_default();
+    let after = text::parse_duration(&after);
+    let after = after.map_err(|reason| Fault::invalid(format!("after: {reason}")))?;
+    let target = confirmed_target(&mut fields)?;
+    fields.end()?;
+    let action = Action::Reschedule(Due::After(after));
+    begin(&shared, visit.operator, action, target).await
+}
+
+/// Begins a change, waits a little, and leads to what has become of it.
+pub(super) async fn begin(
+    shared: &Shared,
+    operator: Operator,
+    action: Action,
+    target: Target,
+) -> Result<Response, Fault> {
+    let job = shared.jobs.begin(&shared.store, operator, action, target)?;
+    job.wait(PATIENCE).await;
+    shared.watch.renew().await;
+    Ok(see(&format!("change?id={}", job.id)))
+}
+
+/// Leads to another page, so that loading it again changes nothing.
+fn see(page: &str) -> Response {
+    (StatusCode::SEE_OTHER, [(header::LOCATION, page)]).into_response()
+}
+
+pub(crate) async fn stop(
+    State(shared): State<Arc<Shared>>,
+    Form { visit, mut fields }: Form,
+) -> Result<Response, Fault> {
+    let id = fields.read::<u64>("id")?;
+    fields.end()?;
+    let id = id.ok_or_else(|| Fault::invalid("`id` is needed"))?;
+    shared.jobs.stop(id, &visit.operator)?;
+    Ok(see(&format!("change?id={id}")))
+}
+
+pub(crate) async fn pause(
+    State(shared): State<Arc<Shared>>,
+    form: Form,
+) -> Result<Response, Fault> {
+    by_form(&shared, form, true).await
+}
+
+pub(crate) async fn resume(
+    State(shared): State<Arc<Shared>>,
+    form: Form,
+) -> Result<Response, Fault> {
+    by_form(&shared, form, false).await
+}
+
+async fn by_form(
+    shared: &Shared,
+    Form { visit, mut fields }: Form,
+    is_pause: bool,
+) -> Result<Response, Fault> {
+    let handler = fields.read::<HandlerName>("handler")?;
+    fields.end()?;
+    let handler = handler.ok_or_else(|| Fault::invalid("`handler` is needed"))?;
+    set_pause(shared, &visit.operator, &handler, is_pause).await?;
+    Ok(see("overview"))
+}
+
+/// Pauses a handler or ends its pause, with a line in the audit log.
+pub(crate) async fn set_pause(
+    shared: &Shared,
+    operator: &Operator,
+    handler: &HandlerName,
+    is_pause: bool,
+) -> Result<(), Fault> {
+    let done = if is_pause {
+        shared.store.pause(handler).await
+    } else {
+        shared.store.resume(handler).await
+    };
+    tracing::info!(
+        target: "inbox::audit",
+        %operator,
+        action = if is_pause { "pause" } else { "resume" },
+        %handler,
+        error = done.as_ref().err().map(ToString::to_string),
+        "ended"
+    );
+    done?;
+    shared.watch.renew().await;
+    Ok(())
+}

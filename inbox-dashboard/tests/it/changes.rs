@@ -1,0 +1,317 @@
+//! Replays, edits, discards, reschedules and pauses from the pages.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use axum::http::StatusCode;
+use inbox::{Filter, Headers, Inbox, Key, MessageId, Record, State};
+use inbox_dashboard::dashboard;
+
+use crate::support::*;
+
+async fn record(store: &dyn Inbox, name: &str, id: &str) -> Record {
+    let key = Key::new(handler(name), MessageId::new(id).unwrap());
+    store.get(&key).await.unwrap().unwrap()
+}
+
+async fn count(store: &dyn Inbox, state: State) -> u64 {
+    let filter = Filter {
+        states: vec![state],
+        ..Filter::default()
+    };
+    store.count(&filter).await.unwrap()
+}
+
+#[tokio::test]
+async fn one_message_is_replayed_discarded_and_rescheduled() {
+    let folder = tempfile::tempdir().unwrap();
+    for store in [memory().await, sqlite(&folder).await] {
+        filled(store.as_ref()).await;
+        let router = dashboard(store.clone()).into_router();
+        let replayed = submit(&router, "/replay", &[("key", "mail/dead-1")]).await;
+        let change = page(&router, &format!("/{}", location(&replayed))).await;
+        change.has(&["1 message replayed", "done", "mail/dead-1", "anonymous"]);
+        assert_eq!(
+            record(store.as_ref(), "mail", "dead-1").await.state,
+            State::Pending
+        );
+        let discarded = submit(&router, "/discard", &[("key", "mail/dead-2")]).await;
+        page(&router, &format!("/{}", location(&discarded)))
+            .await
+            .has(&["1 message discarded"]);
+        assert_eq!(
+            record(store.as_ref(), "mail", "dead-2").await.state,
+            State::Discarded
+        );
+        let moved = submit(
+            &router,
+            "/reschedule",
+            &[("key", "mail/later-1"), ("after", "0s")],
+        )
+        .await;
+        page(&router, &format!("/{}", location(&moved)))
+            .await
+            .has(&["1 message rescheduled"]);
+        let record = record(store.as_ref(), "mail", "later-1").await;
+        assert!(record.due_at <= std::time::SystemTime::now() + std::time::Duration::from_secs(60));
+        page(&router, "/changes").await.has(&["#1", "#2", "#3"]);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_changed_is_told() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    let fields = [
+        ("key", "bill/done-1"),
+        ("key", "bill/held-1"),
+        ("key", "bill/nowhere"),
+        ("key", "mail/dead-1"),
+    ];
+    let answer = submit(&router, "/replay", &fields).await;
+    let change = page(&router, &format!("/{}", location(&answer))).await;
+    change.has(&[
+        "1 message replayed",
+        "3 refused",
+        "happen a second time",
+        "it is leased",
+        "there is no such message",
+    ]);
+    assert_eq!(
+        record(store.as_ref(), "bill", "done-1").await.state,
+        State::Processed
+    );
+    let again = [("key", "bill/done-1"), ("also_processed", "true")];
+    submit(&router, "/replay", &again).await;
+    assert_eq!(
+        record(store.as_ref(), "bill", "done-1").await.state,
+        State::Pending
+    );
+    let page = page(&router, "/message?handler=bill&id=held-1").await;
+    page.has(&["A worker holds it"]);
+}
+
+#[tokio::test]
+async fn what_is_ticked_is_confirmed_and_changed() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    let page_keys = [
+        ("page_key", "mail/dead-1"),
+        ("page_key", "mail/dead-2"),
+        ("page_key", "mail/dead-3"),
+    ];
+    let mut ticked = vec![("action", "discard"), ("key", "mail/dead-2")];
+    ticked.extend(page_keys);
+    let confirm = submit(&router, "/confirm", &ticked).await;
+    confirm.has(&["1 message would be discarded", "value=\"mail/dead-2\""]);
+    confirm.lacks(&["dead-1", "dead-3"]);
+    assert_eq!(count(store.as_ref(), State::Discarded).await, 0);
+    ticked.push(("page", "true"));
+    let confirm = submit(&router, "/confirm", &ticked).await;
+    confirm.has(&[
+        "3 messages would be discarded",
+        "mail/dead-1",
+        "mail/dead-3",
+    ]);
+    let none = submit(&router, "/confirm", &[("action", "discard"), page_keys[0]]).await;
+    assert_eq!(none.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn a_group_is_replayed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    for store in [memory().await, sqlite(&folder).await] {
+        // The same ids twice, for two handlers, so that an id alone is not enough.
+        for name in ["one", "two"] {
+            for n in 0..1200 {
+                let id = format!("m{n}");
+                receive(store.as_ref(), &[message(name, &id, "x")]).await;
+                if n % 300 == 299 {
+                    let error = if n > 700 { "plain" } else { "a::Error: typed" };
+                    end_all(store.as_ref(), name, dead(error)).await;
+                }
+            }
+        }
+        let router = dashboard(store.clone()).into_router();
+        for (query, fields) in [
+            (
+                "error_type=a::Error",
+                [("handler", "one"), ("error_type", "a::Error")],
+            ),
+            (
+                "error_shape=plain",
+                [("handler", "one"), ("error_shape", "plain")],
+            ),
+        ] {
+            let dry = page(
+                &router,
+                &format!("/confirm?action=replay&handler=one&{query}"),
+            )
+            .await;
+            dry.has(&["600 messages would be replayed"]);
+            let before = count(store.as_ref(), State::Dead).await;
+            let mut all = vec![("all", "true"), ("state", "dead")];
+            all.extend(fields);
+            let answer = submit(&router, "/replay", &all).await;
+            let change = location(&answer).to_owned();
+            let mut shown = page(&router, &format!("/{change}")).await;
+            for _ in 0..200 {
+                if !shown.text().contains("under way") {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                shown = page(&router, &format!("/{change}")).await;
+            }
+            shown.has(&["600 messages replayed", "done"]);
+            assert_eq!(before - count(store.as_ref(), State::Dead).await, 600);
+        }
+        let rest = page(&router, "/confirm?action=replay&handler=two").await;
+        rest.has(&["1,200 messages would be replayed"]);
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_edited_and_replayed() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    let wrong = [
+        ("handler", "mail"),
+        ("id", "dead-2"),
+        ("payload", "{\"a\": SECRET}"),
+        ("headers", "{}"),
+        ("json", "true"),
+    ];
+    let refused = submit(&router, "/edit", &wrong).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    // What was typed is there again.
+    refused.has(&["not JSON (line 1, column 7)", "{&quot;a&quot;: SECRET}"]);
+    let wrong = [
+        ("handler", "mail"),
+        ("id", "dead-2"),
+        ("payload", "{}"),
+        ("headers", "[1]"),
+    ];
+    let refused = submit(&router, "/edit", &wrong).await;
+    refused.has(&["the headers are not a JSON object of texts"]);
+    assert_eq!(
+        record(store.as_ref(), "mail", "dead-2").await.state,
+        State::Dead
+    );
+    let good = [
+        ("handler", "mail"),
+        ("id", "dead-2"),
+        ("payload", "{\r\n\"a\": 1}"),
+        ("headers", "{\"x\": \"y\"}"),
+        ("json", "true"),
+    ];
+    let answer = submit(&router, "/edit", &good).await;
+    page(&router, &format!("/{}", location(&answer)))
+        .await
+        .has(&["1 message edited and replayed"]);
+    let edited = record(store.as_ref(), "mail", "dead-2").await;
+    assert_eq!(edited.state, State::Pending);
+    assert_eq!(edited.payload.unwrap(), "{\n\"a\": 1}");
+    let mut headers = Headers::new();
+    headers.insert("x", "y").unwrap();
+    assert_eq!(edited.headers, headers);
+}
+
+#[tokio::test]
+async fn a_handler_is_paused_and_resumed() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    let paused = submit(&router, "/pause", &[("handler", "mail")]).await;
+    assert_eq!(location(&paused), "overview");
+    page(&router, "/overview")
+        .await
+        .has(&["Resume mail", "Pause bill"]);
+    assert_eq!(store.paused().await.unwrap(), [handler("mail")]);
+    submit(&router, "/resume", &[("handler", "mail")]).await;
+    assert!(store.paused().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_change_in_an_outage_says_that_it_failed() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    // Its secret is asked for before the store is away.
+    let opened = page(&router, "/overview").await;
+    let cookie = opened.headers["set-cookie"].to_str().unwrap();
+    let cookie = cookie.split(';').next().unwrap().to_owned();
+    let token = cookie.split('=').nth(1).unwrap();
+    store.close().await;
+    let request = axum::extract::Request::post("/replay")
+        .header("cookie", &cookie)
+        .body(format!("form_token={token}&key=mail/dead-1").into());
+    let answer = send(&router, request.unwrap()).await;
+    let change = page(&router, &format!("/{}", location(&answer))).await;
+    change.has(&["failed", "store unavailable", "0 messages replayed"]);
+}
+
+/// Collects what is logged, by all tests: a subscriber of one thread misses what another one has met first.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_audit_log_says_who_did_what_and_no_payload() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let operator = axum::http::HeaderName::from_static("x-operator");
+    let router = dashboard(store).operator_header(operator).into_router();
+    let request = axum::extract::Request::post("/api/edit")
+        .header("x-operator", "ada-of-the-log")
+        .header("content-type", "application/json")
+        .body(
+            r#"{"handler":"mail","id":"dead-1","payload":"SECRET","headers":{"a":"SECRET"}}"#
+                .into(),
+        );
+    let answer = send(&router, request.unwrap()).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let audit: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("inbox::audit") && line.contains("ada-of-the-log"))
+        .collect();
+    assert_eq!(audit.len(), 2, "{text}");
+    assert!(
+        audit[0].contains("begun") && audit[1].contains("ended"),
+        "{text}"
+    );
+    assert!(audit[1].contains("changed=1"), "{text}");
+    for line in audit {
+        for part in [
+            "operator=ada-of-the-log",
+            "action=\"edit and replay\"",
+            "messages=mail/dead-1",
+        ] {
+            assert!(line.contains(part), "{line}");
+        }
+    }
+    assert!(!text.contains("SECRET"), "{text}");
+}
