@@ -16,10 +16,9 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inbox::{Archiver, Record};
+use inbox_dashboard::view::{PastAttemptView, RecordView, history};
 use serde::Serialize;
 use tokio::{fs::File, io::AsyncWriteExt, sync::Mutex, time::timeout};
-
-use crate::output::{self, PastAttemptView, RecordView};
 
 /// After this, it is said that a reader is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -169,7 +168,7 @@ impl Archiver for ArchiveFile {
         for record in records {
             let line = Line {
                 record: RecordView::from(record),
-                history: output::history(record),
+                history: history(record),
                 payload_base64: record.payload.as_ref().map(|bytes| BASE64.encode(bytes)),
                 result_base64: record.result.as_ref().map(|bytes| BASE64.encode(bytes)),
             };

@@ -107,6 +107,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Receive(args) => commands::receive::run(global, args).await,
         Command::Process(args) => commands::process::run(global, args).await,
         Command::Serve(args) => commands::serve::run(global, args).await,
+        Command::Dashboard(args) => commands::dashboard::run(global, args).await,
         Command::List(args) => commands::list::run(global, args).await,
         Command::Show(args) => commands::show::run(global, args).await,
         Command::Stats => commands::stats::run(global).await,
@@ -130,11 +131,11 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
 }
 
 /// Logs go to standard error, so that standard output stays for results. Unless INBOX_LOG says
-/// otherwise, outages and their ends are told, by the inbox itself and not by drivers too. What this
+/// otherwise, outages and their ends are told, and changes from the dashboard, by the inbox itself and not by drivers too. What this
 /// program says by itself is not: lines that are refused, an input that is cut short, and failed
 /// attempts, which are counted at the end, and `inbox list` has them with their errors.
 fn log_to_stderr() {
-    const DEFAULT: &str = "inbox=warn,inbox::message=error,inbox::outage=info";
+    const DEFAULT: &str = "inbox=warn,inbox::message=error,inbox::outage=info,inbox::audit=info";
     let wanted = std::env::var("INBOX_LOG").unwrap_or_default();
     let chosen = if wanted.is_empty() { DEFAULT } else { &wanted };
     let filter: Targets = chosen.parse().unwrap_or_else(|error| {

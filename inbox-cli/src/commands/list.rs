@@ -1,16 +1,14 @@
 //! `inbox list`: messages that a filter means, page by page.
 
-use std::collections::BTreeSet;
-
 use anyhow::Result;
 use clap::Args;
-use inbox::{Cursor, Filter, HandlerName, Inbox, Page, Record, State};
+use inbox::{Cursor, Filter, HandlerName, Inbox, Page, Record, State, Statistics};
+use inbox_dashboard::{total_of, view::RecordView};
 
 use crate::{
     args::{FilterArgs, Global, StateArg},
     exit::Exit,
-    output::{self, RecordView},
-    store,
+    output, store,
 };
 
 #[derive(Debug, Args)]
@@ -105,8 +103,10 @@ pub(crate) async fn list(
         Some(store::waiting(url, store.count(filter)).await?)
     } else if is_whole {
         Some(shown + listing.corrupt.len() as u64)
+    } else if total_of(&Statistics::default(), filter).is_some() {
+        total_of(&store::waiting(url, store.statistics()).await?, filter)
     } else {
-        store::waiting(url, total(store, filter)).await?
+        None
     };
     let mut footer = match total {
         Some(total) => format!("{} of {}", output::count(shown), output::messages(total)),
@@ -118,32 +118,6 @@ pub(crate) async fn list(
     }
     output::note(footer);
     Ok(Exit::Ok)
-}
-
-/// How many messages `filter` means, if that can be said without looking at each of them.
-async fn total(store: &dyn Inbox, filter: &Filter) -> inbox::Result<Option<u64>> {
-    let by_handler_and_state = Filter {
-        handler: filter.handler.clone(),
-        states: filter.states.clone(),
-        ..Filter::default()
-    };
-    if *filter != by_handler_and_state {
-        return Ok(None);
-    }
-    let statistics = store.statistics().await?;
-    let handlers = statistics
-        .handlers
-        .iter()
-        .filter(|counts| filter.handler.as_ref().is_none_or(|h| *h == counts.handler));
-    let states: BTreeSet<State> = match filter.states.as_slice() {
-        [] => State::ALL.into_iter().collect(),
-        states => states.iter().copied().collect(),
-    };
-    Ok(Some(
-        handlers
-            .flat_map(|counts| states.iter().map(|state| counts.count(*state)))
-            .sum(),
-    ))
 }
 
 fn print(records: &[Record], told: Told) -> Result<()> {

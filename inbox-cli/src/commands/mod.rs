@@ -4,6 +4,7 @@ pub(crate) mod clear;
 pub(crate) mod completions;
 #[cfg(feature = "conformance")]
 pub(crate) mod conformance;
+pub(crate) mod dashboard;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod discard;
@@ -12,6 +13,15 @@ pub(crate) mod list;
 pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod purge;
+#[cfg_attr(
+    not(any(feature = "kafka", feature = "nats")),
+    allow(
+        unused_imports,
+        unused_variables,
+        unreachable_code,
+        reason = "no broker is in this build"
+    )
+)]
 pub(crate) mod receive;
 pub(crate) mod replay;
 pub(crate) mod reschedule;

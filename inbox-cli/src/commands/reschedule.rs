@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use clap::Args;
 use inbox::{Due, Filter, Inbox, Intervention, Key, Progress, Slice, State};
+use inbox_dashboard::text::parse_time;
 
 use crate::{
     args::{Global, SelectionArgs, duration},
@@ -19,18 +20,11 @@ pub(crate) struct RescheduleArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
     /// Due at this moment, such as 2030-01-31T08:00:00Z; at once if it has passed
-    #[arg(long, value_name = "MOMENT", group = "when", value_parser = moment)]
+    #[arg(long, value_name = "MOMENT", group = "when", value_parser = parse_time)]
     pub(crate) due: Option<SystemTime>,
     /// Due this long from now, such as 90s, 12h or 7d; 0s is now
     #[arg(long, value_name = "TIME", group = "when", value_parser = duration)]
     pub(crate) after: Option<Duration>,
-}
-
-fn moment(text: &str) -> Result<SystemTime, String> {
-    let moment: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| "expected a moment such as 2030-01-31T08:00:00Z".to_owned())?;
-    Ok(moment.into())
 }
 
 const RESCHEDULED: Verb = Verb {

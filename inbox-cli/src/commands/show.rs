@@ -1,17 +1,15 @@
 //! `inbox show`: all about one message.
 
 use anyhow::{Result, bail};
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use clap::Args;
 use inbox::{HandlerName, PastAttempt, Record, State};
-use serde::Serialize;
+use inbox_dashboard::view::WholeView;
 
 use crate::{
     args::{Global, wrong_usage},
     exit::Exit,
     lookup::{Found, Lookup, which_one},
-    output::{self, PastAttemptView, RecordView},
-    store,
+    output, store,
 };
 
 #[derive(Debug, Args)]
@@ -65,40 +63,11 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
     } else if args.result {
         output::bytes(record.result.as_deref().unwrap_or_default())?;
     } else if global.json {
-        let (payload, payload_base64) = text_or_base64(record.payload.as_deref());
-        let (result, result_base64) = text_or_base64(record.result.as_deref());
-        output::json(&Whole {
-            record: RecordView::from(&record),
-            history: output::history(&record),
-            payload,
-            payload_base64,
-            result,
-            result_base64,
-        })?;
+        output::json(&WholeView::from(&record))?;
     } else {
         print(&record)?;
     }
     Ok(Exit::Ok)
-}
-
-/// A record with its bytes, for machines: as text where they are UTF-8, in base64 otherwise.
-#[derive(Serialize)]
-struct Whole<'a> {
-    #[serde(flatten)]
-    record: RecordView<'a>,
-    history: Vec<PastAttemptView<'a>>,
-    payload: Option<&'a str>,
-    payload_base64: Option<String>,
-    result: Option<&'a str>,
-    result_base64: Option<String>,
-}
-
-fn text_or_base64(bytes: Option<&[u8]>) -> (Option<&str>, Option<String>) {
-    match bytes.map(std::str::from_utf8) {
-        None => (None, None),
-        Some(Ok(text)) => (Some(text), None),
-        Some(Err(_)) => (None, bytes.map(|bytes| BASE64.encode(bytes))),
-    }
 }
 
 fn print(record: &Record) -> Result<()> {

@@ -1,7 +1,7 @@
 //! `inbox stats`: counts, and how far behind each handler is.
 
 use anyhow::Result;
-use serde_json::json;
+use inbox_dashboard::view::StatisticsView;
 
 use crate::{args::Global, exit::Exit, output, store};
 
@@ -15,18 +15,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
     let statistics = store::waiting(&global.store, store.statistics()).await?;
     if global.json {
         for handler in &statistics.handlers {
-            output::json(&json!({
-                "handler": handler.handler,
-                "pending": handler.pending,
-                "leased": handler.leased,
-                "processed": handler.processed,
-                "dead": handler.dead,
-                "discarded": handler.discarded,
-                "paused": handler.paused,
-                "blocking": handler.blocking,
-                "oldest_due_age_seconds": handler.oldest_due_age.map(|d| d.as_secs_f64()),
-                "lag_seconds": handler.lag.map(|d| d.as_secs_f64()),
-            }))?;
+            output::json(&StatisticsView::from(handler))?;
         }
         return Ok(Exit::Ok);
     }

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{Filter, HandlerName, Inbox, MessageGroup, OperateExt as _, Span};
-use serde_json::json;
+use inbox::{Filter, HandlerName, Inbox, MessageGroup, OperateExt as _};
+use inbox_dashboard::view::GroupView;
 
 use crate::{
     args::{FilterArgs, Global},
@@ -56,7 +56,7 @@ pub(crate) async fn summarize(
         .sort_by_key(|group| std::cmp::Reverse(group.messages));
     if global.json {
         for group in &summary.groups {
-            output::json(&in_json(group))?;
+            output::json(&GroupView::from(group))?;
         }
     } else if !summary.groups.is_empty() {
         print(&summary.groups, when)?;
@@ -77,36 +77,17 @@ pub(crate) async fn summarize(
     Ok(Exit::Ok)
 }
 
-fn in_json(group: &MessageGroup) -> serde_json::Value {
-    let span = |span: Span| json!([output::time(span.first), output::time(span.last)]);
-    json!({
-        "handler": group.handler,
-        "kind": group.kind,
-        "error_type": group.error_type,
-        "messages": group.messages,
-        "accepted": span(group.accepted),
-        "due": span(group.due),
-        "finished": group.finished.map(span),
-        "sample": group.sample.to_string(),
-    })
-}
-
 fn print(groups: &[MessageGroup], when: When) -> Result<()> {
     let (first, last) = match when {
         When::Finished => ("first died", "last died"),
         When::Due => ("first due", "last due"),
     };
     let mut table = output::table(&[
-        "handler",
-        "kind",
-        "error type",
-        "messages",
-        first,
-        last,
-        "sample",
+        "handler", "kind", "error", "messages", first, last, "sample",
     ]);
     for group in groups {
-        let error_type = group.error_type.as_ref().map_or("-", |name| name.as_str());
+        let error_type = group.error_type.as_ref().map(inbox::ErrorType::as_str);
+        let error = error_type.or(group.error_shape.as_deref()).unwrap_or("-");
         let span = match when {
             When::Finished => group.finished,
             When::Due => Some(group.due),
@@ -122,7 +103,7 @@ fn print(groups: &[MessageGroup], when: When) -> Result<()> {
         table.add_row([
             output::cell(group.handler.as_str(), 40),
             output::cell(group.kind.as_str(), 60),
-            output::cell(error_type, 80),
+            output::cell(error, 80),
             output::count(group.messages),
             first,
             last,

@@ -6,7 +6,17 @@
     clippy::unwrap_used,
     reason = "helpers of tests, which fail by panicking"
 )]
+#![cfg_attr(
+    not(all(
+        feature = "mongo",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis"
+    )),
+    allow(dead_code, reason = "helpers of the tests of servers")
+)]
 
+mod dashboard;
 mod input;
 #[cfg(feature = "kafka")]
 mod kafka;

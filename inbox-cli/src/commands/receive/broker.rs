@@ -19,13 +19,22 @@ struct Kind {
     url: &'static str,
 }
 
-const KINDS: [Kind; 1] = [Kind {
-    name: "Kafka",
-    schemes: &["kafka"],
-    feature: "kafka",
-    is_built: cfg!(feature = "kafka"),
-    url: "kafka://HOST:9092,HOST:9092/?topic=TOPIC&group=GROUP&dead_letters=TOPIC",
-}];
+const KINDS: [Kind; 2] = [
+    Kind {
+        name: "Kafka",
+        schemes: &["kafka"],
+        feature: "kafka",
+        is_built: cfg!(feature = "kafka"),
+        url: "kafka://HOST:9092,HOST:9092/?topic=TOPIC&group=GROUP&dead_letters=TOPIC",
+    },
+    Kind {
+        name: "NATS",
+        schemes: &["nats"],
+        feature: "nats",
+        is_built: cfg!(feature = "nats"),
+        url: "nats://HOST:4222/?stream=STREAM&consumer=CONSUMER",
+    },
+];
 
 /// What stands below the options in `inbox receive --help`.
 pub(crate) fn help() -> String {
@@ -74,14 +83,12 @@ pub(crate) fn check_is_built(url: &str) -> Result<()> {
 pub(crate) enum Broker {
     #[cfg(feature = "kafka")]
     Kafka(Box<inbox_kafka::KafkaSource>),
+    #[cfg(feature = "nats")]
+    Nats(Box<inbox_nats::NatsSource>),
 }
 
 impl Broker {
     /// The source that `url` names. Connects to nothing. The error says what is wrong, without the URL.
-    #[cfg_attr(
-        not(feature = "kafka"),
-        allow(unused_variables, reason = "no broker is in this build")
-    )]
     pub(crate) fn new(url: &str, mapping: Mapping) -> Result<Self, String> {
         match kind(url).map(|kind| kind.name) {
             #[cfg(feature = "kafka")]
@@ -89,6 +96,14 @@ impl Broker {
                 .and_then(|options| inbox_kafka::KafkaSource::new(options, mapping))
                 .map(|source| Self::Kafka(Box::new(source)))
                 .map_err(|error| error.context().to_owned()),
+            #[cfg(feature = "nats")]
+            Some("NATS") => {
+                let options = inbox_nats::NatsOptions::from_url(url);
+                let options = options.map_err(|error| error.context().to_owned())?;
+                let source = inbox_nats::NatsSource::new(options, mapping);
+                let source = source.map_err(|error| error.to_string())?;
+                Ok(Self::Nats(Box::new(source)))
+            }
             _ => {
                 let schemes = KINDS.iter().flat_map(|kind| kind.schemes);
                 let schemes: Vec<_> = schemes.map(|scheme| format!("{scheme}://")).collect();
@@ -101,9 +116,11 @@ impl Broker {
     /// Its name in logs and metrics, such as `kafka/orders`.
     pub(crate) fn name(&self) -> Cow<'static, str> {
         use inbox::receiver::Source as _;
-        match self {
+        match *self {
             #[cfg(feature = "kafka")]
-            Self::Kafka(source) => source.name(),
+            Self::Kafka(ref source) => source.name(),
+            #[cfg(feature = "nats")]
+            Self::Nats(ref source) => source.name(),
         }
     }
 
@@ -116,6 +133,8 @@ impl Broker {
         match self {
             #[cfg(feature = "kafka")]
             Self::Kafka(mut source) => receiver.run(&mut *source, shutdown).await,
+            #[cfg(feature = "nats")]
+            Self::Nats(mut source) => receiver.run(&mut *source, shutdown).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use inbox::HandlerName;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Spanned;
 
-use super::{receivers::ReceiverConfig, secret::Secret, webhooks::Webhook};
+use super::{dashboard::Dashboard, receivers::ReceiverConfig, secret::Secret, webhooks::Webhook};
 use crate::{
     args,
     commands::process::{self, ProcessingArgs, TimeLimit},
@@ -22,6 +22,7 @@ pub(crate) struct Config {
     pub(crate) grace: Option<Time>,
     pub(crate) tls: Option<Tls>,
     pub(crate) api: Option<Spanned<Api>>,
+    pub(crate) dashboard: Option<Spanned<Dashboard>>,
     /// While more messages than this wait, no new ones are taken.
     pub(crate) backlog_limit: Option<u64>,
     /// How many bytes of requests may be in memory at one time.
@@ -107,11 +108,13 @@ impl Config {
         let brokers = receivers.map(|receiver| receiver.get_ref().from.get_ref());
         let urls = self.store.iter().map(Spanned::get_ref).chain(brokers);
         let tokens = self.api.iter().flat_map(|api| &api.get_ref().tokens);
+        let dashboard = self.dashboard.iter();
+        let dashboard = dashboard.flat_map(|pages| &pages.get_ref().tokens);
         let webhooks = self.webhooks.iter();
         let secrets = webhooks.flat_map(|webhook| &webhook.get_ref().secrets);
         let all = urls
             .filter_map(Url::secret)
-            .chain(tokens.chain(secrets).map(Spanned::get_ref));
+            .chain(tokens.chain(dashboard).chain(secrets).map(Spanned::get_ref));
         all.filter_map(Secret::variable)
             .map(str::to_owned)
             .collect()

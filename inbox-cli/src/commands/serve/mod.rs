@@ -1,13 +1,14 @@
 //! `inbox serve`: webhooks, the JSON API and handlers in one process, for those who do not write Rust.
 
 mod accept;
-mod config;
+pub(super) mod config;
 mod custom;
+mod dashboard;
 mod health;
 mod plan;
 mod receivers;
-mod secret;
-mod server;
+pub(super) mod secret;
+pub(super) mod server;
 mod webhooks;
 mod work;
 

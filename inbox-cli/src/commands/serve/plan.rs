@@ -17,14 +17,18 @@ use toml::Spanned;
 use super::{
     Flags, ServeArgs,
     config::{Config, HandlerConfig, Janitor, Source, Tls, Wrong},
+    dashboard,
     receivers::{self, PlannedReceiver},
     secret::Secret,
-    server::WEBHOOK_LIMIT,
+    server::{self, WEBHOOK_LIMIT},
     webhooks::{self, Path, PlannedWebhook, ProviderName, Webhook},
 };
 use crate::{
     args::Global,
-    commands::process::{LONGEST_RETRY_DELAY, ProcessingArgs},
+    commands::{
+        dashboard::Pages,
+        process::{LONGEST_RETRY_DELAY, ProcessingArgs},
+    },
     handler::{self, TargetArgs},
     output, store,
 };
@@ -36,6 +40,7 @@ pub(super) struct Plan {
     pub(super) grace: Duration,
     pub(super) tls: Option<RustlsConfig>,
     pub(super) api: Option<PlannedApi>,
+    pub(super) dashboard: Option<Pages>,
     pub(super) backlog_limit: Option<u64>,
     pub(super) body_budget: usize,
     pub(super) webhooks: Vec<PlannedWebhook>,
@@ -90,13 +95,14 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
             store::check(&plan.store)?;
         }
     }
-    let has_front = plan.api.is_some() || !plan.webhooks.is_empty();
+    let has_front = plan.api.is_some() || plan.dashboard.is_some() || !plan.webhooks.is_empty();
     if !has_front && plan.receivers.is_empty() && plan.handlers.is_empty() {
         return Err(match source {
             Source::CommandLine => anyhow!(NOTHING),
             Source::File { name, .. } => {
                 anyhow!(
-                    "{name}: nothing to serve: there is no [api], [[webhooks]], [[receivers]] or \
+                    "{name}: nothing to serve: there is no [api], [dashboard], [[webhooks]], \
+                     [[receivers]] or \
                      [[handlers]]"
                 )
             }
@@ -176,19 +182,8 @@ impl Plan {
                     "the API is not served without a token: tokens = [{ env = \"INBOX_TOKEN\" }]",
                 ));
             }
-            let tokens = read_all(source, "api.tokens", &api.tokens)?;
-            let token = |(index, text): (usize, &String)| {
-                Token::new(text).map_err(|error| {
-                    let span = api.tokens.get(index).map_or(0..0, Spanned::span);
-                    source.wrong(&format!("api.tokens[{index}]"), span, error)
-                })
-            };
             Ok(PlannedApi {
-                tokens: tokens
-                    .iter()
-                    .enumerate()
-                    .map(token)
-                    .collect::<Result<_, _>>()?,
+                tokens: tokens(source, "api.tokens", &api.tokens)?,
                 retry: RetryPolicy::default()
                     .with_max_attempts(api.max_attempts.get())
                     .with_delays(
@@ -199,6 +194,8 @@ impl Plan {
             })
         });
         let api = api.transpose()?;
+        let dashboard = config.dashboard;
+        let dashboard = dashboard.map(|config| dashboard::plan(source, config));
         let body_budget = body_budget(
             source,
             config.body_budget_bytes,
@@ -211,6 +208,7 @@ impl Plan {
             grace,
             tls,
             api,
+            dashboard: dashboard.transpose()?,
             body_budget,
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
@@ -226,6 +224,10 @@ impl Plan {
         if let Some(api) = &self.api {
             let tokens = output::count_of(api.tokens.len() as u64, "token");
             lines.push(format!("JSON API at /v1 ({tokens})"));
+        }
+        if let Some(pages) = &self.dashboard {
+            let tokens = output::count_of(pages.tokens.len() as u64, "token");
+            lines.push(format!("dashboard at {} ({tokens})", dashboard::PATH));
         }
         for planned in &self.webhooks {
             let webhook = &planned.webhook;
@@ -387,20 +389,30 @@ fn names(handlers: &[HandlerName]) -> String {
 async fn tls(source: &Source, files: &Tls) -> Result<RustlsConfig, Wrong> {
     let certificate = file(source, "tls.certificate", &files.certificate)?;
     let key = file(source, "tls.key", &files.key)?;
-    // Fails only when another part of the process has installed one; then that one serves.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    RustlsConfig::from_pem(certificate, key)
-        .await
-        .map_err(|error| {
-            let message = format!("the certificate and its key cannot be used: {error}");
-            source.wrong("tls", files.certificate.span(), message)
-        })
+    server::tls(certificate, key).await.map_err(|error| {
+        let message = format!("the certificate and its key cannot be used: {error}");
+        source.wrong("tls", files.certificate.span(), message)
+    })
 }
 
 fn file(source: &Source, key: &str, path: &Spanned<PathBuf>) -> Result<Vec<u8>, Wrong> {
     let place = path.get_ref().display();
     fs::read(path.get_ref())
         .map_err(|error| source.wrong(key, path.span(), format!("cannot read {place}: {error}")))
+}
+
+/// The tokens that are named.
+pub(super) fn tokens(
+    source: &Source,
+    key: &str,
+    all: &[Spanned<Secret>],
+) -> Result<Vec<Token>, Wrong> {
+    let token = |((index, text), place): ((usize, String), &Spanned<Secret>)| {
+        Token::new(&text)
+            .map_err(|error| source.wrong(&format!("{key}[{index}]"), place.span(), error))
+    };
+    let read = read_all(source, key, all)?.into_iter().enumerate();
+    read.zip(all).map(token).collect()
 }
 
 /// The secrets that are named.

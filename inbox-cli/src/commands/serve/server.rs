@@ -1,7 +1,7 @@
 //! Listening, TLS, and the paths.
 
 use std::{
-    fmt,
+    fmt, io,
     net::{SocketAddr, TcpListener},
     sync::{
         Arc,
@@ -30,7 +30,7 @@ use inbox_http::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{accept::WatchingAcceptor, health, plan::Plan};
+use super::{accept::WatchingAcceptor, dashboard, health, plan::Plan};
 use crate::output;
 
 /// How long a connection may take for the head of a request, and be idle.
@@ -117,6 +117,10 @@ pub(super) fn router(
     if !plan.webhooks.is_empty() {
         router = router.merge(webhooks(plan, store, gate, budget)?);
     }
+    if let Some(pages) = &plan.dashboard {
+        let pages = pages.on(Arc::clone(store), &plan.store);
+        router = router.nest_service(dashboard::PATH, pages.into_router());
+    }
     let router = router
         .fallback(api::not_found)
         .layer(middleware::from_fn_with_state(counts, count))
@@ -159,27 +163,37 @@ async fn count(State(counts): State<Arc<Counts>>, request: Request, next: Next) 
 }
 
 /// Takes the address before anything else is begun.
-pub(super) fn bind(address: SocketAddr) -> Result<TcpListener> {
+pub(in crate::commands) fn bind(address: SocketAddr) -> Result<TcpListener> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
     listener.set_nonblocking(true).context("cannot listen")?;
     Ok(listener)
 }
 
+/// The certificate and its key, in PEM, as the server uses them.
+pub(in crate::commands) async fn tls(
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+) -> io::Result<RustlsConfig> {
+    // Fails only when another part of the process has installed one; then that one serves.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    RustlsConfig::from_pem(certificate, key).await
+}
+
 /// When a server ends.
-pub(super) struct End {
+pub(in crate::commands) struct End {
     /// It is told to.
-    pub(super) token: CancellationToken,
+    pub(in crate::commands) token: CancellationToken,
     /// The service's own handlers have come to their end.
-    pub(super) drained: CancellationToken,
+    pub(in crate::commands) drained: CancellationToken,
     /// How long handlers and requests may take for that together.
-    pub(super) grace: Duration,
+    pub(in crate::commands) grace: Duration,
 }
 
 /// Serves until `end`: those who ask whether this is ready must hear that it ends while its handlers
 /// still run. Then accepts no more connections, and leaves requests that are under way for what is
 /// left of the time.
-pub(super) async fn serve(
+pub(in crate::commands) async fn serve(
     listener: TcpListener,
     tls: Option<RustlsConfig>,
     router: Router,

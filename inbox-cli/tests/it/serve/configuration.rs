@@ -46,6 +46,7 @@ fn the_example_is_a_good_configuration() {
         let output = place
             .command(&["serve", "--config", "inbox.toml", "--check"])
             .env("INBOX_TOKEN", TOKEN)
+            .env("INBOX_ADMIN_TOKEN", TOKEN)
             .env("GITHUB_WEBHOOK_SECRET", "hunter2")
             .env("TWILIO_AUTH_TOKEN", "hunter4")
             .env("OWN_SECRET", "hunter5")
@@ -106,6 +107,22 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
             "inbox.toml:2:11: api.tokens[0]: expected { env",
         ),
         (
+            "[dashboard]",
+            "inbox.toml:1:1: dashboard.tokens: the dashboard is not served without a token",
+        ),
+        (
+            "[dashboard]\ntokens = [{ env = \"INBOX_TEST_SHORT\" }]",
+            "inbox.toml:2:11: dashboard.tokens[0]: bearer token must be at least 16",
+        ),
+        (
+            "[dashboard]\ntrace_link = \"jaeger\"",
+            "inbox.toml:2:14: dashboard.trace_link: trace link must be an http",
+        ),
+        (
+            "[[webhooks]]\npath = \"/dashboard/x\"\nprovider = \"github\"",
+            "inbox.toml:2:8: webhooks[0].path: /healthz, /readyz, /dashboard",
+        ),
+        (
             "body_budget_bytes = 67108863\n[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]",
             "inbox.toml:1:21: body_budget_bytes: expected 67108864 or more, twice the largest body",
         ),
@@ -119,7 +136,7 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
         ),
         (
             "[[receivers]]\nfrom = \"kafka://h/\"\nid_from = [\"body\"]",
-            "inbox.toml:3:12: receivers[0].id_from[0]: expected cloudevent, property, header:NAME",
+            "inbox.toml:3:11: receivers[0].id_from[0]: expected cloudevent, property, header:NAME",
         ),
         (
             webhook,

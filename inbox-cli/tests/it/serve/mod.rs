@@ -2,6 +2,7 @@
 
 mod api;
 mod configuration;
+mod dashboard;
 mod service;
 mod stopping;
 mod webhooks;
