@@ -98,11 +98,12 @@
 //!
 //! # Brokers
 //! One Cargo feature each, which adds a module with a [`Source`](receiver::Source) for receivers and a
-//! [`Publisher`](receiver::Publisher) for an [outbox](outbox):
+//! [`Publisher`](receiver::Publisher) for an [outbox]:
 //!
 //! | feature | broker |
 //! |---|---|
 //! | `kafka` | Kafka and what speaks its protocol |
+//! | `nats` | NATS JetStream |
 //!
 //! Any other broker: implement the traits, and run the crate `source-tests` on it.
 //!
@@ -153,7 +154,8 @@ pub use inbox_api::{
     LeaseTerms, Leased, Listing, Message, MessageGroup, MessageId, MessageSummary, Migration,
     Operate, OperateExt, OrderingKey, Outcome, Page, PastAttempt, Progress, PurgeRequest, Receipt,
     ReceiveAtomicity, Record, Recorded, Result, Schema, Settled, Settlement, Slice, Span, State,
-    Statistics, Store, StoreExt, Subscription, Transactional, Wakeups, WorkerName, headers,
+    Statistics, Store, StoreExt, Subscription, Transactional, Wakeups, WorkerName, error_shape,
+    headers,
 };
 pub use inbox_source::{cloudevents, fields};
 pub use inline::InlineConsumer;
@@ -185,6 +187,9 @@ pub use inbox_mongo as mongo;
 /// The MySQL and MariaDB store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "mysql")]
 pub use inbox_mysql as mysql;
+/// NATS JetStream: a source for receivers, and a publisher.
+#[cfg(feature = "nats")]
+pub use inbox_nats as nats;
 /// The PostgreSQL store, with its options. Transactional use needs it:
 /// [`PostgresStore`](postgres::PostgresStore) is [`Transactional`], the `Arc<dyn Inbox>` of
 /// [`connect`] is not, since it does not know the driver's transaction type.

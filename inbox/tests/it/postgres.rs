@@ -348,8 +348,9 @@ async fn a_read_only_server_is_waited_for() {
     eventually("the first", async || place.effects().await.len() == 1).await;
 
     read_only("on").await;
+    // Nothing that would be accepted if it came too early.
     eventually("read-only", async || {
-        let outcome = place.store.receive(&[message("fine-2")]).await;
+        let outcome = place.store.receive(&[message("fine-1")]).await;
         outcome.is_err_and(|error| error.kind() == ErrorKind::Unavailable)
     })
     .await;
@@ -358,9 +359,12 @@ async fn a_read_only_server_is_waited_for() {
 
     read_only("off").await;
     eventually("writable", async || {
-        place.store.receive(&[message("fine-2")]).await.is_ok()
+        place.store.receive(&[message("fine-1")]).await.is_ok()
     })
     .await;
+    // Each connection hears of it by itself.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    receive(&place, &[message("fine-2")]).await;
     eventually("the second", async || place.effects().await.len() == 2).await;
     stop.cancel();
     let summary = task.await.unwrap().unwrap();
