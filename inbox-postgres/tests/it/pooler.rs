@@ -1,4 +1,5 @@
-//! Behind PgBouncer in transaction mode.
+//! Behind PgBouncer in transaction mode: of the suite, each operation, and what happens to connections and
+//! transactions. By hand, the whole: `INBOX_TEST_SETTINGS_ON=postgres cargo test -p inbox-postgres --test it pooler`.
 
 use std::sync::LazyLock;
 
@@ -10,6 +11,27 @@ use crate::common::*;
 
 static SERVER: LazyLock<Result<Option<Server>, Error>> =
     LazyLock::new(|| require_or_skip(ServerKind::Pgbouncer));
+
+const PARTS: &[&str] = &[
+    "begin::",
+    "cancellation::",
+    "clearing::",
+    "concurrency::",
+    "duplicates::",
+    "fencing::",
+    "holding::",
+    "kept_results::",
+    "leases::",
+    "ordering::",
+    "pauses::",
+    "races::",
+    "replay::",
+    "retry::",
+    "runs::",
+    "schema::",
+    "skew::",
+    "transactions::",
+];
 
 fn shared() -> Option<String> {
     let server = SERVER.as_ref().unwrap_or_else(|error| panic!("{error}"));
@@ -24,8 +46,11 @@ fn pooled(options: PostgresOptions) -> PostgresOptions {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_conforms_without_prepared_statements_and_notifications() {
     let Some(url) = shared() else { return };
-    let harness = harness(pooled(patient(&url)), ServerKind::Pgbouncer, &[]);
-    run_suite(harness.named("postgres behind pgbouncer")).await;
+    run_parts(PARTS, || {
+        let harness = harness(pooled(patient(&url)), ServerKind::Pgbouncer, &[]);
+        harness.named("postgres behind pgbouncer")
+    })
+    .await;
 }
 
 /// Several connections of the store and of others on few of the server's, so that consecutive
