@@ -74,6 +74,7 @@ awk '
         store("redb_store", "redb (example)")
         print "\nBrokers"
         store("inbox_kafka", "kafka")
+        store("inbox_nats", "nats")
         print "\nServers for tests"
         for (kind in server) print sprintf("%-16s", kind) server[kind] | "sort"
     }
