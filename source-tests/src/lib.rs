@@ -23,7 +23,8 @@
 //! - A case gets a [`channel`](Broker::create) of its own, whose name has small letters, digits and hyphens, at
 //!   most 50 of them.
 //! - Say honestly what the broker can do ([`Abilities`]): a case that does not apply says so on standard error
-//!   (`NOT CHECKED`), and so does one whose harm answers [`NotOffered`].
+//!   (`NOT CHECKED`), and so does one whose harm answers [`NotOffered`]. Connections are
+//!   cut by a [`Proxy`] in front of the broker.
 //! - [`Broker::publish`] returns when the broker has the messages; otherwise the cases of order and loss mean nothing.
 //! - [`Broker::outstanding`] counts what is delivered and not acknowledged, too: the cases that look for
 //!   acknowledgements that come too early go by it.
@@ -41,6 +42,7 @@ mod counted;
 mod database;
 mod list;
 mod memory;
+mod proxy;
 mod shelf;
 
 pub use broker::{Abilities, Broker, Failure, Harm, NotOffered};
@@ -48,3 +50,4 @@ pub use case::{Brokers, Case, Need, TestFailure, Verdict, run, test};
 pub use context::PATIENCE;
 pub use list::CASES;
 pub use memory::{MemoryBroker, MemoryDelivery, MemoryKind, MemorySource};
+pub use proxy::Proxy;

@@ -3,11 +3,12 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use async_nats::{Subject, jetstream::Message};
-use inbox_source::{Flow, Mapping, MappingError, Positions, Source, SourceError};
+use inbox_source::{Flow, Mapping, Positions, Source, SourceError};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    NatsDelivery, NatsOptions, envelope::envelope, held::Ticket, pull::Pull, session::Session,
+    NatsDelivery, NatsOptions, envelope::envelope, held::Ticket, options::invalid, pull::Pull,
+    session::Session,
 };
 
 /// How long connecting may take, with looking for stream and consumer.
@@ -64,9 +65,10 @@ impl NatsSource {
     /// A source that connects when it is first asked.
     ///
     /// # Errors
-    /// [`MappingError`] when the mapping names no place for an id.
-    pub fn new(options: NatsOptions, mapping: Mapping) -> Result<Self, MappingError> {
-        mapping.check(Positions::Stable)?;
+    /// `Invalid` when the mapping names no place for an id.
+    pub fn new(options: NatsOptions, mapping: Mapping) -> inbox_api::Result<Self> {
+        let checked = mapping.check(Positions::Stable);
+        checked.map_err(|error| invalid(error.to_string()))?;
         Ok(Self {
             options,
             mapping: Arc::new(mapping),

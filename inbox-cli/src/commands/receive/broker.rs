@@ -97,13 +97,10 @@ impl Broker {
                 .map(|source| Self::Kafka(Box::new(source)))
                 .map_err(|error| error.context().to_owned()),
             #[cfg(feature = "nats")]
-            Some("NATS") => {
-                let options = inbox_nats::NatsOptions::from_url(url);
-                let options = options.map_err(|error| error.context().to_owned())?;
-                let source = inbox_nats::NatsSource::new(options, mapping);
-                let source = source.map_err(|error| error.to_string())?;
-                Ok(Self::Nats(Box::new(source)))
-            }
+            Some("NATS") => inbox_nats::NatsOptions::from_url(url)
+                .and_then(|options| inbox_nats::NatsSource::new(options, mapping))
+                .map(|source| Self::Nats(Box::new(source)))
+                .map_err(|error| error.context().to_owned()),
             _ => {
                 let schemes = KINDS.iter().flat_map(|kind| kind.schemes);
                 let schemes: Vec<_> = schemes.map(|scheme| format!("{scheme}://")).collect();

@@ -1,7 +1,5 @@
 //! A NATS server, and what tests ask and tell it, past the source.
 
-mod proxy;
-
 use std::{
     error::Error as StdError,
     sync::{Mutex, PoisonError},
@@ -15,10 +13,9 @@ use async_nats::jetstream::{
 };
 use inbox_nats::{Connection, NatsOptions, NatsPublisher};
 use inbox_source::{Envelope, Publisher as _};
+use source_tests::Proxy;
 use test_servers::{Kind, Server, or_skip};
 use tokio::sync::OnceCell;
-
-use proxy::Proxy;
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;

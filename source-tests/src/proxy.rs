@@ -1,13 +1,14 @@
 //! Stands between clients and the server, so that connections can be cut while both are up.
 
 use std::{
-    io,
+    fmt, io,
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
 };
 
-pub(crate) struct Proxy {
+/// Stands between clients and a broker, for [`Harm::Cut`](crate::Harm::Cut): cuts connections while both are up.
+pub struct Proxy {
     port: u16,
     inner: Arc<Inner>,
 }
@@ -19,8 +20,11 @@ struct Inner {
 }
 
 impl Proxy {
-    /// Listens until the process ends.
-    pub(crate) fn listen() -> io::Result<Self> {
+    /// Listens at a free port of 127.0.0.1 until the process ends.
+    ///
+    /// # Errors
+    /// When there is no free port.
+    pub fn listen() -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let port = listener.local_addr()?.port();
         let inner = Arc::new(Inner::default());
@@ -34,18 +38,30 @@ impl Proxy {
         Ok(Self { port, inner })
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Where clients connect.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn forward_to(&self, target: &str) {
+    /// Where the broker is, such as `127.0.0.1:9092`; only the first call counts. Connections before it are closed.
+    pub fn forward_to(&self, target: &str) {
         self.inner.target.get_or_init(|| target.to_owned());
     }
 
-    pub(crate) fn cut(&self) {
+    /// Closes all connections of clients. Later ones are served.
+    pub fn cut(&self) {
         for connection in self.inner.connections().drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +81,7 @@ impl Inner {
         Ok(())
     }
 
-    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
+    fn connections(&self) -> MutexGuard<'_, Vec<TcpStream>> {
         self.connections
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,7 +1,5 @@
 //! A Kafka server, and what tests ask and tell it, past the source.
 
-mod proxy;
-
 use std::{
     error::Error as StdError,
     sync::{LazyLock, Mutex, OnceLock, PoisonError},
@@ -18,9 +16,8 @@ use rdkafka::{
     consumer::{BaseConsumer, Consumer as _},
     message::OwnedMessage,
 };
+use source_tests::Proxy;
 use test_servers::{Kind, Server, or_skip, require_or_skip};
-
-use proxy::Proxy;
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome = Result<(), Failure>;
