@@ -18,6 +18,7 @@
 
 mod dashboard;
 mod input;
+mod interventions;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod looking;
@@ -30,6 +31,7 @@ mod operating;
 mod output;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod posting;
 mod processing;
 #[cfg(feature = "redis")]
 mod redis;

@@ -1,0 +1,154 @@
+//! What operators do to messages: replays, edits, discards, purges, and which they mean.
+
+use crate::support::{Counts, Place, event, events, on_every_store};
+
+#[test]
+fn filters_are_never_ignored() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(2).as_bytes())
+        .exits(0);
+    for command in [
+        &["discard", "e0", "--dry-run"][..],
+        &["discard", "e0", "--kind", "other"],
+        &["discard", "e0", "--state", "dead"],
+        &["replay", "e0", "--error", "x"],
+        &["replay", "e0", "--older-than", "1h"],
+        // States in which nothing can be discarded or replayed.
+        &["discard", "--all", "--state", "processed"],
+        &["replay", "--all", "--state", "pending"],
+        &["replay", "e0", "e1", "--payload", "-"],
+        &["process", "--lease", "0s", "--", "true"],
+    ] {
+        place.inbox(command).exits(2);
+    }
+    assert_eq!(place.stats().pending, 2);
+}
+
+#[test]
+fn a_payload_can_be_edited_on_replay() {
+    on_every_store(|place| {
+        place.file("in.ndjson", event("a", "t", "{\"amount\":-1}"));
+        place
+            .inbox(&["run", "in.ndjson", "--", "sh", "-c", "exit 65"])
+            .exits(4);
+        place.file("fixed.json", "{\"amount\":1}");
+        place
+            .inbox(&["replay", "a", "--payload", "fixed.json"])
+            .exits(0);
+        place
+            .inbox(&["process", "--drain", "--", "sh", "-c", "cat > got"])
+            .exits(0);
+        assert_eq!(place.read("got"), "{\"amount\":1}");
+    });
+}
+
+#[test]
+fn interventions_by_filter_and_their_refusals() {
+    on_every_store(|place| {
+        let input = [
+            event("a", "bad", "{}"),
+            event("b", "bad", "{}"),
+            event("c", "good", "{}"),
+        ]
+        .concat();
+        place.file("in.ndjson", input);
+        place
+            .inbox(&[
+                "run",
+                "in.ndjson",
+                "--",
+                "sh",
+                "-c",
+                "[ $INBOX_KIND = good ] || exit 65",
+            ])
+            .exits(4);
+        place
+            .inbox(&["replay", "--all", "--kind", "bad", "--dry-run"])
+            .exits(0)
+            .says("2 messages would be replayed");
+        place
+            .inbox(&["discard", "a"])
+            .exits(0)
+            .says("1 message discarded");
+        place
+            .inbox(&["discard", "c"])
+            .exits(4)
+            .complains("it is processed");
+        place
+            .inbox(&["replay", "nobody"])
+            .exits(4)
+            .complains("no such message");
+        place
+            .inbox(&["replay", "--all"])
+            .exits(0)
+            .says("1 message replayed");
+        // Discarded messages go on refusing duplicates.
+        place
+            .inbox(&["ingest", "in.ndjson"])
+            .exits(0)
+            .says("0 accepted, 3 duplicates");
+        assert_eq!(
+            place.stats(),
+            Counts {
+                pending: 1,
+                leased: 0,
+                processed: 1,
+                dead: 0,
+                discarded: 1
+            }
+        );
+    });
+}
+
+#[test]
+fn purging_archives_first_and_ends_protection() {
+    on_every_store(|place| {
+        place.file("in.ndjson", events(5));
+        place.inbox(&["run", "in.ndjson", "--", "true"]).exits(0);
+        place
+            .inbox(&["purge", "--older-than", "1h"])
+            .exits(0)
+            .says("0 messages purged");
+        place
+            .inbox(&[
+                "purge",
+                "--older-than",
+                "0s",
+                "--slice",
+                "2",
+                "--archive",
+                "/nonexistent/a.ndjson",
+            ])
+            .exits(1)
+            .complains("cannot write the archive");
+        assert_eq!(place.stats().processed, 5);
+        place
+            .inbox(&[
+                "purge",
+                "--older-than",
+                "0s",
+                "--slice",
+                "2",
+                "--archive",
+                "old.ndjson",
+            ])
+            .exits(0)
+            .says("5 messages purged");
+        let archived = place.read("old.ndjson");
+        let mut ids: Vec<String> = archived
+            .lines()
+            .map(|line| {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                assert_eq!(line["payload_base64"], "e30=");
+                line["id"].as_str().unwrap().to_owned()
+            })
+            .collect();
+        ids.sort();
+        assert_eq!(ids, ["e0", "e1", "e2", "e3", "e4"]);
+        place
+            .inbox(&["ingest", "in.ndjson"])
+            .exits(0)
+            .says("5 accepted");
+    });
+}

@@ -1,0 +1,206 @@
+//! Processing by HTTP: what answers mean, and servers that do not answer.
+
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    net::TcpListener,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use crate::support::{Place, event, events};
+
+#[test]
+fn http_answers_decide() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = thread::spawn(move || {
+        let mut seen = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let request = read_request(&mut stream);
+            let kind = ["ok", "bad", "later", "stop"]
+                .into_iter()
+                .find(|kind| request.contains(&format!("inbox-kind: {kind}\r\n")))
+                .unwrap();
+            let first = request.contains("inbox-attempt: 1\r\n");
+            let status = match kind {
+                "bad" => "422 Unprocessable Content",
+                "later" if first => "503 Service Unavailable",
+                _ => "204 No Content",
+            };
+            write!(
+                stream,
+                "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            .unwrap();
+            seen.push(request);
+            if kind == "stop" {
+                return seen;
+            }
+        }
+        seen
+    });
+    let place = Place::new();
+    let input = [
+        event("1", "ok", "{\"a\":1}"),
+        event("2", "bad", "{}"),
+        event("3", "later", "{}"),
+    ]
+    .concat();
+    place.file("in.ndjson", input);
+    let url = format!("http://{address}/hook");
+    place
+        .inbox(&["run", "in.ndjson", "--post", &url, "--retry-delay", "10ms"])
+        .exits(4);
+    let counts = place.stats();
+    assert_eq!((counts.processed, counts.dead), (2, 1));
+    place.file("stop.ndjson", event("4", "stop", "{}"));
+    place
+        .inbox(&["run", "stop.ndjson", "--post", &url])
+        .exits(0);
+    let seen = server.join().unwrap();
+    assert_eq!(seen.len(), 5);
+    let first = seen
+        .iter()
+        .find(|request| request.contains("inbox-id: 1\r\n"))
+        .unwrap();
+    assert!(first.starts_with("POST /hook HTTP/1.1\r\n"), "{first}");
+    assert!(
+        first.contains("idempotency-key: \"default/1\"\r\n"),
+        "{first}"
+    );
+    assert!(
+        first.contains("content-type: application/json\r\n"),
+        "{first}"
+    );
+    assert!(first.ends_with("{\"a\":1}"), "{first}");
+}
+
+/// Whatever ids may be, ours and the IETF draft's rules of the header hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotent_endpoint_takes_every_key() {
+    let store = inbox::connect("memory://").await.unwrap();
+    store.create().await.unwrap();
+    let layer = inbox_http::IdempotencyLayer::new(store, "endpoint").unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let saw = Arc::clone(&seen);
+    let handler = move |headers: axum::http::HeaderMap, body: String| async move {
+        let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+        saw.lock().unwrap().push((body, key));
+    };
+    let app = axum::Router::new()
+        .route("/hook", axum::routing::post(handler))
+        .route_layer(layer);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let server = axum_server::from_tcp(listener).unwrap();
+    tokio::spawn(server.serve(app.into_make_service()));
+
+    // With `default/` in front.
+    let (fits, long) = ("f".repeat(247), "l".repeat(254));
+    let ids = [
+        "a b".to_owned(),
+        "é".to_owned(),
+        "q\"uote,x".to_owned(),
+        "back\\slash".to_owned(),
+        fits.clone(),
+        long.clone(),
+        format!("{long}1"),
+        format!("{long}2"),
+    ];
+    let place = Place::new();
+    let event = |id: &String| {
+        let event = serde_json::json!({
+            "specversion": "1.0", "id": id, "source": "/test", "type": "t", "data": {"id": id},
+        });
+        format!("{event}\n")
+    };
+    place.file("in.ndjson", ids.iter().map(event).collect::<String>());
+    let run = ["run", "in.ndjson", "--post", &url];
+    tokio::task::block_in_place(|| place.inbox(&run).exits(0));
+    assert_eq!(place.stats().processed, ids.len() as u64);
+
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    let key_of = |id: &str| -> &str {
+        let body = serde_json::json!({"id": id}).to_string();
+        &seen.iter().find(|(of, _)| *of == body).unwrap().1
+    };
+    assert_eq!(key_of("a b"), r#""default/a b""#);
+    assert_eq!(key_of("q\"uote,x"), r#""default/q\"uote,x""#);
+    assert_eq!(key_of("back\\slash"), r#""default/back\\slash""#);
+    assert_eq!(key_of(&fits), format!("\"default/{fits}\""));
+    assert!(key_of("é").starts_with("\"sha256:"));
+    let keys: BTreeSet<_> = seen.iter().map(|(_, key)| key).collect();
+    assert_eq!(keys.len(), ids.len());
+}
+
+#[test]
+fn a_server_that_never_answers_does_not_hold_a_slot_for_ever() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    // Connections are taken by the system, and nothing is ever read from them.
+    let place = Place::new();
+    place.file("in.ndjson", events(6));
+    place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--timeout",
+            "1s",
+            "--max-attempts",
+            "1",
+            "--post",
+            &url,
+        ])
+        .exits(4);
+    assert_eq!(place.stats().dead, 6);
+    // Without --timeout there is a limit, too.
+    for command in ["run", "process"] {
+        place
+            .inbox(&[command, "--help"])
+            .exits(0)
+            .says("30s with --post, 1h with a command");
+    }
+}
+
+/// One request, headers and body.
+fn read_request(stream: &mut impl Read) -> String {
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+        request.push(byte[0]);
+    }
+    let head = String::from_utf8(request).unwrap();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .map_or(0, |length| length.parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    head + &String::from_utf8(body).unwrap()
+}
+
+#[test]
+fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    let output = place
+        .inbox(&[
+            "run",
+            "in.ndjson",
+            "--max-attempts",
+            "1",
+            "--post",
+            "http://user:secret@127.0.0.1:1/",
+        ])
+        .exits(4);
+    let shown = place.inbox(&["show", "a"]).exits(0);
+    assert!(shown.stdout.contains("refused"), "{shown:?}");
+    assert!(!format!("{output:?}{shown:?}").contains("secret"));
+    place
+        .inbox(&["process", "--post", "ftp://x"])
+        .exits(2)
+        .complains("http or https");
+}
