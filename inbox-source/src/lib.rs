@@ -16,13 +16,17 @@
 pub mod cloudevents;
 mod envelope;
 pub mod fields;
+#[cfg(feature = "mapping")]
 mod mapping;
+#[cfg(feature = "mapping")]
 mod places;
 mod publisher;
 mod source;
 
 pub use envelope::Envelope;
+#[cfg(feature = "mapping")]
 pub use mapping::{Mapping, MappingError, Positions};
+#[cfg(feature = "mapping")]
 pub use places::{IdFrom, TextFrom, UnknownPlace};
 pub use publisher::Publisher;
 pub use source::{Delivery, Flow, Raw, Rejection, Source, SourceError};

@@ -59,10 +59,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-pub use inbox_source::{
-    Delivery, Envelope, Flow, IdFrom, Mapping, MappingError, Positions, Publisher, Raw, Rejection,
-    Source, SourceError, TextFrom, UnknownPlace,
-};
+pub use inbox_source::{Delivery, Envelope, Flow, Publisher, Raw, Rejection, Source, SourceError};
+#[cfg(feature = "mapping")]
+pub use inbox_source::{IdFrom, Mapping, MappingError, Positions, TextFrom, UnknownPlace};
 pub use report::{BatchReport, ReceiverError, Summary};
 pub use sources::{ChannelSource, StreamSource, Submission};
 
