@@ -30,7 +30,7 @@ pub(crate) use self::{
     record::record,
     replay::replay,
     reschedule::reschedule,
-    settle::{Keeping, settle},
+    settle::{Keeping, settle, sign},
 };
 use crate::{
     connection::Database,

@@ -113,10 +113,9 @@ impl Standing {
         ))
     }
 
-    /// Whether the settlement `mark` was the last of the message.
+    /// Whether the settlement `mark` was one of the newest of the message.
     fn is_settled_by(&self, id: &str, mark: ObjectId) -> bool {
-        let document = self.0.get(id);
-        document.is_some_and(|document| document.get_object_id("settledBy").ok() == Some(mark))
+        self.0.get(id).is_some_and(|found| is_signed(found, mark))
     }
 
     /// The message, if `token` is its newest.
@@ -124,6 +123,11 @@ impl Standing {
         let document = self.0.get(id)?;
         (number(document, "token") == Some(token)).then_some(document)
     }
+}
+
+fn is_signed(document: &Document, mark: ObjectId) -> bool {
+    let signed = document.get_array("settledBy");
+    signed.is_ok_and(|marks| marks.contains(&mark.into()))
 }
 
 pub(crate) fn is_leased(document: &Document) -> bool {
@@ -219,7 +223,7 @@ pub(crate) async fn settle_on(
     let pipeline = |outcome: &&Outcome| {
         let mut pipeline = pipelines::settle(database, outcome, keeping, mark);
         if signed {
-            pipeline.push(doc! { "$set": { "settledBy": mark } });
+            pipeline.push(pipelines::sign(mark));
         }
         pipeline
     };
@@ -279,8 +283,7 @@ async fn others_first<T: Sync>(
     // What is settled already may soon be another's. It has waited for no majority yet.
     connection.confirm().await?;
     let mut done = Standing::look(connection, known).await?;
-    done.0
-        .retain(|_, found| found.get_object_id("settledBy").ok() == Some(mark));
+    done.0.retain(|_, found| is_signed(found, mark));
     let mut held = Vec::new();
     let mut waiting = Vec::new();
     for group in &groups.groups {

@@ -12,6 +12,10 @@ use crate::{
     rows::{CLAIMABLE, code},
 };
 
+/// A settlement finds itself among so many newest ones of a message: others may claim and settle it,
+/// many times, before a settlement that takes seconds looks what it has done.
+const SIGNED: i32 = 16;
+
 /// What becomes of a processed message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping {
@@ -111,4 +115,12 @@ pub(crate) fn settle(
     }
     mark_ordered(database, &mut set, mark);
     vec![doc! { "$set": set }]
+}
+
+/// Signs the settlement: it is found by `mark` although others have settled the message after it.
+pub(crate) fn sign(mark: ObjectId) -> Document {
+    let nothing: [Bson; 0] = [];
+    let before = doc! { "$ifNull": ["$settledBy", nothing.as_slice()] };
+    let newest = doc! { "$slice": [{ "$concatArrays": [before, [mark]] }, -SIGNED] };
+    doc! { "$set": { "settledBy": newest } }
 }
