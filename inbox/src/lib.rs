@@ -104,6 +104,7 @@
 //! |---|---|
 //! | `kafka` | Kafka and what speaks its protocol |
 //! | `nats` | NATS JetStream |
+//! | `redis-streams` | Redis Streams |
 //!
 //! Any other broker: implement the traits, and run the crate `source-tests` on it.
 //!
@@ -198,6 +199,9 @@ pub use inbox_postgres as postgres;
 /// The Redis store, with its options. TLS is its Cargo feature `tls`.
 #[cfg(feature = "redis")]
 pub use inbox_redis as redis;
+/// Redis Streams: a source for receivers, and a publisher. TLS is its Cargo feature `tls`.
+#[cfg(feature = "redis-streams")]
+pub use inbox_redis_streams as redis_streams;
 /// The SQLite store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "sqlite")]
 pub use inbox_sqlite as sqlite;

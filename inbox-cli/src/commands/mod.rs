@@ -14,7 +14,7 @@ pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod purge;
 #[cfg_attr(
-    not(any(feature = "kafka", feature = "nats")),
+    not(any(feature = "kafka", feature = "nats", feature = "redis-streams")),
     allow(
         unused_imports,
         unused_variables,

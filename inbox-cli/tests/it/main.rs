@@ -35,6 +35,8 @@ mod posting;
 mod processing;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redis-streams")]
+mod redis_streams;
 mod serve;
 mod stopping;
 mod support;

@@ -19,7 +19,7 @@ struct Kind {
     url: &'static str,
 }
 
-const KINDS: [Kind; 2] = [
+const KINDS: [Kind; 3] = [
     Kind {
         name: "Kafka",
         schemes: &["kafka"],
@@ -33,6 +33,13 @@ const KINDS: [Kind; 2] = [
         feature: "nats",
         is_built: cfg!(feature = "nats"),
         url: "nats://HOST:4222/?stream=STREAM&consumer=CONSUMER",
+    },
+    Kind {
+        name: "Redis Streams",
+        schemes: &["redis+stream", "rediss+stream"],
+        feature: "redis-streams",
+        is_built: cfg!(feature = "redis-streams"),
+        url: "redis+stream://HOST:6379/0?stream=STREAM&group=GROUP&dead_letters=STREAM",
     },
 ];
 
@@ -85,6 +92,8 @@ pub(crate) enum Broker {
     Kafka(Box<inbox_kafka::KafkaSource>),
     #[cfg(feature = "nats")]
     Nats(Box<inbox_nats::NatsSource>),
+    #[cfg(feature = "redis-streams")]
+    RedisStreams(Box<inbox_redis_streams::RedisStreamsSource>),
 }
 
 impl Broker {
@@ -100,6 +109,11 @@ impl Broker {
             Some("NATS") => inbox_nats::NatsOptions::from_url(url)
                 .and_then(|options| inbox_nats::NatsSource::new(options, mapping))
                 .map(|source| Self::Nats(Box::new(source)))
+                .map_err(|error| error.context().to_owned()),
+            #[cfg(feature = "redis-streams")]
+            Some("Redis Streams") => inbox_redis_streams::RedisStreamsOptions::from_url(url)
+                .and_then(|options| inbox_redis_streams::RedisStreamsSource::new(options, mapping))
+                .map(|source| Self::RedisStreams(Box::new(source)))
                 .map_err(|error| error.context().to_owned()),
             _ => {
                 let schemes = KINDS.iter().flat_map(|kind| kind.schemes);
@@ -118,6 +132,8 @@ impl Broker {
             Self::Kafka(ref source) => source.name(),
             #[cfg(feature = "nats")]
             Self::Nats(ref source) => source.name(),
+            #[cfg(feature = "redis-streams")]
+            Self::RedisStreams(ref source) => source.name(),
         }
     }
 
@@ -132,6 +148,8 @@ impl Broker {
             Self::Kafka(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "nats")]
             Self::Nats(mut source) => receiver.run(&mut *source, shutdown).await,
+            #[cfg(feature = "redis-streams")]
+            Self::RedisStreams(mut source) => receiver.run(&mut *source, shutdown).await,
         }
     }
 }

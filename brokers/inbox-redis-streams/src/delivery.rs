@@ -1,0 +1,123 @@
+//! One entry of a stream, to be acknowledged or rejected.
+
+use std::{fmt, sync::Arc};
+
+use inbox_api::Message;
+use inbox_source::{Delivery, Envelope, Raw, Rejection, SourceError};
+use redis::{Value, cmd, pipe};
+use tokio::time::Instant;
+
+use crate::{
+    entry::Field,
+    error::transient,
+    shared::{AT_ONCE, PATIENCE, Shared},
+};
+
+/// The field of a dead letter that says why.
+pub(crate) const REJECTION: &str = "inbox-rejection";
+/// The field of a dead letter that says where it was.
+pub(crate) const POSITION: &str = "inbox-position";
+
+/// An entry of a stream. Dropped without an answer, it comes again from the same source at once.
+pub struct RedisStreamsDelivery {
+    pub(crate) envelope: Envelope,
+    pub(crate) fields: Option<Vec<Field>>,
+    pub(crate) id: String,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Delivery for RedisStreamsDelivery {
+    fn message(&self) -> Result<Message, Rejection> {
+        self.shared.mapping.message(&self.envelope)
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        Some(self.envelope.bytes())
+    }
+
+    fn raw(&self) -> Option<Raw> {
+        Some(self.envelope.raw())
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        match Self::acknowledge_all(vec![self]).await.pop() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
+        let mut commands = pipe();
+        commands.atomic();
+        if let (Some(stream), Some(fields)) = (&self.shared.options.dead_letters, &self.fields) {
+            let position = self.envelope.position.as_deref().unwrap_or_default();
+            let mut add = cmd("XADD");
+            add.arg(stream).arg("*");
+            for (name, value) in fields {
+                add.arg(name.as_ref()).arg(value.as_ref());
+            }
+            add.arg(REJECTION).arg(rejection.reason());
+            add.arg(POSITION).arg(position);
+            commands.add_command(add);
+        }
+        let acknowledging = self.shared.acknowledging(std::iter::once(self.id.as_str()));
+        for command in acknowledging.cmd_iter() {
+            commands.add_command(command.clone());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let link = &self.shared.link;
+        link.run::<Value>("rejecting", &commands, deadline).await?;
+        self.shared.held.remove(&self.id);
+        Ok(())
+    }
+
+    async fn acknowledge_all(run: Vec<Self>) -> Vec<SourceError> {
+        let mut failures = Vec::new();
+        let is_together = |one: &Self, next: &Self| Arc::ptr_eq(&one.shared, &next.shared);
+        for part in run
+            .chunk_by(is_together)
+            .flat_map(|part| part.chunks(AT_ONCE))
+        {
+            let Some(Self { shared, .. }) = part.first() else {
+                continue;
+            };
+            let commands = shared.acknowledging(part.iter().map(|one| one.id.as_str()));
+            let deadline = Instant::now() + PATIENCE;
+            match shared
+                .link
+                .run::<Value>("acknowledging", &commands, deadline)
+                .await
+            {
+                Ok(_) => part.iter().for_each(|one| shared.held.remove(&one.id)),
+                Err(error) => {
+                    let others = part[1..].iter();
+                    failures.extend(others.map(|_| transient("acknowledging", &error)));
+                    failures.push(error);
+                }
+            }
+        }
+        failures
+    }
+}
+
+impl RedisStreamsDelivery {
+    /// What it says.
+    #[must_use]
+    pub fn envelope(&self) -> &Envelope {
+        &self.envelope
+    }
+}
+
+impl Drop for RedisStreamsDelivery {
+    fn drop(&mut self) {
+        self.shared.held.give_up(&self.id);
+    }
+}
+
+impl fmt::Debug for RedisStreamsDelivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStreamsDelivery")
+            .field("envelope", &self.envelope)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! A connection for commands, made when needed and again after a failure.
+
+use std::time::Duration;
+
+use inbox_source::SourceError;
+use redis::{
+    AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult, Script,
+    aio::MultiplexedConnection,
+};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    error::{failed, late},
+    options::Connection,
+};
+
+/// How long connecting may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+pub(crate) struct Link {
+    connection: Connection,
+    open: Mutex<Option<MultiplexedConnection>>,
+}
+
+impl Link {
+    pub(crate) fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            open: Mutex::new(None),
+        }
+    }
+
+    /// Runs commands until `deadline`. Whatever fails, the next call uses another connection: it is of another server,
+    /// or silent, or broken.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        doing: &str,
+        commands: &Pipeline,
+        deadline: Instant,
+    ) -> Result<T, SourceError> {
+        let sent = async {
+            let mut open = self.get().await?;
+            commands.query_async(&mut open).await
+        };
+        self.finish(doing, timeout_at(deadline, sent).await).await
+    }
+
+    pub(crate) async fn invoke<T: FromRedisValue>(
+        &self,
+        doing: &str,
+        script: &Script,
+        key: &str,
+        arguments: &[&str],
+        deadline: Instant,
+    ) -> Result<T, SourceError> {
+        let sent = async {
+            let mut open = self.get().await?;
+            let mut call = script.key(key);
+            for argument in arguments {
+                call.arg(*argument);
+            }
+            call.invoke_async(&mut open).await
+        };
+        self.finish(doing, timeout_at(deadline, sent).await).await
+    }
+
+    async fn get(&self) -> RedisResult<MultiplexedConnection> {
+        let mut place = self.open.lock().await;
+        if let Some(open) = &*place {
+            return Ok(open.clone());
+        }
+        Ok(place.insert(connect(&self.connection).await?).clone())
+    }
+
+    async fn finish<T>(
+        &self,
+        doing: &str,
+        answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
+    ) -> Result<T, SourceError> {
+        let error = match answer {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => failed(doing, &error),
+            Err(_) => late(doing),
+        };
+        *self.open.lock().await = None;
+        Err(error)
+    }
+}
+
+/// A connection whose calls have their own limits of time.
+pub(crate) async fn connect(connection: &Connection) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_response_timeout(None);
+    let client = &connection.client;
+    client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}

@@ -1,0 +1,186 @@
+//! The way out: entries that the server has confirmed.
+
+use std::{fmt, time::Duration};
+
+use inbox_api::Result;
+use inbox_source::{Envelope, Publisher, SourceError};
+use redis::{Value, cmd, pipe};
+use tokio::time::Instant;
+
+use crate::{
+    Connection, SCHEMES,
+    envelope::{PAYLOAD, fields},
+    error::{failed, unreadable},
+    link::Link,
+    options::{parse, read, unknown},
+};
+
+type Outcome<T> = std::result::Result<T, SourceError>;
+
+/// Adds messages to the streams that they are addressed to, which are made where they are not there.
+///
+/// A message is confirmed when the server has added it: as durable as its `appendfsync` makes it, and on so many replicas as
+/// [`wait_replicas`](Self::wait_replicas) says. A stream does not know what it has already, so a message that is sent again
+/// is there twice; the inbox of its consumer refuses the copy by its id.
+///
+/// Messages of one call are sent in their order, all at once, and added in it. Streams are never trimmed by this.
+pub struct RedisStreamsPublisher {
+    connection: Connection,
+    link: Link,
+    limit: Duration,
+    replicas: u32,
+}
+
+impl RedisStreamsPublisher {
+    /// A publisher to this server. Connects with the first message.
+    #[must_use]
+    pub fn new(connection: Connection) -> Self {
+        Self {
+            link: Link::new(connection.clone()),
+            connection,
+            limit: Duration::from_secs(30),
+            replicas: 0,
+        }
+    }
+
+    /// Reads `redis+stream://user:password@host:6379/0?timeout_ms=30000&wait_replicas=1`.
+    ///
+    /// # Errors
+    /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = parse(url, SCHEMES)?;
+        let mut publisher = Self::new(Connection::of(&url)?);
+        for (key, value) in url.query_pairs() {
+            publisher = match key.as_ref() {
+                "tls_ca_file" => publisher,
+                "timeout_ms" => publisher.timeout(Duration::from_millis(read(&key, &value)?)),
+                "wait_replicas" => publisher.wait_replicas(read(&key, &value)?),
+                _ => return Err(unknown(&key, "timeout_ms, wait_replicas, tls_ca_file")),
+            };
+        }
+        Ok(publisher)
+    }
+
+    /// How long one call may take, with connecting; 30 seconds unless set, at least one.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit = limit.max(Duration::from_secs(1));
+        self
+    }
+
+    /// How many replicas must have a message before it is confirmed; 0 unless set. One that fewer have in time is a
+    /// transient error.
+    #[must_use]
+    pub fn wait_replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    async fn send(&self, messages: &[Envelope]) -> Outcome<Vec<Outcome<()>>> {
+        let deadline = Instant::now() + self.limit;
+        let mut commands = pipe();
+        // One that the server refuses says nothing of the others.
+        commands.ignore_errors();
+        for message in messages {
+            let mut add = cmd("XADD");
+            add.arg(&message.address).arg("*");
+            for (name, value) in fields(message, PAYLOAD) {
+                add.arg(name).arg(value);
+            }
+            commands.add_command(add);
+        }
+        if self.replicas > 0 {
+            let wait = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
+            commands.add_command(cmd("WAIT").arg(self.replicas).arg(wait).take());
+        }
+        let answers = self
+            .link
+            .run::<Vec<Value>>("publishing", &commands, deadline);
+        let mut answers = answers.await?.into_iter();
+        let mut outcomes: Vec<_> = answers.by_ref().take(messages.len()).map(added).collect();
+        if self.replicas > 0 {
+            let reached = match answers.next() {
+                Some(Value::Int(reached)) => reached,
+                _ => 0,
+            };
+            if reached < i64::from(self.replicas) {
+                let late = format!(
+                    "publishing: {reached} of {} replicas have it",
+                    self.replicas
+                );
+                let missing = outcomes.iter_mut().filter(|outcome| outcome.is_ok());
+                missing.for_each(|outcome| *outcome = Err(SourceError::transient(late.as_str())));
+            }
+        }
+        while outcomes.len() < messages.len() {
+            outcomes.push(Err(unreadable("publishing")));
+        }
+        Ok(outcomes)
+    }
+}
+
+fn added(answer: Value) -> Outcome<()> {
+    match answer {
+        Value::BulkString(_) | Value::SimpleString(_) => Ok(()),
+        Value::ServerError(error) => Err(failed("publishing", &error.into())),
+        _ => Err(unreadable("publishing")),
+    }
+}
+
+impl Publisher for RedisStreamsPublisher {
+    async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
+        if messages.is_empty() {
+            return Vec::new();
+        }
+        if messages.iter().any(|message| message.address.is_empty()) {
+            // Nothing is sent: those behind it must not come before it.
+            let refuse = |_| {
+                Err(SourceError::permanent(
+                    "publishing: a message has no address",
+                ))
+            };
+            return messages.iter().map(refuse).collect();
+        }
+        match self.send(messages).await {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                let again = |_| match error.is_transient() {
+                    true => Err(SourceError::transient(error.to_string())),
+                    false => Err(SourceError::permanent(error.to_string())),
+                };
+                messages.iter().map(again).collect()
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RedisStreamsPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStreamsPublisher")
+            .field("connection", &self.connection)
+            .field("limit", &self.limit)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_it_goes() {
+        let url = "redis+stream://ann:s%40cret@h/?timeout_ms=2500&wait_replicas=2";
+        let publisher = RedisStreamsPublisher::from_url(url).unwrap();
+        assert_eq!(publisher.limit, Duration::from_millis(2500));
+        assert_eq!(publisher.replicas, 2);
+        assert!(!format!("{publisher:?}").contains("cret"));
+        for url in [
+            "redis+stream://h/?stream=S",
+            "redis+stream://h/?timeout_ms=x",
+            "amqp://h/",
+        ] {
+            assert!(RedisStreamsPublisher::from_url(url).is_err(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! What is peculiar to Redis Streams, on each server that the machine has.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use inbox_api::OrderingKey;
+use inbox_redis_streams::{
+    RedisStreamsDelivery, RedisStreamsOptions, RedisStreamsPublisher, RedisStreamsSource,
+};
+use inbox_source::{
+    Delivery as _, Envelope, Flow, Mapping, Publisher as _, Rejection, Source as _, SourceError,
+};
+use redis::{Value, cmd};
+use test_servers::{Kind, Server};
+use tokio::{
+    task::block_in_place,
+    time::{Instant, sleep, timeout},
+};
+
+use crate::harness::{CLAIM_AFTER, GROUP, Outcome, Redis, dead};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Much longer than a test waits.
+const LONG: Duration = Duration::from_secs(600);
+
+fn source(options: RedisStreamsOptions) -> RedisStreamsSource {
+    RedisStreamsSource::new(options, Mapping::new("billing").unwrap()).unwrap()
+}
+
+/// The next delivery; what may pass is waited for.
+async fn next(source: &mut RedisStreamsSource) -> Outcome<RedisStreamsDelivery> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match timeout(PATIENCE, source.next()).await? {
+            Ok(delivery) => return Ok(delivery.ok_or("the source has ended")?),
+            Err(error) if error.is_transient() && Instant::now() < deadline => {
+                sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn take(source: &mut RedisStreamsSource, count: usize) -> Outcome<Vec<RedisStreamsDelivery>> {
+    let mut taken = Vec::new();
+    for _ in 0..count {
+        taken.push(next(source).await?);
+    }
+    Ok(taken)
+}
+
+async fn failure(source: &mut RedisStreamsSource) -> Outcome<SourceError> {
+    match timeout(PATIENCE, source.next()).await? {
+        Ok(_) => Err("a delivery came".into()),
+        Err(error) => Ok(error),
+    }
+}
+
+async fn refused(options: RedisStreamsOptions) -> Outcome<String> {
+    let error = failure(&mut source(options)).await?;
+    assert!(!error.is_transient(), "{error}");
+    Ok(error.to_string())
+}
+
+fn text(delivery: &RedisStreamsDelivery) -> String {
+    String::from_utf8_lossy(&delivery.envelope().payload).into_owned()
+}
+
+fn texts(all: &[RedisStreamsDelivery]) -> Vec<String> {
+    all.iter().map(text).collect()
+}
+
+fn numbers(range: std::ops::RangeInclusive<u32>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
+
+async fn acknowledge(all: Vec<RedisStreamsDelivery>) {
+    let failures = RedisStreamsDelivery::acknowledge_all(all).await;
+    assert!(failures.is_empty(), "{failures:?}");
+}
+
+/// One server for what harms nothing.
+async fn run(kind: Kind) -> Outcome {
+    let Some(server) = block_in_place(|| Redis::own(kind))? else {
+        return Ok(());
+    };
+    a_run_is_acknowledged(&server).await?;
+    what_waits_is_kept_and_what_is_dropped_comes_again(&server).await?;
+    no_more_is_read_than_may_be_held(&server).await?;
+    a_close_gives_back_at_once(&server).await?;
+    a_cut_changes_nothing(&server).await?;
+    a_named_consumer_goes_on_with_what_it_had(&server).await?;
+    a_rejected_entry_goes_to_its_stream(&server).await?;
+    what_was_deleted_is_passed_over(&server).await?;
+    what_is_not_there_is_permanent(&server).await?;
+    what_is_published_arrives_as_it_was(&server).await?;
+    what_cannot_be_published_is_told(&server).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_the_server_of_the_machine() -> Outcome {
+    run(Kind::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_redis_8() -> Outcome {
+    run(Kind::Redis8).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_valkey() -> Outcome {
+    run(Kind::Valkey).await
+}
+
+async fn a_run_is_acknowledged(server: &Redis) -> Outcome {
+    for delete in [false, true] {
+        let stream = format!("run-{delete}");
+        server.create(&stream).await?;
+        server.publish_numbers(&stream, 600).await?;
+        let mut source = source(server.options(&stream)?.delete(delete));
+        let taken = take(&mut source, 600).await?;
+        assert_eq!(texts(&taken), numbers(1..=600));
+        server.until(&stream, (0, 600)).await?;
+        acknowledge(taken).await;
+        server.until(&stream, (0, 0)).await?;
+        let left = if delete { 0 } else { 600 };
+        assert_eq!(server.entries(&stream).await?.len(), left);
+        source.close().await?;
+        assert!(server.consumers(&stream).await?.is_empty());
+    }
+    Ok(())
+}
+
+async fn what_waits_is_kept_and_what_is_dropped_comes_again(server: &Redis) -> Outcome {
+    let stream = "kept";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 2).await?;
+    let mut source_of_both = source(server.options(stream)?);
+    let mut taken = take(&mut source_of_both, 2).await?;
+    let mut other = source(server.options(stream)?);
+    drop(taken.pop());
+    let again = next(&mut source_of_both).await?;
+    assert_eq!(text(&again), "2");
+    let stolen = timeout(CLAIM_AFTER * 3, other.next()).await;
+    assert!(stolen.is_err(), "what is worked on was given to another");
+    taken.push(again);
+    acknowledge(taken).await;
+    server.until(stream, (0, 0)).await?;
+    source_of_both.close().await?;
+    other.close().await?;
+    Ok(())
+}
+
+async fn no_more_is_read_than_may_be_held(server: &Redis) -> Outcome {
+    let stream = "flow";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 20).await?;
+    let mut source = source(server.options(stream)?);
+    source.set_flow(Flow::new(7, 3));
+    let mut taken = take(&mut source, 7).await?;
+    let more = timeout(Duration::from_millis(300), source.next()).await;
+    assert!(more.is_err());
+    assert_eq!(server.outstanding(stream).await?, (13, 7));
+    let rest = taken.split_off(3);
+    acknowledge(taken).await;
+    let some = take(&mut source, 3).await?;
+    assert_eq!(texts(&some), numbers(8..=10));
+    server.until(stream, (10, 7)).await?;
+    drop((rest, some));
+    source.close().await?;
+    Ok(())
+}
+
+async fn a_close_gives_back_at_once(server: &Redis) -> Outcome {
+    let stream = "close";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 20).await?;
+    let options = || {
+        server
+            .options(stream)
+            .map(|options| options.claim_after(LONG))
+    };
+    let mut first = source(options()??);
+    let mut taken = take(&mut first, 10).await?;
+    let rest = taken.split_off(5);
+    acknowledge(taken).await;
+    first.close().await?;
+    assert_eq!(text(&rest[0]), "6");
+    let mut second = source(options()??);
+    let mut came = BTreeSet::new();
+    while came.len() < 15 {
+        let delivery = next(&mut second).await?;
+        came.insert(text(&delivery).parse::<u32>()?);
+        delivery.acknowledge().await?;
+    }
+    assert!(came.into_iter().eq(6..=20));
+    server.until(stream, (0, 0)).await?;
+    second.close().await?;
+    // The first had something pending when it left.
+    assert_eq!(server.consumers(stream).await?.len(), 1);
+    Ok(())
+}
+
+/// What was taken is acknowledged over the next connection, and nothing comes twice, or out of order.
+async fn a_cut_changes_nothing(server: &Redis) -> Outcome {
+    let stream = "cut";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 30).await?;
+    let mut source = source(server.options(stream)?.claim_after(LONG)?);
+    source.set_flow(Flow::new(10, 10));
+    let mut taken = take(&mut source, 10).await?;
+    let mut order = texts(&taken);
+    for _ in 0..4 {
+        server.cut()?;
+        // The first one over a connection that is lost fails, and comes again.
+        let mut failures = Vec::new();
+        for delivery in taken {
+            failures.extend(delivery.acknowledge().await.err());
+        }
+        assert!(
+            failures.iter().all(SourceError::is_transient),
+            "{failures:?}"
+        );
+        taken = Vec::new();
+        while order.len() < 30 && taken.len() < 5 {
+            let delivery = next(&mut source).await?;
+            if !order.contains(&text(&delivery)) {
+                order.push(text(&delivery));
+            }
+            taken.push(delivery);
+        }
+    }
+    while !taken.is_empty() || order.len() < 30 {
+        acknowledge(std::mem::take(&mut taken)).await;
+        if order.len() < 30 {
+            let delivery = next(&mut source).await?;
+            if !order.contains(&text(&delivery)) {
+                order.push(text(&delivery));
+            }
+            taken.push(delivery);
+        }
+    }
+    assert_eq!(order, numbers(1..=30));
+    // What was dropped unanswered.
+    while server.outstanding(stream).await? != (0, 0) {
+        next(&mut source).await?.acknowledge().await?;
+    }
+    source.close().await?;
+    Ok(())
+}
+
+async fn a_named_consumer_goes_on_with_what_it_had(server: &Redis) -> Outcome {
+    let stream = "named";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 20).await?;
+    let options =
+        || -> Outcome<_> { Ok(server.options(stream)?.claim_after(LONG)?.consumer("one")?) };
+    let mut killed = source(options()?);
+    killed.set_flow(Flow::new(10, 10));
+    drop(take(&mut killed, 5).await?);
+    drop(killed);
+    let mut again = source(options()?);
+    let taken = take(&mut again, 20).await?;
+    assert_eq!(texts(&taken), numbers(1..=20));
+    acknowledge(taken).await;
+    again.close().await?;
+    assert_eq!(server.consumers(stream).await?, ["one"]);
+    Ok(())
+}
+
+async fn a_rejected_entry_goes_to_its_stream(server: &Redis) -> Outcome {
+    let stream = "rejected";
+    server.create(stream).await?;
+    let add = |id: &'static str| {
+        let mut add = cmd("XADD");
+        add.arg(stream).arg(id).arg("payload").arg(&b"\xff\x00"[..]);
+        add.arg("colour").arg(&b"\xfe"[..]);
+        add
+    };
+    server.ask::<Value>(&add("5-1")).await?;
+    let mut source = source(server.options(stream)?.dead_letters(dead(stream))?);
+    let delivery = next(&mut source).await?;
+    assert_eq!(delivery.envelope().header("colour-bin"), Some("/g=="));
+    delivery.reject(Rejection::new("not an order")).await?;
+    server.until(stream, (0, 0)).await?;
+    let (_, fields) = server.entries(&dead(stream)).await?.remove(0);
+    assert_eq!(fields["payload"], b"\xff\x00");
+    assert_eq!(fields["colour"], b"\xfe");
+    assert_eq!(fields["inbox-rejection"], b"not an order");
+    assert_eq!(fields["inbox-position"], b"rejected/5-1");
+    source.close().await?;
+    Ok(())
+}
+
+/// By a sender that trims the stream, before it was read and after.
+async fn what_was_deleted_is_passed_over(server: &Redis) -> Outcome {
+    let stream = "deleted";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 10).await?;
+    let mut killed = source(server.options(stream)?);
+    killed.set_flow(Flow::new(4, 4));
+    drop(take(&mut killed, 4).await?);
+    drop(killed);
+    let mut trim = cmd("XTRIM");
+    server
+        .ask::<Value>(trim.arg(stream).arg("MAXLEN").arg(7))
+        .await?;
+    let mut source = source(server.options(stream)?);
+    let mut came = BTreeSet::new();
+    while came.len() < 7 {
+        let delivery = next(&mut source).await?;
+        came.insert(text(&delivery).parse::<u32>()?);
+        delivery.acknowledge().await?;
+    }
+    assert!(came.into_iter().eq(4..=10));
+    server.until(stream, (0, 0)).await?;
+    // One that this consumer has already, and whose delivery it drops.
+    server.publish_numbers(stream, 2).await?;
+    let taken = take(&mut source, 2).await?;
+    server
+        .ask::<Value>(cmd("XTRIM").arg(stream).arg("MAXLEN").arg(0))
+        .await?;
+    drop(taken);
+    server.until(stream, (0, 0)).await?;
+    source.close().await?;
+    Ok(())
+}
+
+async fn what_is_not_there_is_permanent(server: &Redis) -> Outcome {
+    let options = || -> Outcome<_> { Ok(server.options("nowhere")?.create(false)) };
+    let error = refused(options()?).await?;
+    assert!(error.contains("create"), "{error}");
+    server
+        .ask::<Value>(cmd("SET").arg("nowhere").arg("a text"))
+        .await?;
+    let error = refused(options()?).await?;
+    assert!(error.contains("WRONGTYPE"), "{error}");
+    let error = refused(options()?.create(true)).await?;
+    assert!(error.contains("WRONGTYPE"), "{error}");
+    // A group that is deleted while it is read, as a fail-over to an old replica does.
+    server.create("vanishing").await?;
+    server.publish_numbers("vanishing", 1).await?;
+    let mut reading = source(server.options("vanishing")?.create(false));
+    next(&mut reading).await?.acknowledge().await?;
+    server
+        .ask::<Value>(cmd("XGROUP").arg("DESTROY").arg("vanishing").arg(GROUP))
+        .await?;
+    let error = failure(&mut reading).await?;
+    assert!(!error.is_transient(), "{error}");
+    let mut again = source(server.options("vanishing")?);
+    assert_eq!(text(&next(&mut again).await?), "1");
+    again.close().await?;
+    Ok(())
+}
+
+async fn what_is_published_arrives_as_it_was(server: &Redis) -> Outcome {
+    let stream = "round";
+    server.create(stream).await?;
+    let mut sent = Envelope::new(stream, &b"\xff\x00{}"[..]);
+    sent.id = Some("evt-1".into());
+    sent.kind = Some("order.placed".into());
+    sent.key = Some("customer-1".into());
+    sent.content_type = Some("application/json".into());
+    sent.headers = vec![
+        ("app".into(), "shop \u{e9}".into()),
+        ("payload".into(), "x".into()),
+    ];
+    let empty = Envelope::new(stream, "");
+    server
+        .publish(stream, &[sent.clone(), empty.clone()])
+        .await?;
+    let mut source = source(server.options(stream)?);
+    let taken = take(&mut source, 2).await?;
+    let arrived = taken[0].envelope();
+    let properties = |one: &Envelope| {
+        let (id, kind, key) = (one.id.clone(), one.kind.clone(), one.key.clone());
+        (id, kind, key, one.content_type.clone())
+    };
+    assert_eq!(properties(arrived), properties(&sent));
+    assert_eq!(arrived.payload, sent.payload);
+    assert_eq!(arrived.address, sent.address);
+    for (name, value) in &sent.headers {
+        assert_eq!(arrived.header(name), Some(value.as_str()));
+    }
+    let message = taken[0].message()?;
+    assert_eq!(message.id().as_str(), "evt-1");
+    assert_eq!(message.kind().as_str(), "order.placed");
+    let key = message.ordering_key().map(OrderingKey::as_str);
+    assert_eq!(key, Some("customer-1"));
+    assert_eq!(taken[1].envelope().payload, empty.payload);
+    acknowledge(taken).await;
+    source.close().await?;
+    Ok(())
+}
+
+async fn what_cannot_be_published_is_told(server: &Redis) -> Outcome {
+    let stream = "told";
+    server.create(stream).await?;
+    server
+        .ask::<Value>(cmd("SET").arg("no-stream").arg("a text"))
+        .await?;
+    let publisher = RedisStreamsPublisher::new(server.direct()?);
+    let addresses = [stream, "no-stream", stream];
+    let messages = addresses.map(|address| Envelope::new(address, "body"));
+    let answers = publisher.publish(&messages).await;
+    assert!(answers[0].is_ok() && answers[2].is_ok(), "{answers:?}");
+    let error = answers[1].as_ref().err().ok_or("it was published")?;
+    assert!(!error.is_transient(), "{error}");
+    server.until(stream, (2, 0)).await?;
+    // There is none.
+    let publisher = RedisStreamsPublisher::new(server.direct()?);
+    let publisher = publisher.wait_replicas(1).timeout(Duration::from_secs(2));
+    let answers = publisher.publish(&[Envelope::new(stream, "body")]).await;
+    let error = answers[0].as_ref().err().ok_or("it was confirmed")?;
+    assert!(error.is_transient(), "{error}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_is_survived() -> Outcome {
+    let Some(server) = block_in_place(|| Redis::own(Kind::Redis))? else {
+        return Ok(());
+    };
+    let stream = "killed";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 3).await?;
+    let mut source = source(server.options(stream)?);
+    let old = next(&mut source).await?;
+    block_in_place(|| server.harm(Server::kill))?;
+    let lost = timeout(PATIENCE, async {
+        loop {
+            if let Err(error) = source.next().await {
+                return error;
+            }
+        }
+    });
+    let lost = lost.await?;
+    assert!(lost.is_transient(), "{lost}");
+    let away = RedisStreamsPublisher::new(server.direct()?).timeout(Duration::from_secs(1));
+    let answers = away.publish(&[Envelope::new(stream, "4")]).await;
+    assert!(answers[0].as_ref().is_err_and(SourceError::is_transient));
+    block_in_place(|| server.harm(Server::start))?;
+    let mut seen = BTreeSet::from([text(&old)]);
+    let deadline = Instant::now() + PATIENCE;
+    let mut acknowledged = old.acknowledge().await;
+    while let Err(error) = acknowledged {
+        assert!(error.is_transient() && Instant::now() < deadline, "{error}");
+        acknowledged = next(&mut source).await?.acknowledge().await;
+    }
+    while server.outstanding(stream).await? != (0, 0) {
+        let delivery = next(&mut source).await?;
+        seen.insert(text(&delivery));
+        delivery.acknowledge().await?;
+    }
+    assert!(
+        seen.iter().all(|text| numbers(1..=3).contains(text)),
+        "{seen:?}"
+    );
+    source.close().await?;
+    Ok(())
+}
+
+/// A server that says nothing any more is given up, also by a source that only waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_server_is_noticed() -> Outcome {
+    let Some(server) = block_in_place(|| Redis::own(Kind::Redis))? else {
+        return Ok(());
+    };
+    server.create("silent").await?;
+    server.publish_numbers("silent", 1).await?;
+    let mut source = source(server.options("silent")?);
+    let old = next(&mut source).await?;
+    block_in_place(|| server.harm(Server::pause))?;
+    let begin = Instant::now();
+    let error = failure(&mut source).await?;
+    assert!(error.is_transient(), "{error}");
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    block_in_place(|| server.harm(Server::resume))?;
+    old.acknowledge().await?;
+    server.until("silent", (0, 0)).await?;
+    source.close().await?;
+    Ok(())
+}
+
+/// A wrong password does not pass by itself, and is never shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_permanent() -> Outcome {
+    let Some(server) = block_in_place(|| Redis::own(Kind::Redis))? else {
+        return Ok(());
+    };
+    let mut user = cmd("ACL");
+    user.arg(&["SETUSER", "ann", "on", ">right", "~*", "&*", "+@all"]);
+    server.ask::<Value>(&user).await?;
+    let address = server.address();
+    let url = |password: &str| format!("redis+stream://ann:{password}@{address}/0");
+    let from = |password: &str| {
+        let url = format!("{}?stream=S&group=g", url(password));
+        RedisStreamsOptions::from_url(&url)
+    };
+    let mut wrong = source(from("s3cret")?);
+    let error = failure(&mut wrong).await?;
+    assert!(!error.is_transient(), "{error}");
+    let shown = format!("{error} {error:?} {wrong:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    let publisher = RedisStreamsPublisher::from_url(&url("s3cret"))?;
+    let answers = publisher.publish(&[Envelope::new("a", "b")]).await;
+    let error = answers[0].as_ref().err().ok_or("no error")?;
+    assert!(!error.is_transient(), "{error}");
+    let shown = format!("{error} {error:?} {publisher:?}");
+    assert!(!shown.contains("s3cret"), "{shown}");
+    // With the right one it is the group that is not there.
+    let error = refused(from("right")?).await?;
+    assert!(error.contains("group"), "{error}");
+    Ok(())
+}
