@@ -87,7 +87,8 @@ pub trait Broker: Send + Sync + 'static {
     }
 
     /// The broker at an [`address`](Self::address) of another process of the same program, which
-    /// neither starts nor stops it. It is used for [`source`](Self::source) only. Provided: fails.
+    /// neither starts nor stops it. It is used for [`source`](Self::source) and [`publish`](Self::publish). Provided:
+    /// fails.
     ///
     /// # Errors
     /// When the address cannot be read.

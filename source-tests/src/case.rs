@@ -199,7 +199,7 @@ where
     let runtime = RUNTIME
         .as_ref()
         .map_err(|error| TestFailure(format!("no runtime: {error}")))?;
-    crate::chaos::be_consumer::<B>(runtime);
+    crate::process::be_one::<B>(runtime);
     let began = Instant::now();
     let verdict = runtime.block_on(run_on(brokers, make, case, path));
     match verdict {

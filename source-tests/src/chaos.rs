@@ -23,31 +23,19 @@
 //!
 //! On SQLite the database is a part of the consumers, and dies with them.
 
-use std::{
-    collections::BTreeMap,
-    io::Write as _,
-    process::{ExitStatus, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 
 use inbox::{CancellationToken, Filter, Inbox, Page, receiver::Receiver};
-use tokio::{
-    io::AsyncReadExt as _,
-    process::{Child, Command},
-    runtime::Runtime,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     Broker, Failure, Harm, NotOffered,
     case::CaseResult,
     context::{Context, ensure, envelope, id, key, mapping, some},
     database::Database,
+    process::{self, Part},
 };
 
-/// In the environment of a consumer process: what it is to consume.
-const CONSUMER: &str = "INBOX_CHAOS_CONSUMER";
 /// Without any progress for so long, a run is given up.
 const STUCK: Duration = Duration::from_secs(180);
 /// Messages that are sent at a time.
@@ -81,7 +69,7 @@ impl Options {
     }
 }
 
-fn number(variable: &str, default: usize) -> Result<usize, Failure> {
+pub(crate) fn number(variable: &str, default: usize) -> Result<usize, Failure> {
     match std::env::var(variable) {
         Ok(text) => text
             .parse()
@@ -123,8 +111,8 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Opti
     let database = Database::start(&options.store).await?;
     let inbox = inbox::connect(&database.url()).await?;
     inbox.create().await?;
-    let assignment = [&*address, channel, &database.url()].join("\n");
-    let start = || consumer(path, &assignment);
+    let url = database.url();
+    let start = || process::start(path, Part::Consumer, &[&address, channel, &url]);
     let began = Instant::now();
 
     let (broker, name, all) = (Arc::clone(&c.broker), channel.to_owned(), options.messages);
@@ -173,12 +161,7 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Opti
             match victim {
                 Victim::Consumer => {
                     let mut child = children.swap_remove(fastrand::usize(..children.len()));
-                    ensure!(
-                        child.try_wait()?.is_none(),
-                        "a consumer ended by itself: {:?}",
-                        child.wait().await?
-                    );
-                    child.kill().await?;
+                    process::kill(&mut child).await?;
                     children.push(start()?);
                 }
                 Victim::Broker => {
@@ -196,8 +179,7 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Opti
     publishing.finish().await?;
     c.until_done(channel).await?;
     for child in children {
-        let status = finish(child).await?;
-        ensure!(status.success(), "a consumer failed: {status}");
+        process::finish(child).await?;
     }
     let ordered =
         c.abilities.order_across_consumers || (c.abilities.order_by_key && options.consumers == 1);
@@ -235,55 +217,17 @@ async fn count(inbox: &dyn Inbox) -> Result<usize, Failure> {
     Ok(usize::try_from(count)?)
 }
 
-/// This program once more, as a consumer. It ends when its standard input does, and so with this
-/// process.
-fn consumer(path: &str, assignment: &str) -> Result<Child, Failure> {
-    // The test runner's names begin within the crate.
-    let test = path.split_once("::").map_or(path, |(_, test)| test);
-    let child = Command::new(std::env::current_exe()?)
-        .args([test, "--exact", "--nocapture", "--include-ignored"])
-        .env(CONSUMER, assignment)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    Ok(child)
-}
-
-async fn finish(mut child: Child) -> Result<ExitStatus, Failure> {
-    drop(child.stdin.take());
-    match timeout(Duration::from_secs(60), child.wait()).await {
-        Ok(status) => Ok(status?),
-        Err(_) => Err("a consumer did not end".into()),
-    }
-}
-
-/// In a consumer process: consumes, and never returns.
-pub(crate) fn be_consumer<B: Broker>(runtime: &Runtime) {
-    let Ok(assignment) = std::env::var(CONSUMER) else {
-        return;
-    };
-    let consumed = runtime.block_on(consume::<B>(&assignment));
-    if let Err(failure) = &consumed {
-        eprintln!("source-tests: a consumer failed: {failure}");
-    }
-    std::process::exit(i32::from(consumed.is_err()));
-}
-
-async fn consume<B: Broker>(assignment: &str) -> Result<(), Failure> {
-    let mut parts = assignment.split('\n');
-    let mut part = || parts.next().ok_or("the assignment is not whole");
-    let broker = B::attach(part()?).await?;
-    let mut source = broker.source(part()?, mapping()?)?;
-    let inbox = inbox::connect(part()?).await?;
+/// In a consumer's process.
+pub(crate) async fn consume<B: Broker>(
+    address: &str,
+    channel: &str,
+    store: &str,
+    shutdown: CancellationToken,
+) -> Result<(), Failure> {
+    let broker = B::attach(address).await?;
+    let mut source = broker.source(channel, mapping()?)?;
+    let inbox = inbox::connect(store).await?;
     let receiver = Receiver::builder(inbox).batch_size(50).build();
-    let shutdown = CancellationToken::new();
-    let token = shutdown.clone();
-    tokio::spawn(async move {
-        let mut rest = Vec::new();
-        let _ = tokio::io::stdin().read_to_end(&mut rest).await;
-        token.cancel();
-    });
     receiver.run(&mut source, shutdown).await?;
     Ok(())
 }

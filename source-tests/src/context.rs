@@ -31,12 +31,14 @@ const MOMENT: Duration = Duration::from_millis(300);
 /// How often cases look whether something has happened.
 const TICK: Duration = Duration::from_millis(30);
 
+/// Whom messages are for.
+pub(crate) const HANDLER: &str = "orders";
 /// How many keys there are.
 pub(crate) const KEYS: usize = 8;
 /// The header of a message's id.
 pub(crate) const ID: &str = "event-id";
 /// The header of a message's key.
-const KEY: &str = "event-key";
+pub(crate) const KEY: &str = "event-key";
 
 /// Ends the case with what was seen unless the condition holds.
 macro_rules! ensure {
@@ -276,7 +278,7 @@ pub(crate) fn poison(channel: &str, payload: impl Into<bytes::Bytes>, number: us
 
 /// Id and key from headers.
 pub(crate) fn mapping() -> Result<Mapping, Failure> {
-    Ok(Mapping::new("orders")?
+    Ok(Mapping::new(HANDLER)?
         .id_from([IdFrom::Header(ID.into())])
         .kind_from([TextFrom::Fixed("order.placed".into())])
         .ordering_key_from([TextFrom::Header(KEY.into())]))

@@ -29,7 +29,8 @@
 //! - [`Broker::outstanding`] counts what is delivered and not acknowledged, too: the cases that look for
 //!   acknowledgements that come too early go by it.
 //! - [`Abilities::redelivery`] should be short, a second or two, as cases wait for it.
-//! - With [`Broker::address`] and [`Broker::attach`], consumers run as processes too, and are killed: [`chaos`].
+//! - With [`Broker::address`] and [`Broker::attach`], parts of a run are processes of their own, which are killed:
+//!   [`chaos`], [`outbox`].
 //!
 //! To run one case by a program instead of a test runner, call [`run`].
 
@@ -42,6 +43,8 @@ mod counted;
 mod database;
 mod list;
 mod memory;
+pub mod outbox;
+mod process;
 mod proxy;
 mod shelf;
 

@@ -156,5 +156,6 @@ register! { $
         a_consumer_dropped_at_any_moment(false): "A consumer can be dropped at any await point: none is lost, and none is stored twice.",
         a_name_and_a_lag(false): "A source has a name without credentials, and a lag that is plausible if it has one.",
         killed_as_processes(true): "Consumers that are killed as processes, with the broker killed meanwhile, lose nothing, store nothing twice and keep the order that the broker keeps.",
+        each_effect_once(true): "From a transaction through an outbox, the broker and an inbox into another transaction, with kills of all of them, each effect happens once.",
     }
 }

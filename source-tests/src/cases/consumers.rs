@@ -10,6 +10,7 @@ use crate::{
     case::CaseResult,
     chaos,
     context::{Context, ensure, id, mapping},
+    outbox,
 };
 
 pub(crate) async fn two_sources_in_one_process<B: Broker>(c: Context<B>) -> CaseResult {
@@ -113,4 +114,9 @@ pub(crate) async fn a_name_and_a_lag<B: Broker>(c: Context<B>) -> CaseResult {
 pub(crate) async fn killed_as_processes<B: Broker>(c: Context<B>) -> CaseResult {
     let channel = c.channel().await?;
     chaos::run(&c, &channel, &chaos::Options::from_env()?).await
+}
+
+pub(crate) async fn each_effect_once<B: Broker>(c: Context<B>) -> CaseResult {
+    let channel = c.channel().await?;
+    outbox::run(&c, &channel).await
 }
