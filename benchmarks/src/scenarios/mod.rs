@@ -1,6 +1,8 @@
 //! Scenarios that run on any store.
 
 mod bare;
+#[cfg(feature = "brokers")]
+mod brokers;
 mod confirmed;
 mod cost;
 mod depth;
@@ -110,6 +112,9 @@ enum Scenario {
     Snapshot,
     /// Receive confirmed by a replica, compared with the same without, on Redis
     Confirmed,
+    /// Receive from each broker, compared with consumers that are written by hand, on SQLite and PostgreSQL
+    #[cfg(feature = "brokers")]
+    Brokers,
 }
 
 pub(crate) async fn measure(
@@ -184,6 +189,8 @@ impl Bench<'_> {
             Scenario::Purge => purge::measure(self).await?,
             Scenario::Snapshot => snapshot::measure(self).await?,
             Scenario::Confirmed => confirmed::measure(self).await?,
+            #[cfg(feature = "brokers")]
+            Scenario::Brokers => brokers::measure(self).await?,
         }
         let load = format!(
             "{name} on {}: {before} before, {} after",
