@@ -58,6 +58,9 @@ pub trait Transactional: Store {
     type Transaction: Send;
 
     /// Opens a transaction on a connection of this store, suited to writing.
+    ///
+    /// It may be open for as long as a handler works. Where it occupies a connection of a pool, [`Store::extend`] has
+    /// to have another one when transactions have taken all of them: leases run out under handlers otherwise.
     async fn open(&self) -> Result<Self::Transaction>;
 
     /// Opens a transaction for work on messages that this process has leased and goes on renewing.

@@ -147,6 +147,8 @@ pub(crate) struct Connection<'a> {
     pub(crate) context: &'a Context,
     /// When it has to have answered.
     pub(crate) until: Instant,
+    /// Whether it may use the spare connection while transactions have all others.
+    may_use_spare: bool,
 }
 
 impl<'a> Connection<'a> {
@@ -156,6 +158,15 @@ impl<'a> Connection<'a> {
             inner,
             context: &inner.context,
             until: inner.pool.until(),
+            may_use_spare: false,
+        }
+    }
+
+    /// The same, on the spare connection while transactions have all others.
+    pub(crate) fn or_spare(self) -> Self {
+        Self {
+            may_use_spare: true,
+            ..self
         }
     }
 
@@ -183,7 +194,12 @@ impl<'a> Connection<'a> {
 
     /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
     pub(crate) async fn guard(&self) -> Result<ConnectionGuard> {
-        self.inner.pool.guard(self.until).await
+        let pool = &self.inner.pool;
+        if self.may_use_spare {
+            pool.guard_or_spare(self.until).await
+        } else {
+            pool.guard(self.until).await
+        }
     }
 
     /// What takes longer than the operation may fails as `Unavailable`, and with this effect.

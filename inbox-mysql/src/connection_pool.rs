@@ -18,7 +18,7 @@ use sqlx::{
 };
 use tokio::time::Instant;
 
-use crate::error::before;
+use crate::{error::before, spare::Spare};
 
 /// For how long a connection may have been idle to be used without a look at it.
 const TRUSTED: Duration = Duration::from_secs(1);
@@ -62,6 +62,7 @@ pub(crate) struct ConnectionPool {
     /// The longest that an operation may take.
     limit: Duration,
     closed: AtomicBool,
+    spare: Spare,
 }
 
 /// What makes a connection of the store's own.
@@ -160,6 +161,7 @@ impl ConnectionPool {
             own: Some(own),
             limit,
             closed: AtomicBool::new(false),
+            spare: Spare::default(),
         }
     }
 
@@ -170,6 +172,7 @@ impl ConnectionPool {
             own: None,
             limit,
             closed: AtomicBool::new(false),
+            spare: Spare::default(),
         }
     }
 
@@ -192,12 +195,20 @@ impl ConnectionPool {
     }
 
     pub(crate) async fn acquire(&self, until: Instant) -> Result<PoolConnection<MySql>> {
+        self.acquire_by(until, self.pool.acquire()).await
+    }
+
+    async fn acquire_by(
+        &self,
+        until: Instant,
+        acquiring: impl Future<Output = sqlx::Result<PoolConnection<MySql>>>,
+    ) -> Result<PoolConnection<MySql>> {
         if self.is_closed() {
             return Err(before(sqlx::Error::PoolClosed));
         }
         let mut outcome = Err(sqlx::Error::PoolTimedOut);
         if Instant::now() < until {
-            let acquiring = tokio::time::timeout_at(until, self.pool.acquire()).await;
+            let acquiring = tokio::time::timeout_at(until, acquiring).await;
             outcome = acquiring.unwrap_or(outcome);
         }
         if matches!(outcome, Err(sqlx::Error::PoolTimedOut)) {
@@ -209,10 +220,21 @@ impl ConnectionPool {
     /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
     pub(crate) async fn guard(&self, until: Instant) -> Result<ConnectionGuard> {
         let connection = self.acquire(until).await?;
-        Ok(ConnectionGuard {
+        Ok(self.guarded(connection))
+    }
+
+    /// The same, of the [spare](Spare) connection while others have all of the pool's.
+    pub(crate) async fn guard_or_spare(&self, until: Instant) -> Result<ConnectionGuard> {
+        let acquiring = self.spare.acquire(&self.pool);
+        let connection = self.acquire_by(until, acquiring).await?;
+        Ok(self.guarded(connection))
+    }
+
+    fn guarded(&self, connection: PoolConnection<MySql>) -> ConnectionGuard {
+        ConnectionGuard {
             connection: Some(connection),
             limit: self.limit,
-        })
+        }
     }
 
     /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection.
@@ -241,6 +263,7 @@ impl ConnectionPool {
 
     pub(crate) async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+        let _ = tokio::time::timeout(self.limit, self.spare.close()).await;
         if let Some(own) = &self.own {
             own.closed.store(true, Ordering::Relaxed);
             // A transaction that the caller still holds must not keep this from returning.

@@ -194,6 +194,7 @@ mod schema;
 mod server;
 mod server_errors;
 mod settle;
+mod spare;
 mod statement;
 mod statements;
 mod store;

@@ -234,8 +234,9 @@ impl MySqlOptions {
         self
     }
 
-    /// The most connections that the store opens: 10 unless set, at least 1. Without effect on a
-    /// pool of the caller's.
+    /// The most connections that the store opens for its operations and transactions: 10 unless set, at least
+    /// 1. Renewals of leases open one more, when transactions have all of them: they would come too late
+    /// otherwise. Without effect on a pool of the caller's.
     #[must_use]
     pub fn max_connections(mut self, most: u32) -> Self {
         self.max_connections = most.max(1);

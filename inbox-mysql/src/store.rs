@@ -52,7 +52,8 @@ impl MySqlStore {
 
     /// An inbox over a pool of the caller's, whose connections go back to it as they were,
     /// but for session variables named `@inbox_…`. The options' connection settings and number of
-    /// connections have no effect. After an operation that took too long, the connections that the
+    /// connections have no effect. Renewals of leases make one connection more, outside of the pool, when transactions
+    /// have all of the pool's. After an operation that took too long, the connections that the
     /// pool holds ready are closed, as they may be as silent.
     ///
     /// Payloads, results and headers are bound to statements here rather than written into them,
@@ -140,7 +141,7 @@ impl Store for MySqlStore {
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        let extended = extend::extend(self.connection(), leases, length).await;
+        let extended = extend::extend(self.connection().or_spare(), leases, length).await;
         extended.map_err(|e| e.in_operation("extend"))
     }
 

@@ -19,6 +19,7 @@ use crate::{
     error::{before, failed, is_stale, may_be_schema, no_answer, sqlstate},
     names::{NOT_READ_COMMITTED, Names},
     options::PostgresOptions,
+    spare::Spare,
     sqlstate::LIMIT_EXCEEDED,
     statements::Statements,
     versions::check_version,
@@ -41,6 +42,7 @@ pub(crate) struct Database {
     pub(crate) names: Names,
     pub(crate) statements: Statements,
     pub(crate) pool: PgPool,
+    pub(crate) spare: Spare,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
     /// Whether connections begin transactions at another level than read committed unless told to.
@@ -55,6 +57,8 @@ pub(crate) enum On<'a> {
     /// The same, with a plan made for these very arguments and for the tables' present size: for
     /// statements that people send now and then, whose best plan depends on both.
     PoolPlannedEachTime,
+    /// As [`Pool`](Self::Pool), or on the [spare](Spare) connection while others have all of those.
+    PoolOrSpare,
     /// In a transaction of the caller's.
     Transaction(&'a mut PgConnection),
 }
@@ -67,6 +71,7 @@ impl Database {
             names,
             options,
             pool,
+            spare: Spare::default(),
             checked: AtomicBool::new(false),
             stricter: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -109,11 +114,10 @@ impl Database {
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
         self.check_open()?;
-        let persistent = matches!(on, On::Pool);
         let connection = match on {
-            On::Pool | On::PoolPlannedEachTime => {
+            On::Pool | On::PoolPlannedEachTime | On::PoolOrSpare => {
                 let mut guard = ConnectionGuard::new(self.limit());
-                let work = self.run_on_pool(&mut guard, persistent, sql, arguments);
+                let work = self.run_on_pool(&mut guard, &on, sql, arguments);
                 let outcome = timeout(limit, work).await;
                 return guard.finish(outcome);
             }
@@ -137,14 +141,19 @@ impl Database {
     async fn run_on_pool(
         &self,
         guard: &mut ConnectionGuard,
-        persistent: bool,
+        on: &On<'_>,
         sql: &SqlStr,
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
-        let connection = guard.take(&self.pool).await.map_err(before)?;
+        let taken = match on {
+            On::PoolOrSpare => guard.take_or_spare(&self.pool, &self.spare).await,
+            _ => guard.take(&self.pool).await,
+        };
+        let connection = taken.map_err(before)?;
         self.check(connection).await?;
         let prepared = self.options.prepared_statements;
-        let query = sqlx::query_with(sql.clone(), arguments).persistent(prepared && persistent);
+        let is_rare = matches!(on, On::PoolPlannedEachTime);
+        let query = sqlx::query_with(sql.clone(), arguments).persistent(prepared && !is_rare);
         let answer = if prepared && !self.stricter.load(Ordering::Relaxed) {
             let answer = query.fetch_all(&mut *connection).await;
             if let Err(sqlx::Error::Database(_)) = answer {

@@ -15,7 +15,10 @@ use tokio::{
     time::{error::Elapsed, timeout},
 };
 
-use crate::error::{before, no_answer};
+use crate::{
+    error::{before, no_answer},
+    spare::Spare,
+};
 
 /// A connection of the pool, for one operation.
 pub(crate) struct ConnectionGuard {
@@ -36,6 +39,15 @@ impl ConnectionGuard {
 
     pub(crate) async fn take(&mut self, pool: &PgPool) -> sqlx::Result<&mut PgConnection> {
         let connection = pool.acquire().await?;
+        Ok(self.connection.insert(connection))
+    }
+
+    pub(crate) async fn take_or_spare(
+        &mut self,
+        pool: &PgPool,
+        spare: &Spare,
+    ) -> sqlx::Result<&mut PgConnection> {
+        let connection = spare.acquire(pool).await?;
         Ok(self.connection.insert(connection))
     }
 

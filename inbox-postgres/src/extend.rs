@@ -32,7 +32,7 @@ pub(crate) async fn extend(
         .with(micros(length))
         .finish()?;
     let text = &database.statements.extend;
-    let answer = database.run(On::Pool, text, arguments).await?;
+    let answer = database.run(On::PoolOrSpare, text, arguments).await?;
     let ends = read(only(&answer)?, &sorted).map_err(failed)?;
     Ok(leases
         .iter()

@@ -255,6 +255,7 @@ mod rows;
 mod schema;
 mod settle;
 mod shape;
+mod spare;
 mod sqlstate;
 mod statements;
 mod store;

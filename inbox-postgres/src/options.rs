@@ -314,8 +314,9 @@ impl PostgresOptions {
         self
     }
 
-    /// The most connections that the store opens: 10 unless set. A pool that is handed in keeps
-    /// its own limit.
+    /// The most connections that the store opens for its operations and transactions: 10 unless set. A
+    /// subscription takes one more. So do renewals of leases, when transactions have all of them: those would come too late
+    /// otherwise. A pool that is handed in keeps its own limit.
     #[must_use]
     pub fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections.max(1);

@@ -122,7 +122,8 @@ impl PostgresStore {
 
     /// Uses a pool of the application's. [`close`](inbox_api::Store::close) leaves it open;
     /// the options' `connect_with`, `max_connections` and `acquire_timeout` are the pool's own business.
-    /// Subscriptions take one connection more, with the same settings, outside of the pool.
+    /// Subscriptions take one connection more, with the same settings, outside of the pool; renewals of
+    /// leases another one, when transactions have all of the pool's.
     ///
     /// The pool itself knows no time limit: a transaction that its holder drops on a connection
     /// that has gone silent keeps its place in the pool until the operating system gives the
@@ -213,6 +214,7 @@ impl Store for PostgresStore {
             if let Some(listener) = inner.listener.lock().await.upgrade() {
                 listener.stop();
             }
+            inner.database.spare.close().await;
             if inner.owns_pool {
                 inner.database.pool.close().await;
             }

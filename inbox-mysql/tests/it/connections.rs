@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
-    ErrorKind, Operate as _, Outcome, Settled, Settlement, Store as _, Transactional as _,
+    ErrorKind, Extended, Operate as _, Outcome, Settled, Settlement, Store as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{Executor as _, mysql::MySqlPoolOptions};
@@ -142,6 +142,59 @@ fn the_callers_pool_gets_rid_of_silent_connections() {
         answers(&store, "before").await;
         proxy.silence();
         answers(&store, "a silent connection").await;
+    });
+}
+
+/// Transactions have every connection of the pool, and leases are renewed all the same.
+async fn are_renewed(store: &MySqlStore, connections: usize) {
+    accept(store, &[message("1"), message("2")]).await;
+    let leases: Vec<_> = claim(store, 2).await;
+    let leases: Vec<_> = leases.into_iter().map(|leased| leased.lease).collect();
+    let mut open = Vec::new();
+    for _ in 0..connections {
+        open.push(store.open().await.unwrap());
+    }
+    for _ in 0..3 {
+        let (one, other) = tokio::join!(
+            store.extend(&leases[..1], common::LEASE),
+            store.extend(&leases[1..], common::LEASE)
+        );
+        for extended in [one.unwrap(), other.unwrap()] {
+            assert!(matches!(extended[..], [Extended::Until(_)]), "{extended:?}");
+        }
+    }
+    // All else waits.
+    let refused = store.open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    drop(open);
+    store.close().await;
+}
+
+#[test]
+fn leases_are_renewed_while_transactions_have_all_connections() {
+    on_each(async |inbox, _| {
+        inbox.store().await.close().await;
+        let options = inbox.options.clone().operation_timeout(LIMIT);
+        let store = MySqlStore::connect(options.max_connections(3))
+            .await
+            .unwrap();
+        are_renewed(&store, 3).await;
+    });
+}
+
+#[test]
+fn leases_are_renewed_while_transactions_have_all_connections_of_the_callers_pool() {
+    on_each(async |inbox, _| {
+        inbox.store().await.close().await;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(2)
+            .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
+            .await
+            .unwrap();
+        let options = inbox.options.clone().operation_timeout(LIMIT);
+        let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
+        are_renewed(&store, 2).await;
+        assert!(!pool.is_closed());
     });
 }
 

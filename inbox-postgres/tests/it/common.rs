@@ -1,7 +1,7 @@
 //! Servers for the tests of this crate, inboxes on them, and what the tests say to them.
 
 pub use conformance_tests::samples::{
-    LEASE, begin, claim, claim_one, dead, defer, get, handler, ids, key, message, ordered,
+    LEASE, accept, begin, claim, claim_one, dead, defer, get, handler, ids, key, message, ordered,
     processed, request, retry, settle, terms, worker,
 };
 use std::{

@@ -27,6 +27,7 @@ mod payloads;
 mod plans;
 mod pooler;
 mod pooler_failures;
+mod renewals;
 mod restore;
 mod schema;
 mod time_limits;

@@ -36,9 +36,10 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// [`Router::on_failure_in_transaction`](crate::Router::on_failure_in_transaction).
 ///
 /// The transaction is open while the handler runs, so the handler should be short, and each running
-/// handler occupies a connection. Where the store has a pool (PostgreSQL's has ten connections
+/// handler occupies a connection. Where the store has a pool (those of PostgreSQL and MySQL have ten connections
 /// unless set), keep the [`concurrency`](crate::Router::concurrency) of all such routers together a few
-/// below its size, so that claims, settlements and renewals of leases need not queue behind handlers. A
+/// below its size, so that claims and settlements need not queue behind handlers. Leases are renewed all the
+/// same: over a connection more, when handlers have all of the pool's. A
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
 /// the transaction too.
 ///

@@ -10,8 +10,8 @@ use std::{
 use futures_util::{future::join_all, stream};
 use inbox::postgres::PostgresStore;
 use inbox::{
-    CancellationToken, ErrorKind, Failure, InlineConsumer, Janitor, LeaseTerms, Message,
-    Operate as _, OrderingKey, Processor, Receipt, Receiver, Router, Schema as _, State,
+    CancellationToken, ClaimRequest, ErrorKind, Failure, InlineConsumer, Janitor, LeaseTerms,
+    Message, Operate as _, OrderingKey, Processor, Receipt, Receiver, Router, Schema as _, State,
     Store as _, Summary, WorkerName,
     inline::{Consumed, OnDuplicate, consume_in_transaction},
     receiver::StreamSource,
@@ -177,6 +177,44 @@ async fn more_handlers_than_connections_get_through() {
     let summary = drained(processor, &place).await.unwrap();
     assert_eq!((summary.processed, summary.lease_lost), (200, 0));
     assert_eq!(place.effects().await.len(), 200);
+}
+
+/// More handlers than connections, each longer than its lease; another worker looks for leases that
+/// have run out.
+#[tokio::test]
+async fn handlers_on_all_connections_keep_their_leases() {
+    const LEASE: Duration = Duration::from_millis(800);
+    let Some(place) = Place::shared().await else {
+        return;
+    };
+    let messages: Vec<_> = (0..4).map(|n| message(format!("fine-{n}"))).collect();
+    receive(&place, &messages).await;
+    let options = inbox::postgres::PostgresOptions::from_url(&place.url).unwrap();
+    let options = options.schema(place.schema.clone()).max_connections(2);
+    let store = PostgresStore::connect(options).await.unwrap();
+    let builder = place.writer(&store, 3 * LEASE).lease(LEASE);
+    let processor = builder.concurrency(4).look_ahead(0).build().unwrap();
+    let another = async {
+        let count = async |state| place.statistics().await.count(state);
+        eventually("leases", async || count(State::Leased).await == 4).await;
+        let worker = WorkerName::new("another").unwrap();
+        let terms = LeaseTerms::new(FOR_EVER, worker).unwrap();
+        let request = ClaimRequest {
+            handlers: vec![billing()],
+            limit: 4,
+            run_limit: 1,
+            terms,
+        };
+        while count(State::Processed).await < 4 {
+            let claims = place.store.claim(&request).await.unwrap();
+            assert!(claims.leased.is_empty(), "{:?}", claims.leased);
+            tokio::time::sleep(LEASE / 8).await;
+        }
+    };
+    let (summary, ()) = tokio::join!(drained(processor, &place), another);
+    let summary = summary.unwrap();
+    assert_eq!((summary.processed, summary.retried), (4, 0), "{summary:?}");
+    assert_eq!(place.effects().await.len(), 4);
 }
 
 /// The processor looks by itself once an hour, so only a notification can start the handler.
