@@ -17,7 +17,7 @@
 //! | for a response that was too large to be kept, or a stream | 410 `response-not-kept` |
 //! | whose service panicked, or broke its response off | 500 `failed`; the next copy runs |
 //! | whose transaction cannot be committed | 500 `failed`, nothing is kept, and the next copy runs; 503 where the store asks for another try |
-//! | whose message an operator discarded or made dead | 409 `key-closed` |
+//! | whose message an operator discarded or made dead, or the janitor gave up | 409 `key-closed`, until it is purged |
 //!
 //! Errors are problem documents (RFC 9457) with a member `code`.
 //!
@@ -81,7 +81,8 @@
 //! When the store is away as the service ends, the client still gets its response, since asking it to try again
 //! would bring the second run about: this process knows the response, and records and replays it when a copy
 //! comes; another process may run the request again when the lease has run out. In a transaction nothing
-//! has happened then, and the client gets 503.
+//! has happened then, and the client gets 503. When the store's answer to a first request is lost in an outage, its
+//! key may be leased though nothing runs: copies get 409 until that lease has run out, and then one of them runs.
 //!
 //! A copy that comes with another request while the first is under way gets 409, and 422 afterwards.
 //! Keys live until a [`Janitor`](inbox::Janitor) purges them: let it
@@ -236,10 +237,9 @@ where
     /// Sets how many transactions are open at one time; 8 unless set. Other requests wait for up to ten seconds,
     /// their keys leased, and then get 503.
     ///
-    /// Each has a connection of the store's pool until its service has run, and leases are renewed over the same
-    /// pool: keep this below its number of connections, by two for a start, and lower where others use it too. Where
-    /// all of them are taken, leases run out under services that go on for longer than
-    /// [`lease`](Self::lease): nothing happens twice, but the longer one's work is lost, and answered 503. PostgreSQL and MySQL
+    /// Each has a connection of the store's pool until its service has run. Keep this below its number of
+    /// connections, by two for a start, and lower where others use it too: keys are looked up and leased over the same
+    /// pool. Leases are renewed in any case, over a connection more where the pool has none left. PostgreSQL and MySQL
     /// have 10 connections unless set (`max_connections`). SQLite has one writer: 1 is right there where
     /// services are slow, since renewals wait behind all transactions that wait for it.
     #[must_use]

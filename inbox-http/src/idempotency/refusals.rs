@@ -74,7 +74,7 @@ impl Refusal {
                 }
             }
             Self::Closed => {
-                let title = "This Idempotency-Key was closed by an operator";
+                let title = "This Idempotency-Key is closed: its request was given up";
                 new(StatusCode::CONFLICT, "key-closed", title)
             }
             Self::Failed => {

@@ -1,8 +1,11 @@
 //! The service behind the layer: decides, runs in a task, keeps and replays.
 
 use std::{
-    fmt, mem,
-    pin::Pin,
+    fmt,
+    future::poll_fn,
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
 };
@@ -143,6 +146,8 @@ enum Unkept<E> {
     OtherRequest,
     Status(StatusCode),
     Service(E),
+    /// The text of a panic may have something of the request in it, and is not repeated.
+    Panicked,
     BrokenResponse,
     /// The store could not be asked for a transaction, or has to be asked again.
     Store(Error),
@@ -156,6 +161,7 @@ impl<E: fmt::Display> fmt::Display for Unkept<E> {
             Self::OtherRequest => f.write_str("another request came with the same key"),
             Self::Status(status) => write!(f, "status {}", status.as_u16()),
             Self::Service(error) => error.fmt(f),
+            Self::Panicked => f.write_str("the service panicked"),
             Self::BrokenResponse => f.write_str("the response's body broke off"),
             Self::Store(error) | Self::Uncommitted(error) => error.fmt(f),
         }
@@ -253,11 +259,14 @@ impl<U: Unit> IdempotencyLayer<U> {
                 .open(&leased.lease, request.extensions_mut())
                 .await;
             let opened = opened.map_err(Unkept::Store)?;
-            let answered = match inner.call(request).await {
-                Ok(answered) => self.keep(answered, &fingerprint).await,
-                Err(error) => Err((Unkept::Service(error), None)),
+            let answering = async {
+                match inner.call(request).await {
+                    Ok(answered) => self.keep(answered, &fingerprint).await,
+                    Err(error) => Err((Unkept::Service(error), None)),
+                }
             };
-            match answered {
+            let answered = unless_it_panics(answering).await;
+            match answered.unwrap_or(Err((Unkept::Panicked, None))) {
                 Ok((answered, kept)) => {
                     let mark = || Kept::without_response(&fingerprint, kept.status).encode();
                     let mut result = kept.encode();
@@ -370,8 +379,7 @@ impl<U: Unit> IdempotencyLayer<U> {
                 Refusal::Failed
             }
             Err(ConsumeError::Stopped) => Refusal::Unavailable,
-            // Its text may have something of the request in it; it is kept with the message.
-            Err(ConsumeError::Panicked(_)) => {
+            Err(ConsumeError::Handler(Unkept::Panicked) | ConsumeError::Panicked(_)) => {
                 tracing::error!("request failed: its service panicked");
                 Refusal::Failed
             }
@@ -414,6 +422,19 @@ impl<U: Unit> IdempotencyLayer<U> {
             .insert(marker, HeaderValue::from_static("true"));
         Ok(response)
     }
+}
+
+/// What comes of this; `None` when it panics.
+async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+        match polled {
+            Ok(polled) => polled.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    })
+    .await
 }
 
 /// Whether a response goes on for as long as the client listens.

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-use super::{Delivery, Provider, VerifyError};
+use super::{Delivery, Provider, Signature, VerifyError};
 
 struct Sent {
     uri: Uri,
@@ -169,6 +170,42 @@ fn shopify() {
     let sent = sent("/", &[header], r#"{"id":820982911946154508}"#);
     let new = |secrets: &[&str]| Provider::shopify(secrets).unwrap();
     judge(new, "hush", "x-shopify-hmac-sha256", &sent, 0);
+}
+
+/// The HMACs of RFC 2202 (SHA-1) and RFC 4231, their second test case, as the builder for one's own reads them.
+#[test]
+fn each_hash_of_the_builder() {
+    let header = || HeaderName::from_static("x-signature");
+    let (secret, body) = ("Jefe", "what do ya want for nothing?");
+    let sha1 = "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79";
+    let sha256 = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+    let sha512 = "164b7a7bfcf819e2e395fbe73b56e0a387bd64222e831fd610270cd7ea250554\
+                  9758bf75c05a994a6d034f65f8f0e6fdcaeab1a34d4a6b4b636e070a38bce737";
+    let all = [
+        (Signature::sha1(header()), sha1),
+        (Signature::sha256(header()), sha256),
+        (Signature::sha512(header()), sha512),
+    ];
+    for (signature, hex) in &all {
+        let new = |signature: Signature, secrets: &[&str]| {
+            Provider::new("own", signature.secrets(secrets).unwrap())
+        };
+        let sent_with = |text: &str| sent("/", &[("x-signature", text)], body);
+        let plain = |secrets: &[&str]| new(signature.clone(), secrets);
+        judge(plain, secret, "x-signature", &sent_with(hex), 0);
+        let base64 = BASE64.encode(hex::decode(hex).unwrap());
+        let in_base64 = |secrets: &[&str]| new(signature.clone().base64(), secrets);
+        judge(in_base64, secret, "x-signature", &sent_with(&base64), 0);
+        // No other hash, encoding or length.
+        let wrong = all.iter().map(|(_, other)| *other);
+        for wrong in wrong
+            .filter(|other| other != hex)
+            .chain([&*base64, "", &hex[2..]])
+        {
+            let checked = check(&plain(&[secret]), &sent_with(wrong), 0);
+            assert_eq!(checked, Err(VerifyError::Wrong), "{wrong}");
+        }
+    }
 }
 
 #[test]

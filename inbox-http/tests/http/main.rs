@@ -1,4 +1,5 @@
-//! Every rule through a real connection, on SQLite and PostgreSQL; transactions also on MariaDB and MongoDB.
+//! Every rule through a real connection, on SQLite and PostgreSQL; transactions also on MariaDB, MySQL
+//! and MongoDB, and in short on Redis.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,6 +12,7 @@ mod budget;
 mod crash;
 mod hostile;
 mod idempotency;
+mod logged;
 mod more_places;
 mod places;
 mod server;

@@ -1,12 +1,12 @@
-//! Inboxes on the other stores that have transactions.
+//! Inboxes on the other stores.
 
 use std::sync::{
-    LazyLock,
+    Arc, LazyLock,
     atomic::{AtomicU32, Ordering},
 };
 
 use inbox::{
-    Result, Schema as _, Transactional,
+    Inbox, Result, Schema as _, Transactional,
     mongo::{
         MongoOptions, MongoStore,
         mongodb::{
@@ -15,6 +15,7 @@ use inbox::{
         },
     },
     mysql::{MySqlOptions, MySqlStore},
+    redis::{RedisOptions, RedisStore},
 };
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection};
 use test_servers::{Kind, Server, require_or_skip};
@@ -25,9 +26,13 @@ type Found = LazyLock<Result<Option<Server>, test_servers::Error>>;
 
 static MARIADB: Found = LazyLock::new(|| require_or_skip(Kind::Mariadb));
 
+static MYSQL: Found = LazyLock::new(|| require_or_skip(Kind::Mysql));
+
 static MONGODB: Found = LazyLock::new(|| require_or_skip(Kind::MongodbSet));
 
 static FERRETDB: Found = LazyLock::new(|| require_or_skip(Kind::Ferretdb));
+
+static REDIS: Found = LazyLock::new(|| require_or_skip(Kind::Redis));
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -56,17 +61,28 @@ fn at_the_end(found: &Found, work: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-pub(crate) struct MariaDb {
+/// On MariaDB, or on MySQL.
+pub(crate) struct OnMySql<const IS_ORACLES: bool> {
     store: MySqlStore,
     url: String,
     database: String,
 }
 
-impl Place for MariaDb {
+pub(crate) type MariaDb = OnMySql<false>;
+
+pub(crate) type MySql = OnMySql<true>;
+
+impl<const IS_ORACLES: bool> OnMySql<IS_ORACLES> {
+    fn server() -> &'static Found {
+        if IS_ORACLES { &MYSQL } else { &MARIADB }
+    }
+}
+
+impl<const IS_ORACLES: bool> Place for OnMySql<IS_ORACLES> {
     type Store = MySqlStore;
 
     async fn make() -> Option<Self> {
-        let url = url_of(&MARIADB).await?;
+        let url = url_of(Self::server()).await?;
         let url = format!("mysql://{}", url.split_once("://").unwrap().1);
         let database = new_database();
         let mut connection = MySqlConnection::connect(&url).await.unwrap();
@@ -113,12 +129,45 @@ impl Place for MariaDb {
     }
 }
 
-impl Drop for MariaDb {
+impl<const IS_ORACLES: bool> Drop for OnMySql<IS_ORACLES> {
     fn drop(&mut self) {
         let (url, drop) = (self.url.clone(), format!("DROP DATABASE {}", self.database));
-        at_the_end(&MARIADB, async move {
+        at_the_end(Self::server(), async move {
             let mut connection = MySqlConnection::connect(&url).await.unwrap();
             connection.execute(AssertSqlSafe(drop)).await.unwrap();
+        });
+    }
+}
+
+/// On Redis, which has no transactions of several statements.
+pub(crate) struct OnRedis {
+    store: RedisStore,
+    url: String,
+}
+
+impl OnRedis {
+    pub(crate) async fn make() -> Option<Self> {
+        let url = format!("{}?inbox={}", url_of(&REDIS).await?, new_database());
+        let store = redis_store(&url).await;
+        store.create().await.unwrap();
+        Some(Self { store, url })
+    }
+
+    pub(crate) fn inbox(&self) -> Arc<dyn Inbox> {
+        Arc::new(self.store.clone())
+    }
+}
+
+async fn redis_store(url: &str) -> RedisStore {
+    let options = RedisOptions::from_url(url).unwrap();
+    RedisStore::connect(options).await.unwrap()
+}
+
+impl Drop for OnRedis {
+    fn drop(&mut self) {
+        let url = self.url.clone();
+        at_the_end(&REDIS, async move {
+            redis_store(&url).await.remove().await.unwrap();
         });
     }
 }

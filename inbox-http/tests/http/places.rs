@@ -132,18 +132,8 @@ impl Place for Postgres {
             server.as_ref().map(|server| server.url().to_owned())
         });
         let url = url.await.unwrap()?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let schema = format!("http_{}_{number}", std::process::id());
-        let schema = SchemaName::new(schema).unwrap();
-        let options = PostgresOptions::from_url(&url)
-            .unwrap()
-            .schema(schema.clone());
-        let store = PostgresStore::connect(options).await.unwrap();
-        store.create().await.unwrap();
-        let mut connection = PgConnection::connect(&url).await.unwrap();
-        let create = format!("CREATE TABLE \"{schema}\".effects (id text NOT NULL)");
-        connection.execute(AssertSqlSafe(create)).await.unwrap();
-        Some(Self { store, url, schema })
+        let options = PostgresOptions::from_url(&url).unwrap();
+        Some(Self::at(url, options).await)
     }
 
     fn store(&self) -> PostgresStore {
@@ -180,6 +170,33 @@ impl Sqlite {
 }
 
 impl Postgres {
+    async fn at(url: String, options: PostgresOptions) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("http_{}_{number}", std::process::id());
+        let schema = SchemaName::new(schema).unwrap();
+        let options = options.schema(schema.clone());
+        let store = PostgresStore::connect(options).await.unwrap();
+        store.create().await.unwrap();
+        let mut connection = PgConnection::connect(&url).await.unwrap();
+        let create = format!("CREATE TABLE \"{schema}\".effects (id text NOT NULL)");
+        connection.execute(AssertSqlSafe(create)).await.unwrap();
+        Self { store, url, schema }
+    }
+
+    /// On a server that only this test has, to be harmed, by a store whose operations take no longer than this.
+    pub(crate) async fn with_own_server(limit: Duration) -> Option<(Self, Server)> {
+        let server = tokio::task::spawn_blocking(|| require_or_skip(Kind::Postgres));
+        let server = server
+            .await
+            .unwrap()
+            .unwrap_or_else(|error| panic!("{error}"));
+        let server = server.filter(|server| !server.is_shared())?;
+        let url = server.url().to_owned();
+        let options = PostgresOptions::from_url(&url).unwrap();
+        let options = options.operation_timeout(limit).acquire_timeout(limit / 2);
+        Some((Self::at(url, options).await, server))
+    }
+
     pub(crate) fn url(&self) -> &str {
         &self.url
     }

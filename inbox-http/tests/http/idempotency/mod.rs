@@ -2,7 +2,11 @@
 
 mod bodies;
 mod failures;
+mod keeping;
+mod logs;
 mod nested;
+mod other_stores;
+mod outage;
 mod pool;
 mod rules;
 mod transactions;

@@ -11,12 +11,15 @@ use inbox_http::{
     IdempotencyLayer,
     idempotency::{InTransaction, Tx},
 };
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use super::Runs;
 use crate::{
     places::{Place, Postgres, Sqlite},
-    server::Site,
+    server::{Site, until},
 };
 
 const LEASE: Duration = Duration::from_millis(500);
@@ -101,6 +104,43 @@ async fn leases_are_renewed_while_transactions_take_all_connections_on_postgresq
     let elsewhere = PostgresStore::connect(options).await.unwrap();
     let load = (16, 4 * LEASE);
     all_keep_their_leases(place, elsewhere, None, load).await;
+}
+
+/// Its key is free again when it is told to come later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waited_too_long_for_its_transaction_is_told_to_come_again() {
+    let Some(place) = Postgres::make().await else {
+        return;
+    };
+    let (runs, gate) = (Runs::default(), Arc::new(Notify::new()));
+    let handler = {
+        let (runs, gate) = (runs.clone(), gate.clone());
+        async move |_: Tx<PostgresStore>| {
+            let number = runs.count();
+            if number == 1 {
+                gate.notified().await;
+            }
+            format!("run {number}")
+        }
+    };
+    let layer = IdempotencyLayer::in_transaction(place.store(), "bookings").unwrap();
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer.max_transactions(1));
+    let site = Site::serve(app).await;
+    let meanwhile = async {
+        until(async || runs.so_far() == 1).await;
+        let late = site.with_key("/", "late", "").await;
+        assert_eq!(late.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(late.problem(), "store-unavailable");
+        assert!(late.header("retry-after").is_some());
+        assert_eq!(runs.so_far(), 1);
+        gate.notify_one();
+    };
+    let (first, ()) = tokio::join!(site.with_key("/", "first", ""), meanwhile);
+    assert_eq!(first.text(), "run 1");
+    let late = site.with_key("/", "late", "").await;
+    assert_eq!((late.text(), late.is_replay()), ("run 2", false));
 }
 
 /// There is one writer.

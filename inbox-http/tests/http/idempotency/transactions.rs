@@ -32,6 +32,14 @@ on_stores!(
     mongodb: crate::more_places::MongoDb,
 );
 
+// It differs from MariaDB in locks and in what it says of them.
+on_store!(
+    mysql: crate::more_places::MySql,
+    effects_and_response_commit_together,
+    what_is_not_kept_is_rolled_back,
+    of_many_copies_at_once_one_has_effects,
+);
+
 #[tokio::test]
 async fn a_server_without_transactions_is_refused() {
     let Some(store) = on_ferretdb().await else {

@@ -3,6 +3,7 @@
 mod cloud_events;
 #[cfg(feature = "metrics")]
 mod counted;
+mod own;
 mod rules;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};

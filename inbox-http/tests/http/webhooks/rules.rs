@@ -1,10 +1,6 @@
 //! What is stored, and what is refused.
 
-use std::{
-    io,
-    sync::{Arc, Mutex, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use axum::Router;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
@@ -14,10 +10,10 @@ use inbox_http::{
     Endpoint, Provider, WebhookReceiver,
     webhooks::{Part, Signature},
 };
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::{base64_signature, hex_signature, sign};
 use crate::{
+    logged::Log,
     places::{Away, Place, in_memory, on_each_store},
     server::{Answer, Site, seconds_now, until},
 };
@@ -489,40 +485,10 @@ async fn what_cannot_be_an_endpoint_is_refused() {
     assert!(header().over([Part::Text("a")]).secrets(["a"]).is_err());
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
 /// In one thread, whose logs are all here, at their most talkative.
 #[tokio::test]
 async fn neither_secrets_nor_payloads_are_logged() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(log.clone())
-        .finish();
-    // With a single subscriber around, an event that another test's thread comes to first would be
-    // switched off for all threads.
-    let _another = tracing::Dispatch::new(tracing_subscriber::registry());
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = Log::of(tracing::Level::TRACE);
     let receiver = WebhookReceiver::new(in_memory().await)
         .endpoint("/github", github())
         .unwrap();
@@ -535,11 +501,12 @@ async fn neither_secrets_nor_payloads_are_logged() {
         deliver(&site, SECRET, &"x".repeat(300), body).await.status,
         422
     );
-    let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(logged.contains("webhook refused"), "{logged}");
+    let logged = log.lines(&["inbox"]);
+    let refusals = log.lines(&["webhook refused"]);
+    assert_eq!(refusals.len(), 2, "{logged:#?}");
     let signature = hex::encode(sign(SECRET, body));
     let secrets = [SECRET, "4242-4242", &signature];
-    for line in logged.lines().filter(|line| line.contains("inbox")) {
+    for line in logged {
         for secret in secrets {
             assert!(!line.contains(secret), "{line}");
         }
