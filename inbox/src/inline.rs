@@ -61,7 +61,7 @@ use drain::UnderWay;
 use memory::{Memory, Running, Unrecorded};
 
 use crate::{
-    AfterDead, Begun, Effect, Error, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message,
+    AfterDead, Begun, Effect, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message,
     Outcome, Remedy, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
     expiry::expiry_reason,
@@ -72,6 +72,10 @@ use crate::{
 };
 
 type Classify = Arc<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
+
+/// For how long a call of the store is repeated. A call may itself wait for a store that is away, and who called
+/// waits for all of them.
+const REPEATED_FOR: Duration = Duration::from_secs(5);
 
 /// Who settles a message that was handled.
 #[derive(Clone, Copy)]
@@ -215,7 +219,8 @@ impl InlineConsumer {
 
     /// Sets how long one call of the store may take. Default: 60 seconds, twice the
     /// `operation_timeout` of the stores; set both when a store is to take longer. A call that
-    /// exceeds it is given up and made again, where that is safe; one that has taken a sixth of it,
+    /// exceeds it is given up. One that failed for the moment is made again, where that is safe, a few times until
+    /// five seconds have passed since the first, and a settlement once in any case. One that has taken a sixth of it,
     /// or ten seconds, is warned of, once in an outage. Less than a millisecond is taken as one. A renewal is given up sooner, after
     /// half a lease (or five seconds, if that is longer), so that there is time for another.
     #[must_use]
@@ -427,11 +432,15 @@ impl InlineConsumer {
         }
         // Also what a copy that was waited for has finished meanwhile.
         self.record_first(message).await?;
+        let called = Instant::now();
         // After a lost reply the lease may be ours without our holding its token; asking again
         // would only find the message busy.
         (|| self.store.begin(message, &self.terms))
             .retry(a_few_times())
-            .when(|error| error.is_retryable() && error.effect() == Effect::None)
+            .when(|error| {
+                let is_safe = error.is_retryable() && error.effect() == Effect::None;
+                is_safe && called.elapsed() < REPEATED_FOR
+            })
             .await
     }
 
@@ -525,9 +534,15 @@ impl InlineConsumer {
 
     /// Settling is idempotent, so a lost reply is a reason to repeat it.
     async fn settle_as_is(&self, lease: &Lease, outcome: &Outcome) -> Result<Settled> {
+        let called = Instant::now();
+        // Once in any case: what met a connection that has gone silent may have another one then.
+        let mut is_repeated = false;
         (|| self.store.settle_one(lease, outcome.clone()))
             .retry(a_few_times())
-            .when(Error::is_retryable)
+            .when(|error| {
+                let is_first = !std::mem::replace(&mut is_repeated, true);
+                error.is_retryable() && (is_first || called.elapsed() < REPEATED_FOR)
+            })
             .await
     }
 }

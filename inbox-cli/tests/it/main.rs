@@ -29,6 +29,7 @@ mod mongodb;
 mod mysql;
 mod operating;
 mod output;
+mod packaging;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod posting;

@@ -211,6 +211,12 @@ impl Place {
         }
     }
 
+    /// With further settings in its URL.
+    pub(crate) fn with(mut self, settings: &str) -> Self {
+        self.store = Some(format!("{}&{settings}", self.store()));
+        self
+    }
+
     /// Where the inbox is, with all settings.
     pub(crate) fn store(&self) -> &str {
         self.store.as_deref().unwrap()

@@ -1,7 +1,7 @@
 //! A server that is killed amid requests, whose clients ask again until they have an answer.
 //!
 //! `INBOX_HTTP_CRASH_REQUESTS` is how many requests, 300 unless set, and `INBOX_HTTP_CRASH_CLIENTS` how many of
-//! them at a time, 20 unless set. A server is killed after every fiftieth, or once a client's number is higher.
+//! them at a time, 20 unless set. A server is killed after every fiftieth answer, or twentieth part of all of them.
 
 use std::{
     process::Stdio,
@@ -39,6 +39,8 @@ const LISTENS: &str = "listening on ";
 
 /// At least.
 const REQUESTS_PER_KILL: usize = 50;
+/// At most.
+const KILLS: usize = 20;
 /// For a key whose server was killed.
 const LEASE: Duration = Duration::from_secs(1);
 
@@ -110,17 +112,19 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 async fn kill_amid_requests(told: &str) -> Vec<String> {
     let requests = setting("INBOX_HTTP_CRASH_REQUESTS", 300);
     let at_a_time = setting("INBOX_HTTP_CRASH_CLIENTS", 20);
-    let per_kill = REQUESTS_PER_KILL.max(at_a_time);
+    let per_kill = REQUESTS_PER_KILL.max(requests / KILLS);
     let began = Instant::now();
     let (mut server, port) = start(told).await;
-    let (ports, port) = watch::channel(port);
+    let ports = watch::Sender::new(port);
     let next = Arc::new(AtomicUsize::new(0));
     let answers = Arc::new(Mutex::new(Vec::new()));
+    // Each request that is under way has a connection to itself.
+    let client = client();
     let clients: Vec<_> = (0..at_a_time)
         .map(|_| {
-            let (next, answers, port) = (next.clone(), answers.clone(), port.clone());
+            let (next, answers, port) = (next.clone(), answers.clone(), ports.subscribe());
+            let client = client.clone();
             tokio::spawn(async move {
-                let client = client();
                 loop {
                     let number = next.fetch_add(1, Ordering::SeqCst);
                     if number >= requests {
@@ -156,10 +160,9 @@ async fn kill_amid_requests(told: &str) -> Vec<String> {
     eprintln!("{kind}: {requests} requests, {at_a_time} at a time, {kills} kills, {seconds} s");
     let answers = std::mem::take(&mut *answers.lock().unwrap());
     assert_eq!(answers.len(), requests);
-    let client = client();
     for answer in &answers {
         let (key, _) = answer.split_once(' ').unwrap();
-        let again = insist(&client, &port, key).await;
+        let again = insist(&client, &ports.subscribe(), key).await;
         assert_eq!(again.text(), answer);
         assert!(again.is_replay());
     }

@@ -193,7 +193,7 @@ impl Postgres {
         let server = server.filter(|server| !server.is_shared())?;
         let url = server.url().to_owned();
         let options = PostgresOptions::from_url(&url).unwrap();
-        let options = options.operation_timeout(limit).acquire_timeout(limit / 2);
+        let options = options.operation_timeout(limit).acquire_timeout(limit / 4);
         Some((Self::at(url, options).await, server))
     }
 

@@ -3,6 +3,9 @@
 mod api;
 mod configuration;
 mod dashboard;
+#[cfg(feature = "postgres")]
+mod outage;
+mod posting;
 mod service;
 mod stopping;
 mod webhooks;
