@@ -80,7 +80,8 @@
 //!
 //! When the store is away as the service ends, the client still gets its response, since asking it to try again
 //! would bring the second run about: this process knows the response, and records and replays it when a copy
-//! comes; another process may run the request again when the lease has run out. In a transaction nothing
+//! comes; another process may run the request again when the lease has run out. When that has happened by the time the
+//! service ends, the client gets 409, and then the other run's response. In a transaction nothing
 //! has happened then, and the client gets 503. When the store's answer to a first request is lost in an outage, its
 //! key may be leased though nothing runs: copies get 409 until that lease has run out, and then one of them runs.
 //!

@@ -51,7 +51,11 @@ use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::OptionFuture};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{
+    sync::Semaphore,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 pub use answer::{Cause, ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicate};
@@ -61,8 +65,8 @@ use drain::UnderWay;
 use memory::{Memory, Running, Unrecorded};
 
 use crate::{
-    AfterDead, Begun, Effect, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message,
-    Outcome, Remedy, Result, Settled, Store, StoreExt as _,
+    AfterDead, Begun, Effect, Error, ErrorKind, Extended, Failure, Hooks, Lease, LeaseTerms,
+    Leased, Message, Outcome, Remedy, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
     expiry::expiry_reason,
     hooks::Call,
@@ -76,6 +80,10 @@ type Classify = Arc<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
 /// For how long a call of the store is repeated. A call may itself wait for a store that is away, and who called
 /// waits for all of them.
 const REPEATED_FOR: Duration = Duration::from_secs(5);
+
+/// How many messages are begun at a time. More than a store's connections are busy with; but what is to be settled must
+/// not wait behind thousands that are to be begun, until it cannot be recorded and their leases have run out.
+const BEGINS: usize = 128;
 
 /// Who settles a message that was handled.
 #[derive(Clone, Copy)]
@@ -101,6 +109,7 @@ pub struct InlineConsumer {
     classify: Vec<Classify>,
     hooks: Option<Arc<dyn Hooks>>,
     memory: Memory,
+    begins: Arc<Semaphore>,
     under_way: UnderWay,
 }
 
@@ -126,6 +135,7 @@ impl InlineConsumer {
             classify: Vec::new(),
             hooks: None,
             memory: Memory::default(),
+            begins: Arc::new(Semaphore::new(BEGINS)),
             under_way: UnderWay::default(),
         }
     }
@@ -432,6 +442,12 @@ impl InlineConsumer {
         }
         // Also what a copy that was waited for has finished meanwhile.
         self.record_first(message).await?;
+        let waiting = timeout(REPEATED_FOR, self.begins.acquire());
+        let Ok(Ok(_turn)) = waiting.await else {
+            let context = "too many messages wait to be begun";
+            let error = Error::new(ErrorKind::Unavailable, context).with_effect(Effect::None);
+            return Err(error.in_operation("begin"));
+        };
         let called = Instant::now();
         // After a lost reply the lease may be ours without our holding its token; asking again
         // would only find the message busy.

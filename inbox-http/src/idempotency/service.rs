@@ -378,15 +378,21 @@ impl<U: Unit> IdempotencyLayer<U> {
                 tracing::error!(%error, "request failed: its transaction cannot be committed");
                 Refusal::Failed
             }
+            // Another worker has run it meanwhile, or does. The response that counts is that one's.
+            Err(ConsumeError::Unrecorded(None)) => {
+                tracing::warn!(
+                    "response not given: the request's lease was lost, and it ran again"
+                );
+                Refusal::InProgress
+            }
             Err(ConsumeError::Stopped) => Refusal::Unavailable,
             Err(ConsumeError::Handler(Unkept::Panicked) | ConsumeError::Panicked(_)) => {
                 tracing::error!("request failed: its service panicked");
                 Refusal::Failed
             }
             other => {
-                if let Err(ConsumeError::Unrecorded(error)) = &other {
-                    let error = error.as_ref().map(ToString::to_string);
-                    tracing::warn!(error, "response not recorded; the request may run again");
+                if let Err(ConsumeError::Unrecorded(Some(error))) = &other {
+                    tracing::warn!(%error, "response not recorded; the request may run again");
                 }
                 if let Some(response) = response {
                     let is_done = matches!(other, Ok(Consumed::Ran { .. }));

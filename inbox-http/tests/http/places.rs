@@ -236,11 +236,14 @@ impl Drop for Postgres {
     }
 }
 
-/// A store that is away on command, and counts calls of `receive`.
+/// A store that is away on command, counts calls of `receive`, and takes its time for `begin`.
 pub(crate) struct Away {
     inner: Arc<dyn Inbox>,
     pub(crate) is_away: AtomicBool,
     pub(crate) receives: AtomicUsize,
+    begins: AtomicUsize,
+    /// The most that were called at a time.
+    pub(crate) most_begins: AtomicUsize,
 }
 
 impl Away {
@@ -249,6 +252,8 @@ impl Away {
             inner,
             is_away: AtomicBool::new(false),
             receives: AtomicUsize::new(0),
+            begins: AtomicUsize::new(0),
+            most_begins: AtomicUsize::new(0),
         })
     }
 
@@ -293,7 +298,12 @@ impl Store for Away {
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         self.check("begin")?;
-        self.inner.begin(message, terms).await
+        let begins = self.begins.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most_begins.fetch_max(begins, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let begun = self.inner.begin(message, terms).await;
+        self.begins.fetch_sub(1, Ordering::SeqCst);
+        begun
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {

@@ -19,6 +19,7 @@ on_each_store!(
     after_a_panic_the_next_one_runs,
     a_store_that_is_away_lets_nothing_through,
     what_could_not_be_recorded_does_not_run_again,
+    a_response_whose_lease_was_lost_gives_way_to_the_others,
     a_layer_that_was_drained_lets_nothing_through,
 );
 
@@ -210,4 +211,72 @@ async fn a_layer_that_was_drained_lets_nothing_through<P: Place>(place: P) {
         "store-unavailable"
     );
     assert_eq!(runs.so_far(), 0);
+}
+
+/// Renewals fail until the lease has run out, and another process runs the copy.
+async fn a_response_whose_lease_was_lost_gives_way_to_the_others<P: Place>(place: P) {
+    let (runs, store, gate) = (
+        Runs::default(),
+        Away::new(place.inbox()),
+        Arc::new(Notify::new()),
+    );
+    let handler = |gate: Option<Arc<Notify>>| {
+        let runs = runs.clone();
+        async move || {
+            let number = runs.count();
+            if let Some(gate) = gate {
+                gate.notified().await;
+            }
+            format!("run {number}")
+        }
+    };
+    let lease = Duration::from_millis(500);
+    let site = async |store, gate| {
+        let layer = layer(store).lease(lease).unwrap();
+        let app = Router::new().route("/", post(handler(gate))).layer(layer);
+        Site::serve(app).await
+    };
+    let here = site(store.clone(), Some(gate.clone())).await;
+    let elsewhere = site(place.inbox(), None).await;
+    let others = async {
+        until(async || runs.so_far() == 1).await;
+        store.set(true);
+        until(async || elsewhere.with_key("/", "k", "").await.status == 200).await;
+        store.set(false);
+        gate.notify_one();
+    };
+    let (first, ()) = tokio::join!(here.with_key("/", "k", ""), others);
+    assert_eq!(
+        (first.status.as_u16(), first.problem().as_str()),
+        (409, "in-progress")
+    );
+    assert!(first.header("retry-after").is_some());
+    for site in [&here, &elsewhere] {
+        let again = site.with_key("/", "k", "").await;
+        assert!(again.is_replay());
+        assert_eq!(again.text(), "run 2");
+    }
+    assert_eq!(runs.so_far(), 2);
+}
+
+/// However many there are, those that are done need not wait behind all that begin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_requests_at_once_some_begin_at_a_time() {
+    let (runs, store) = (Runs::default(), Away::new(crate::places::in_memory().await));
+    let handler = {
+        let runs = runs.clone();
+        async move || format!("run {}", runs.count())
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(store.clone()));
+    let site = Site::serve(app).await;
+    let keys: Vec<_> = (0..1000).map(|key| key.to_string()).collect();
+    let answers = keys.iter().map(|key| site.with_key("/", key, ""));
+    for answer in futures_util::future::join_all(answers).await {
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    assert_eq!(runs.so_far(), 1000);
+    let most = store.most_begins.load(std::sync::atomic::Ordering::SeqCst);
+    assert!((2..=128).contains(&most), "{most}");
 }
