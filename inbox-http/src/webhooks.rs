@@ -13,6 +13,7 @@
 //! | to a path without an endpoint | 404 `unknown-endpoint` of the [service](WebhookReceiver::into_service); of a [router](WebhookReceiver::into_router) the application's own 404 |
 //! | other than POST | 405 `method-not-allowed` |
 //! | of another content type | 415 `wrong-content-type` |
+//! | compressed, by `Content-Encoding` | 415 `encoded` |
 //! | over the limit, too slow, or cut off | 413 `too-large`, 408 `too-slow`, 400 `broken` |
 //! | without a signature, with a wrong one, with a time out of tolerance | 401 `signature-missing`, `wrong-signature`, `out-of-time`; before the body is read, where the headers show it |
 //! | signed, and no event, or refused by the store | 422 `not-an-event`, `refused` |

@@ -22,6 +22,7 @@ pub(super) enum Refusal {
     MethodNotAllowed,
     BacklogFull,
     WrongContentType,
+    Encoded,
     Body(ReadError),
     NotVerified(VerifyError),
     /// The most events that it may have.
@@ -61,6 +62,13 @@ impl Refusal {
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
                     "wrong-content-type",
                     title,
+                )
+            }
+            Self::Encoded => {
+                let title = "Bodies are taken as they are, without encoding";
+                new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "encoded", title).header(
+                    header::ACCEPT_ENCODING,
+                    HeaderValue::from_static("identity"),
                 )
             }
             Self::Body(ReadError::TooLarge) => {

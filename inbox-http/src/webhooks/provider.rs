@@ -152,7 +152,7 @@ impl Provider {
     /// the body; the kind is an event's type, a message's or call's status, or `twilio`.
     ///
     /// # Errors
-    /// As [`github`](Self::github).
+    /// As [`github`](Self::github), and when `origin` is not an http or https URL.
     pub fn twilio<T: AsRef<[u8]>>(
         auth_tokens: impl IntoIterator<Item = T>,
         origin: &str,

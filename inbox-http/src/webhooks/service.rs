@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body::Body;
 use http_body_util::Full;
 use inbox::Message;
@@ -67,6 +67,9 @@ impl WebhookService {
         }
         if !endpoint.takes(content_type(&parts.headers)) {
             return Err(Refusal::WrongContentType);
+        }
+        if is_encoded(&parts.headers) {
+            return Err(Refusal::Encoded);
         }
         let head = Delivery {
             uri: uri::sent(&parts),
@@ -139,6 +142,12 @@ fn refuse(endpoint: &str, refusal: Refusal) -> Response<Full<Bytes>> {
     telemetry::webhook(endpoint, problem.code());
     tracing::debug!(endpoint, code = problem.code(), "webhook refused");
     problem.response()
+}
+
+/// Whether a body is compressed, say. Nothing is left of that in a message, and so it could not be read.
+fn is_encoded(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(header::CONTENT_ENCODING).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn plain(text: String) -> Response<Full<Bytes>> {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use hmac::{Hmac, KeyInit, Mac};
-use http::{HeaderName, header};
+use http::{HeaderName, Uri, header};
 use inbox::Invalid;
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
@@ -29,9 +29,18 @@ impl Twilio {
         tokens: impl IntoIterator<Item = T>,
         origin: &str,
     ) -> Result<Self, Invalid> {
+        let origin = origin.trim_end_matches('/');
+        let uri = origin.parse::<Uri>().ok();
+        let is_web = |uri: &Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+        if !uri.is_some_and(|uri| is_web(&uri) && uri.query().is_none()) {
+            return Err(Invalid::Malformed {
+                what: "origin",
+                expected: "what comes before the path, such as https://hooks.example.com",
+            });
+        }
         Ok(Self {
             tokens: Secrets::new(tokens)?,
-            origin: origin.trim_end_matches('/').into(),
+            origin: origin.into(),
         })
     }
 }

@@ -220,6 +220,16 @@ fn a_provider_without_a_secret_cannot_be_made() {
     }
     assert!(Provider::cloud_events(["a b"]).is_ok());
     assert!(Provider::twilio(["a", ""], "https://a.example").is_err());
+    for origin in [
+        "",
+        "a.example",
+        "//a.example",
+        "ftp://a.example",
+        "https://a.example?b",
+    ] {
+        assert!(Provider::twilio(["a"], origin).is_err(), "{origin}");
+    }
+    assert!(Provider::twilio(["a"], "http://a.example:8080/behind/").is_ok());
 }
 
 #[test]

@@ -40,7 +40,10 @@ pub(crate) struct Config {
 
 /// A URL, or where it is if it has a password.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a URL, or { env = \"VARIABLE\" } or { file = \"PATH\" } if it has a password"
+)]
 pub(crate) enum Url {
     Url(String),
     Secret(Secret),
@@ -75,7 +78,7 @@ pub(crate) struct Tls {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Api {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::secret::list")]
     pub(crate) tokens: Vec<Spanned<Secret>>,
     #[serde(default = "max_attempts")]
     pub(crate) max_attempts: NonZeroU32,

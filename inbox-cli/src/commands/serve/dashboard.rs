@@ -17,7 +17,7 @@ pub(super) const PATH: &str = "/dashboard";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Dashboard {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::secret::list")]
     pub(super) tokens: Vec<Spanned<Secret>>,
     #[serde(default = "title")]
     title: String,

@@ -4,8 +4,9 @@ use std::{env, fmt, fs, path::PathBuf};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, IgnoredAny, MapAccess, Visitor},
+    de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
+use toml::Spanned;
 
 /// Where a secret is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,36 @@ const EXPECTED: &str = "{ env = \"VARIABLE\" } or { file = \"PATH\" }: a secret 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SecretVisitor)
+    }
+}
+
+/// Several, each with its place.
+pub(crate) fn list<'de, D>(deserializer: D) -> Result<Vec<Spanned<Secret>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    deserializer.deserialize_any(ListVisitor)
+}
+
+struct ListVisitor;
+
+impl<'de> Visitor<'de> for ListVisitor {
+    type Value = Vec<Spanned<Secret>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of {EXPECTED}")
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+        Err(E::custom(format_args!("expected a list of {EXPECTED}")))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut secrets = Vec::new();
+        while let Some(secret) = list.next_element()? {
+            secrets.push(secret);
+        }
+        Ok(secrets)
     }
 }
 

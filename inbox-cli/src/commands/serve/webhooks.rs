@@ -17,7 +17,7 @@ use super::{
 pub(crate) struct Webhook {
     pub(crate) path: Path,
     pub(crate) provider: ProviderName,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::secret::list")]
     pub(crate) secrets: Vec<Spanned<Secret>>,
     #[serde(default = "handlers")]
     pub(crate) handlers: Vec<HandlerName>,

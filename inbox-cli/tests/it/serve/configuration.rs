@@ -107,6 +107,27 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
             "inbox.toml:2:11: api.tokens[0]: expected { env",
         ),
         (
+            "[api]\ntokens = \"hunter2\"",
+            "inbox.toml:2:10: api.tokens: expected a list of { env",
+        ),
+        (
+            "[[webhooks]]\npath = \"/a\"\nprovider = \"github\"\nsecrets = \"hunter2\"",
+            "inbox.toml:4:11: webhooks[0].secrets: expected a list of { env",
+        ),
+        (
+            "[dashboard]\ntokens = \"hunter2\"",
+            "inbox.toml:2:10: dashboard.tokens: expected a list of { env",
+        ),
+        (
+            "store = 5",
+            "inbox.toml:1:9: store: expected a URL, or { env",
+        ),
+        (
+            "[[webhooks]]\npath = \"/t\"\nprovider = \"twilio\"\norigin = \"hooks.example\"\n\
+             secrets = [{ env = \"INBOX_TEST_TOKEN\" }]\nhandlers = [\"h\"]",
+            "inbox.toml:1:1: webhooks[0]: origin must be what comes before the path",
+        ),
+        (
             "[dashboard]",
             "inbox.toml:1:1: dashboard.tokens: the dashboard is not served without a token",
         ),

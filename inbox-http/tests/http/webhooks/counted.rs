@@ -95,7 +95,17 @@ async fn each_refusal_is_counted_and_nothing_is_stored<P: Place>(place: P) {
     let head = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n");
     let signed = sign(now, body);
     let cut_off = format!("{head}stripe-signature: {signed}\r\ncontent-length: 5\r\n\r\nabc");
+    let encoded = [
+        ("content-type", json),
+        ("content-encoding", "gzip"),
+        ("stripe-signature", &signed),
+    ];
     let refused = [
+        (
+            415,
+            "encoded",
+            site.post(&path, &encoded, body.to_owned()).await,
+        ),
         (415, "wrong-content-type", post("text/xml", "", body).await),
         (
             413,
