@@ -32,9 +32,8 @@ impl Spare {
         tokio::select! {
             biased;
             acquired = &mut of_pool => acquired,
-            Ok(acquired) = spare.acquire() => Ok(acquired),
             // A server that refuses another connection leaves those of the pool.
-            else => of_pool.await,
+            Ok(acquired) = spare.acquire() => Ok(acquired),
         }
     }
 
