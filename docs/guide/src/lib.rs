@@ -16,6 +16,7 @@ chapters! {
     GettingStarted: "getting-started.md",
     Handlers: "handlers.md",
     Http: "http.md",
+    Operations: "operations.md",
     Ordering: "ordering.md",
     Semantics: "semantics.md",
     Stores: "stores.md",

@@ -7,13 +7,13 @@ use std::{
 };
 
 /// A page, without the lines of its code blocks.
-pub struct Page {
+pub(crate) struct Page {
     lines: Vec<String>,
     languages: Vec<String>,
 }
 
 impl Page {
-    pub fn read(file: &Path) -> Self {
+    pub(crate) fn read(file: &Path) -> Self {
         let text = fs::read_to_string(file).unwrap();
         let mut page = Self {
             lines: Vec::new(),
@@ -35,12 +35,12 @@ impl Page {
     }
 
     /// What stands behind the fences of code blocks.
-    pub fn languages(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn languages(&self) -> impl Iterator<Item = &str> {
         self.languages.iter().map(String::as_str)
     }
 
     /// The texts of headings.
-    pub fn headings(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn headings(&self) -> impl Iterator<Item = &str> {
         self.lines
             .iter()
             .filter(|line| line.starts_with('#'))
@@ -49,7 +49,7 @@ impl Page {
     }
 
     /// The names by which headings can be linked to.
-    pub fn anchors(&self) -> HashSet<String> {
+    pub(crate) fn anchors(&self) -> HashSet<String> {
         let mut times: HashMap<String, usize> = HashMap::new();
         let mut anchors = HashSet::new();
         for heading in self.headings() {
@@ -70,7 +70,7 @@ impl Page {
     }
 
     /// The targets of links and pictures.
-    pub fn links(&self) -> Vec<String> {
+    pub(crate) fn links(&self) -> Vec<String> {
         let mut links = Vec::new();
         // Links go over the ends of lines, code in backticks does not.
         let text: Vec<String> = self.lines.iter().map(|line| without_code(line)).collect();
@@ -113,7 +113,7 @@ fn without_code(line: &str) -> String {
 }
 
 /// Source text in which a string that goes over several lines is in one piece.
-pub fn unquoted(source: &str) -> String {
+pub(crate) fn unquoted(source: &str) -> String {
     let mut joined = String::with_capacity(source.len());
     let mut rest = source;
     while let Some((before, after)) = rest.split_once("\\\n") {
