@@ -31,6 +31,8 @@ use crate::{
     Store,
     backoff::a_few_times,
     patience::{Patience, Patient, STORE_TIMEOUT, check_limit},
+    service::PartHealth,
+    telemetry,
     vitals::Vitals,
 };
 
@@ -339,6 +341,17 @@ impl Janitor {
     /// tried again at the next interval. A message that is being given up at shutdown is waited for,
     /// at most five seconds. Answers what all sweeps did.
     pub async fn run(&self, shutdown: CancellationToken) -> Sweep {
+        self.vitals.watch(self.run_unwatched(shutdown)).await
+    }
+
+    /// How it does at this moment, for a probe of a program without a [`Service`](crate::Service), which also
+    /// asks the store: whether its loop turns, and whether its last sweep failed. Asks nobody.
+    #[must_use]
+    pub fn health(&self) -> PartHealth {
+        PartHealth::alone("janitor", &self.vitals, None)
+    }
+
+    async fn run_unwatched(&self, shutdown: CancellationToken) -> Sweep {
         let mut total = Sweep::default();
         let sweeps = async {
             loop {
@@ -346,6 +359,7 @@ impl Janitor {
                 match self.sweep_in_window(&mut total).await {
                     Ok(()) => {
                         self.vitals.over(SWEEP);
+                        telemetry::swept();
                         tracing::debug!(?total, "swept");
                     }
                     Err(error) => {
@@ -378,6 +392,8 @@ impl Janitor {
             if closed.is_zero() {
                 return;
             }
+            // That it waits for its time is no reason to be alarmed.
+            telemetry::swept();
             // Not in one go: clocks are set, and stand still while a machine sleeps.
             tokio::time::sleep(closed.min(LOOK_AT_CLOCK)).await;
         }

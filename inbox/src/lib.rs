@@ -138,6 +138,8 @@ mod refusal;
 mod retry;
 pub mod service;
 mod store_kind;
+#[cfg(feature = "metrics")]
+mod store_monitor;
 pub mod telemetry;
 mod vitals;
 
@@ -174,6 +176,8 @@ pub use processor::{
 pub use receiver::Receiver;
 pub use retry::RetryPolicy;
 pub use service::Service;
+#[cfg(feature = "metrics")]
+pub use store_monitor::StoreMonitor;
 pub use tokio_util::sync::CancellationToken;
 
 /// Kafka: a source for receivers, and a publisher.

@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep};
 use crate::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
     Invalid, Lease, LeaseTerms, Message, Receipt, Result, Settled, Settlement, Store, Subscription,
-    processor::panic_text, telemetry::OUTAGE,
+    processor::panic_text,
+    telemetry::{self, OUTAGE},
 };
 
 /// How long one call may take by default: twice what stores allow their own operations.
@@ -104,8 +105,10 @@ impl Patience {
             answer = &mut call => self.answered(operation, answer),
             () = sleep(limit.saturating_sub(elapsed)) => {
                 let context = format!("no answer within {limit:?}");
-                Err(Error::new(ErrorKind::Unavailable, context).in_operation(operation)
-                    .with_effect(Effect::Unknown))
+                let error = Error::new(ErrorKind::Unavailable, context).in_operation(operation)
+                    .with_effect(Effect::Unknown);
+                telemetry::store_error(operation, &error);
+                Err(error)
             }
         }
     }
@@ -147,6 +150,9 @@ impl Patience {
     /// A success, or an error that is not about reaching the store, ends the silence that such a
     /// call has met. Another operation's does not: where writers wait, readers may not.
     fn answered<T>(&self, operation: &'static str, answer: Result<T>) -> Result<T> {
+        if let Err(error) = &answer {
+            telemetry::store_error(operation, error);
+        }
         if answer.as_ref().is_err_and(Error::is_retryable) {
             return answer;
         }

@@ -21,11 +21,25 @@
 //! | `inbox_handler_seconds` | histogram | `handler` | time in the handler, per attempt |
 //! | `inbox_claim_seconds` | histogram | | time of a claim, per batch |
 //! | `inbox_settle_seconds` | histogram | | time of a settlement, per batch, repetitions included |
+//! | `inbox_in_flight` | gauge | `handler` | messages that a processor holds: their handlers run, or wait for room |
+//! | `inbox_last_claim_timestamp_seconds` | gauge | `handler` | when a claim for it was last answered, with messages or without, in seconds since 1970 by this process's clock |
+//! | `inbox_circuit_open` | gauge | `handler` | 1 while a processor's circuit breaker is open for it, or tries messages one by one |
 //! | `inbox_paused` | gauge | `handler` | 1 while a processor starts nothing of it, because its circuit is open or it asked for a pause; 0 after that |
 //! | `inbox_backlog` | gauge | `handler` | messages pending or leased, from the backlog monitor |
 //! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
 //! | `inbox_blocking_dead` | gauge | `handler` | dead messages that hold up their ordering key until they are replayed, discarded or purged |
 //! | `inbox_unserved_backlog` | gauge | `handler` | messages pending or leased of handler names that this processor does not serve; trouble when no other does either |
+//!
+//! | `inbox_last_sweep_timestamp_seconds` | gauge | | when a janitor's sweep last ended well, or found that it is not the time for one |
+//! | `inbox_store_errors_total` | counter | `operation`, `kind`: `unavailable`, `conflict`, `denied`, … | calls of the store that failed or were given up |
+//! | `inbox_messages` | gauge | `handler`, `state` | messages by state, from a [`StoreMonitor`](crate::StoreMonitor), inline ones too |
+//! | `inbox_oldest_due_age_seconds` | gauge | `handler` | how long ago the longest-due message was accepted, from a `StoreMonitor` |
+//! | `inbox_handler_paused` | gauge | `handler` | 1 while an operator's pause stands, from a `StoreMonitor` |
+//! | `inbox_statistics_timestamp_seconds` | gauge | | when a `StoreMonitor` last had an answer |
+//!
+//! A [`StoreMonitor`](crate::StoreMonitor) sets `inbox_backlog`, `inbox_lag_seconds` and `inbox_blocking_dead`
+//! for all handlers of the inbox. Several processes that read one inbox tell the same: take
+//! the `max`, not the `sum`, of what comes from the store.
 //!
 //! The backlog monitor sets its gauges at every look, to zero for handlers that have no messages
 //! any more. Messages behind a dead one that blocks their ordering key are in the backlog and not
@@ -42,7 +56,9 @@
 
 use std::time::Duration;
 
-use crate::{HandlerName, HandlerStatistics, State};
+use crate::{Error, HandlerName, HandlerStatistics, State};
+#[cfg(feature = "metrics")]
+use crate::{ErrorKind, Statistics};
 
 /// The target of logs about outages and their ends.
 pub(crate) const OUTAGE: &str = "inbox::outage";
@@ -56,6 +72,20 @@ pub(crate) struct HandlerMetrics {
     counters: [metrics::Counter; 7],
     #[cfg(feature = "metrics")]
     seconds: metrics::Histogram,
+    #[cfg(feature = "metrics")]
+    in_flight: metrics::Gauge,
+    #[cfg(feature = "metrics")]
+    last_claim: metrics::Gauge,
+}
+
+/// One message that is held; over when this is dropped.
+pub(crate) struct InFlight(#[cfg(feature = "metrics")] metrics::Gauge);
+
+#[cfg(feature = "metrics")]
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }
 
 /// What is counted per handler.
@@ -74,6 +104,8 @@ pub(crate) enum Count {
 impl HandlerMetrics {
     pub(crate) fn new(handler: &HandlerName) -> Self {
         let label = || handler.to_string();
+        // So that the first one is an increase.
+        metrics::counter!("inbox_corrupt_total").increment(0);
         Self {
             counters: [
                 metrics::counter!("inbox_claimed_total", "handler" => label()),
@@ -85,6 +117,10 @@ impl HandlerMetrics {
                 metrics::counter!("inbox_refused_total", "handler" => label()),
             ],
             seconds: metrics::histogram!("inbox_handler_seconds", "handler" => label()),
+            in_flight: metrics::gauge!("inbox_in_flight", "handler" => label()),
+            last_claim: metrics::gauge!(
+                "inbox_last_claim_timestamp_seconds", "handler" => label()
+            ),
         }
     }
 
@@ -113,6 +149,24 @@ impl HandlerMetrics {
     pub(crate) fn handled(&self, timer: &Timer) {
         self.seconds.record(timer.0.elapsed());
     }
+
+    /// A message of this handler is held.
+    pub(crate) fn hold(&self) -> InFlight {
+        self.in_flight.increment(1.0);
+        InFlight(self.in_flight.clone())
+    }
+
+    /// A claim for this handler was answered.
+    pub(crate) fn asked(&self) {
+        self.last_claim.set(now());
+    }
+}
+
+/// Seconds since 1970, by this process's clock.
+#[cfg(feature = "metrics")]
+fn now() -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(not(feature = "metrics"))]
@@ -124,6 +178,12 @@ impl HandlerMetrics {
     pub(crate) fn count(&self, _: Count) {}
 
     pub(crate) fn handled(&self, _: &Timer) {}
+
+    pub(crate) fn hold(&self) -> InFlight {
+        InFlight()
+    }
+
+    pub(crate) fn asked(&self) {}
 }
 
 /// When something began.
@@ -171,6 +231,72 @@ pub(crate) fn backlog(statistics: &HandlerStatistics) {
 
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn backlog(_: &HandlerStatistics) {}
+
+/// What the store knows of all handlers.
+#[cfg(feature = "metrics")]
+pub(crate) fn statistics(statistics: &Statistics) {
+    for of_handler in &statistics.handlers {
+        states(of_handler);
+    }
+    metrics::gauge!("inbox_statistics_timestamp_seconds").set(now());
+}
+
+/// What the store knows of one handler.
+#[cfg(feature = "metrics")]
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+pub(crate) fn states(statistics: &HandlerStatistics) {
+    backlog(statistics);
+    let handler = statistics.handler.to_string();
+    for state in State::ALL {
+        metrics::gauge!(
+            "inbox_messages", "handler" => handler.clone(), "state" => state.as_str()
+        )
+        .set(statistics.count(state) as f64);
+    }
+    let age = statistics.oldest_due_age.unwrap_or_default();
+    metrics::gauge!("inbox_oldest_due_age_seconds", "handler" => handler.clone())
+        .set(age.as_secs_f64());
+    metrics::gauge!("inbox_handler_paused", "handler" => handler)
+        .set(f64::from(u8::from(statistics.paused)));
+}
+
+/// A call of the store has failed, or was given up.
+#[doc(hidden)]
+pub fn store_error(operation: &'static str, error: &Error) {
+    #[cfg(feature = "metrics")]
+    {
+        let kind = match error.kind() {
+            ErrorKind::Unavailable => "unavailable",
+            ErrorKind::Conflict => "conflict",
+            ErrorKind::SchemaMissing => "schema_missing",
+            ErrorKind::SchemaVersion => "schema_version",
+            ErrorKind::Invalid => "invalid",
+            ErrorKind::Denied => "denied",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Corrupt => "corrupt",
+            _ => "other",
+        };
+        metrics::counter!("inbox_store_errors_total", "operation" => operation, "kind" => kind)
+            .increment(1);
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = (operation, error);
+}
+
+/// A janitor has nothing left to do for now.
+pub(crate) fn swept() {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("inbox_last_sweep_timestamp_seconds").set(now());
+}
+
+/// The circuit of a router is open, or no longer.
+pub(crate) fn circuit(handler: &HandlerName, is_open: bool) {
+    #[cfg(feature = "metrics")]
+    metrics::gauge!("inbox_circuit_open", "handler" => handler.to_string())
+        .set(f64::from(u8::from(is_open)));
+    #[cfg(not(feature = "metrics"))]
+    let _ = (handler, is_open);
+}
 
 /// Counts what happens too rarely to be looked up once.
 #[cfg(feature = "metrics")]

@@ -286,6 +286,11 @@ impl Driver {
             }
             Err(error) => return self.fail(error),
         };
+        for index in &lanes {
+            if let Some(served) = self.config.served.get(*index) {
+                served.metrics.asked();
+            }
+        }
         if self.claiming.outage.take().is_some() {
             tracing::info!(target: OUTAGE, "claiming works again");
             self.config.vitals.over("claims");

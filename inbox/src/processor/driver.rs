@@ -228,6 +228,8 @@ impl Driver {
         expires: Instant,
         phase: Phase,
     ) -> usize {
+        let served = lane.and_then(|lane| self.config.served.get(lane));
+        let in_flight = served.map(|served| served.metrics.hold());
         let slot = self.table.insert(Slot {
             context,
             lane,
@@ -243,6 +245,7 @@ impl Driver {
             comes_back_with: None,
             waited: None,
             is_spared: false,
+            _in_flight: in_flight,
         });
         self.renewal.runs_out(expires);
         match phase {

@@ -64,7 +64,8 @@ use self::{
 };
 use crate::{
     AfterDead, Error, ErrorKind, HandlerName, Hooks, LeaseTerms, Message, Operate, Result,
-    RetryPolicy, Store, patience::Patient, telemetry::HandlerMetrics, vitals::Vitals,
+    RetryPolicy, Store, patience::Patient, service::PartHealth, telemetry::HandlerMetrics,
+    vitals::Vitals,
 };
 
 /// Claims due messages in batches, runs a handler for each, and settles the outcomes in batches.
@@ -347,6 +348,13 @@ impl Processor {
         if let Some(config) = Arc::get_mut(&mut self.config) {
             config.drain_limit = config.drain_limit.min(limit);
         }
+    }
+
+    /// How it does at this moment, for a probe of a program without a [`Service`](crate::Service), which also
+    /// asks the store: whether its loop turns, and what keeps it from its work. Asks nobody.
+    #[must_use]
+    pub fn health(&self) -> PartHealth {
+        PartHealth::alone("processor", &self.config.vitals, None)
     }
 
     /// How a run does.

@@ -233,7 +233,13 @@ impl Driver {
         let Some(lane) = self.lanes.get_mut(index) else {
             return;
         };
-        if lane.end(trial, went_well, now) == Change::Opened {
+        let change = lane.end(trial, went_well, now);
+        if change != Change::None
+            && let Some(served) = self.config.served.get(index)
+        {
+            telemetry::circuit(&served.name, change == Change::Opened);
+        }
+        if change == Change::Opened {
             let length = lane.circuit_pause();
             self.tell_paused(index, length, error);
             self.hand_back_waiting(index);
@@ -282,6 +288,9 @@ impl Driver {
         for (lane, served) in self.lanes.iter().zip(&self.config.served) {
             if lane.is_told_paused {
                 telemetry::paused(&served.name, false);
+            }
+            if lane.is_circuit_open() {
+                telemetry::circuit(&served.name, false);
             }
         }
     }

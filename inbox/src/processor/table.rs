@@ -9,7 +9,7 @@ use std::{
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{Context, breaker::Trial, handler::Hold};
-use crate::{Attempts, Key, Lease, Leased, Outcome};
+use crate::{Attempts, Key, Lease, Leased, Outcome, telemetry::InFlight};
 
 /// A claimed message.
 pub(super) struct Slot {
@@ -44,6 +44,8 @@ pub(super) struct Slot {
     /// transaction kept that waiting, and everybody who would claim; or a claim of this worker has
     /// just taken the lease, at an unknown time.
     pub is_spared: bool,
+    /// Counts it as held; `None` where no router has it.
+    pub _in_flight: Option<InFlight>,
 }
 
 /// Marks the messages of one running batch: the last of them to end has the last reference.

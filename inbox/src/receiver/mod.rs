@@ -68,6 +68,7 @@ pub use sources::{ChannelSource, StreamSource, Submission};
 use crate::{
     BacklogGate, HandlerName, Store,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
+    service::PartHealth,
     vitals::Vitals,
 };
 
@@ -133,7 +134,15 @@ impl Receiver {
         source: &mut S,
         shutdown: CancellationToken,
     ) -> Result<Summary, ReceiverError> {
-        intake::run(self, source, shutdown).await
+        let running = intake::run(self, source, shutdown);
+        self.vitals.watch(running).await
+    }
+
+    /// How it does at this moment, for a probe of a program without a [`Service`](crate::Service), which also
+    /// asks the store: whether its loop turns, and what keeps it from its work. Asks nobody.
+    #[must_use]
+    pub fn health(&self) -> PartHealth {
+        PartHealth::alone("receiver", &self.vitals, self.backlog_gate.as_ref())
     }
 
     /// How a run does.

@@ -88,6 +88,35 @@ pub enum Stage {
     Failed,
 }
 
+impl PartHealth {
+    /// Of a part that no service runs.
+    pub(crate) fn alone(name: &str, vitals: &Vitals, gate: Option<&BacklogGate>) -> Self {
+        let stalled = vitals.stalled();
+        Self {
+            name: name.to_owned(),
+            stage: match stalled {
+                Some(_) => Stage::Running,
+                None => Stage::Waiting,
+            },
+            is_live: stalled.is_none_or(turns),
+            degraded: degraded(vitals, gate),
+        }
+    }
+}
+
+/// Whether a loop that has not turned for so long still counts as alive.
+fn turns(stalled: Duration) -> bool {
+    stalled < STUCK
+}
+
+fn degraded(vitals: &Vitals, gate: Option<&BacklogGate>) -> Vec<String> {
+    let mut degraded = vitals.troubles();
+    if gate.is_some_and(|gate| !gate.is_open()) {
+        degraded.push("source: held back while the backlog is over its limit".into());
+    }
+    degraded
+}
+
 impl Health {
     pub(super) fn of(parts: &[Part]) -> Self {
         Self(Arc::new(Shared {
@@ -215,19 +244,13 @@ impl Board {
     }
 
     fn is_live(&self) -> bool {
-        self.0
-            .vitals
-            .stalled()
-            .is_none_or(|stalled| stalled < STUCK)
+        self.0.vitals.stalled().is_none_or(turns)
     }
 
     fn health(&self) -> PartHealth {
         let (stage, why) = self.stage().clone();
-        let mut degraded = self.0.vitals.troubles();
+        let mut degraded = degraded(&self.0.vitals, self.0.gate.as_ref());
         degraded.extend(why.map(|why| format!("failed: {why}")));
-        if self.0.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
-            degraded.push("source: held back while the backlog is over its limit".into());
-        }
         PartHealth {
             name: self.0.name.clone(),
             stage,

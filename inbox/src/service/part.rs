@@ -122,10 +122,10 @@ impl Work {
 
     async fn run(&mut self, vitals: &Vitals, shutdown: CancellationToken) -> Result<Done, Cause> {
         Ok(match self {
-            Self::Receiver(intake) => Done::Receiver(vitals.watch(intake.run(shutdown)).await?),
-            // It watches its loop itself, which runs in a task of its own.
+            // These watch their loops themselves.
+            Self::Receiver(intake) => Done::Receiver(intake.run(shutdown).await?),
             Self::Processor(processor) => Done::Processor(processor.run(shutdown).await?),
-            Self::Janitor(janitor) => Done::Janitor(vitals.watch(janitor.run(shutdown)).await),
+            Self::Janitor(janitor) => Done::Janitor(janitor.run(shutdown).await),
             Self::Task(task) => {
                 if let Some(task) = task.take() {
                     vitals.watch(task(shutdown)).await?;

@@ -295,6 +295,76 @@ mod counted {
     }
 
     #[test]
+    fn what_the_store_knows_and_what_is_held_are_gauges() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let gauge = |name: &str| book.value(name).map(f64::from_bits);
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                let other = inbox::HandlerName::new("other").unwrap();
+                let left = message(3).for_handler(other.clone());
+                spy.receive_all([message(1), message(2), left.clone()])
+                    .await;
+                block_a_key(&*spy.inner).await;
+                spy.inner.pause(&other).await.unwrap();
+                let go = Arc::new(tokio::sync::Semaphore::new(0));
+                let gate = Arc::clone(&go);
+                let router = Router::new(billing()).on("order.placed", move |_: Context| {
+                    let gate = Arc::clone(&gate);
+                    async move {
+                        gate.acquire().await.unwrap().forget();
+                        Err::<(), _>(Failure::retry("downstream is away"))
+                    }
+                });
+                let breaker = inbox::CircuitBreaker::new().least_attempts(2);
+                let processor = processor(&spy, router.circuit_breaker(breaker));
+                let processor = processor.build().unwrap();
+                let monitor = inbox::StoreMonitor::new(spy.inner.clone());
+                let second = Duration::from_secs(1);
+                let monitor = monitor.interval(second);
+                let shutdown = inbox::CancellationToken::new();
+                let check = async {
+                    tokio::time::sleep(second * 3).await;
+                    assert_eq!(gauge("inbox_in_flight billing"), Some(2.0));
+                    assert!(processor.health().is_live);
+                    assert!(processor.health().degraded.is_empty());
+                    assert!(gauge("inbox_last_claim_timestamp_seconds billing") > Some(1.7e9));
+                    assert!(gauge("inbox_statistics_timestamp_seconds ") > Some(1.7e9));
+                    assert_eq!(gauge("inbox_messages billing,leased"), Some(2.0));
+                    assert_eq!(gauge("inbox_messages billing,dead"), Some(1.0));
+                    assert_eq!(gauge("inbox_blocking_dead billing"), Some(1.0));
+                    assert_eq!(gauge("inbox_messages other,pending"), Some(1.0));
+                    assert_eq!(gauge("inbox_handler_paused other"), Some(1.0));
+                    let _ = spy.inner.discard(left.key()).await.unwrap();
+                    let expired =
+                        inbox::PurgeRequest::new(inbox::State::Discarded, Duration::ZERO, 100);
+                    spy.inner.purge(&expired.unwrap()).await.unwrap();
+                    spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
+                    go.add_permits(2);
+                    tokio::time::sleep(second * 3).await;
+                    assert_eq!(gauge("inbox_in_flight billing"), Some(0.0));
+                    assert_eq!(gauge("inbox_circuit_open billing"), Some(1.0));
+                    assert!(!processor.health().degraded.is_empty());
+                    assert_eq!(gauge("inbox_messages other,pending"), Some(0.0));
+                    tokio::time::sleep(second * 60).await;
+                    assert!(book.value("inbox_store_errors_total claim,unavailable") >= Some(1));
+                    shutdown.cancel();
+                };
+                let running = processor.run(shutdown.clone());
+                let (summary, (), ()) = tokio::join!(running, monitor.run(shutdown.clone()), check);
+                summary.unwrap();
+                assert_eq!(gauge("inbox_circuit_open billing"), Some(0.0));
+                assert_eq!(processor.health().stage, inbox::service::Stage::Waiting);
+            });
+        });
+    }
+
+    #[test]
     fn failures_and_deaths_in_inline_use_and_corrupt_rows_are_counted() {
         use inbox::{LeaseTerms, WorkerName, inline::InlineConsumer};
 
