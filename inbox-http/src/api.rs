@@ -60,6 +60,8 @@ mod begin;
 mod body;
 mod claim;
 mod connection;
+#[cfg(feature = "metrics")]
+mod counting;
 mod extend;
 mod held;
 mod messages;
@@ -272,8 +274,12 @@ impl ApiBuilder {
     /// Builds the API. No I/O happens yet.
     #[must_use]
     pub fn build(self) -> Api {
+        #[cfg(feature = "metrics")]
+        let store: Arc<dyn Store> = Arc::new(counting::Counting(self.store));
+        #[cfg(not(feature = "metrics"))]
+        let store = self.store;
         let shared = Shared {
-            store: self.store,
+            store,
             tokens: self.tokens,
             retry: self.retry,
             reading: self.reading,

@@ -71,6 +71,10 @@
 //! | `inbox_http_idempotent_total` | `outcome`: `ran`, `replayed`, `in-progress`, `key-reused`, `store-unavailable`, … | requests that an idempotency layer had to decide on |
 //! | `inbox_http_webhooks_total` | `endpoint`, `outcome`: `accepted`, `duplicate`, `wrong-signature`, `too-large`, … | requests to a webhook receiver; `endpoint` is its path, or `unknown` |
 //!
+//! What workers of the [`api`] claim and settle is counted as that of a processor is, in `inbox_claimed_total`,
+//! `inbox_processed_total`, `inbox_last_claim_timestamp_seconds` and others, and so are errors of the store
+//! (`inbox_store_errors_total`): see the module `telemetry` of the crate `inbox`.
+//!
 //! Logs never contain secrets, bodies, header values or the texts of panics.
 
 #[cfg(feature = "api")]
