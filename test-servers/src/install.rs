@@ -17,7 +17,7 @@ use release::{RELEASES, Release};
 use test_servers::{ADDED, Kind, docker_answers, locate};
 
 /// The packages of Debian and Ubuntu.
-const PACKAGES: [(Kind, &[&str]); 8] = [
+const PACKAGES: [(Kind, &[&str]); 9] = [
     (Kind::Postgres, &["postgresql"]),
     (Kind::Pgbouncer, &["pgbouncer"]),
     (Kind::Mariadb, &["mariadb-server"]),
@@ -26,6 +26,7 @@ const PACKAGES: [(Kind, &[&str]); 8] = [
     (Kind::Kafka, &["default-jre-headless", "maven"]),
     (Kind::RabbitMq, &["rabbitmq-server"]),
     (Kind::Nats, &["nats-server"]),
+    (Kind::Prometheus, &["prometheus"]),
 ];
 
 const NOT_PACKAGED: &str = "\

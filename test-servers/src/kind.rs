@@ -51,11 +51,13 @@ pub enum Kind {
     Nats,
     /// The newest NATS with JetStream, one server.
     NatsNewest,
+    /// Prometheus, one server. Give it `--config.file=…` by [`find_own`](crate::find_own).
+    Prometheus,
 }
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
@@ -76,6 +78,7 @@ impl Kind {
         Self::RabbitMq,
         Self::Nats,
         Self::NatsNewest,
+        Self::Prometheus,
     ];
 
     pub(crate) fn is_postgres(self) -> bool {
@@ -106,6 +109,7 @@ impl Kind {
             Self::RabbitMq => "rabbitmq",
             Self::Nats => "nats",
             Self::NatsNewest => "nats-newest",
+            Self::Prometheus => "prometheus",
         }
     }
 
@@ -133,6 +137,7 @@ impl Kind {
             Self::RabbitMq => "INBOX_TEST_RABBITMQ_URL",
             Self::Nats => "INBOX_TEST_NATS_URL",
             Self::NatsNewest => "INBOX_TEST_NATS_NEWEST_URL",
+            Self::Prometheus => "INBOX_TEST_PROMETHEUS_URL",
         }
     }
 }

@@ -11,6 +11,7 @@ mod nats;
 pub(crate) mod pgbouncer;
 mod postgres;
 mod postgres_session;
+mod prometheus;
 mod rabbitmq;
 mod redis;
 mod redis_cluster;
@@ -166,6 +167,7 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::RabbitMq => Arc::new(rabbitmq::RabbitMq),
         Kind::Nats => Arc::new(nats::Nats::Any),
         Kind::NatsNewest => Arc::new(nats::Nats::Newest),
+        Kind::Prometheus => Arc::new(prometheus::Prometheus),
     }
 }
 
